@@ -1,0 +1,434 @@
+//! Sizes, alignments and page counts as types.
+//!
+//! Arithmetic on them is checked: `checked_*` where `None` is enough, `try_*` where the caller
+//! wants the figures in an error. There is no `+` and no `*`, so nothing wraps unseen.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::QuantityError;
+
+/// 1024 bytes.
+pub const KIB: u64 = 1 << 10;
+/// 1024 KiB.
+pub const MIB: u64 = 1 << 20;
+/// 1024 MiB.
+pub const GIB: u64 = 1 << 30;
+/// 1024 GiB.
+pub const TIB: u64 = 1 << 40;
+
+/// A number of bytes.
+///
+/// ```
+/// use forebay_core::Bytes;
+/// let size: Bytes = "1.5GiB".parse()?;
+/// assert_eq!(size.get(), 1_610_612_736);
+/// assert_eq!(size.to_string(), "1.50 GiB");
+/// assert!(size.checked_mul(u64::MAX).is_none());
+/// # Ok::<(), forebay_core::QuantityError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Self = Self(0);
+    /// The largest size there is.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// That many bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// That many MiB; saturates at [`Bytes::MAX`].
+    pub const fn mib(count: u64) -> Self {
+        Self(count.saturating_mul(MIB))
+    }
+
+    /// That many GiB; saturates at [`Bytes::MAX`].
+    pub const fn gib(count: u64) -> Self {
+        Self(count.saturating_mul(GIB))
+    }
+
+    /// The size of `count` values of type `T`.
+    pub fn of<T>(count: u64) -> Result<Self, QuantityError> {
+        Self(core::mem::size_of::<T>() as u64).try_mul(count)
+    }
+
+    /// The plain number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The plain number as an index type, where the machine can address that much.
+    pub fn to_usize(self) -> Result<usize, QuantityError> {
+        usize::try_from(self.0).map_err(|_| QuantityError::OutOfRange {
+            what: "size in bytes",
+            given: self.0,
+            least: 0,
+            most: usize::MAX as u64,
+        })
+    }
+
+    /// Whether this is no bytes at all.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The sum, or `None` where it does not fit.
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+
+    /// The difference, or `None` where `other` is larger.
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(rest) => Some(Self(rest)),
+            None => None,
+        }
+    }
+
+    /// The product, or `None` where it does not fit.
+    pub const fn checked_mul(self, times: u64) -> Option<Self> {
+        match self.0.checked_mul(times) {
+            Some(product) => Some(Self(product)),
+            None => None,
+        }
+    }
+
+    /// The sum, or [`Bytes::MAX`].
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or zero.
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The sum, or an error with both figures.
+    pub fn try_add(self, other: Self) -> Result<Self, QuantityError> {
+        self.checked_add(other)
+            .ok_or_else(|| QuantityError::Overflow { sum: format!("{} B + {} B", self.0, other.0) })
+    }
+
+    /// The product, or an error with both figures.
+    pub fn try_mul(self, times: u64) -> Result<Self, QuantityError> {
+        self.checked_mul(times)
+            .ok_or_else(|| QuantityError::Overflow { sum: format!("{} B x {times}", self.0) })
+    }
+
+    /// Rounded up to a multiple of `alignment`, or `None` where that does not fit.
+    pub const fn checked_align_up(self, alignment: Alignment) -> Option<Self> {
+        match self.0.checked_add(alignment.mask()) {
+            Some(sum) => Some(Self(sum & !alignment.mask())),
+            None => None,
+        }
+    }
+
+    /// Rounded up to a multiple of `alignment`, or an error with both figures.
+    pub fn align_up(self, alignment: Alignment) -> Result<Self, QuantityError> {
+        self.checked_align_up(alignment).ok_or_else(|| QuantityError::Overflow {
+            sum: format!("{} B rounded up to {} B", self.0, alignment.get()),
+        })
+    }
+
+    /// Rounded down to a multiple of `alignment`.
+    pub const fn align_down(self, alignment: Alignment) -> Self {
+        Self(self.0 & !alignment.mask())
+    }
+
+    /// Whether this is a multiple of `alignment`.
+    pub const fn is_aligned_to(self, alignment: Alignment) -> bool {
+        self.0 & alignment.mask() == 0
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// Binary units with two decimals, whole bytes below 1 KiB.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.0 {
+            0..KIB => return f.pad(&format!("{} B", self.0)),
+            KIB..MIB => (KIB, "KiB"),
+            MIB..GIB => (MIB, "MiB"),
+            GIB..TIB => (GIB, "GiB"),
+            TIB.. => (TIB, "TiB"),
+        };
+        // Hundredths by integers: no float decides what a person reads.
+        let hundredths = u128::from(self.0) * 100 / u128::from(unit);
+        f.pad(&format!("{}.{:02} {name}", hundredths / 100, hundredths % 100))
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = QuantityError;
+
+    /// Reads "4096", "512KiB", "1.5 GiB", "2GB" (decimal) or "24G" (binary); case does not matter.
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let bad = || QuantityError::NotASize { text: text.to_owned() };
+        let trimmed = text.trim();
+        let split =
+            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(split);
+        let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kib" => KIB,
+            "m" | "mib" => MIB,
+            "g" | "gib" => GIB,
+            "t" | "tib" => TIB,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            _ => return Err(bad()),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        // Nine decimals are more than any unit up to a terabyte needs, and keep the sum in 128 bits.
+        if whole.is_empty() || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
+            return Err(bad());
+        }
+        let whole: u64 = whole.parse().map_err(|_| bad())?;
+        let scale = 10_u128.pow(fraction.len().try_into().map_err(|_| bad())?);
+        let fraction: u64 =
+            if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| bad())? };
+        let total =
+            u128::from(whole) * u128::from(unit) + u128::from(fraction) * u128::from(unit) / scale;
+        u64::try_from(total)
+            .map(Self)
+            .map_err(|_| QuantityError::Overflow { sum: format!("\"{trimmed}\"") })
+    }
+}
+
+/// A power of two that addresses or sizes are multiples of.
+///
+/// ```
+/// use forebay_core::{Alignment, QuantityError};
+/// assert_eq!(Alignment::new(512)?.get(), 512);
+/// assert!(matches!(Alignment::new(48), Err(QuantityError::NotAPowerOfTwo { given: 48 })));
+/// # Ok::<(), QuantityError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Alignment {
+    shift: u8,
+}
+
+impl Alignment {
+    /// Any address.
+    pub const ONE: Self = Self { shift: 0 };
+    /// Two bytes.
+    pub const TWO: Self = Self { shift: 1 };
+    /// Four bytes.
+    pub const FOUR: Self = Self { shift: 2 };
+    /// What a cache line needs, and the least the host device gives.
+    pub const CACHE_LINE: Self = Self { shift: 6 };
+    /// What blocks on devices start at: 512 bytes, as every CUDA allocator gives.
+    pub const BLOCK: Self = Self { shift: 9 };
+    /// The page of the common processors: 4 KiB.
+    pub const HOST_PAGE: Self = Self { shift: 12 };
+    /// 1 MiB.
+    pub const MIB: Self = Self { shift: 20 };
+    /// The granularity of CUDA's virtual memory: 2 MiB.
+    pub const DEVICE_PAGE: Self = Self { shift: 21 };
+    /// 1 GiB: the host's largest huge page.
+    pub const GIB: Self = Self { shift: 30 };
+
+    /// That many bytes, which must be a power of two.
+    pub const fn new(bytes: u64) -> Result<Self, QuantityError> {
+        if bytes.is_power_of_two() {
+            // trailing_zeros of a u64 is at most 63, so the cast keeps every bit.
+            #[allow(clippy::cast_possible_truncation)]
+            Ok(Self { shift: bytes.trailing_zeros() as u8 })
+        } else {
+            Err(QuantityError::NotAPowerOfTwo { given: bytes })
+        }
+    }
+
+    /// The alignment in bytes.
+    pub const fn get(self) -> u64 {
+        1 << self.shift
+    }
+
+    /// The alignment as a size.
+    pub const fn bytes(self) -> Bytes {
+        Bytes(self.get())
+    }
+
+    /// The power of two: 9 for 512 bytes.
+    pub const fn log2(self) -> u8 {
+        self.shift
+    }
+
+    /// The bits below the alignment.
+    pub(crate) const fn mask(self) -> u64 {
+        self.get() - 1
+    }
+}
+
+impl Default for Alignment {
+    fn default() -> Self {
+        Self::BLOCK
+    }
+}
+
+impl fmt::Display for Alignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
+/// The size of one physical page of a device: a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageSize(Alignment);
+
+impl PageSize {
+    /// The page of the common processors: 4 KiB.
+    pub const HOST: Self = Self(Alignment::HOST_PAGE);
+    /// The granularity of CUDA's virtual memory, and of the host's huge pages: 2 MiB.
+    pub const DEVICE: Self = Self(Alignment::DEVICE_PAGE);
+
+    /// That many bytes, which must be a power of two.
+    pub fn new(bytes: u64) -> Result<Self, QuantityError> {
+        Alignment::new(bytes).map(Self)
+    }
+
+    /// The size.
+    pub const fn bytes(self) -> Bytes {
+        self.0.bytes()
+    }
+
+    /// What an address of such a page is aligned to.
+    pub const fn alignment(self) -> Alignment {
+        self.0
+    }
+
+    /// How many pages hold `size`, the last one perhaps in part.
+    pub const fn pages_for(self, size: Bytes) -> Pages {
+        Pages(size.0.div_ceil(self.0.get()))
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
+/// A number of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pages(u64);
+
+impl Pages {
+    /// That many pages.
+    pub const fn new(count: u64) -> Self {
+        Self(count)
+    }
+
+    /// The plain number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// How many bytes they hold, or an error with the figures.
+    pub fn bytes(self, size: PageSize) -> Result<Bytes, QuantityError> {
+        size.bytes().try_mul(self.0)
+    }
+
+    /// The sum, or `None` where it does not fit.
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn align_up_is_the_next_multiple(size: u64, shift in 0_u32..64) {
+            let alignment = Alignment::new(1 << shift).unwrap();
+            match Bytes::new(size).checked_align_up(alignment) {
+                Some(up) => {
+                    prop_assert!(up.get() >= size && up.get() - size < alignment.get());
+                    prop_assert!(up.is_aligned_to(alignment));
+                }
+                None => prop_assert!(u128::from(size) + u128::from(alignment.mask()) > u128::from(u64::MAX)),
+            }
+            prop_assert!(Bytes::new(size).align_down(alignment).get() <= size);
+        }
+
+        #[test]
+        fn only_powers_of_two_align(given: u64) {
+            prop_assert_eq!(Alignment::new(given).is_ok(), given.count_ones() == 1);
+        }
+
+        #[test]
+        fn pages_cover_and_not_one_more(size: u64, shift in 0_u32..64) {
+            let page = PageSize::new(1 << shift).unwrap();
+            let pages = u128::from(page.pages_for(Bytes::new(size)).get());
+            let page = u128::from(page.bytes().get());
+            prop_assert!(pages * page >= u128::from(size));
+            prop_assert!(pages == 0 || (pages - 1) * page < u128::from(size));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,40}") {
+            let _ = text.parse::<Bytes>();
+        }
+
+        #[test]
+        fn numbers_read_back(size: u64) {
+            prop_assert_eq!(size.to_string().parse::<Bytes>().unwrap().get(), size);
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("512B", 512),
+            (" 4 KiB ", 4096),
+            ("24G", 24 * GIB),
+            ("24GiB", 24 * GIB),
+            ("1.5gib", GIB + GIB / 2),
+            ("2GB", 2_000_000_000),
+            ("0.5TiB", TIB / 2),
+        ] {
+            assert_eq!(text.parse::<Bytes>().unwrap().get(), bytes, "{text}");
+        }
+        for text in ["", "-1", "1.", ".5", "1e9", "1..5", "4 PiB", "GiB", "0x10", "1.0000000001G"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+        assert!(matches!("99999999TiB".parse::<Bytes>(), Err(QuantityError::Overflow { .. })));
+    }
+
+    #[test]
+    fn people_read_binary_units() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (1536 * KIB, "1.50 MiB"),
+            (GIB, "1.00 GiB"),
+            (u64::MAX, "16777215.99 TiB"),
+        ] {
+            assert_eq!(Bytes::new(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_overflow_names_its_figures() {
+        let text = Bytes::of::<u64>(u64::MAX).unwrap_err().to_string();
+        assert!(text.contains("8 B x 18446744073709551615"), "{text}");
+    }
+}

@@ -1,0 +1,30 @@
+//! What to do with accelerator memory, and nothing about how.
+//!
+//! This crate is the policy of forebay: quantities that cannot overflow in silence, size classes
+//! with a bound on their waste, and (as the pool grows) fit, coalescing and pressure. It is pure:
+//! no device, no thread, no clock, no unsafe code. Whatever it decides can be decided again from
+//! the same inputs, on any machine, under a debugger or a model checker.
+//!
+//! ```
+//! use forebay_core::{Alignment, Bytes, SizeClasses};
+//!
+//! let asked = Bytes::new(1_000_000);
+//! let block = SizeClasses::geometric().round(asked)?;
+//! assert!(block >= asked && block.is_aligned_to(Alignment::new(512)?));
+//! # Ok::<(), forebay_core::QuantityError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod address;
+mod bytes;
+mod id;
+mod quantity_error;
+mod random;
+mod size_class;
+
+pub use address::{Address, Span};
+pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, TIB};
+pub use id::{DeviceOrdinal, Serial, StreamId};
+pub use quantity_error::QuantityError;
+pub use random::Random;
+pub use size_class::{ClassId, SizeClasses};

@@ -1,0 +1,70 @@
+//! The one error of this crate: a quantity that cannot be.
+
+use core::fmt;
+
+use crate::Bytes;
+
+/// A size, an alignment or a text that is outside what is allowed, with the figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuantityError {
+    /// A sum or product of sizes does not fit in 64 bits.
+    Overflow {
+        /// What was being worked out, as "1024 B x 18446744073709551615".
+        sum: String,
+    },
+    /// An alignment that is not a power of two.
+    NotAPowerOfTwo {
+        /// What was given.
+        given: u64,
+    },
+    /// A size that must be a multiple of another and is not.
+    NotAMultiple {
+        /// What was given.
+        given: Bytes,
+        /// What it must be a multiple of.
+        of: Bytes,
+    },
+    /// A value outside its range.
+    OutOfRange {
+        /// Which value, in the words of the interface.
+        what: &'static str,
+        /// What was given.
+        given: u64,
+        /// The smallest allowed.
+        least: u64,
+        /// The largest allowed.
+        most: u64,
+    },
+    /// A text that does not read as a size.
+    NotASize {
+        /// The text as given.
+        text: String,
+    },
+}
+
+impl fmt::Display for QuantityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overflow { sum } => {
+                write!(f, "{sum} does not fit in 64 bits; the largest size is {} B", u64::MAX)
+            }
+            Self::NotAPowerOfTwo { given } => {
+                write!(f, "alignment {given} is not allowed: it must be a power of two, 1 or more")
+            }
+            Self::NotAMultiple { given, of } => {
+                write!(f, "{} B is not allowed: it must be a multiple of {}", given.get(), of)
+            }
+            Self::OutOfRange { what, given, least, most } => {
+                write!(f, "{what} {given} is not allowed: it must be from {least} to {most}")
+            }
+            Self::NotASize { text } => write!(
+                f,
+                "\"{text}\" is not a size: write a number and an optional unit, as 4096, 512KiB, \
+                 1.5GiB or 2GB"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for QuantityError {}

@@ -1,0 +1,55 @@
+//! What a device can do, as bits.
+
+use core::fmt;
+
+bitflags::bitflags! {
+    /// What a device can do beyond plain memory, streams, copies and fills.
+    ///
+    /// A bit for a group is set exactly where the device gives that group
+    /// ([`Device::virtual_memory`](crate::Device::virtual_memory) and its like).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Capabilities: u32 {
+        /// Memory keeps what is written to it. A phantom device, for large replays, does not.
+        const DATA = 1;
+        /// The host may read and write device addresses directly.
+        const HOST_VISIBLE = 1 << 1;
+        /// [`VirtualMemory`](crate::VirtualMemory).
+        const VIRTUAL_MEMORY = 1 << 2;
+        /// [`PinnedMemory`](crate::PinnedMemory).
+        const PINNED = 1 << 3;
+        /// Pinned memory has an address on the device too.
+        const PINNED_MAPPED = 1 << 4;
+        /// Pinned memory can be write-combined.
+        const PINNED_WRITE_COMBINED = 1 << 5;
+        /// Existing host memory can be pinned where it lies.
+        const REGISTER = 1 << 6;
+        /// [`ManagedMemory`](crate::ManagedMemory).
+        const MANAGED = 1 << 7;
+        /// [`Peers`](crate::Peers).
+        const PEERS = 1 << 8;
+        /// [`Sharing`](crate::Sharing): pages leave the process as file descriptors.
+        const SHARE_BY_FD = 1 << 9;
+        /// Streams differ in priority.
+        const PRIORITIES = 1 << 10;
+        /// Host functions run in stream order.
+        const HOST_TASKS = 1 << 11;
+        /// Events measure time.
+        const TIMED_EVENTS = 1 << 12;
+        /// Pages larger than the processor's own were granted by the system.
+        const HUGE_PAGES = 1 << 13;
+    }
+}
+
+impl fmt::Display for Capabilities {
+    /// Names in lower case with spaces, as "data, virtual memory"; "none" for none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, (name, _)) in self.iter_names().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", name.to_ascii_lowercase().replace('_', " "))?;
+        }
+        Ok(())
+    }
+}

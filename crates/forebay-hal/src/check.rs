@@ -1,0 +1,40 @@
+//! Checks of arguments that devices share, so that the same mistake gets the same words.
+
+use core::fmt::Display;
+
+use forebay_core::{Address, Bytes, Span};
+
+use crate::{Call, Error, Result};
+
+/// An [`Error::Invalid`] in the words of its parts.
+pub fn invalid(
+    call: Call,
+    argument: &'static str,
+    given: impl Display,
+    allowed: impl Display,
+) -> Error {
+    Error::Invalid {
+        call,
+        argument,
+        given: given.to_string().into(),
+        allowed: allowed.to_string().into(),
+    }
+}
+
+/// Refuses no bytes, for calls where that has no meaning.
+pub fn nonzero(call: Call, argument: &'static str, size: Bytes) -> Result<Bytes> {
+    if size.is_zero() {
+        return Err(invalid(call, argument, "0 B", "1 byte or more"));
+    }
+    Ok(size)
+}
+
+/// The span of `size` bytes at `address`, refused where it would pass the end of the addresses.
+pub fn valid_span(
+    call: Call,
+    argument: &'static str,
+    address: Address,
+    size: Bytes,
+) -> Result<Span> {
+    Span::new(address, size).map_err(|error| Error::quantity(call, argument, &error))
+}

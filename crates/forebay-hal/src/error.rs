@@ -1,0 +1,128 @@
+//! The error of every device call.
+
+use core::fmt;
+
+use forebay_core::{Bytes, QuantityError};
+
+use crate::Call;
+
+/// What a device call gives.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// Why a device call failed. Every variant names the call; its text says what was asked, what is
+/// allowed and what would help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is not that much memory left.
+    OutOfMemory {
+        /// The call that failed.
+        call: Call,
+        /// How much was asked for.
+        requested: Bytes,
+        /// How much could still be had, as far as the device knows.
+        free: Bytes,
+        /// How much there is in all.
+        total: Bytes,
+    },
+    /// An argument that is not allowed: a size, an address, a handle that is not live.
+    Invalid {
+        /// The call that failed.
+        call: Call,
+        /// The argument, as the interface names it.
+        argument: &'static str,
+        /// What was given.
+        given: Box<str>,
+        /// What is allowed.
+        allowed: Box<str>,
+    },
+    /// The device is gone: it was reset, fell off the bus, or a kernel broke it.
+    Lost {
+        /// The call that failed.
+        call: Call,
+        /// What the driver said of it.
+        reason: Box<str>,
+    },
+    /// Something is still in use, or not finished.
+    Busy {
+        /// The call that failed.
+        call: Call,
+        /// What is in use, and by what.
+        what: Box<str>,
+    },
+    /// This device, driver or system cannot do it.
+    Unsupported {
+        /// The call that failed.
+        call: Call,
+        /// What is missing, and where it would come from.
+        missing: Box<str>,
+    },
+    /// It failed this time, for a reason that may pass.
+    Transient {
+        /// The call that failed.
+        call: Call,
+        /// What the driver or system said.
+        reason: Box<str>,
+    },
+}
+
+impl Error {
+    /// The call that failed.
+    pub const fn call(&self) -> Call {
+        match self {
+            Self::OutOfMemory { call, .. }
+            | Self::Invalid { call, .. }
+            | Self::Lost { call, .. }
+            | Self::Busy { call, .. }
+            | Self::Unsupported { call, .. }
+            | Self::Transient { call, .. } => *call,
+        }
+    }
+
+    /// Whether the same call, made again later with the same arguments, may succeed.
+    ///
+    /// After [`Error::OutOfMemory`] it may once memory was given back, after [`Error::Busy`] once
+    /// the work in question is done, after [`Error::Transient`] at any time.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::Busy { .. } | Self::Transient { .. })
+    }
+
+    /// What the caller can do about it.
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Self::OutOfMemory { .. } => "free or trim memory, or ask for less, and try again",
+            Self::Invalid { .. } => "correct the argument; trying again will not help",
+            Self::Lost { .. } => "release everything of this device and open it again",
+            Self::Busy { .. } => "wait for the work that uses it, and try again",
+            Self::Unsupported { .. } => "look at the device's capabilities before the call",
+            Self::Transient { .. } => "try again",
+        }
+    }
+
+    /// An [`Error::Invalid`] for a quantity that cannot be.
+    pub fn quantity(call: Call, argument: &'static str, error: &QuantityError) -> Self {
+        crate::invalid(call, argument, error, "a quantity that fits in 64 bits")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory { call, requested, free, total } => write!(
+                f,
+                "{call}: out of memory: asked for {requested} ({} B), {free} free of {total}",
+                requested.get()
+            ),
+            Self::Invalid { call, argument, given, allowed } => {
+                write!(f, "{call}: {argument} was {given}; allowed: {allowed}")
+            }
+            Self::Lost { call, reason } => write!(f, "{call}: the device is lost: {reason}"),
+            Self::Busy { call, what } => write!(f, "{call}: busy: {what}"),
+            Self::Unsupported { call, missing } => write!(f, "{call}: not supported: {missing}"),
+            Self::Transient { call, reason } => write!(f, "{call}: failed this time: {reason}"),
+        }?;
+        write!(f, " ({})", self.advice())
+    }
+}
+
+impl core::error::Error for Error {}

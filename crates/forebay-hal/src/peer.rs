@@ -1,0 +1,85 @@
+//! Another device's memory.
+
+use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
+
+use crate::{Call, Result, StreamHandle, valid_span};
+
+/// An address on a device of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerPlace {
+    /// The device.
+    pub device: DeviceOrdinal,
+    /// The address there.
+    pub address: Address,
+}
+
+/// A copy from one device to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCopy {
+    to: PeerPlace,
+    from: PeerPlace,
+    size: Bytes,
+}
+
+impl PeerCopy {
+    /// `size` bytes from `from` to `to`.
+    pub fn new(to: PeerPlace, from: PeerPlace, size: Bytes) -> Result<Self> {
+        valid_span(Call::CopyPeer, "to", to.address, size)?;
+        valid_span(Call::CopyPeer, "from", from.address, size)?;
+        Ok(Self { to, from, size })
+    }
+
+    /// Where to.
+    pub const fn to(&self) -> PeerPlace {
+        self.to
+    }
+
+    /// Where from.
+    pub const fn from(&self) -> PeerPlace {
+        self.from
+    }
+
+    /// How much.
+    pub const fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// The bytes written, on the device copied to.
+    pub fn written(&self) -> Result<Span> {
+        valid_span(Call::CopyPeer, "to", self.to.address, self.size)
+    }
+
+    /// The bytes read, on the device copied from.
+    pub fn read(&self) -> Result<Span> {
+        valid_span(Call::CopyPeer, "from", self.from.address, self.size)
+    }
+}
+
+/// Reaching another device's memory.
+///
+/// # Safety
+///
+/// An implementation promises:
+///
+/// * `can_reach` is true of a device itself, and refuses an ordinal that names no device.
+/// * `copy_peer` works between any two devices of the kind, by whatever way there is, enabled or
+///   not; enabling only makes it direct.
+/// * Enabling twice, and disabling what is not enabled, is refused with
+///   [`Error::Invalid`](crate::Error::Invalid).
+pub unsafe trait Peers {
+    /// Whether this device can read and write `peer`'s memory directly.
+    fn can_reach(&self, peer: DeviceOrdinal) -> Result<bool>;
+
+    /// Lets this device read and write `peer`'s memory directly.
+    fn enable_peer(&self, peer: DeviceOrdinal) -> Result<()>;
+
+    /// Undoes [`enable_peer`](Self::enable_peer).
+    fn disable_peer(&self, peer: DeviceOrdinal) -> Result<()>;
+
+    /// Enqueues a copy between devices on a stream of this one.
+    ///
+    /// # Safety
+    ///
+    /// * Both spans are memory of their devices, until the copy is done.
+    unsafe fn copy_peer(&self, copy: &PeerCopy, stream: StreamHandle) -> Result<()>;
+}

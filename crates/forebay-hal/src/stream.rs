@@ -1,0 +1,285 @@
+//! Orders of work, and points in them.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+use forebay_core::StreamId;
+
+use crate::{Device, Result};
+
+/// A stream as the driver names it. The value may come back after the stream was destroyed; see
+/// [`Streams::stream_id`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamHandle(pub u64);
+
+impl StreamHandle {
+    /// The stream every device has from the start.
+    pub const DEFAULT: Self = Self(0);
+}
+
+impl fmt::Display for StreamHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream handle {:#x}", self.0)
+    }
+}
+
+/// An event as the driver names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventHandle(pub u64);
+
+impl fmt::Display for EventHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event handle {:#x}", self.0)
+    }
+}
+
+/// Which streams go first where there is a choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// After the others.
+    Low,
+    /// As most.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
+}
+
+/// What an event is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventKind {
+    /// Order alone: the cheaper kind.
+    #[default]
+    Order,
+    /// Order and time, for [`Streams::elapsed`].
+    Timed,
+}
+
+/// Whether work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    /// All of it.
+    Done,
+    /// Some of it is still to come.
+    Pending,
+}
+
+/// A host function that runs in stream order. It must not call the device.
+pub type HostTask = Box<dyn FnOnce() + Send>;
+
+/// Orders of work, and points in them.
+///
+/// # Safety
+///
+/// An implementation promises:
+///
+/// * Work on one stream runs in the order it was enqueued; work on two streams in any order that
+///   events allow, but it does run: no stream waits for another without being told to.
+/// * [`StreamHandle::DEFAULT`] is a stream like any other, and cannot be destroyed.
+/// * `record_event` puts the event after everything enqueued on the stream before it, and replaces
+///   an earlier record of the same event. `wait_event` waits for the record that was the latest
+///   when it was called; without one, for nothing. `query_event` and `synchronize_event` likewise.
+/// * A destroyed stream's enqueued work still runs; a destroyed event's records and waits still
+///   hold. Destroying does not wait.
+/// * When `synchronize_*` returns, or a query says [`Progress::Done`], what the work wrote is seen
+///   by the thread that called.
+/// * Events order work of several devices of one kind.
+/// * A [`HostTask`] runs exactly once, even where its stream or device goes first; one that panics
+///   harms no other work.
+pub unsafe trait Streams {
+    /// Makes a stream. Where priorities are not supported the priority is ignored.
+    fn create_stream(&self, priority: Priority) -> Result<StreamHandle>;
+
+    /// Destroys a stream that `create_stream` made.
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<()>;
+
+    /// The stream's identity: no two streams of a process ever have the same, even where the
+    /// driver gives a handle's value out again.
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId>;
+
+    /// Whether all work of the stream is done.
+    fn query_stream(&self, stream: StreamHandle) -> Result<Progress>;
+
+    /// Waits until all work of the stream is done.
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()>;
+
+    /// Waits until all work of all streams is done.
+    fn synchronize_device(&self) -> Result<()>;
+
+    /// Runs a host function in stream order.
+    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()>;
+
+    /// Makes an event.
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle>;
+
+    /// Destroys an event.
+    fn destroy_event(&self, event: EventHandle) -> Result<()>;
+
+    /// Puts the event after all work enqueued on the stream.
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()>;
+
+    /// Makes later work on the stream wait for the event, on the device.
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()>;
+
+    /// Whether the event was reached; an event never recorded was.
+    fn query_event(&self, event: EventHandle) -> Result<Progress>;
+
+    /// Waits until the event was reached.
+    fn synchronize_event(&self, event: EventHandle) -> Result<()>;
+
+    /// The time from one event to another, both [timed](EventKind::Timed), recorded and reached.
+    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration>;
+}
+
+/// Who ends a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ownership {
+    /// Made here, destroyed with this value.
+    Owned,
+    /// Made and destroyed by others.
+    Foreign,
+}
+
+/// A stream of a device: made here and destroyed with this value, or lent by someone else.
+#[must_use = "an owned stream is destroyed when this value goes"]
+pub struct Stream {
+    device: Arc<dyn Device>,
+    handle: StreamHandle,
+    id: StreamId,
+    ownership: Ownership,
+}
+
+impl Stream {
+    /// A new stream, destroyed with the value.
+    pub fn new(device: &Arc<dyn Device>, priority: Priority) -> Result<Self> {
+        let handle = device.create_stream(priority)?;
+        match device.stream_id(handle) {
+            Ok(id) => {
+                Ok(Self { device: Arc::clone(device), handle, id, ownership: Ownership::Owned })
+            }
+            Err(error) => {
+                // The error that brought us here is the one to tell; nothing was enqueued.
+                let _ = device.destroy_stream(handle);
+                Err(error)
+            }
+        }
+    }
+
+    /// A stream that someone else made and will destroy, as PyTorch's current stream.
+    ///
+    /// Refused where the device does not know it. Whoever destroys the stream must not use this
+    /// value afterwards: its handle may name another stream by then.
+    pub fn foreign(device: &Arc<dyn Device>, handle: StreamHandle) -> Result<Self> {
+        let id = device.stream_id(handle)?;
+        Ok(Self { device: Arc::clone(device), handle, id, ownership: Ownership::Foreign })
+    }
+
+    /// The handle, for calls.
+    pub fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
+    /// The identity.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Whether this value destroys the stream when it goes.
+    pub fn is_owned(&self) -> bool {
+        self.ownership == Ownership::Owned
+    }
+
+    /// Waits until all its work is done.
+    pub fn synchronize(&self) -> Result<()> {
+        self.device.synchronize_stream(self.handle)
+    }
+
+    /// Whether all its work is done.
+    pub fn query(&self) -> Result<Progress> {
+        self.device.query_stream(self.handle)
+    }
+
+    /// Makes later work wait for `event`.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.device.wait_event(self.handle, event.handle)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.ownership == Ownership::Owned {
+            // A device that refuses has lost the stream already; a drop has nobody to tell.
+            let _ = self.device.destroy_stream(self.handle);
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("handle", &self.handle)
+            .field("id", &self.id)
+            .field("ownership", &self.ownership)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An event of a device, destroyed with this value.
+#[must_use = "the event is destroyed when this value goes"]
+pub struct Event {
+    device: Arc<dyn Device>,
+    handle: EventHandle,
+}
+
+impl Event {
+    /// A new event.
+    pub fn new(device: &Arc<dyn Device>, kind: EventKind) -> Result<Self> {
+        let handle = device.create_event(kind)?;
+        Ok(Self { device: Arc::clone(device), handle })
+    }
+
+    /// The handle, for calls.
+    pub fn handle(&self) -> EventHandle {
+        self.handle
+    }
+
+    /// Puts the event after all work enqueued on `stream`.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        self.device.record_event(self.handle, stream.handle)
+    }
+
+    /// Whether the event was reached.
+    pub fn query(&self) -> Result<Progress> {
+        self.device.query_event(self.handle)
+    }
+
+    /// Waits until the event was reached.
+    pub fn synchronize(&self) -> Result<()> {
+        self.device.synchronize_event(self.handle)
+    }
+
+    /// The time from `start` to this event.
+    pub fn since(&self, start: &Self) -> Result<Duration> {
+        self.device.elapsed(start.handle, self.handle)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // As with streams: a drop has nobody to tell.
+        let _ = self.device.destroy_event(self.handle);
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}

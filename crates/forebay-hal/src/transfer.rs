@@ -1,0 +1,441 @@
+//! Copies and fills in one, two and three dimensions.
+//!
+//! A [`Copy`] or [`Fill`] is checked when it is made, so a device that gets one need not ask
+//! whether its sizes add up.
+//!
+//! ```text
+//!   slices   +-----------------------------+
+//!      rows  | <--- width ---> |  unused   |   row pitch: from one row to the next
+//!            | <--- width ---> |           |   slice pitch: from one slice to the next
+//!            +-----------------------------+
+//! ```
+
+use core::fmt;
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+
+use crate::{Call, Error, Result, StreamHandle, invalid, valid_span};
+
+/// One end of a copy.
+///
+/// Which side is said, not guessed from the address: some devices' addresses are not the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Host memory, pinned or not.
+    Host(Address),
+    /// Memory of the device.
+    Device(Address),
+}
+
+impl Place {
+    /// The address, on whichever side.
+    pub const fn address(self) -> Address {
+        match self {
+            Self::Host(address) | Self::Device(address) => address,
+        }
+    }
+
+    /// Whether this is the host's side.
+    pub const fn is_host(self) -> bool {
+        matches!(self, Self::Host(_))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(address) => write!(f, "host {address}"),
+            Self::Device(address) => write!(f, "device {address}"),
+        }
+    }
+}
+
+/// How far rows and slices lie apart. Where there is one row, or one slice, its pitch is not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pitch {
+    /// From the start of a row to the start of the next.
+    pub row: Bytes,
+    /// From the start of a slice to the start of the next.
+    pub slice: Bytes,
+}
+
+impl Pitch {
+    /// Rows `row` apart, in one slice.
+    pub const fn rows(row: Bytes) -> Self {
+        Self { row, slice: Bytes::ZERO }
+    }
+}
+
+/// How much is copied or filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The bytes of a row.
+    pub width: Bytes,
+    /// The rows of a slice.
+    pub rows: u64,
+    /// The slices.
+    pub slices: u64,
+}
+
+impl Extent {
+    /// One row.
+    pub const fn linear(width: Bytes) -> Self {
+        Self { width, rows: 1, slices: 1 }
+    }
+
+    /// One slice.
+    pub const fn plane(width: Bytes, rows: u64) -> Self {
+        Self { width, rows, slices: 1 }
+    }
+
+    /// Whether there is nothing to do.
+    pub const fn is_empty(self) -> bool {
+        self.width.is_zero() || self.rows == 0 || self.slices == 0
+    }
+
+    /// The bytes moved, gaps left out; saturates at [`Bytes::MAX`].
+    pub const fn bytes(self) -> Bytes {
+        Bytes::new(self.width.get().saturating_mul(self.rows).saturating_mul(self.slices))
+    }
+
+    /// The bytes from the first to the last, gaps counted.
+    fn reach(self, call: Call, argument: &'static str, pitch: Pitch) -> Result<Bytes> {
+        if self.is_empty() {
+            return Ok(Bytes::ZERO);
+        }
+        let overflow = |error| Error::quantity(call, argument, &error);
+        if self.rows > 1 && pitch.row < self.width {
+            let least = format!("{} B (the width) or more", self.width.get());
+            return Err(invalid(call, argument, format!("row pitch {} B", pitch.row.get()), least));
+        }
+        // A row's pitch stands in for a slice's where there is one row: then only order matters.
+        let row = if self.rows > 1 { pitch.row } else { self.width };
+        if self.slices > 1 {
+            let least = row.try_mul(self.rows).map_err(overflow)?;
+            let whole = self.rows <= 1 || pitch.slice.get().is_multiple_of(row.get());
+            if pitch.slice < least || !whole {
+                let given = format!("slice pitch {} B", pitch.slice.get());
+                let allowed = format!(
+                    "a multiple of the row pitch {} B, {} B or more",
+                    row.get(),
+                    least.get()
+                );
+                return Err(invalid(call, argument, given, allowed));
+            }
+        }
+        let slices = pitch.slice.try_mul(self.slices - 1).map_err(overflow)?;
+        let rows = row.try_mul(self.rows - 1).map_err(overflow)?;
+        let slices = if self.slices > 1 { slices } else { Bytes::ZERO };
+        slices.try_add(rows).and_then(|sum| sum.try_add(self.width)).map_err(overflow)
+    }
+}
+
+/// A copy of any shape, known to add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    to: Place,
+    to_pitch: Pitch,
+    from: Place,
+    from_pitch: Pitch,
+    extent: Extent,
+}
+
+impl Copy {
+    /// `size` bytes in a row.
+    ///
+    /// Refused where source and destination overlap: the drivers leave that undefined.
+    pub fn linear(to: Place, from: Place, size: Bytes) -> Result<Self> {
+        let copy =
+            Self::volumes(to, Pitch::default(), from, Pitch::default(), Extent::linear(size))?;
+        if to.is_host() == from.is_host() && copy.written().overlaps(copy.read()) {
+            let given = format!("{} onto {}", copy.read(), copy.written());
+            return Err(invalid(Call::Copy, "to", given, "spans that do not overlap"));
+        }
+        Ok(copy)
+    }
+
+    /// `rows` rows of `width` bytes, each side with its own row pitch.
+    pub fn planes(
+        to: Place,
+        to_row: Bytes,
+        from: Place,
+        from_row: Bytes,
+        extent: (Bytes, u64),
+    ) -> Result<Self> {
+        let extent = Extent::plane(extent.0, extent.1);
+        Self::volumes(to, Pitch::rows(to_row), from, Pitch::rows(from_row), extent)
+    }
+
+    /// Rows in slices, each side with its own pitches.
+    ///
+    /// Rows of the two sides may interleave but must not overlap.
+    pub fn volumes(
+        to: Place,
+        to_pitch: Pitch,
+        from: Place,
+        from_pitch: Pitch,
+        extent: Extent,
+    ) -> Result<Self> {
+        let reach = extent.reach(Call::Copy, "to", to_pitch)?;
+        valid_span(Call::Copy, "to", to.address(), reach)?;
+        let reach = extent.reach(Call::Copy, "from", from_pitch)?;
+        valid_span(Call::Copy, "from", from.address(), reach)?;
+        Ok(Self { to, to_pitch, from, from_pitch, extent })
+    }
+
+    /// Where to.
+    pub const fn to(&self) -> Place {
+        self.to
+    }
+
+    /// The pitches there.
+    pub const fn to_pitch(&self) -> Pitch {
+        self.to_pitch
+    }
+
+    /// Where from.
+    pub const fn from(&self) -> Place {
+        self.from
+    }
+
+    /// The pitches there.
+    pub const fn from_pitch(&self) -> Pitch {
+        self.from_pitch
+    }
+
+    /// How much.
+    pub const fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// The addresses from the first byte written to the last, gaps counted.
+    pub fn written(&self) -> Span {
+        reach_span(self.to.address(), self.extent, self.to_pitch)
+    }
+
+    /// The addresses from the first byte read to the last, gaps counted.
+    pub fn read(&self) -> Span {
+        reach_span(self.from.address(), self.extent, self.from_pitch)
+    }
+
+    /// The rows, as pairs of spans: written, read. Rows without gaps between come as one.
+    pub fn rows(&self) -> Rows {
+        Rows::new(
+            self.extent,
+            (self.to.address(), self.to_pitch),
+            (self.from.address(), self.from_pitch),
+        )
+    }
+}
+
+/// What memory is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pattern {
+    /// One byte, again and again.
+    U8(u8),
+    /// Two bytes in the host's order.
+    U16(u16),
+    /// Four bytes in the host's order.
+    U32(u32),
+}
+
+impl Pattern {
+    /// How many bytes repeat.
+    pub const fn width(self) -> Alignment {
+        match self {
+            Self::U8(_) => Alignment::ONE,
+            Self::U16(_) => Alignment::TWO,
+            Self::U32(_) => Alignment::FOUR,
+        }
+    }
+
+    /// The pattern as four bytes: shorter ones repeated. What is filled is a multiple of
+    /// [`width`](Self::width) long, so these four bytes, repeated and cut, are every fill.
+    pub const fn four_bytes(self) -> [u8; 4] {
+        match self {
+            Self::U8(byte) => [byte; 4],
+            Self::U16(value) => {
+                let [a, b] = value.to_ne_bytes();
+                [a, b, a, b]
+            }
+            Self::U32(value) => value.to_ne_bytes(),
+        }
+    }
+}
+
+/// A fill of any shape, known to add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    to: Address,
+    pitch: Pitch,
+    extent: Extent,
+    pattern: Pattern,
+}
+
+impl Fill {
+    /// `size` bytes in a row.
+    pub fn linear(to: Address, size: Bytes, pattern: Pattern) -> Result<Self> {
+        Self::plane(to, Bytes::ZERO, (size, 1), pattern)
+    }
+
+    /// `rows` rows of `width` bytes, `row` bytes apart.
+    ///
+    /// Address, width and pitch must be multiples of the pattern's width.
+    pub fn plane(to: Address, row: Bytes, extent: (Bytes, u64), pattern: Pattern) -> Result<Self> {
+        let extent = Extent::plane(extent.0, extent.1);
+        let pitch = Pitch::rows(row);
+        let width = pattern.width();
+        let multiple = || format!("multiples of the pattern's {} B", width.get());
+        if !extent.is_empty() && !to.is_aligned_to(width) {
+            return Err(invalid(Call::Fill, "to", to, multiple()));
+        }
+        if !extent.width.is_aligned_to(width) {
+            let given = format!("{} B", extent.width.get());
+            return Err(invalid(Call::Fill, "width", given, multiple()));
+        }
+        if extent.rows > 1 && !row.is_aligned_to(width) {
+            return Err(invalid(Call::Fill, "pitch", format!("{} B", row.get()), multiple()));
+        }
+        let reach = extent.reach(Call::Fill, "to", pitch)?;
+        valid_span(Call::Fill, "to", to, reach)?;
+        Ok(Self { to, pitch, extent, pattern })
+    }
+
+    /// Where to, on the device.
+    pub const fn to(&self) -> Address {
+        self.to
+    }
+
+    /// The pitch there.
+    pub const fn pitch(&self) -> Pitch {
+        self.pitch
+    }
+
+    /// How much.
+    pub const fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// With what.
+    pub const fn pattern(&self) -> Pattern {
+        self.pattern
+    }
+
+    /// The addresses from the first byte written to the last, gaps counted.
+    pub fn written(&self) -> Span {
+        reach_span(self.to, self.extent, self.pitch)
+    }
+
+    /// The rows written. Rows without gaps between come as one.
+    pub fn rows(&self) -> impl Iterator<Item = Span> + use<> {
+        let side = (self.to, self.pitch);
+        Rows::new(self.extent, side, side).map(|(to, _)| to)
+    }
+}
+
+/// The span from first to last byte of a shape that was checked when it was made.
+fn reach_span(start: Address, extent: Extent, pitch: Pitch) -> Span {
+    extent
+        .reach(Call::Copy, "extent", pitch)
+        .ok()
+        .and_then(|reach| Span::new(start, reach).ok())
+        .unwrap_or_default()
+}
+
+/// The rows of a shape, as pairs of spans: written, read.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    extent: Extent,
+    to: (Address, Pitch),
+    from: (Address, Pitch),
+    row: u64,
+    slice: u64,
+}
+
+impl Rows {
+    fn new(mut extent: Extent, mut to: (Address, Pitch), mut from: (Address, Pitch)) -> Self {
+        if extent.is_empty() {
+            extent = Extent { width: Bytes::ZERO, rows: 0, slices: 0 };
+        }
+        // One row a slice: the slices are the rows.
+        if extent.rows == 1 {
+            extent = Extent { rows: extent.slices, slices: 1, ..extent };
+            to.1.row = to.1.slice;
+            from.1.row = from.1.slice;
+        }
+        // No gap between rows on either side: they are one.
+        let width = extent.width;
+        if extent.rows > 1 && to.1.row == width && from.1.row == width {
+            let merged = width.checked_mul(extent.rows);
+            let slice = merged.filter(|&merged| {
+                extent.slices <= 1 || (to.1.slice == merged && from.1.slice == merged)
+            });
+            match (merged, slice.and_then(|merged| merged.checked_mul(extent.slices))) {
+                (_, Some(all)) => extent = Extent::linear(all),
+                (Some(merged), None) => {
+                    extent = Extent { width: merged, rows: extent.slices, slices: 1 };
+                    to.1.row = to.1.slice;
+                    from.1.row = from.1.slice;
+                }
+                (None, None) => {}
+            }
+        }
+        Self { extent, to, from, row: 0, slice: 0 }
+    }
+
+    fn at(&self, (start, pitch): (Address, Pitch)) -> Option<Span> {
+        let offset =
+            pitch.slice.checked_mul(self.slice)?.checked_add(pitch.row.checked_mul(self.row)?)?;
+        Span::new(start.checked_add(offset)?, self.extent.width).ok()
+    }
+}
+
+impl Iterator for Rows {
+    type Item = (Span, Span);
+
+    fn next(&mut self) -> Option<(Span, Span)> {
+        if self.slice >= self.extent.slices {
+            return None;
+        }
+        let spans = (self.at(self.to)?, self.at(self.from)?);
+        self.row += 1;
+        if self.row == self.extent.rows {
+            self.row = 0;
+            self.slice += 1;
+        }
+        Some(spans)
+    }
+}
+
+/// Copies and fills, in stream order.
+///
+/// # Safety
+///
+/// An implementation promises:
+///
+/// * Exactly the bytes of the shape are written: no tail is forgotten, no gap is touched.
+/// * Work enqueued on a stream starts after all that was enqueued there before it.
+/// * Nothing to do is a success, once the stream was found live.
+/// * A device address that is not memory of this device is refused with
+///   [`Error::Invalid`](crate::Error::Invalid) where the device can tell when the call is made.
+pub unsafe trait Transfers {
+    /// Enqueues a copy.
+    ///
+    /// # Safety
+    ///
+    /// * The rows on the host's side are valid memory, until the copy is done: readable where read,
+    ///   and where written, used by nobody else meanwhile.
+    /// * The rows on the device's side are memory of the device, until the copy is done.
+    unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()>;
+
+    /// Enqueues a fill.
+    ///
+    /// # Safety
+    ///
+    /// * The rows are memory of the device, until the fill is done.
+    unsafe fn fill(&self, fill: &Fill, stream: StreamHandle) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests;

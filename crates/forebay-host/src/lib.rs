@@ -1,0 +1,4 @@
+//! The host as a device.
+
+pub mod mapping;
+pub mod system;

@@ -1,0 +1,334 @@
+//! Address ranges and memory files: what the system gives, with the unsafe calls behind a small
+//! face.
+//!
+//! ```text
+//!   AddressRange   |..........[file A]......[file B][file A]......|   reserved, nothing behind dots
+//!   MemoryFile          A ────────┴────────────────────┘              memory with no address of its own
+//! ```
+//!
+//! The host device maps its pages with these, and the simulated device keeps its memory in them.
+
+use core::ptr::{self, NonNull};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::Access;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+/// The page of the processor: what the system maps in multiples of.
+pub fn system_page() -> Alignment {
+    // Every system reports a power of two; 4 KiB stands in for one that does not.
+    Alignment::new(rustix::param::page_size() as u64).unwrap_or(Alignment::HOST_PAGE)
+}
+
+/// What the pages of a memory file are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Grain {
+    /// The processor's own pages, usually 4 KiB.
+    #[default]
+    System,
+    /// Explicit huge pages of 2 MiB, from the pool the administrator set aside.
+    Huge2M,
+    /// Explicit huge pages of 1 GiB, from the pool the administrator set aside.
+    Huge1G,
+}
+
+impl Grain {
+    /// What sizes and addresses are multiples of.
+    pub fn alignment(self) -> Alignment {
+        match self {
+            Self::System => system_page(),
+            Self::Huge2M => Alignment::DEVICE_PAGE,
+            Self::Huge1G => Alignment::GIB,
+        }
+    }
+}
+
+/// Memory with no address of its own: it can be placed in several ranges at once, and its
+/// descriptor can be handed to another process.
+#[derive(Debug)]
+pub struct MemoryFile {
+    descriptor: OwnedFd,
+    size: Bytes,
+}
+
+impl MemoryFile {
+    /// `size` bytes of zeros, which the system backs as they are touched.
+    ///
+    /// Sealed against growing and shrinking, so that no holder of the descriptor can pull memory
+    /// from under a mapping. Explicit huge pages are taken at once: the system refuses here, not
+    /// with a signal at the first touch.
+    pub fn create(size: Bytes, grain: Grain) -> Result<Self, Errno> {
+        let huge = match grain {
+            Grain::System => MemfdFlags::empty(),
+            Grain::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+            Grain::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
+        let descriptor = rustix::fs::memfd_create(c"forebay", flags)?;
+        rustix::fs::ftruncate(&descriptor, size.get())?;
+        if grain != Grain::System {
+            rustix::fs::fallocate(&descriptor, rustix::fs::FallocateFlags::empty(), 0, size.get())?;
+        }
+        rustix::fs::fcntl_add_seals(
+            &descriptor,
+            SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+        )?;
+        Ok(Self { descriptor, size })
+    }
+
+    /// The memory behind a descriptor that another process exported: sealed in size, and `size`
+    /// bytes long, or refused with `EINVAL`.
+    pub fn import(descriptor: BorrowedFd<'_>, size: Bytes) -> Result<Self, Errno> {
+        let seals = rustix::fs::fcntl_get_seals(descriptor).map_err(|_| Errno::INVAL)?;
+        let found = rustix::fs::fstat(descriptor)?.st_size;
+        let sealed = seals.contains(SealFlags::GROW | SealFlags::SHRINK);
+        if !sealed || u64::try_from(found) != Ok(size.get()) {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self { descriptor: rustix::io::fcntl_dupfd_cloexec(descriptor, 0)?, size })
+    }
+
+    /// How many bytes.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// A descriptor of the same memory, for another process.
+    pub fn export(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.descriptor, 0)
+    }
+}
+
+impl AsFd for MemoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// A reserved range of host addresses. Dropping it takes everything placed in it away.
+#[derive(Debug)]
+pub struct AddressRange {
+    span: Span,
+}
+
+impl AddressRange {
+    /// Reserves `size` addresses (rounded up to the system's page) from a multiple of `alignment`.
+    /// Takes no memory.
+    pub fn reserve(size: Bytes, alignment: Alignment) -> Result<Self, Errno> {
+        let alignment = alignment.max(system_page());
+        let size = size.checked_align_up(system_page()).ok_or(Errno::NOMEM)?;
+        // The system aligns to its page alone: reserve more, and give the ends back.
+        let slack = alignment.bytes().saturating_sub(system_page().bytes());
+        let whole = size.checked_add(slack).ok_or(Errno::NOMEM)?;
+        let length = whole.to_usize().map_err(|_| Errno::NOMEM)?;
+        // SAFETY: no address is asked for, so the system picks one where nothing is mapped; the
+        // new mapping is inaccessible and known to nobody.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                length,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let whole = Span::new(Address::of_pointer(start), whole).map_err(|_| Errno::NOMEM)?;
+        let aligned = whole.start().checked_align_up(alignment).ok_or(Errno::NOMEM)?;
+        let span = Span::new(aligned, size).map_err(|_| Errno::NOMEM)?;
+        for (from, to) in [(whole.start(), span.start()), (span.end(), whole.end())] {
+            let rest = Span::new(from, to.offset_from(from).unwrap_or_default());
+            release(rest.unwrap_or_default());
+        }
+        Ok(Self { span })
+    }
+
+    /// The addresses.
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The pointer to byte `offset`; `None` past the end.
+    pub fn pointer(&self, offset: Bytes) -> Option<NonNull<u8>> {
+        if offset > self.span.size() {
+            return None;
+        }
+        NonNull::new(pointer(self.span.start().checked_add(offset)?))
+    }
+
+    /// Puts all of `file` at `offset`, with `access`.
+    ///
+    /// # Safety
+    ///
+    /// * Nobody uses the addresses it covers: what was there is gone.
+    pub unsafe fn place(
+        &self,
+        offset: Bytes,
+        file: &MemoryFile,
+        access: Access,
+    ) -> Result<(), Errno> {
+        let span = self.part(offset, file.size())?;
+        // SAFETY: the span lies in this range, which this process reserved and the caller says
+        // nobody uses, so MAP_FIXED replaces nothing that is not ours.
+        unsafe {
+            rustix::mm::mmap(
+                pointer(span.start()).cast(),
+                span.size().to_usize().map_err(|_| Errno::NOMEM)?,
+                protection(access),
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                0,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Puts memory of this range's own at `offset`, zeroed, with `access`.
+    ///
+    /// # Safety
+    ///
+    /// * Nobody uses the addresses it covers: what was there is gone.
+    pub unsafe fn commit(&self, offset: Bytes, size: Bytes, access: Access) -> Result<(), Errno> {
+        // SAFETY: as the caller promised.
+        unsafe { self.anonymous(offset, size, protection(access)) }
+    }
+
+    /// Takes what is behind `size` bytes from `offset` away; the addresses stay reserved.
+    ///
+    /// # Safety
+    ///
+    /// * Nobody uses the addresses from now on.
+    pub unsafe fn clear(&self, offset: Bytes, size: Bytes) -> Result<(), Errno> {
+        // SAFETY: as the caller promised.
+        unsafe { self.anonymous(offset, size, ProtFlags::empty()) }
+    }
+
+    /// Changes who may do what with `size` bytes from `offset`.
+    ///
+    /// # Safety
+    ///
+    /// * Nobody uses the addresses in a way that `access` takes away.
+    pub unsafe fn protect(&self, offset: Bytes, size: Bytes, access: Access) -> Result<(), Errno> {
+        let span = self.part(offset, size)?;
+        let flags = match access {
+            Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+            Access::Read => MprotectFlags::READ,
+            _ => MprotectFlags::empty(),
+        };
+        // SAFETY: the span lies in this range, and the caller keeps the promise above.
+        unsafe {
+            rustix::mm::mprotect(
+                pointer(span.start()).cast(),
+                span.size().to_usize().map_err(|_| Errno::NOMEM)?,
+                flags,
+            )
+        }
+    }
+
+    /// # Safety
+    ///
+    /// * Nobody uses the addresses it covers.
+    unsafe fn anonymous(&self, offset: Bytes, size: Bytes, flags: ProtFlags) -> Result<(), Errno> {
+        let span = self.part(offset, size)?;
+        // SAFETY: the span lies in this range, which this process reserved and the caller says
+        // nobody uses, so MAP_FIXED replaces nothing that is not ours.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                pointer(span.start()).cast(),
+                span.size().to_usize().map_err(|_| Errno::NOMEM)?,
+                flags,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// The part of the range `size` bytes from `offset`; `EINVAL` where it is not a part.
+    fn part(&self, offset: Bytes, size: Bytes) -> Result<Span, Errno> {
+        let start = self.span.start().checked_add(offset).ok_or(Errno::INVAL)?;
+        let part = Span::new(start, size).map_err(|_| Errno::INVAL)?;
+        if part.is_empty() || !self.span.contains_span(part) {
+            return Err(Errno::INVAL);
+        }
+        Ok(part)
+    }
+}
+
+impl Drop for AddressRange {
+    fn drop(&mut self) {
+        release(self.span);
+    }
+}
+
+/// The host pointer of an address that came from the system.
+fn pointer(address: Address) -> *mut u8 {
+    // On a 32-bit system every address the system gave fits; others become null and are refused.
+    ptr::with_exposed_provenance_mut(usize::try_from(address.get()).unwrap_or(0))
+}
+
+fn protection(access: Access) -> ProtFlags {
+    match access {
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        Access::Read => ProtFlags::READ,
+        _ => ProtFlags::empty(),
+    }
+}
+
+/// Unmaps a span that this module mapped and nobody uses any more.
+fn release(span: Span) {
+    let Ok(length) = span.size().to_usize() else { return };
+    if length == 0 {
+        return;
+    }
+    // SAFETY: only called with spans this module reserved, when their owner goes or gives up its
+    // ends. The system refuses only what is not page-aligned, which these are.
+    let _ = unsafe { rustix::mm::munmap(pointer(span.start()).cast(), length) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: Bytes = Bytes::mib(2);
+
+    #[test]
+    fn one_file_at_two_places_is_one_memory() {
+        let range = AddressRange::reserve(Bytes::gib(64), Alignment::DEVICE_PAGE).unwrap();
+        assert!(range.span().start().is_aligned_to(Alignment::DEVICE_PAGE));
+        let file = MemoryFile::create(PAGE, Grain::System).unwrap();
+        let far = Bytes::gib(40);
+        for offset in [Bytes::ZERO, far] {
+            // SAFETY: the range is this test's own.
+            unsafe { range.place(offset, &file, Access::ReadWrite) }.unwrap();
+        }
+        let (here, there) = (range.pointer(Bytes::ZERO).unwrap(), range.pointer(far).unwrap());
+        // SAFETY: both were just mapped for reading and writing.
+        unsafe { here.add(77).write_volatile(42) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { there.add(77).read_volatile() }, 42);
+    }
+
+    #[test]
+    fn an_imported_file_is_the_exported_one_and_no_other() {
+        let file = MemoryFile::create(PAGE, Grain::System).unwrap();
+        let sent = file.export().unwrap();
+        assert!(MemoryFile::import(sent.as_fd(), PAGE).is_ok());
+        assert_eq!(MemoryFile::import(sent.as_fd(), Bytes::mib(4)).unwrap_err(), Errno::INVAL);
+        let ordinary = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(MemoryFile::import(ordinary.as_fd(), PAGE).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn what_lies_outside_is_refused() {
+        let range = AddressRange::reserve(PAGE, Alignment::ONE).unwrap();
+        let file = MemoryFile::create(PAGE, Grain::System).unwrap();
+        // SAFETY: the range is this test's own.
+        let beyond = unsafe { range.place(Bytes::new(4096), &file, Access::Read) };
+        assert_eq!(beyond.unwrap_err(), Errno::INVAL);
+        assert_eq!(range.pointer(Bytes::mib(3)), None);
+        assert!(AddressRange::reserve(Bytes::MAX, Alignment::ONE).is_err());
+        assert!(AddressRange::reserve(PAGE, Alignment::new(1 << 63).unwrap()).is_err());
+    }
+}
