@@ -1,1 +1,94 @@
-fn main() {}
+//! Checks and chores of this repository: `cargo xtask test`, `cargo xtask layers`.
+//!
+//! ```text
+//!   test ── the plan: which steps, in which order, what each means
+//!    ├── setup    what a step needs that a fresh machine may lack
+//!    ├── run      one command with a deadline, its output kept
+//!    ├── count    the runners' own words, turned into numbers
+//!    ├── ignored  why a test that was not started was not
+//!    ├── layers   which crate may use which     (also a command of its own)
+//!    ├── shape    how sources and manifests must look
+//!    └── step     what came of a step, and the table at the end
+//!   screen ── everything a person sees goes through here
+//! ```
+#![forbid(unsafe_code)]
+
+mod count;
+mod ignored;
+mod kill;
+mod layers;
+mod run;
+mod screen;
+mod setup;
+mod shape;
+mod step;
+mod test;
+mod workplace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::screen::Screen;
+use crate::test::Plan;
+use crate::workplace::Workplace;
+
+/// Checks and chores of the forebay repository.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Run every check and every test, and say what was left out and why.
+    ///
+    /// Gets what it needs by itself (rustfmt, clippy, Miri) where that can be had, and skips what
+    /// cannot, with the reason. The last line is "N passed, M failed, K skipped": tests and checks
+    /// together. Exits with 0 only where nothing failed.
+    Test {
+        /// For the inner loop: format, clippy without test code, layers, unit and integration
+        /// tests. Random tests try 32 cases unless PROPTEST_CASES says otherwise.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Check that each crate uses only those above it, and draw the order.
+    Layers,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut screen = Screen::stdout();
+    let place = Workplace::here();
+    let well = match arguments.chore {
+        Chore::Test { quick } => {
+            let plan = if quick { Plan::quick() } else { Plan::whole() };
+            plan.carry_out(&place, &mut screen)
+        }
+        Chore::Layers => test::show_layers(&place, &mut screen),
+    };
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_usage_is_told_apart() {
+        for bad in [&["xtask"][..], &["xtask", "tests"], &["xtask", "layers", "--quick"]] {
+            assert_eq!(Arguments::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
+        let quick = Arguments::try_parse_from(["xtask", "test", "--quick"]).unwrap();
+        assert!(matches!(quick.chore, Chore::Test { quick: true }));
+    }
+}

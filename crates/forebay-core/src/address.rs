@@ -17,9 +17,9 @@ impl Address {
         Self(value)
     }
 
-    /// The address of a host pointer.
+    /// The address of a host pointer, whose memory a device may then use through it.
     pub fn of_pointer<T: ?Sized>(pointer: *const T) -> Self {
-        Self(pointer.cast::<u8>().addr() as u64)
+        Self(pointer.cast::<u8>().expose_provenance() as u64)
     }
 
     /// The plain value.

@@ -57,7 +57,9 @@ macro_rules! calls {
 }
 
 calls! {
-    Info: MemoryInfo = "memory_info", Classify = "classify";
+    Info:
+        /// Not a method of the traits: each kind of device is opened in its own way.
+        Open = "open", MemoryInfo = "memory_info", Classify = "classify";
     Memory: Allocate = "allocate", Free = "free";
     Pinned: AllocatePinned = "allocate_pinned", FreePinned = "free_pinned", Register = "register",
         Unregister = "unregister", DeviceAddress = "device_address";
@@ -70,7 +72,9 @@ calls! {
         SynchronizeStream = "synchronize_stream", SynchronizeDevice = "synchronize_device",
         EnqueueHost = "enqueue_host", CreateEvent = "create_event", DestroyEvent = "destroy_event",
         RecordEvent = "record_event", WaitEvent = "wait_event", QueryEvent = "query_event",
-        SynchronizeEvent = "synchronize_event", Elapsed = "elapsed";
+        SynchronizeEvent = "synchronize_event", Elapsed = "elapsed",
+        /// No call of the contract: devices that can launch kernels name it so.
+        Launch = "launch";
     Transfers: Copy = "copy", Fill = "fill";
     Peers: CanReach = "can_reach", EnablePeer = "enable_peer", DisablePeer = "disable_peer",
         CopyPeer = "copy_peer";

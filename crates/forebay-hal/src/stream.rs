@@ -95,7 +95,7 @@ pub unsafe trait Streams {
     /// Destroys a stream that `create_stream` made.
     fn destroy_stream(&self, stream: StreamHandle) -> Result<()>;
 
-    /// The stream's identity: no two streams of a process ever have the same, even where the
+    /// The stream's identity: no two streams of a device ever have the same, even where the
     /// driver gives a handle's value out again.
     fn stream_id(&self, stream: StreamHandle) -> Result<StreamId>;
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::Access;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
@@ -62,6 +62,18 @@ impl MemoryFile {
     /// from under a mapping. Explicit huge pages are taken at once: the system refuses here, not
     /// with a signal at the first touch.
     pub fn create(size: Bytes, grain: Grain) -> Result<Self, Errno> {
+        let file = Self::sparse(size, grain)?;
+        if grain != Grain::System {
+            file.back(Bytes::ZERO, size)?;
+        }
+        Ok(file)
+    }
+
+    /// As [`create`](Self::create), but nothing is taken from the system yet, whatever the grain.
+    ///
+    /// Of explicit huge pages, [`back`](Self::back) what will be touched first: where the pool is
+    /// empty by then, the touch would be answered with a signal.
+    pub fn sparse(size: Bytes, grain: Grain) -> Result<Self, Errno> {
         let huge = match grain {
             Grain::System => MemfdFlags::empty(),
             Grain::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
@@ -70,9 +82,6 @@ impl MemoryFile {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
         let descriptor = rustix::fs::memfd_create(c"forebay", flags)?;
         rustix::fs::ftruncate(&descriptor, size.get())?;
-        if grain != Grain::System {
-            rustix::fs::fallocate(&descriptor, rustix::fs::FallocateFlags::empty(), 0, size.get())?;
-        }
         rustix::fs::fcntl_add_seals(
             &descriptor,
             SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
@@ -80,21 +89,62 @@ impl MemoryFile {
         Ok(Self { descriptor, size })
     }
 
-    /// The memory behind a descriptor that another process exported: sealed in size, and `size`
-    /// bytes long, or refused with `EINVAL`.
+    /// Takes memory from the system for `size` bytes from `offset`, now and not at the first touch.
+    pub fn back(&self, offset: Bytes, size: Bytes) -> Result<(), Errno> {
+        rustix::fs::fallocate(&self.descriptor, FallocateFlags::empty(), offset.get(), size.get())
+    }
+
+    /// Gives the memory of `size` bytes from `offset` back to the system; they read as zeros.
+    pub fn punch(&self, offset: Bytes, size: Bytes) -> Result<(), Errno> {
+        rustix::fs::fallocate(
+            &self.descriptor,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset.get(),
+            size.get(),
+        )
+    }
+
+    /// The memory behind a descriptor that another process exported: sealed in size, writable, and
+    /// `size` bytes long, or refused with `EINVAL`.
     pub fn import(descriptor: BorrowedFd<'_>, size: Bytes) -> Result<Self, Errno> {
         let seals = rustix::fs::fcntl_get_seals(descriptor).map_err(|_| Errno::INVAL)?;
         let found = rustix::fs::fstat(descriptor)?.st_size;
         let sealed = seals.contains(SealFlags::GROW | SealFlags::SHRINK);
-        if !sealed || u64::try_from(found) != Ok(size.get()) {
+        // A write seal or a descriptor opened for reading would fail later, when it is mapped.
+        let writable = !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)
+            && rustix::fs::fcntl_getfl(descriptor)?.contains(OFlags::RDWR);
+        if !sealed || !writable || u64::try_from(found) != Ok(size.get()) {
             return Err(Errno::INVAL);
         }
         Ok(Self { descriptor: rustix::io::fcntl_dupfd_cloexec(descriptor, 0)?, size })
     }
 
+    /// What its pages are made of, as the system tells: what addresses it is placed at, and sizes,
+    /// must be multiples of.
+    pub fn alignment(&self) -> Result<Alignment, Errno> {
+        let system = rustix::fs::fstatfs(&self.descriptor)?;
+        // The magic number of the file system of huge pages. Its block is the huge page; that of
+        // ordinary memory files may be larger than what they map in, and says nothing.
+        const HUGE_PAGE_FILES: u64 = 0x9584_58f6;
+        let magic = u64::try_from(system.f_type).unwrap_or_default() & 0xffff_ffff;
+        if magic != HUGE_PAGE_FILES {
+            return Ok(system_page());
+        }
+        let block = u64::try_from(system.f_bsize).map_err(|_| Errno::INVAL)?;
+        Alignment::new(block).map_err(|_| Errno::INVAL)
+    }
+
     /// How many bytes.
     pub fn size(&self) -> Bytes {
         self.size
+    }
+
+    /// Whether `other` is the same memory by another descriptor.
+    pub fn is_same_memory(&self, other: &Self) -> bool {
+        let name = |file: &Self| {
+            rustix::fs::fstat(&file.descriptor).map(|found| (found.st_dev, found.st_ino)).ok()
+        };
+        name(self).is_some_and(|mine| Some(mine) == name(other))
     }
 
     /// A descriptor of the same memory, for another process.
@@ -169,7 +219,29 @@ impl AddressRange {
         file: &MemoryFile,
         access: Access,
     ) -> Result<(), Errno> {
-        let span = self.part(offset, file.size())?;
+        // SAFETY: as the caller promised.
+        unsafe { self.place_part(offset, file, (Bytes::ZERO, file.size()), access) }
+    }
+
+    /// Puts the part of `file` that starts at the first of `part` and is as long as the second at
+    /// `offset`, with `access`.
+    ///
+    /// # Safety
+    ///
+    /// * Nobody uses the addresses it covers: what was there is gone.
+    pub unsafe fn place_part(
+        &self,
+        offset: Bytes,
+        file: &MemoryFile,
+        part: (Bytes, Bytes),
+        access: Access,
+    ) -> Result<(), Errno> {
+        let (from, size) = part;
+        // Beyond the file a touch would be answered with a signal.
+        if from.checked_add(size).is_none_or(|end| end > file.size()) {
+            return Err(Errno::INVAL);
+        }
+        let span = self.part(offset, size)?;
         // SAFETY: the span lies in this range, which this process reserved and the caller says
         // nobody uses, so MAP_FIXED replaces nothing that is not ours.
         unsafe {
@@ -177,9 +249,9 @@ impl AddressRange {
                 pointer(span.start()).cast(),
                 span.size().to_usize().map_err(|_| Errno::NOMEM)?,
                 protection(access),
-                MapFlags::SHARED | MapFlags::FIXED,
+                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
                 file,
-                0,
+                from.get(),
             )
         }?;
         Ok(())
@@ -263,7 +335,7 @@ impl Drop for AddressRange {
 }
 
 /// The host pointer of an address that came from the system.
-fn pointer(address: Address) -> *mut u8 {
+pub(crate) fn pointer(address: Address) -> *mut u8 {
     // On a 32-bit system every address the system gave fits; others become null and are refused.
     ptr::with_exposed_provenance_mut(usize::try_from(address.get()).unwrap_or(0))
 }
@@ -316,8 +388,36 @@ mod tests {
         let sent = file.export().unwrap();
         assert!(MemoryFile::import(sent.as_fd(), PAGE).is_ok());
         assert_eq!(MemoryFile::import(sent.as_fd(), Bytes::mib(4)).unwrap_err(), Errno::INVAL);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&sent));
+        let readable = std::fs::File::open(path).unwrap();
+        assert_eq!(MemoryFile::import(readable.as_fd(), PAGE).unwrap_err(), Errno::INVAL);
         let ordinary = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(MemoryFile::import(ordinary.as_fd(), PAGE).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_part_given_back_reads_as_zeros_and_the_others_stay() {
+        let range = AddressRange::reserve(Bytes::mib(4), Alignment::DEVICE_PAGE).unwrap();
+        let file = MemoryFile::sparse(Bytes::new(1 << 62), Grain::System).unwrap();
+        assert_eq!(file.alignment().unwrap(), system_page());
+        let far = Bytes::new(1 << 61);
+        for (offset, from) in [(Bytes::ZERO, far), (PAGE, Bytes::ZERO)] {
+            // SAFETY: the range is this test's own.
+            unsafe { range.place_part(offset, &file, (from, PAGE), Access::ReadWrite) }.unwrap();
+            let byte = range.pointer(offset).unwrap();
+            // SAFETY: just mapped for reading and writing.
+            unsafe { byte.write_volatile(7) };
+        }
+        file.punch(far, PAGE).unwrap();
+        let bytes = [Bytes::ZERO, PAGE].map(|offset| {
+            // SAFETY: both are mapped and readable.
+            unsafe { range.pointer(offset).unwrap().read_volatile() }
+        });
+        assert_eq!(bytes, [0, 7]);
+        let end = Bytes::new((1 << 62) - 4096);
+        // SAFETY: the range is this test's own.
+        let beyond = unsafe { range.place_part(PAGE, &file, (end, PAGE), Access::Read) };
+        assert_eq!(beyond.unwrap_err(), Errno::INVAL);
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! `forebay doctor`: what this machine offers, what is in force, what to mend.
+//!
+//! ```text
+//!   probe ──► report ──► advice          text     for people
+//!   looks     plain data  what to mend ─┬────►
+//!                                       └────► JSON, one line, "forebay.doctor.v1"
+//! ```
+//!
+//! Everything said comes from something looked at: files, the environment, a device that was
+//! opened. What could not be found out is said to be unknown, with the reason.
+
+mod advice;
+pub mod probe;
+pub mod report;
+mod text;
+
+use std::io::{self, Write};
+
+use crate::command::DoctorOptions;
+use crate::doctor::probe::Probe;
+use crate::doctor::report::Report;
+
+/// How the machine is, in the exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// forebay works here.
+    Well,
+    /// Not even the host device works.
+    Unwell,
+}
+
+/// Looks at the machine and writes what it found to `out`. Escape sequences are `out`'s to strip.
+pub fn run(options: &DoctorOptions, out: &mut dyn Write) -> io::Result<Verdict> {
+    let probe = match &options.root {
+        Some(root) => Probe::at(root),
+        None => Probe::here(),
+    };
+    let report = probe.report();
+    // One write for all: a report cut in two by another program's line helps nobody.
+    let mut text = Vec::new();
+    if options.json {
+        json(&report, &mut text)?;
+    } else {
+        text::render(&report, &mut text)?;
+    }
+    out.write_all(&text)?;
+    out.flush()?;
+    Ok(if report.is_well() { Verdict::Well } else { Verdict::Unwell })
+}
+
+/// The report as one line.
+fn json(report: &Report, out: &mut Vec<u8>) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report)?;
+    out.push(b'\n');
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Looking at the machine: nothing here loads a driver or changes anything.
+
+mod cards;
+mod device;
+mod driver;
+mod environment;
+mod library;
+mod machine;
+
+use std::path::Path;
+
+use forebay_host::system::System;
+
+pub use environment::Environment;
+
+use super::advice;
+use super::report::{Report, SCHEMA};
+
+/// Who looks, and where: a machine's files and an environment, both replaceable.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    system: System,
+    environment: Environment,
+}
+
+impl Probe {
+    /// Looks at the machine this process runs on.
+    pub fn here() -> Self {
+        Self { system: System::here(), environment: Environment::here() }
+    }
+
+    /// Looks at a machine laid out below `root`. Its devices are not opened.
+    pub fn at(root: &Path) -> Self {
+        Self { system: System::at(root), environment: Environment::here() }
+    }
+
+    /// The same with `environment` in place of the process's own.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    /// Looks at everything.
+    pub fn report(&self) -> Report {
+        let mut report = Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            devices: vec![
+                device::host(&self.system),
+                device::sim(),
+                driver::cuda(&self.system, &self.environment),
+                driver::hip(&self.system, &self.environment),
+                driver::opencl(&self.system, &self.environment),
+                driver::metal(),
+            ],
+            memory: machine::memory(&self.system),
+            numa: machine::numa(&self.system),
+            huge_pages: machine::huge_pages(&self.system),
+            limits: machine::limits(&self.system),
+            settings: self.environment.settings(),
+            ignored_settings: self.environment.ignored(),
+            problems: Vec::new(),
+        };
+        report.problems = advice::problems(&report);
+        report
+    }
+}

@@ -1,0 +1,271 @@
+//! What the doctor found, as plain data. The text and the JSON only render it.
+//!
+//! A figure that is not known is `None` (`null`), and the reason stands in the section's
+//! `unknown`. Sizes are whole bytes in fields named `*_bytes`.
+
+use forebay_hal::DeviceKind;
+use serde::Serialize;
+
+/// The name and version of this layout. A field may be added under the same version; none is
+/// taken away or changes its meaning.
+pub const SCHEMA: &str = "forebay.doctor.v1";
+
+/// Everything the doctor found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// The version of forebay that looked.
+    pub version: &'static str,
+    /// One row a kind of device, every kind.
+    pub devices: Vec<DeviceRow>,
+    /// Host memory.
+    pub memory: MemorySection,
+    /// NUMA nodes.
+    pub numa: NumaSection,
+    /// Huge pages.
+    pub huge_pages: HugePageSection,
+    /// What one process may have.
+    pub limits: LimitSection,
+    /// What was read from the environment.
+    pub settings: Vec<Setting>,
+    /// Variables that look like forebay's and are not read.
+    pub ignored_settings: Vec<String>,
+    /// What to mend.
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    /// Whether forebay works here: no device that should work failed.
+    pub fn is_well(&self) -> bool {
+        self.devices.iter().all(|row| row.status != Status::Broken)
+    }
+}
+
+/// How it stands with a kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Status {
+    /// It was opened and can be used.
+    Ready,
+    /// It should be usable and could not be opened.
+    Broken,
+    /// The machine has it; this version of forebay does not drive it.
+    Found,
+    /// Something it needs is not on this machine.
+    Missing,
+    /// It belongs to another platform or machine.
+    NotHere,
+}
+
+impl Status {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Broken => "broken",
+            Self::Found => "found",
+            Self::Missing => "missing",
+            Self::NotHere => "not here",
+        }
+    }
+}
+
+/// One kind of device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceRow {
+    /// The name of the kind, as commands take it.
+    pub kind: &'static str,
+    /// How it stands.
+    pub status: Status,
+    /// The same in a sentence.
+    pub summary: String,
+    /// What was seen of it: cards, drivers, libraries.
+    pub seen: Vec<String>,
+    /// What is missing.
+    pub missing: Vec<String>,
+    /// How to get what is missing.
+    pub cure: Option<String>,
+    /// What it can do, for a device that was opened.
+    pub capabilities: Vec<String>,
+    /// All its memory, for a device that was opened.
+    pub total_bytes: Option<u64>,
+    /// Its free memory, for a device that was opened.
+    pub free_bytes: Option<u64>,
+}
+
+impl DeviceRow {
+    /// A row with nothing in it yet.
+    pub(super) fn new(kind: DeviceKind, status: Status, summary: impl Into<String>) -> Self {
+        Self {
+            kind: kind.name(),
+            status,
+            summary: summary.into(),
+            seen: Vec::new(),
+            missing: Vec::new(),
+            cure: None,
+            capabilities: Vec::new(),
+            total_bytes: None,
+            free_bytes: None,
+        }
+    }
+
+    /// The same with `seen`.
+    pub(super) fn seen(mut self, seen: Vec<String>) -> Self {
+        self.seen = seen;
+        self
+    }
+
+    /// The same with what is missing and how to get it.
+    pub(super) fn lacking(mut self, missing: Vec<String>, cure: impl Into<String>) -> Self {
+        self.missing = missing;
+        self.cure = Some(cure.into());
+        self
+    }
+}
+
+/// Host memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemorySection {
+    /// The most this process can hold.
+    pub usable_total_bytes: Option<u64>,
+    /// Who says so.
+    pub usable_total_whence: Option<String>,
+    /// What could be had now.
+    pub usable_free_bytes: Option<u64>,
+    /// Who says so.
+    pub usable_free_whence: Option<String>,
+    /// All the machine has.
+    pub machine_total_bytes: Option<u64>,
+    /// What the machine could give.
+    pub machine_available_bytes: Option<u64>,
+    /// All swap.
+    pub swap_total_bytes: Option<u64>,
+    /// Swap not in use.
+    pub swap_free_bytes: Option<u64>,
+    /// Whether a container limits this process to less than the machine has.
+    pub contained: bool,
+    /// Why a figure is not known.
+    pub unknown: Vec<String>,
+}
+
+/// NUMA nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NumaSection {
+    /// The nodes by number; one where the machine shows none.
+    pub nodes: Vec<NodeRow>,
+    /// Whether the single node is assumed, because the machine shows none.
+    pub assumed: bool,
+    /// Why a figure is not known.
+    pub unknown: Vec<String>,
+}
+
+/// One NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeRow {
+    /// The system's number for it.
+    pub id: u32,
+    /// Its processors as "0-3,7".
+    pub cpus: Option<String>,
+    /// All its memory.
+    pub total_bytes: Option<u64>,
+    /// Its free memory.
+    pub free_bytes: Option<u64>,
+    /// How far it is to each node, in order; 10 is itself.
+    pub distances: Option<Vec<u32>>,
+}
+
+/// Huge pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HugePageSection {
+    /// What is granted, or how to get it, in a sentence.
+    pub summary: String,
+    /// Whether explicit huge pages can be had now.
+    pub granted: bool,
+    /// The pools, smallest pages first.
+    pub pools: Vec<PoolRow>,
+    /// The setting for a process's own memory.
+    pub transparent: Option<String>,
+    /// The setting for memory files.
+    pub shmem: Option<String>,
+    /// Why a figure is not known.
+    pub unknown: Vec<String>,
+}
+
+/// The pool of huge pages of one size. Counts are pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolRow {
+    /// The size of one page.
+    pub page_bytes: u64,
+    /// Pages there are.
+    pub total: Option<u64>,
+    /// Pages nobody holds.
+    pub free: Option<u64>,
+    /// Free pages promised to others.
+    pub reserved: Option<u64>,
+    /// Pages beyond the number set aside.
+    pub surplus: Option<u64>,
+    /// How many surplus pages may be made on demand.
+    pub overcommit: Option<u64>,
+    /// Pages that could be had now.
+    pub obtainable: Option<u64>,
+}
+
+/// What one process may have. In a limit's `soft` and `hard`, `None` is no limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitSection {
+    /// Locked memory in bytes.
+    pub locked_memory: Option<LimitRow>,
+    /// Whether the limit on locked memory does not apply to this process.
+    pub locks_freely: Option<bool>,
+    /// Open files.
+    pub open_files: Option<LimitRow>,
+    /// Addresses in bytes.
+    pub address_space: Option<LimitRow>,
+    /// Mappings.
+    pub max_map_count: Option<u64>,
+    /// How the system promises memory: heuristic, always or never.
+    pub overcommit: Option<&'static str>,
+    /// Threads that can truly run at once.
+    pub processors: Option<u64>,
+    /// The processors as "0-3,7".
+    pub processors_allowed: Option<String>,
+    /// Hundredths of a processor's time that containers allow; `None` for no limit.
+    pub processor_quota_hundredths: Option<u64>,
+    /// Why a figure is not known.
+    pub unknown: Vec<String>,
+}
+
+/// A limit and how far the process itself may raise it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitRow {
+    /// What holds now.
+    pub soft: Option<u64>,
+    /// How far it may be raised without rights.
+    pub hard: Option<u64>,
+}
+
+/// A setting in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub value: String,
+    /// Where that came from.
+    pub whence: &'static str,
+    /// What it does.
+    pub effect: &'static str,
+}
+
+/// Something to mend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What is wrong, with figures.
+    pub what: String,
+    /// What it leads to.
+    pub why: String,
+    /// What to type or do.
+    pub cure: String,
+}

@@ -1,0 +1,214 @@
+//! What the doctor says of machines laid out in a directory.
+
+use std::ffi::OsString;
+
+use forebay_cli::doctor::probe::{Environment, Probe};
+use forebay_cli::doctor::report::{DeviceRow, Report, Status};
+use proptest::prelude::*;
+
+use crate::machine::{LIBRARY, Machine, OTHER_LIBRARY};
+
+fn report(machine: &Machine) -> Report {
+    Probe::at(machine.root()).environment(Environment::default()).report()
+}
+
+fn row(machine: &Machine, kind: &str) -> DeviceRow {
+    report(machine).devices.into_iter().find(|row| row.kind == kind).unwrap()
+}
+
+const CUDA: &str = "/usr/lib64/libcuda.so.1";
+
+#[test]
+fn a_machine_without_accelerators_is_well() {
+    let report = report(&Machine::sound());
+    assert!(report.is_well());
+    assert_eq!(report.problems, []);
+    let kinds = report.devices.iter().map(|row| (row.kind, row.status));
+    assert_eq!(
+        kinds.collect::<Vec<_>>(),
+        [
+            ("host", Status::NotHere),
+            ("sim", Status::Ready),
+            ("cuda", Status::Missing),
+            ("hip", Status::Missing),
+            ("opencl", Status::Missing),
+            ("metal", if cfg!(target_os = "macos") { Status::Found } else { Status::NotHere }),
+        ]
+    );
+    assert_eq!(report.huge_pages.pools[0].obtainable, Some(2));
+}
+
+#[test]
+fn an_nvidia_card_is_followed_from_bare_to_whole() {
+    let machine = Machine::sound();
+    assert_eq!(row(&machine, "cuda").summary, "no NVIDIA card seen");
+
+    let machine = machine.card("0000:01:00.1", "0x10de", "0x040300");
+    assert_eq!(row(&machine, "cuda").summary, "no NVIDIA card seen", "its sound device is no card");
+
+    let machine = machine
+        .card("0000:01:00.0", "0x10de", "0x030200")
+        .file("/etc/os-release", "NAME=\"Ubuntu\"\nID=ubuntu\n");
+    let bare = row(&machine, "cuda");
+    assert!(bare.summary.contains("card is in this machine, but no driver"), "{bare:?}");
+    assert_eq!(bare.seen, ["NVIDIA card 10de:2335 in 0000:01:00.0"]);
+    assert_eq!(bare.cure.unwrap(), "sudo ubuntu-drivers install");
+
+    let machine =
+        machine.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX 570.1\nGCC: 13\n");
+    let no_node = row(&machine, "cuda");
+    assert!(no_node.summary.contains("device files are not here"), "{no_node:?}");
+    assert!(no_node.cure.unwrap().contains("--gpus all"));
+
+    let machine = machine.file("/dev/nvidia0", "").file("/dev/nvidiactl", "");
+    let no_library = row(&machine, "cuda");
+    assert_eq!(no_library.status, Status::Missing);
+    assert_eq!(no_library.missing, ["libcuda.so.1 in the loader's directories"]);
+
+    let machine = machine.file(CUDA, OTHER_LIBRARY);
+    assert_eq!(row(&machine, "cuda").status, Status::Missing, "the 32-bit twin is no help");
+
+    let machine = machine.file(CUDA, LIBRARY);
+    let whole = row(&machine, "cuda");
+    assert_eq!(whole.status, Status::Found);
+    assert!(whole.summary.contains("does not drive it yet"), "{whole:?}");
+    assert!(whole.seen.contains(&CUDA.to_owned()), "{whole:?}");
+    assert_eq!((whole.missing.len(), whole.cure), (0, None));
+}
+
+#[test]
+fn a_library_is_found_where_the_loader_is_told_to_look() {
+    let machine = Machine::sound().file("/dev/nvidia0", "");
+    let with_library = |path: &str| Machine::sound().file("/dev/nvidia0", "").file(path, LIBRARY);
+    assert_eq!(row(&machine, "cuda").status, Status::Missing);
+
+    let configured = with_library("/opt/driver/lib/libcuda.so.1")
+        .file(
+            "/etc/ld.so.conf",
+            "# ours\ninclude /etc/ld.so.conf.d/*.conf\ninclude /etc/ld.so.conf\n",
+        )
+        .file("/etc/ld.so.conf.d/driver.conf", "/opt/driver/lib # here\n");
+    assert_eq!(row(&configured, "cuda").status, Status::Found);
+    let elsewhere = configured.file("/etc/ld.so.conf.d/driver.conf", "/opt/other\n");
+    assert_eq!(row(&elsewhere, "cuda").status, Status::Missing);
+
+    let variable = (OsString::from("LD_LIBRARY_PATH"), OsString::from(":relative:/opt/driver/lib"));
+    let found =
+        Probe::at(elsewhere.root()).environment(Environment::from_iter([variable])).report();
+    assert_eq!(found.devices[2].status, Status::Found);
+    assert_eq!(found.settings.iter().filter(|it| it.whence == "environment").count(), 1);
+}
+
+#[test]
+fn an_amd_accelerator_is_followed_from_bare_to_whole() {
+    // The large accelerators are no display devices.
+    let machine = Machine::sound().card("0000:83:00.0", "0x1002", "0x120000");
+    let bare = row(&machine, "hip");
+    assert_eq!(bare.status, Status::Missing);
+    assert!(bare.cure.unwrap().contains("modprobe amdgpu"));
+    let machine = machine.file("/dev/kfd", "");
+    assert!(row(&machine, "hip").summary.contains("ROCm's HIP is not"));
+    let machine = machine.file("/opt/rocm/lib/libamdhip64.so.6", LIBRARY);
+    assert_eq!(row(&machine, "hip").status, Status::Found);
+    assert_eq!(row(&machine, "cuda").summary, "no NVIDIA card seen");
+}
+
+#[test]
+fn opencl_needs_a_loader_and_a_driver_that_is_there() {
+    let machine = Machine::sound().file("/usr/lib/libOpenCL.so.1", LIBRARY);
+    assert!(row(&machine, "opencl").summary.contains("no driver for it"));
+    let machine = machine.file("/etc/OpenCL/vendors/pocl.icd", "/opt/pocl/libpocl.so.2\n");
+    let dangling = row(&machine, "opencl");
+    assert_eq!(dangling.status, Status::Missing);
+    assert!(dangling.missing[0].contains("/opt/pocl/libpocl.so.2"), "{dangling:?}");
+    let machine = machine.file("/opt/pocl/libpocl.so.2", LIBRARY);
+    let whole = row(&machine, "opencl");
+    assert_eq!(whole.status, Status::Found);
+    assert!(whole.seen.contains(&"pocl.icd: /opt/pocl/libpocl.so.2".to_owned()), "{whole:?}");
+}
+
+#[test]
+fn limits_in_the_way_are_problems_with_a_cure_that_can_work() {
+    let cure = |soft, hard| {
+        let problems = report(&Machine::sound().limits(soft, hard)).problems;
+        problems.first().map(|problem| problem.cure.clone())
+    };
+    assert_eq!(cure("8388608", "unlimited").unwrap(), "ulimit -l unlimited");
+    assert_eq!(cure("8388608", "1073741824").unwrap(), "ulimit -l 1048576");
+    assert!(cure("8388608", "8388608").unwrap().contains("limits.d/forebay.conf"));
+    assert_eq!(cure("67108864", "67108864"), None, "64 MiB are enough");
+
+    let privileged = Machine::sound()
+        .limits("8388608", "8388608")
+        .file("/proc/self/status", "Cpus_allowed_list:\t0-7\nCapEff:\t0000000000004000\n")
+        .file("/proc/self/uid_map", "0 0 4294967295\n");
+    assert_eq!(report(&privileged).problems, [], "the limit does not apply");
+
+    let few_maps = Machine::sound().file("/proc/sys/vm/max_map_count", "1000\n");
+    let problems = report(&few_maps).problems;
+    assert_eq!(problems.len(), 1);
+    // 4 GiB are 2048 pages of 2 MiB.
+    assert_eq!(problems[0].cure, "sudo sysctl vm.max_map_count=4096");
+}
+
+#[test]
+fn a_container_is_named_and_its_want_is_a_problem() {
+    let machine = Machine::sound()
+        .file("/sys/fs/cgroup/memory.max", "1073741824\n")
+        .file("/sys/fs/cgroup/memory.current", "1053741824\n")
+        .file("/sys/fs/cgroup/memory.stat", "inactive_file 0\n");
+    let report = report(&machine);
+    assert!(report.memory.contained);
+    assert_eq!(report.memory.usable_total_bytes, Some(1 << 30));
+    let whence = report.memory.usable_free_whence.unwrap();
+    assert_eq!(whence, "the container's limit in /sys/fs/cgroup/memory.max");
+    assert!(report.problems[0].what.contains("of 1.00 GiB are free"), "{:?}", report.problems);
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_said() {
+    let report = report(&Machine::sound().file("/sys/fs/cgroup/memory.max", "lots\n"));
+    assert!(report.problems[0].cure.contains("cat /sys/fs/cgroup/memory.max"));
+    let empty = tempfile::tempdir().unwrap();
+    let report = Probe::at(empty.path()).report();
+    assert_eq!(report.memory.usable_total_bytes, None);
+    assert!(report.memory.unknown[0].starts_with("/proc/meminfo: "));
+    assert!(report.numa.assumed);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Nothing that a file holds brings the doctor down or steers the terminal.
+    #[test]
+    fn no_content_brings_it_down(
+        contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 8),
+    ) {
+        let paths = [
+            "/proc/driver/nvidia/version",
+            "/etc/ld.so.conf",
+            "/etc/OpenCL/vendors/any.icd",
+            "/sys/bus/pci/devices/0/class",
+            "/sys/bus/pci/devices/0/vendor",
+            "/etc/os-release",
+            "/usr/lib/libcuda.so.1",
+            "/proc/meminfo",
+        ];
+        let files = paths.iter().zip(&contents);
+        let machine = files.fold(Machine::sound(), |machine, (path, content)| machine.file(path, content));
+        let options = {
+            let root = machine.root().as_os_str().to_owned();
+            let words = ["forebay".into(), "doctor".into(), "--root".into(), root];
+            let forebay = <forebay_cli::command::Forebay as clap::Parser>::try_parse_from(words);
+            match forebay.unwrap().command {
+                forebay_cli::command::Command::Doctor(options) => options,
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut out = Vec::new();
+        forebay_cli::doctor::run(&options, &mut out).unwrap();
+        let said = anstream::adapter::strip_bytes(&out).into_vec();
+        let said = String::from_utf8(said).unwrap();
+        prop_assert!(said.chars().all(|letter| letter == '\n' || !letter.is_control()), "{said:?}");
+    }
+}

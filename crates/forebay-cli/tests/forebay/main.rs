@@ -1,0 +1,9 @@
+//! The `forebay` command, as built and as a library, on this machine and on others laid out in
+//! directories.
+
+// What tests share stands outside the functions that the lint knows as tests.
+#![allow(clippy::unwrap_used)]
+
+mod command;
+mod doctor;
+mod machine;

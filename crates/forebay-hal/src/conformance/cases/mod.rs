@@ -1,0 +1,68 @@
+//! The cases, a file for each subject. A case's name is its group and the name of its function.
+
+mod access;
+mod copies;
+mod endings;
+mod events;
+mod fills;
+mod info;
+mod managed;
+mod mapping;
+mod memory;
+mod pages;
+mod peers;
+mod pinned;
+mod regions;
+mod shapes;
+#[cfg(unix)]
+mod sharing;
+mod streams;
+mod tasks;
+mod threads;
+
+use super::Case;
+
+/// Lists a file's cases: `Group "prefix": function [needs CAPABILITY | ...] [wants Wants], ...;`,
+/// for one group or several.
+macro_rules! cases {
+    ($($group:ident $prefix:literal: $(
+        $run:ident $(needs $($need:ident)|+)? $(wants $wants:ident)?
+    ),+ $(,)?);+) => {
+        pub(super) const CASES: &[$crate::conformance::Case] = &[$($(
+            $crate::conformance::Case {
+                name: concat!($prefix, "/", stringify!($run)),
+                group: $crate::CallGroup::$group,
+                needs: $crate::Capabilities::empty()$($(.union($crate::Capabilities::$need))+)?,
+                wants: cases!(@wants $($wants)?),
+                run: $run,
+            },
+        )+)+];
+    };
+    (@wants) => { $crate::conformance::Wants::Device };
+    (@wants $wants:ident) => { $crate::conformance::Wants::$wants };
+}
+
+use cases;
+
+/// All, subject by subject.
+pub(super) const ALL: &[&[Case]] = &[
+    info::CASES,
+    memory::CASES,
+    copies::CASES,
+    shapes::CASES,
+    fills::CASES,
+    streams::CASES,
+    events::CASES,
+    tasks::CASES,
+    regions::CASES,
+    pages::CASES,
+    mapping::CASES,
+    access::CASES,
+    pinned::CASES,
+    managed::CASES,
+    peers::CASES,
+    #[cfg(unix)]
+    sharing::CASES,
+    threads::CASES,
+    endings::CASES,
+];

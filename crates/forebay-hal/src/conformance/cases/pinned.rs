@@ -1,0 +1,260 @@
+//! Host memory the device can reach on its own.
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+
+use super::super::data::{ensure_bytes, picture};
+use super::super::verdict::{Step, ensure, ensure_equal, invalid, refused, unsupported};
+use super::super::{Bench, Verdict};
+use super::cases;
+use super::copies::{at, device, index};
+use crate::{Call, Capabilities, PinnedFlags, Place, StreamHandle};
+
+cases! { Pinned "pinned":
+    zero_pinned_bytes_is_null needs PINNED,
+    the_host_reads_and_writes_pinned_memory needs PINNED,
+    copies_to_and_from_pinned_memory needs PINNED | DATA,
+    pinned_memory_is_not_held needs PINNED,
+    flags_are_honoured_or_refused needs PINNED,
+    mapped_memory_has_a_device_address needs PINNED | PINNED_MAPPED | DATA,
+    device_address_of_other_memory_is_refused needs PINNED | PINNED_MAPPED,
+    double_free_of_pinned_memory_is_refused needs PINNED,
+    free_of_other_memory_as_pinned_is_refused needs PINNED,
+    absurd_pinned_sizes_are_refused needs PINNED,
+    registered_memory_can_be_copied needs PINNED | REGISTER | DATA,
+    registering_twice_is_refused needs PINNED | REGISTER | DATA,
+    unregistering_what_is_not_is_refused needs PINNED | REGISTER,
+    registering_is_refused_where_it_is_not_supported needs PINNED,
+}
+
+/// All flags there are, with the capability each needs.
+const FLAGS: [(PinnedFlags, Capabilities); 3] = [
+    (PinnedFlags::MAPPED, Capabilities::PINNED_MAPPED),
+    (PinnedFlags::WRITE_COMBINED, Capabilities::PINNED_WRITE_COMBINED),
+    (PinnedFlags::PORTABLE, Capabilities::PINNED),
+];
+
+/// Writes through a host pointer, as the owner of host memory does.
+fn host_write(to: Address, bytes: &[u8]) -> Verdict {
+    let pointer: *mut u8 = core::ptr::with_exposed_provenance_mut(index(to.get())?);
+    // SAFETY: cases call this with host memory they have just got, of that size, that no work
+    // uses.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer, bytes.len()) };
+    Ok(())
+}
+
+/// Reads through a host pointer.
+fn host_read(from: Address, size: u64) -> Step<Vec<u8>> {
+    let pointer: *const u8 = core::ptr::with_exposed_provenance(index(from.get())?);
+    // SAFETY: as for `host_write`; the case has written all of it, or had it written.
+    Ok(unsafe { core::slice::from_raw_parts(pointer, index(size)?) }.to_vec())
+}
+
+fn raw_free(bench: &Bench, address: Address) -> crate::Result<()> {
+    let Some(memory) = bench.device().pinned_memory() else { return Ok(()) };
+    // SAFETY: no work uses the address; where the call must be refused, it is none of its own.
+    unsafe { memory.free_pinned(address) }
+}
+
+fn raw_register(bench: &Bench, span: Span) -> crate::Result<()> {
+    let Some(memory) = bench.device().pinned_memory() else { return Ok(()) };
+    // SAFETY: cases pass spans of host memory that the bench keeps to their end, and the call must
+    // be refused.
+    unsafe { memory.register(span, PinnedFlags::empty()) }
+}
+
+fn raw_unregister(bench: &Bench, start: Address) -> crate::Result<()> {
+    let Some(memory) = bench.device().pinned_memory() else { return Ok(()) };
+    // SAFETY: no work is under way.
+    unsafe { memory.unregister(start) }
+}
+
+fn zero_pinned_bytes_is_null(bench: &Bench) -> Verdict {
+    let memory = bench.pinned_memory()?.allocate_pinned(Bytes::ZERO, PinnedFlags::empty())?;
+    ensure_equal!("the address of no bytes", memory, Address::NULL);
+    raw_free(bench, Address::NULL)?;
+    raw_free(bench, Address::NULL)?;
+    Ok(())
+}
+
+fn the_host_reads_and_writes_pinned_memory(bench: &Bench) -> Verdict {
+    for size in [1, 511, 4095, 4097, 100_003] {
+        let memory = bench.allocate_pinned(size, PinnedFlags::empty())?;
+        ensure!(
+            memory.is_aligned_to(Alignment::HOST_PAGE),
+            "{size} B of pinned memory are at {memory}, which is no page's start"
+        );
+        host_write(memory, &picture(size, size))?;
+        ensure_bytes("pinned memory", &host_read(memory, size)?, &picture(size, size))?;
+    }
+    Ok(())
+}
+
+fn copies_to_and_from_pinned_memory(bench: &Bench) -> Verdict {
+    let (size, stream) = (100_003, bench.stream()?);
+    let from = bench.allocate_pinned(size, PinnedFlags::empty())?;
+    let to = bench.allocate_pinned(size, PinnedFlags::empty())?;
+    let memory = bench.allocate(size)?;
+    for round in 0..5 {
+        host_write(from, &picture(round, size))?;
+        bench.copy(device(memory, 0), Place::Host(from), size, stream)?;
+        bench.copy(Place::Host(to), device(memory, 0), size, stream)?;
+        bench.synchronize(stream)?;
+        let found = host_read(to, size)?;
+        ensure_bytes(&format!("round {round}"), &found, &picture(round, size))?;
+    }
+    Ok(())
+}
+
+fn pinned_memory_is_not_held(bench: &Bench) -> Verdict {
+    // It is the host's memory: the device has not given any of its own.
+    let memory = bench.allocate_pinned(1 << 20, PinnedFlags::empty())?;
+    ensure_equal!("bytes held for pinned memory", bench.held()?, Bytes::ZERO);
+    bench.free_pinned(memory)
+}
+
+fn flags_are_honoured_or_refused(bench: &Bench) -> Verdict {
+    let capabilities = bench.device().descriptor().capabilities;
+    for (flag, capability) in FLAGS {
+        let result = bench.pinned_memory()?.allocate_pinned(Bytes::new(4096), flag);
+        if capabilities.contains(capability) {
+            raw_free(bench, result?)?;
+        } else {
+            unsupported(Call::AllocatePinned, &format!("{flag:?}"), result)?;
+        }
+    }
+    Ok(())
+}
+
+fn mapped_memory_has_a_device_address(bench: &Bench) -> Verdict {
+    let size = 70_001;
+    let host = bench.allocate_pinned(size, PinnedFlags::MAPPED)?;
+    let there = bench.pinned_memory()?.device_address(host)?;
+    let last = bench.pinned_memory()?.device_address(at(host, size - 1))?;
+    ensure_equal!("the device's address of the last byte", last, at(there, size - 1));
+    // The device reads what the host wrote, and the host what the device wrote.
+    host_write(host, &picture(1, size))?;
+    ensure_bytes("seen by the device", &bench.read(there, size)?, &picture(1, size))?;
+    bench.write(there, &picture(2, size))?;
+    ensure_bytes("seen by the host", &host_read(host, size)?, &picture(2, size))?;
+    bench.fill(there, size, 0x66, StreamHandle::DEFAULT)?;
+    bench.synchronize(StreamHandle::DEFAULT)?;
+    let found = host_read(host, size)?;
+    ensure_bytes("filled by the device", &found, &vec![0x66; found.len()])
+}
+
+fn device_address_of_other_memory_is_refused(bench: &Bench) -> Verdict {
+    let (memory, ordinary) = (bench.allocate(4096)?, bench.blank(64, 0)?);
+    let freed = bench.allocate_pinned(4096, PinnedFlags::MAPPED)?;
+    bench.free_pinned(freed)?;
+    for (what, address) in [
+        ("null", Address::NULL),
+        ("plain device memory", memory),
+        ("ordinary host memory", ordinary.address()),
+        ("freed pinned memory", freed),
+    ] {
+        invalid(Call::DeviceAddress, what, bench.pinned_memory()?.device_address(address))?;
+    }
+    Ok(())
+}
+
+fn double_free_of_pinned_memory_is_refused(bench: &Bench) -> Verdict {
+    let memory = bench.allocate_pinned(8192, PinnedFlags::empty())?;
+    let inner = raw_free(bench, at(memory, 4096));
+    invalid(Call::FreePinned, "the inside of pinned memory", inner)?;
+    bench.free_pinned(memory)?;
+    invalid(Call::FreePinned, "freed pinned memory", raw_free(bench, memory))
+}
+
+fn free_of_other_memory_as_pinned_is_refused(bench: &Bench) -> Verdict {
+    let (memory, ordinary) = (bench.allocate(4096)?, bench.blank(64, 0)?);
+    let pinned = bench.allocate_pinned(4096, PinnedFlags::empty())?;
+    invalid(Call::FreePinned, "plain device memory", raw_free(bench, memory))?;
+    invalid(Call::FreePinned, "ordinary host memory", raw_free(bench, ordinary.address()))?;
+    // SAFETY: no work uses it; the call must be refused.
+    let freed = unsafe { bench.device().free(pinned) };
+    invalid(Call::Free, "pinned memory", freed)
+}
+
+fn absurd_pinned_sizes_are_refused(bench: &Bench) -> Verdict {
+    for size in [u64::MAX, u64::MAX - 4095, 1 << 63, 1 << 60] {
+        let size = Bytes::new(size);
+        let result = bench.pinned_memory()?.allocate_pinned(size, PinnedFlags::empty());
+        if let Err(crate::Error::OutOfMemory { requested, .. }) = &result {
+            ensure_equal!("the size in the error", *requested, size);
+        }
+        refused(Call::AllocatePinned, &format!("{} B", size.get()), result)?;
+    }
+    Ok(())
+}
+
+fn registered_memory_can_be_copied(bench: &Bench) -> Verdict {
+    let (size, memory) = (70_001, bench.allocate(70_001)?);
+    let (from, to) = (bench.host(&picture(1, size)), bench.blank(size, 0)?);
+    for bytes in [&from, &to] {
+        bench.register(bytes)?;
+    }
+    bench.copy(device(memory, 0), from.place(), size, StreamHandle::DEFAULT)?;
+    bench.copy(to.place(), device(memory, 0), size, StreamHandle::DEFAULT)?;
+    bench.synchronize(StreamHandle::DEFAULT)?;
+    ensure_bytes("through registered memory", &to.read(), &picture(1, size))?;
+    // It is the owner's again afterwards, bytes and all.
+    for bytes in [&from, &to] {
+        bench.unregister(bytes.address())?;
+    }
+    ensure_bytes("no longer registered", &from.read(), &picture(1, size))
+}
+
+fn registering_twice_is_refused(bench: &Bench) -> Verdict {
+    let bytes = bench.host(&picture(1, 64 << 10));
+    let whole = bench.register(&bytes)?;
+    let inner = Span::new(at(whole.start(), 4096), Bytes::new(8192))?;
+    for (what, span) in [("registered memory", whole), ("a part of registered memory", inner)] {
+        invalid(Call::Register, what, raw_register(bench, span))?;
+    }
+    // The first stands as it was: known, and undone once.
+    let class = bench.device().classify(whole.start())?;
+    ensure_equal!("its span", class.map(|class| class.span), Some(whole));
+    ensure_bytes("its bytes", &bytes.read(), &picture(1, 64 << 10))?;
+    bench.unregister(whole.start())?;
+    bench.register(&bytes)?;
+    Ok(())
+}
+
+fn unregistering_what_is_not_is_refused(bench: &Bench) -> Verdict {
+    let (bytes, ordinary) = (bench.blank(64 << 10, 0)?, bench.blank(64, 0)?);
+    let span = bench.register(&bytes)?;
+    let inner = raw_unregister(bench, at(span.start(), 4096));
+    invalid(Call::Unregister, "the inside of registered memory", inner)?;
+    let ordinary = raw_unregister(bench, ordinary.address());
+    invalid(Call::Unregister, "memory never registered", ordinary)?;
+    invalid(Call::FreePinned, "registered memory", raw_free(bench, span.start()))?;
+    bench.unregister(span.start())?;
+    let again = raw_unregister(bench, span.start());
+    invalid(Call::Unregister, "memory no longer registered", again)?;
+    let pinned = bench.allocate_pinned(4096, PinnedFlags::empty())?;
+    invalid(Call::Unregister, "pinned memory", raw_unregister(bench, pinned))
+}
+
+fn registering_is_refused_where_it_is_not_supported(bench: &Bench) -> Verdict {
+    let capabilities = bench.device().descriptor().capabilities;
+    let bytes = bench.blank(64 << 10, 0)?;
+    let span = Span::new(bytes.address(), bytes.size())?;
+    if !capabilities.contains(Capabilities::REGISTER) {
+        return unsupported(Call::Register, "host memory", raw_register(bench, span));
+    }
+    for (flag, capability) in FLAGS {
+        // SAFETY: the bench keeps the bytes to the end of the case, and they are unregistered
+        // before.
+        let result = unsafe { bench.pinned_memory()?.register(span, flag) };
+        // Memory that exists was not born write-combined: few devices can make it so, and the
+        // capability is about memory they allocate.
+        let may_refuse = flag == PinnedFlags::WRITE_COMBINED;
+        if capabilities.contains(capability) && !(may_refuse && result.is_err()) {
+            result?;
+            raw_unregister(bench, span.start())?;
+        } else {
+            unsupported(Call::Register, &format!("{flag:?}"), result)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Bytes that know their place, and host memory that copies may touch late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use forebay_core::{Address, Bytes};
+
+use super::verdict::{Failure, Verdict, ensure};
+use crate::Place;
+
+/// The byte at `index` of the picture with this `seed`. Neighbours, equal places of other pictures
+/// and places a power of two away all differ often enough that no shift or mix-up of two bytes or
+/// more goes unseen.
+pub(super) fn picture_byte(seed: u64, index: u64) -> u8 {
+    let mut word = (index / 8).wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    word = (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word ^= word >> 32;
+    word.to_le_bytes()[usize::from(index.to_le_bytes()[0] % 8)]
+}
+
+/// `length` bytes that tell their places.
+pub(super) fn picture(seed: u64, length: u64) -> Vec<u8> {
+    (0..length).map(|index| picture_byte(seed, index)).collect()
+}
+
+/// Compares byte by byte; the failure has the first wrong place, what is there, and how many are
+/// wrong.
+pub(super) fn ensure_bytes(what: &str, found: &[u8], right: &[u8]) -> Verdict {
+    ensure!(found.len() == right.len(), "{what}: {} bytes, not {}", found.len(), right.len());
+    let wrong = || found.iter().zip(right).enumerate().filter(|(_, (found, right))| found != right);
+    let Some((place, (first, wanted))) = wrong().next() else { return Ok(()) };
+    Err(Failure::new(format!(
+        "{what}: byte {place} of {} is {first:#04x}, {wanted:#04x} is right; {} wrong in all, the \
+         last at {}",
+        found.len(),
+        wrong().count(),
+        wrong().next_back().map_or(place, |(place, _)| place),
+    )))
+}
+
+/// Host memory for copies. Work on a device may touch it late, and a case may look at it while
+/// that work is pending, so it is made of atomic bytes; the bench keeps it until the device is
+/// done.
+#[derive(Clone, Debug)]
+pub(super) struct HostBytes(Arc<[AtomicU8]>);
+
+impl HostBytes {
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.iter().map(|&byte| AtomicU8::new(byte)).collect())
+    }
+
+    pub(super) fn size(&self) -> Bytes {
+        Bytes::new(self.0.len() as u64)
+    }
+
+    /// The place of the first byte.
+    pub(super) fn place(&self) -> Place {
+        Place::Host(self.address())
+    }
+
+    /// The place `offset` bytes on.
+    pub(super) fn place_at(&self, offset: u64) -> Place {
+        let address = self.address().checked_add(Bytes::new(offset)).unwrap_or(Address::NULL);
+        Place::Host(address)
+    }
+
+    pub(super) fn address(&self) -> Address {
+        // The copies write through this address: from here on the pointer is the device's too.
+        let pointer = self.0.as_ptr();
+        let _ = pointer.expose_provenance();
+        Address::of_pointer(pointer)
+    }
+
+    /// What is there now.
+    pub(super) fn read(&self) -> Vec<u8> {
+        self.0.iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Sets every byte.
+    pub(super) fn clear(&self, byte: u8) {
+        for place in self.0.iter() {
+            place.store(byte, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_tells_shifts_and_seeds_apart() {
+        let one = picture(1, 4096);
+        for shift in [1_usize, 2, 3, 4, 8, 16, 64, 512, 1024, 2048] {
+            let same = one.iter().zip(&one[shift..]).filter(|(a, b)| a == b).count();
+            assert!(same < (4096 - shift) / 16, "shifted by {shift}, {same} bytes agree");
+        }
+        let same = one.iter().zip(picture(2, 4096)).filter(|(a, b)| **a == *b).count();
+        assert!(same < 256, "{same} bytes of two pictures agree");
+    }
+
+    #[test]
+    fn a_difference_is_told_with_its_place() {
+        let right = picture(1, 100);
+        let mut found = right.clone();
+        found[99] ^= 1;
+        let failure = ensure_bytes("tail", &found, &right).unwrap_err().to_string();
+        assert!(failure.starts_with("tail: byte 99 of 100 is "), "{failure}");
+        assert!(failure.ends_with("1 wrong in all, the last at 99"), "{failure}");
+    }
+}

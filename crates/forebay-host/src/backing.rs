@@ -1,0 +1,83 @@
+//! Memory whose address and substance come together, as plain, managed and pinned memory are.
+
+use forebay_core::{Alignment, Bytes, Span};
+use forebay_hal::Access;
+use rustix::io::Errno;
+use rustix::mm::Advice;
+
+use crate::HugePages;
+use crate::mapping::{AddressRange, Grain, MemoryFile, pointer};
+use crate::settings::Settings;
+
+/// Memory of one allocation. Dropping it gives addresses and memory back to the system.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    range: AddressRange,
+}
+
+/// Why no memory was made.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The system has no addresses or no memory for it.
+    Memory(Errno),
+    /// The system did not take the NUMA policy.
+    Policy(Errno),
+}
+
+impl Backing {
+    /// `size` bytes, a multiple of the settings' unit, from a multiple of `alignment`.
+    pub(crate) fn create(
+        size: Bytes,
+        alignment: Alignment,
+        settings: &Settings,
+    ) -> Result<Self, Refusal> {
+        let alignment = alignment.max(settings.alignment_for(size));
+        let range = AddressRange::reserve(size, alignment).map_err(Refusal::Memory)?;
+        match settings.grain {
+            Grain::System => {
+                // SAFETY: the range was made just now, and nobody else knows it.
+                unsafe { range.commit(Bytes::ZERO, size, Access::ReadWrite) }
+                    .map_err(Refusal::Memory)?;
+                // SAFETY: the span is this range's, committed just now.
+                unsafe { settings.numa.apply(range.span()) }.map_err(Refusal::Policy)?;
+                advise_huge(range.span(), settings.huge_pages);
+            }
+            Grain::Huge2M | Grain::Huge1G => {
+                let file = MemoryFile::sparse(size, settings.grain).map_err(Refusal::Memory)?;
+                // SAFETY: the range was made just now, and nobody else knows it.
+                unsafe { range.place(Bytes::ZERO, &file, Access::ReadWrite) }
+                    .map_err(Refusal::Memory)?;
+                // SAFETY: the span is this range's, placed just now.
+                unsafe { settings.numa.apply(range.span()) }.map_err(Refusal::Policy)?;
+                // After the policy, so that the pages come from the right nodes; before the first
+                // touch, so that an empty pool is an error and not a signal.
+                file.back(Bytes::ZERO, size).map_err(Refusal::Memory)?;
+            }
+        }
+        Ok(Self { range })
+    }
+
+    /// The addresses, whole pages.
+    pub(crate) fn span(&self) -> Span {
+        self.range.span()
+    }
+}
+
+/// Tells the system whether `span` is to have huge pages.
+///
+/// `span` must be mapped memory the caller owns; nothing is changed but what it is made of. A
+/// system that knows no huge pages says so with an error, which changes nothing either.
+pub(crate) fn advise_huge(span: Span, huge_pages: HugePages) {
+    let advice = match huge_pages {
+        HugePages::Never => Advice::LinuxNoHugepage,
+        HugePages::Transparent => Advice::LinuxHugepage,
+        HugePages::Explicit2M | HugePages::Explicit1G => return,
+    };
+    // Below one huge page the advice has nothing to act on.
+    if span.size() < Alignment::DEVICE_PAGE.bytes() {
+        return;
+    }
+    let Ok(length) = span.size().to_usize() else { return };
+    // SAFETY: this advice does not change what the memory holds, whoever uses it.
+    let _ = unsafe { rustix::mm::madvise(pointer(span.start()).cast(), length, advice) };
+}

@@ -1,0 +1,56 @@
+//! How much of everything a device has given out.
+
+use crate::HostDevice;
+use crate::space::Occupant;
+
+/// What of a [`HostDevice`] is alive. All zeros where everything was given back: nothing leaked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Census {
+    /// Plain allocations.
+    pub allocations: usize,
+    /// Managed allocations.
+    pub managed: usize,
+    /// Pinned allocations.
+    pub pinned: usize,
+    /// Registered spans.
+    pub registered: usize,
+    /// Regions.
+    pub regions: usize,
+    /// Mappings in them.
+    pub mappings: usize,
+    /// Pages, released ones that are still mapped included.
+    pub pages: usize,
+    /// Streams that were created and not destroyed; the default stream is not counted.
+    pub streams: usize,
+    /// Destroyed streams whose work is not done yet.
+    pub draining: usize,
+    /// Events.
+    pub events: usize,
+    /// Commands enqueued or running, on all streams.
+    pub queued: u64,
+}
+
+impl HostDevice {
+    /// Counts what is alive. Not for hot paths: it looks at everything.
+    pub fn census(&self) -> Census {
+        let mut census = Census::default();
+        let table = self.space.table();
+        census.pages = table.pages.count();
+        for entry in table.entries() {
+            match &entry.occupant {
+                Occupant::Plain(_) => census.allocations += 1,
+                Occupant::Managed(_) => census.managed += 1,
+                Occupant::Pinned(..) => census.pinned += 1,
+                Occupant::Registered(..) => census.registered += 1,
+                Occupant::Region(region) => {
+                    census.regions += 1;
+                    census.mappings += region.mapping_count();
+                }
+            }
+        }
+        drop(table);
+        (census.streams, census.draining, census.events, census.queued) = self.streams().counts();
+        census
+    }
+}

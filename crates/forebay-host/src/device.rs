@@ -1,0 +1,137 @@
+//! The host device itself.
+
+use std::sync::{Arc, Mutex};
+
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
+use forebay_hal::{
+    Capabilities, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo, PinnedMemory,
+    PointerClass, Result, Sharing, VirtualMemory,
+};
+
+use crate::backing::{Backing, Refusal};
+use crate::settings::Settings;
+use crate::space::Space;
+use crate::stream::StreamTable;
+use crate::system::System;
+use crate::{HostOptions, errno};
+
+/// The host's memory and threads, as a device.
+///
+/// Several may be open at once. Each has its own memory, books and streams; events order work of
+/// all of them. Dropping one takes its memory away once the work that is enqueued has run, without
+/// waiting for it.
+#[derive(Debug)]
+pub struct HostDevice {
+    pub(crate) descriptor: Descriptor,
+    pub(crate) space: Arc<Space>,
+    pub(crate) streams: Mutex<StreamTable>,
+}
+
+impl HostOptions {
+    /// Opens the host as a device, or says what of the options the system does not grant.
+    pub fn open(&self) -> Result<Arc<HostDevice>> {
+        HostDevice::open_on(self, &System::here())
+    }
+}
+
+impl HostDevice {
+    /// Opens the host with all its memory; see [`HostOptions`] for less.
+    pub fn open() -> Result<Arc<Self>> {
+        HostOptions::new().open()
+    }
+
+    /// Opens the host with `options` held against what `system` shows of itself.
+    pub(crate) fn open_on(options: &HostOptions, system: &System) -> Result<Arc<Self>> {
+        let settings = Settings::resolve(options, system)?;
+        if !settings.numa.nodes().is_empty() {
+            try_policy(&settings)?;
+        }
+        let mut capabilities = Capabilities::DATA
+            | Capabilities::HOST_VISIBLE
+            | Capabilities::VIRTUAL_MEMORY
+            | Capabilities::PINNED
+            | Capabilities::PINNED_MAPPED
+            | Capabilities::REGISTER
+            | Capabilities::MANAGED
+            | Capabilities::SHARE_BY_FD
+            | Capabilities::HOST_TASKS
+            | Capabilities::TIMED_EVENTS;
+        capabilities.set(Capabilities::HUGE_PAGES, settings.huge_granted);
+        let descriptor = Descriptor::new(DeviceKind::Host, DeviceOrdinal(0), name(system))
+            .driver(driver(system))
+            .capabilities(capabilities)
+            .alignment(Alignment::CACHE_LINE);
+        let space = Arc::new(Space::new(settings));
+        Ok(Arc::new(Self { descriptor, space, streams: Mutex::new(StreamTable::new()) }))
+    }
+}
+
+/// Finds out whether the system takes the policy before anyone counts on it: a container may be
+/// forbidden to set one.
+fn try_policy(settings: &Settings) -> Result<()> {
+    use forebay_hal::Call::Allocate;
+    let unit = settings.unit();
+    match Backing::create(unit.bytes(), unit, settings) {
+        Ok(_) => Ok(()),
+        Err(Refusal::Policy(errno)) => Err(settings.numa.refused(Allocate, errno)),
+        Err(Refusal::Memory(errno)) => {
+            let figures = (Bytes::ZERO, settings.limit);
+            Err(errno::no_memory(Allocate, unit.bytes(), figures, errno))
+        }
+    }
+}
+
+/// The processor's name where the system tells it, as people know the machine by it.
+fn name(system: &System) -> String {
+    let text = system.text("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        let value = value.trim();
+        (key.trim() == "model name" && !value.is_empty()).then(|| value.to_owned())
+    });
+    model.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// The system and its version.
+fn driver(system: &System) -> String {
+    let release = system.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{} {}", std::env::consts::OS, release.trim()).trim().to_owned()
+}
+
+// SAFETY: the groups given are those whose bits are set, always. What is free is worked out from
+// what is held under one lock, so their sum is never above the limit. Dropping the device closes
+// its queues and waits for nothing; the space goes with the last worker, and unmapped addresses are
+// the system's again, not this device's to give.
+unsafe impl Device for HostDevice {
+    fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        let (held, free) = self.space.held_and_free();
+        Ok(MemoryInfo { total: self.space.settings.limit, free, held })
+    }
+
+    fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
+        Ok(self.space.table().classify(address))
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        Some(self)
+    }
+
+    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
+        Some(self)
+    }
+
+    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
+        Some(self)
+    }
+
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

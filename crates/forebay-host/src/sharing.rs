@@ -1,0 +1,63 @@
+//! Pages that leave the process, as memory files.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+use forebay_hal::{Call, PageHandle, Result, Sharing, invalid, nonzero};
+use rustix::io::Errno;
+
+use crate::mapping::MemoryFile;
+use crate::page::Substance;
+use crate::space::Account;
+use crate::virtual_memory::not_a_page;
+use crate::{HostDevice, errno};
+
+/// What a descriptor must be.
+const A_PAGE: &str = "a descriptor that export_page gave, with the size its page was created with";
+
+// SAFETY: a shareable page is a memory file of its own, and an imported one the same file, so both
+// are one memory, which lives as long as a descriptor or a mapping of it anywhere. Files are sealed
+// in size when they are made and refused when they are not, so neither side can pull memory from
+// under the other. Descriptors are duplicated with close-on-exec.
+unsafe impl Sharing for HostDevice {
+    fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
+        let call = Call::ExportPage;
+        let substance = match self.space.table().pages.open(page) {
+            Some(found) => found.substance.clone(),
+            None => return Err(not_a_page(call, page)),
+        };
+        match substance {
+            Substance::Part(..) => {
+                Err(invalid(call, "page", page, "a page that was created shareable"))
+            }
+            Substance::Whole(file) => file.export().map_err(|errno| errno::refused(call, errno)),
+        }
+    }
+
+    fn import_page(&self, descriptor: BorrowedFd<'_>, size: Bytes) -> Result<PageHandle> {
+        let call = Call::ImportPage;
+        self.check_multiple(call, "size", nonzero(call, "size", size)?)?;
+        let file = MemoryFile::import(descriptor, size).map_err(|errno| match errno {
+            Errno::INVAL | Errno::BADF => {
+                invalid(call, "descriptor", format!("no page of {} B", size.get()), A_PAGE)
+            }
+            _ => errno::refused(call, errno),
+        })?;
+        let (theirs, ours) = (
+            file.alignment().map_err(|errno| errno::refused(call, errno))?,
+            self.space.settings.unit(),
+        );
+        if theirs > ours {
+            let given = format!("a page made of pages of {theirs}");
+            let allowed = format!(
+                "one made of pages of {ours} or less; open this device with the same huge pages as \
+                 the exporter's"
+            );
+            return Err(invalid(call, "descriptor", given, allowed));
+        }
+        // Held here as well: this device keeps the memory alive, whatever becomes of the exporter.
+        self.space.charge(call, size, size, Account::Held)?;
+        Ok(self.space.table().pages.insert(size, Substance::Whole(Arc::new(file))))
+    }
+}

@@ -1,0 +1,191 @@
+//! What the system lets one process have: locked memory, open files, mappings, processors.
+//!
+//! What each means here: a mapped page is up to one mapping (neighbours in memory and in their file
+//! become one), a page shared with other processes is one open file, a reserved region is one
+//! mapping and as much address space, and pinned memory is locked memory.
+
+use std::path::Path;
+
+use forebay_core::Bytes;
+use rustix::process::Resource;
+
+use super::file::{parse_list, quoted};
+use super::{Reading, System, Unknown};
+
+/// The limits of this process, as the system shows them.
+const LIMITS: &str = "/proc/self/limits";
+/// What this process is, among it the processors it may use.
+const STATUS: &str = "/proc/self/status";
+/// Which users of this namespace are which outside.
+const USERS: &str = "/proc/self/uid_map";
+/// The bit among a process's capabilities that lets it lock memory past its limit: CAP_IPC_LOCK.
+const MAY_LOCK: u64 = 1 << 14;
+/// The most mappings a process may have.
+const MAX_MAPS: &str = "/proc/sys/vm/max_map_count";
+/// How the system promises memory it may not have.
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+
+/// A limit with the part a process may raise by itself. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ceiling {
+    /// What holds now.
+    pub soft: Option<u64>,
+    /// How far the process itself may raise it.
+    pub hard: Option<u64>,
+}
+
+/// How the system promises memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Overcommit {
+    /// Refuses only what is plainly too much.
+    Heuristic,
+    /// Promises everything.
+    Always,
+    /// Promises no more than it could keep: large reservations with access fail.
+    Never,
+}
+
+impl Overcommit {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Heuristic => "heuristic",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// The processors a process may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Processors {
+    /// Those the scheduler may put it on.
+    pub allowed: Reading<Vec<u32>>,
+    /// Hundredths of a processor's time that its containers allow it; `None` for no limit.
+    pub quota_hundredths: Option<u64>,
+}
+
+impl Processors {
+    /// How many threads can truly run at once, at least one; `None` where not known.
+    pub fn usable(&self) -> Option<u64> {
+        let allowed = self.allowed.as_ref().ok()?.len() as u64;
+        let quota = self.quota_hundredths.map_or(u64::MAX, |quota| quota.div_ceil(100));
+        Some(allowed.min(quota).max(1))
+    }
+}
+
+/// What the system lets this process have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of locked memory: what pinned memory is taken from.
+    pub locked_memory: Reading<Ceiling>,
+    /// Whether the limit on locked memory does not apply to this process.
+    pub locks_freely: Reading<bool>,
+    /// Open files: each page shared with other processes takes one.
+    pub open_files: Reading<Ceiling>,
+    /// Bytes of addresses: what regions are reserved from.
+    pub address_space: Reading<Ceiling>,
+    /// Mappings: each mapped page and each hole between two may take one.
+    pub max_maps: Reading<u64>,
+    /// How memory is promised.
+    pub overcommit: Reading<Overcommit>,
+    /// The processors.
+    pub processors: Processors,
+}
+
+impl Limits {
+    /// The most locked memory, where it is known to be limited.
+    pub fn locked_bytes(&self) -> Option<Bytes> {
+        if self.locks_freely == Ok(true) {
+            return None;
+        }
+        self.locked_memory.as_ref().ok()?.soft.map(Bytes::new)
+    }
+}
+
+impl System {
+    /// Reads what the system lets this process have.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            locked_memory: self.ceiling("Max locked memory", Resource::Memlock),
+            locks_freely: self.locks_freely(),
+            open_files: self.ceiling("Max open files", Resource::Nofile),
+            address_space: self.ceiling("Max address space", Resource::As),
+            max_maps: self.number(MAX_MAPS),
+            overcommit: self.overcommit(),
+            processors: Processors {
+                allowed: self.allowed_processors(),
+                quota_hundredths: self.processor_quota(),
+            },
+        }
+    }
+
+    /// The limit on `resource`: from the system itself where that is this machine, else from the
+    /// line of the file that begins with `name`.
+    fn ceiling(&self, name: &str, resource: Resource) -> Reading<Ceiling> {
+        if self.is_here() {
+            let limit = rustix::process::getrlimit(resource);
+            return Ok(Ceiling { soft: limit.current, hard: limit.maximum });
+        }
+        let text = self.text(LIMITS)?;
+        let missing = || Unknown::malformed(Path::new(LIMITS), format!("has no line \"{name}\""));
+        let rest = text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(missing)?;
+        let mut words = rest.split_whitespace();
+        let mut limit = || match words.next()? {
+            "unlimited" => Some(None),
+            number => number.parse().ok().map(Some),
+        };
+        match (limit(), limit()) {
+            (Some(soft), Some(hard)) => Ok(Ceiling { soft, hard }),
+            _ => Err(Unknown::malformed(
+                Path::new(LIMITS),
+                format!("{name}: expected two limits, found {}", quoted(rest)),
+            )),
+        }
+    }
+
+    /// Whether this process may lock memory past its limit.
+    ///
+    /// The capability counts only in the first namespace of users: inside a container's own the
+    /// process may be shown to have it while the system goes by the limit all the same.
+    fn locks_freely(&self) -> Reading<bool> {
+        let text = self.text(STATUS)?;
+        let capabilities = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let capabilities = capabilities
+            .and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+            .ok_or_else(|| Unknown::malformed(Path::new(STATUS), "has no readable CapEff"))?;
+        if capabilities & MAY_LOCK == 0 {
+            return Ok(false);
+        }
+        let users = self.text(USERS)?;
+        // The first namespace maps every user there can be to itself.
+        Ok(users.split_whitespace().eq(["0", "0", "4294967295"]))
+    }
+
+    fn overcommit(&self) -> Reading<Overcommit> {
+        match self.number(OVERCOMMIT)? {
+            0_u64 => Ok(Overcommit::Heuristic),
+            1 => Ok(Overcommit::Always),
+            2 => Ok(Overcommit::Never),
+            other => Err(Unknown::malformed(
+                Path::new(OVERCOMMIT),
+                format!("expected 0, 1 or 2, found {other}"),
+            )),
+        }
+    }
+
+    fn allowed_processors(&self) -> Reading<Vec<u32>> {
+        let text = self.text(STATUS)?;
+        let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.and_then(parse_list).filter(|cpus| !cpus.is_empty()).ok_or_else(|| {
+            Unknown::malformed(
+                Path::new(STATUS),
+                format!(
+                    "expected Cpus_allowed_list as 0-3,7, found {}",
+                    quoted(list.unwrap_or(""))
+                ),
+            )
+        })
+    }
+}

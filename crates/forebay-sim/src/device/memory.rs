@@ -1,0 +1,263 @@
+//! Plain, pinned and managed memory: address and substance together.
+
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::{
+    Advice, Call, Capabilities, Error, ManagedMemory, Memory, PinnedFlags, PinnedMemory,
+    PointerKind, Result, StreamHandle, invalid, valid_span,
+};
+
+use super::SimDevice;
+use crate::checker::Uses;
+use crate::engine::{Block, Job, State, Store, Work, unknown_device};
+use crate::machine::MemoryModel;
+
+impl SimDevice {
+    /// Gets memory and enters it in the table.
+    fn add_block(
+        &self,
+        state: &mut State,
+        call: Call,
+        kind: PointerKind,
+        (size, alignment): (Bytes, Alignment),
+        on_device: bool,
+    ) -> Result<Address> {
+        let id = state.next_store();
+        // Pinned memory is the host's: real even where the device's is phantom.
+        let phantom = state.options.memory == MemoryModel::Phantom && kind == PointerKind::Device;
+        let (store, address) = if phantom {
+            let no_room = state.out_of_memory(self.ordinal, call, size);
+            let address =
+                state.space(call, self.ordinal)?.phantom(size, alignment).ok_or(no_room)?;
+            (Store::phantom(id), address)
+        } else {
+            let store = Store::plain(id, call, size, alignment)?;
+            let address = store.address();
+            (store, address)
+        };
+        let span = valid_span(call, "size", address, size)?;
+        let space = state.space(call, self.ordinal)?;
+        if kind != PointerKind::Pinned {
+            space.held = space.held.saturating_add(size);
+        }
+        let block = Block { kind, span, store, uses: Uses::default(), on_device };
+        space.blocks.insert(address, block);
+        state.charge(call, size);
+        Ok(address)
+    }
+
+    /// Takes a block of one of `kinds` out of the table, with the checker's word on it.
+    fn take_block(
+        &self,
+        call: Call,
+        argument: &'static str,
+        address: Address,
+        kind: PointerKind,
+        registered: bool,
+    ) -> Result<()> {
+        let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
+        let space = state.space(call, self.ordinal)?;
+        let found = space.blocks.get(&address);
+        let fits = found
+            .is_some_and(|block| block.kind == kind && block.store.is_registered() == registered);
+        let Some(block) = fits.then(|| space.blocks.remove(&address)).flatten() else {
+            let there = match space.classify(address) {
+                None => "no memory of this device: never given out, or given back".to_owned(),
+                Some(class) => format!("{:?} memory, {}", class.kind, class.span),
+            };
+            let given = format!("{address}: {there}");
+            return Err(invalid(call, argument, given, allowed_to_release(call)));
+        };
+        if kind != PointerKind::Pinned {
+            space.held = space.held.saturating_sub(block.span.size());
+        }
+        let host = state.host.clone();
+        state.checker.take(call, block.span, &block.uses, &host);
+        state.drop_store(block.store.id());
+        state.charge(call, block.span.size());
+        verdict
+    }
+
+    /// Refuses pinned memory of a sort this device does not have.
+    fn check_pinned(&self, call: Call, flags: PinnedFlags) -> Result<()> {
+        for (flag, capability) in [
+            (PinnedFlags::MAPPED, Capabilities::PINNED_MAPPED),
+            (PinnedFlags::WRITE_COMBINED, Capabilities::PINNED_WRITE_COMBINED),
+        ] {
+            if flags.contains(flag) && !self.can(capability) {
+                let missing = format!("{capability}: this machine was built without it");
+                return Err(Error::Unsupported { call, missing: missing.into() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a call that gives memory back takes.
+fn allowed_to_release(call: Call) -> &'static str {
+    match call {
+        Call::FreePinned => "an address that allocate_pinned gave and nobody freed",
+        Call::FreeManaged => "an address that allocate_managed gave and nobody freed",
+        Call::Unregister => "the first address of registered memory",
+        _ => "an address that allocate gave and nobody freed",
+    }
+}
+
+// SAFETY: blocks are ranges the system reserved for this store alone, or phantom addresses from a
+// counter that only rises, so none overlap; both honour the alignment. Freeing removes the block
+// from the table at once and waits for nothing.
+unsafe impl Memory for SimDevice {
+    fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address> {
+        let call = Call::Allocate;
+        let mut state = self.engine.enter(self.ordinal, call, size)?;
+        if size.is_zero() {
+            return Ok(Address::NULL);
+        }
+        state.room(self.ordinal, call, size)?;
+        let alignment = alignment.max(self.descriptor.alignment);
+        self.add_block(&mut state, call, PointerKind::Device, (size, alignment), true)
+    }
+
+    unsafe fn free(&self, address: Address) -> Result<()> {
+        if address.is_null() {
+            return self.engine.enter_release(self.ordinal, Call::Free)?.1;
+        }
+        self.take_block(Call::Free, "address", address, PointerKind::Device, false)
+    }
+}
+
+// SAFETY: pinned memory is a range of the process, readable and writable and page-aligned; flags
+// the device lacks are refused before anything is done; overlap of registered spans is looked up.
+unsafe impl PinnedMemory for SimDevice {
+    fn allocate_pinned(&self, size: Bytes, flags: PinnedFlags) -> Result<Address> {
+        let call = Call::AllocatePinned;
+        let mut state = self.engine.enter(self.ordinal, call, size)?;
+        self.check_pinned(call, flags)?;
+        if size.is_zero() {
+            return Ok(Address::NULL);
+        }
+        let mapped = flags.contains(PinnedFlags::MAPPED);
+        let shape = (size, Alignment::HOST_PAGE);
+        self.add_block(&mut state, call, PointerKind::Pinned, shape, mapped)
+    }
+
+    unsafe fn free_pinned(&self, address: Address) -> Result<()> {
+        if address.is_null() {
+            return self.engine.enter_release(self.ordinal, Call::FreePinned)?.1;
+        }
+        self.take_block(Call::FreePinned, "address", address, PointerKind::Pinned, false)
+    }
+
+    unsafe fn register(&self, span: Span, flags: PinnedFlags) -> Result<()> {
+        let call = Call::Register;
+        let mut state = self.engine.enter(self.ordinal, call, span.size())?;
+        if !self.can(Capabilities::REGISTER) {
+            let missing = "registering host memory: this machine was built without it";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
+        self.check_pinned(call, flags)?;
+        if span.is_empty() || span.start().is_null() {
+            return Err(invalid(call, "span", span, "1 byte or more of mapped host memory"));
+        }
+        let id = state.next_store();
+        let space = state.space(call, self.ordinal)?;
+        let before = space.blocks.range(..span.end()).next_back().map(|(_, block)| block.span);
+        if let Some(known) = before.filter(|known| known.overlaps(span)) {
+            let given = format!("{span}, of which {known} is known already");
+            return Err(invalid(call, "span", given, "host memory that is not pinned yet"));
+        }
+        // SAFETY: the caller promised that the span stays mapped until it is unregistered, and that
+        // no operation uses it by then.
+        let store = unsafe { Store::registered(id, span) };
+        let on_device = flags.contains(PinnedFlags::MAPPED);
+        let kind = PointerKind::Pinned;
+        let block = Block { kind, span, store, uses: Uses::default(), on_device };
+        space.blocks.insert(span.start(), block);
+        state.charge(call, span.size());
+        Ok(())
+    }
+
+    unsafe fn unregister(&self, start: Address) -> Result<()> {
+        self.take_block(Call::Unregister, "start", start, PointerKind::Pinned, true)
+    }
+
+    fn device_address(&self, host: Address) -> Result<Address> {
+        let call = Call::DeviceAddress;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let space = state.space(call, self.ordinal)?;
+        match space.block_at(host) {
+            Some(block) if block.kind == PointerKind::Pinned && block.on_device => Ok(host),
+            Some(block) => {
+                let given = format!("{host} in {:?} memory that is not mapped", block.kind);
+                Err(invalid(call, "host", given, "an address in mapped pinned memory"))
+            }
+            None => Err(invalid(call, "host", host, "an address in mapped pinned memory")),
+        }
+    }
+}
+
+impl SimDevice {
+    /// Checks that `span` lies in one managed allocation, and that `place` is a device or the host.
+    fn managed_span(
+        &self,
+        state: &mut State,
+        call: Call,
+        span: Span,
+        place: Option<DeviceOrdinal>,
+    ) -> Result<()> {
+        let count = state.spaces.len();
+        if let Some(device) = place.filter(|device| device.0 as usize >= count) {
+            return Err(unknown_device(call, device, count));
+        }
+        let block = state.space(call, self.ordinal)?.block_at(span.start());
+        let managed = block.filter(|block| block.kind == PointerKind::Managed);
+        if managed.is_some_and(|block| block.span.contains_span(span)) {
+            return Ok(());
+        }
+        Err(invalid(call, "span", span, "addresses inside one managed allocation"))
+    }
+}
+
+// SAFETY: managed memory is a range of the process, and the simulated device uses that very range:
+// there is nowhere else for the data to be, so advice and prefetching cannot change it.
+unsafe impl ManagedMemory for SimDevice {
+    fn allocate_managed(&self, size: Bytes) -> Result<Address> {
+        let call = Call::AllocateManaged;
+        let mut state = self.engine.enter(self.ordinal, call, size)?;
+        if size.is_zero() {
+            return Ok(Address::NULL);
+        }
+        state.room(self.ordinal, call, size)?;
+        let shape = (size, Alignment::HOST_PAGE);
+        self.add_block(&mut state, call, PointerKind::Managed, shape, true)
+    }
+
+    unsafe fn free_managed(&self, address: Address) -> Result<()> {
+        if address.is_null() {
+            return self.engine.enter_release(self.ordinal, Call::FreeManaged)?.1;
+        }
+        self.take_block(Call::FreeManaged, "address", address, PointerKind::Managed, false)
+    }
+
+    fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {
+        let call = Call::Prefetch;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let stream = state.stream(call, self.ordinal, stream)?;
+        self.managed_span(&mut state, call, span, to)?;
+        let job = Job { name: call.name().to_owned(), ..Job::default() };
+        state.enqueue(stream, job, Work::Nothing);
+        drop(self.engine.relieve(state, stream));
+        Ok(())
+    }
+
+    fn advise(&self, span: Span, advice: Advice) -> Result<()> {
+        let call = Call::Advise;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let place = match advice {
+            Advice::PreferredLocation(place)
+            | Advice::AccessedBy(place)
+            | Advice::NotAccessedBy(place) => place,
+            _ => None,
+        };
+        self.managed_span(&mut state, call, span, place)
+    }
+}

@@ -1,0 +1,55 @@
+//! Pages that leave the process.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+use forebay_hal::{Call, PageHandle, Result, Sharing, VirtualMemory, invalid};
+use forebay_host::mapping::MemoryFile;
+
+use super::SimDevice;
+use crate::engine::{PageState, Store, system_refused};
+
+// SAFETY: what is exported is the page's own memory file, sealed in size, and what is imported is
+// checked to be such a file of that size: the memory is one, and lives while any process has it.
+unsafe impl Sharing for SimDevice {
+    fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
+        let call = Call::ExportPage;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let space = state.space(call, self.ordinal)?;
+        let found = self.live_page(space, call, page)?;
+        match found.store.file().filter(|_| found.shareable) {
+            Some(file) => file.export().map_err(|errno| system_refused(call, found.size, errno)),
+            None => {
+                let given = format!("{page}, which is not shareable");
+                Err(invalid(call, "page", given, "a page created with PageOptions::shareable"))
+            }
+        }
+    }
+
+    fn import_page(&self, descriptor: BorrowedFd<'_>, size: Bytes) -> Result<PageHandle> {
+        let call = Call::ImportPage;
+        let page = self.granularity().minimum;
+        let mut state = self.engine.enter(self.ordinal, call, size)?;
+        let file = MemoryFile::import(descriptor, size)
+            .ok()
+            .filter(|_| !size.is_zero() && size.is_aligned_to(page.alignment()));
+        let Some(file) = file else {
+            let given = format!("a descriptor that is not a page of {} B", size.get());
+            return Err(invalid(call, "descriptor", given, "an exported page, with its size"));
+        };
+        let known = state.spaces.iter().flat_map(|space| space.pages.values()).find(|page| {
+            let theirs = page.store.file().filter(|_| page.state == PageState::Live);
+            theirs.is_some_and(|theirs| theirs.is_same_memory(&file))
+        });
+        // A page of this very machine keeps its name, so that the checker sees one memory.
+        let store = match known {
+            Some(page) => Arc::clone(&page.store),
+            None => {
+                let id = state.next_store();
+                Store::of_file(id, call, file)?
+            }
+        };
+        self.add_page(&mut state, call, (size, Bytes::ZERO), store, true)
+    }
+}

@@ -1,0 +1,190 @@
+//! Copies, fills and simulated kernels.
+
+use std::sync::Arc;
+
+use forebay_core::{Bytes, DeviceOrdinal, Span};
+use forebay_hal::{Access, Call, Copy, Fill, Place, PointerKind, Result, StreamHandle, Transfers};
+
+use super::SimDevice;
+use crate::engine::{Job, Move, Piece, Space, Spot, Work, refused};
+use crate::finding::Effect;
+use crate::kernel::{Kernel, KernelBody, KernelMemory};
+
+/// One side of a row, cut where its memory changes.
+type Side = Vec<(Spot, Bytes)>;
+
+impl SimDevice {
+    /// The memory behind one side of a row, with its uses noted in `job`.
+    fn side(
+        &self,
+        space: &Space,
+        argument: &'static str,
+        (place, span): (Place, Span),
+        effect: Effect,
+        job: &mut Job,
+    ) -> Result<Side> {
+        let host_block =
+            || space.block_at(span.start()).filter(|block| block.span.contains_span(span));
+        let pieces = match (place, host_block()) {
+            (Place::Device(_), _) => {
+                let need = match effect {
+                    Effect::Reads => Access::Read,
+                    Effect::Writes => Access::ReadWrite,
+                };
+                space
+                    .resolve(span, need, self.ordinal)
+                    .map_err(|refusal| refused(Call::Copy, argument, &refusal))?
+            }
+            // Host memory that the device knows: pinned or managed.
+            (Place::Host(_), Some(block)) => {
+                let offset = span.start().offset_from(block.span.start()).unwrap_or_default();
+                let store = Arc::clone(&block.store);
+                vec![Piece { store, offset, size: span.size(), at: span.start() }]
+            }
+            (Place::Host(_), None) => {
+                job.host_uses.push((effect, span));
+                return Ok(vec![(Spot::Host(span.start()), span.size())]);
+            }
+        };
+        let mut side = Side::new();
+        for piece in pieces {
+            side.push((Spot::Store(Arc::clone(&piece.store), piece.offset), piece.size));
+            job.uses.push((effect, self.ordinal, piece));
+        }
+        Ok(side)
+    }
+
+    /// Enqueues a kernel that computes `kernel`'s body over the memory it declared.
+    pub fn launch(&self, kernel: Kernel, stream: StreamHandle) -> Result<()> {
+        let call = Call::Launch;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let stream = state.stream(call, self.ordinal, stream)?;
+        let space = state.space(call, self.ordinal)?;
+        let resolve = |spans: &[Span], argument, need| -> Result<Vec<Piece>> {
+            let mut pieces = Vec::new();
+            for &span in spans {
+                let found = space.resolve(span, need, self.ordinal);
+                pieces.extend(found.map_err(|refusal| refused(call, argument, &refusal))?);
+            }
+            Ok(pieces)
+        };
+        let reads = resolve(&kernel.reads, "reads", Access::Read)?;
+        let writes = resolve(&kernel.writes, "writes", Access::ReadWrite)?;
+        // A kernel that updates in place reads and writes the same bytes on purpose.
+        let read_only = reads.iter().filter(|read| !writes.iter().any(|write| same(read, write)));
+        let tell = |effect| move |piece: &Piece| (effect, self.ordinal, piece.clone());
+        let uses =
+            read_only.map(tell(Effect::Reads)).chain(writes.iter().map(tell(Effect::Writes)));
+        let job = Job {
+            name: kernel.name,
+            uses: uses.collect(),
+            duration: kernel.duration,
+            ..Job::default()
+        };
+        let body: KernelBody = kernel.body.unwrap_or_else(|| Box::new(|_| {}));
+        state.enqueue(stream, job, Work::Kernel(body, KernelMemory { reads, writes }));
+        drop(self.engine.relieve(state, stream));
+        Ok(())
+    }
+}
+
+/// Whether two pieces are the same bytes through the same mapping.
+fn same(one: &Piece, two: &Piece) -> bool {
+    one.at == two.at && one.size == two.size
+}
+
+/// Cuts the two sides of a row to the same lengths.
+fn pair(to: Side, from: Side, moves: &mut Vec<Move>) -> Option<()> {
+    let (mut to, mut from) = (to.into_iter(), from.into_iter());
+    let (mut left, mut right) = (to.next(), from.next());
+    while let (Some((to_spot, to_size)), Some((from_spot, from_size))) = (left, right) {
+        let size = to_size.min(from_size);
+        moves.push(Move {
+            to: to_spot.clone(),
+            from: from_spot.clone(),
+            size: size.to_usize().ok()?,
+        });
+        left = rest(to_spot, to_size, size).or_else(|| to.next());
+        right = rest(from_spot, from_size, size).or_else(|| from.next());
+    }
+    Some(())
+}
+
+/// What is left of a part after its first `taken` bytes.
+fn rest(spot: Spot, size: Bytes, taken: Bytes) -> Option<(Spot, Bytes)> {
+    let left = size.checked_sub(taken).filter(|left| !left.is_zero())?;
+    let spot = match spot {
+        Spot::Host(address) => Spot::Host(address.checked_add(taken)?),
+        Spot::Store(store, offset) => Spot::Store(store, offset.checked_add(taken)?),
+    };
+    Some((spot, left))
+}
+
+// SAFETY: rows come from shapes checked when they were made, and are cut by `resolve` to lie in
+// live memory of the device; a move copies exactly its bytes. Streams keep their order.
+unsafe impl Transfers for SimDevice {
+    unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()> {
+        let call = Call::Copy;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let stream = state.stream(call, self.ordinal, stream)?;
+        if copy.extent().is_empty() {
+            return Ok(());
+        }
+        let costs = state.costs();
+        let space = state.space(call, self.ordinal)?;
+        let mut job = Job { name: call.name().to_owned(), ..Job::default() };
+        let mut moves = Vec::new();
+        for (to, from) in copy.rows() {
+            let to = self.side(space, "to", (copy.to(), to), Effect::Writes, &mut job)?;
+            let from = self.side(space, "from", (copy.from(), from), Effect::Reads, &mut job)?;
+            pair(to, from, &mut moves);
+        }
+        let pinned =
+            [copy.to(), copy.from()].into_iter().filter(|place| place.is_host()).all(|place| {
+                let block = space.block_at(place.address());
+                block.is_some_and(|block| block.kind == PointerKind::Pinned)
+            });
+        job.duration = costs.copy(copy, pinned);
+        state.enqueue(stream, job, Work::Moves(moves));
+        drop(self.engine.relieve(state, stream));
+        Ok(())
+    }
+
+    unsafe fn fill(&self, fill: &Fill, stream: StreamHandle) -> Result<()> {
+        let call = Call::Fill;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let stream = state.stream(call, self.ordinal, stream)?;
+        if fill.extent().is_empty() {
+            return Ok(());
+        }
+        let mut pieces = Vec::new();
+        let space = state.space(call, self.ordinal)?;
+        for row in fill.rows() {
+            let found = space.resolve(row, Access::ReadWrite, self.ordinal);
+            pieces.extend(found.map_err(|refusal| refused(call, "to", &refusal))?);
+        }
+        let duration = state.costs().on_device(fill.extent().bytes());
+        let uses = pieces.iter().map(|piece| (Effect::Writes, self.ordinal, piece.clone()));
+        let uses = uses.collect();
+        let job = Job { name: call.name().to_owned(), uses, duration, ..Job::default() };
+        state.enqueue(stream, job, Work::Fill(pieces, fill.pattern()));
+        drop(self.engine.relieve(state, stream));
+        Ok(())
+    }
+}
+
+/// The moves and uses of a copy between two devices.
+pub(super) fn peer_moves(
+    to: (DeviceOrdinal, Vec<Piece>),
+    from: (DeviceOrdinal, Vec<Piece>),
+) -> (Vec<Move>, Vec<(Effect, DeviceOrdinal, Piece)>) {
+    let spots = |pieces: &[Piece]| -> Side {
+        let spot = |piece: &Piece| Spot::Store(Arc::clone(&piece.store), piece.offset);
+        pieces.iter().map(|piece| (spot(piece), piece.size)).collect()
+    };
+    let mut moves = Vec::new();
+    pair(spots(&to.1), spots(&from.1), &mut moves);
+    let writes = to.1.into_iter().map(|piece| (Effect::Writes, to.0, piece));
+    let reads = from.1.into_iter().map(|piece| (Effect::Reads, from.0, piece));
+    (moves, writes.chain(reads).collect())
+}

@@ -1,0 +1,266 @@
+//! Addresses apart from the memory behind them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::{
+    Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
+    invalid, nonzero, valid_span,
+};
+use forebay_host::mapping::AddressRange;
+
+use super::SimDevice;
+use crate::checker::Uses;
+use crate::engine::{
+    Mapping, Page, PageState, Region, Space, State, Store, StoreId, system_refused, unknown_device,
+};
+use crate::machine::MemoryModel;
+
+impl SimDevice {
+    /// Refuses what is not a multiple of the granularity.
+    fn whole(&self, state: &State, call: Call, argument: &'static str, value: u64) -> Result<()> {
+        let page = state.options.granularity;
+        if Bytes::new(value).is_aligned_to(page.alignment()) {
+            return Ok(());
+        }
+        let allowed = format!("multiples of {} B", page.bytes().get());
+        Err(invalid(call, argument, format!("{value:#x}"), allowed))
+    }
+
+    /// The mappings that make up `span`, and the region they are in.
+    fn whole_mappings<'a>(
+        &self,
+        space: &'a mut Space,
+        call: Call,
+        span: Span,
+    ) -> Result<(&'a mut Region, Vec<Address>)> {
+        let refuse = || {
+            let allowed = "whole mappings of one region, one or several side by side";
+            invalid(call, "span", span, allowed)
+        };
+        let region = space.region_at_mut(span.start()).ok_or_else(refuse)?;
+        let starts = region.exactly(span).ok_or_else(refuse)?;
+        Ok((region, starts))
+    }
+
+    /// The live page behind a handle.
+    pub(super) fn live_page<'a>(
+        &self,
+        space: &'a mut Space,
+        call: Call,
+        page: PageHandle,
+    ) -> Result<&'a mut Page> {
+        space
+            .pages
+            .get_mut(&page.0)
+            .filter(|page| page.state == PageState::Live)
+            .ok_or_else(|| invalid(call, "page", page, "a live page of this device"))
+    }
+
+    /// Enters a page in the table.
+    pub(super) fn add_page(
+        &self,
+        state: &mut State,
+        call: Call,
+        (size, charged): (Bytes, Bytes),
+        store: Arc<Store>,
+        shareable: bool,
+    ) -> Result<PageHandle> {
+        let handle = state.serial.take();
+        let space = state.space(call, self.ordinal)?;
+        space.held = space.held.saturating_add(charged);
+        let state = PageState::Live;
+        space.pages.insert(handle, Page { size, store, mapped: 0, state, shareable, charged });
+        Ok(PageHandle(handle))
+    }
+}
+
+/// Takes a page out of the table once it is released and mapped nowhere; gives its memory's name.
+fn drop_if_done(space: &mut Space, page: u64) -> Option<StoreId> {
+    let found = space.pages.get(&page)?;
+    if found.mapped > 0 || found.state == PageState::Live {
+        return None;
+    }
+    let found = space.pages.remove(&page)?;
+    space.held = space.held.saturating_sub(found.charged);
+    Some(found.store.id())
+}
+
+// SAFETY: regions are ranges the system reserved, or phantom addresses from a counter that only
+// rises, so none overlap. The table of mappings is looked up before every change: a page goes whole
+// where nothing is mapped, and only whole mappings are unmapped. Stores are held by pages and
+// mappings both, so a released page lives while it is mapped.
+unsafe impl VirtualMemory for SimDevice {
+    fn granularity(&self) -> Granularity {
+        let minimum = self.engine.lock().options.granularity;
+        Granularity { minimum, recommended: minimum }
+    }
+
+    fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
+        let call = Call::Reserve;
+        let mut state = self.engine.enter(self.ordinal, call, size)?;
+        nonzero(call, "size", size)?;
+        self.whole(&state, call, "size", size.get())?;
+        let alignment = alignment.max(state.options.granularity.alignment());
+        let no_room = state.out_of_memory(self.ordinal, call, size);
+        let range = match state.options.memory {
+            MemoryModel::Phantom => None,
+            // Too many addresses for this process is no fault of the device's memory, but to the
+            // caller it is the same: there is not that much.
+            MemoryModel::Backed => {
+                Some(AddressRange::reserve(size, alignment).map_err(|_| no_room.clone())?)
+            }
+        };
+        let space = state.space(call, self.ordinal)?;
+        let start = match &range {
+            Some(range) => range.span().start(),
+            None => space.phantom(size, alignment).ok_or(no_room)?,
+        };
+        let span = valid_span(call, "size", start, size)?;
+        space.regions.insert(start, Region { span, range, mappings: BTreeMap::new() });
+        state.charge(call, size);
+        Ok(span)
+    }
+
+    unsafe fn release_region(&self, start: Address) -> Result<()> {
+        let call = Call::ReleaseRegion;
+        let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
+        let space = state.space(call, self.ordinal)?;
+        let Some(region) = space.regions.get(&start) else {
+            return Err(invalid(call, "start", start, "the first address of a live region"));
+        };
+        if !region.mappings.is_empty() {
+            let what = format!("{} has {} mappings in it", region.span, region.mappings.len());
+            return Err(Error::Busy { call, what: what.into() });
+        }
+        space.regions.remove(&start);
+        verdict
+    }
+
+    fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
+        let call = Call::CreatePage;
+        let mut state = self.engine.enter(self.ordinal, call, size)?;
+        nonzero(call, "size", size)?;
+        self.whole(&state, call, "size", size.get())?;
+        if options.shareable && !self.can(Capabilities::SHARE_BY_FD) {
+            let missing = "pages that leave the process: this device has no sharing";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
+        state.room(self.ordinal, call, size)?;
+        let id = state.next_store();
+        let store = match state.options.memory {
+            MemoryModel::Phantom => Store::phantom(id),
+            MemoryModel::Backed => Store::page(id, call, size)?,
+        };
+        let page = self.add_page(&mut state, call, (size, size), store, options.shareable)?;
+        state.charge(call, size);
+        Ok(page)
+    }
+
+    fn release_page(&self, page: PageHandle) -> Result<()> {
+        let call = Call::ReleasePage;
+        let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
+        let space = state.space(call, self.ordinal)?;
+        let found = self.live_page(space, call, page)?;
+        found.state = PageState::Released;
+        let size = found.size;
+        if let Some(store) = drop_if_done(space, page.0) {
+            state.drop_store(store);
+        }
+        state.charge(call, size);
+        verdict
+    }
+
+    fn map(&self, at: Address, page: PageHandle) -> Result<()> {
+        let call = Call::Map;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        self.whole(&state, call, "at", at.get())?;
+        let space = state.space(call, self.ordinal)?;
+        let found = self.live_page(space, call, page)?;
+        let (size, store) = (found.size, Arc::clone(&found.store));
+        let span = valid_span(call, "at", at, size)?;
+        let Some(region) = space.region_at_mut(at).filter(|region| region.span.contains_span(span))
+        else {
+            return Err(invalid(call, "at", span, "addresses inside one live region"));
+        };
+        if region.overlaps(span) {
+            return Err(invalid(call, "at", span, "addresses where nothing is mapped"));
+        }
+        if let (Some(range), Some(file)) = (&region.range, store.file()) {
+            // SAFETY: the span lies in the region, and the table says nothing is mapped there, so
+            // nobody can be using it.
+            unsafe { range.place(region.offset(at), file, Access::None) }
+                .map_err(|errno| system_refused(call, size, errno))?;
+        }
+        let access = BTreeMap::new();
+        let mapping = Mapping { span, page: page.0, store, uses: Uses::default(), access };
+        region.mappings.insert(at, mapping);
+        if let Some(found) = space.pages.get_mut(&page.0) {
+            found.mapped += 1;
+        }
+        state.charge(call, size);
+        Ok(())
+    }
+
+    unsafe fn set_access(&self, span: Span, access: Access, device: DeviceOrdinal) -> Result<()> {
+        let call = Call::SetAccess;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let count = state.spaces.len();
+        if device.0 as usize >= count {
+            return Err(unknown_device(call, device, count));
+        }
+        let space = state.space(call, self.ordinal)?;
+        let (region, starts) = self.whole_mappings(space, call, span)?;
+        if let (Some(range), true) = (&region.range, device == self.ordinal) {
+            // SAFETY: the span is whole mappings of this region, and the caller promised that
+            // nobody uses them in a way that is taken away.
+            unsafe { range.protect(region.offset(span.start()), span.size(), access) }
+                .map_err(|errno| system_refused(call, span.size(), errno))?;
+        }
+        let mut granted = Vec::new();
+        for start in starts {
+            if let Some(mapping) = region.mappings.get_mut(&start) {
+                mapping.access.insert(device, access);
+                granted.push((mapping.span, mapping.uses.clone()));
+            }
+        }
+        let host = state.host.clone();
+        for (span, uses) in granted {
+            if access == Access::None {
+                state.checker.take(call, span, &uses, &host);
+            }
+            state.charge(call, span.size());
+        }
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<()> {
+        let call = Call::Unmap;
+        let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
+        let space = state.space(call, self.ordinal)?;
+        let (region, starts) = self.whole_mappings(space, call, span)?;
+        if let Some(range) = &region.range {
+            // SAFETY: the span is whole mappings of this region, and the caller promised that
+            // nobody uses them from now on. The simulation itself uses the stores' own addresses.
+            unsafe { range.clear(region.offset(span.start()), span.size()) }
+                .map_err(|errno| system_refused(call, span.size(), errno))?;
+        }
+        let taken: Vec<Mapping> =
+            starts.iter().filter_map(|start| region.mappings.remove(start)).collect();
+        for mapping in &taken {
+            if let Some(page) = space.pages.get_mut(&mapping.page) {
+                page.mapped = page.mapped.saturating_sub(1);
+            }
+        }
+        let gone: Vec<StoreId> =
+            taken.iter().filter_map(|mapping| drop_if_done(space, mapping.page)).collect();
+        gone.into_iter().for_each(|store| state.drop_store(store));
+        let host = state.host.clone();
+        for mapping in &taken {
+            state.checker.take(call, mapping.span, &mapping.uses, &host);
+            state.charge(call, mapping.span.size());
+        }
+        verdict
+    }
+}

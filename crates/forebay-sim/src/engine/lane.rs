@@ -1,0 +1,155 @@
+//! Streams as the scheduler sees them: queues of work with a place in the order of things.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use forebay_core::{DeviceOrdinal, Random, StreamId};
+use forebay_hal::{EventKind, Priority};
+
+use super::State;
+use super::work::Work;
+use crate::clock::{Slot, VectorClock};
+
+/// Whether a stream can be given more work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneState {
+    /// It can.
+    Open,
+    /// It was destroyed; what was enqueued still runs.
+    Closed,
+}
+
+/// One stream.
+pub(crate) struct Lane {
+    pub(crate) device: DeviceOrdinal,
+    pub(crate) slot: Slot,
+    pub(crate) priority: Priority,
+    pub(crate) state: LaneState,
+    /// The past of whatever is enqueued next.
+    pub(crate) clock: VectorClock,
+    pub(crate) queue: VecDeque<Work>,
+    /// Pieces of work ever enqueued.
+    pub(crate) enqueued: u64,
+    /// Pieces of work done. Work is numbered from 1, so number `n` is done where `done >= n`.
+    pub(crate) done: u64,
+    /// Whether a host function of this stream is running now.
+    pub(crate) in_task: bool,
+    /// When its work so far ends, on the simulation's clock.
+    pub(crate) time: Duration,
+}
+
+/// A point in a stream's order.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    pub(crate) stream: StreamId,
+    pub(crate) number: u64,
+    pub(crate) clock: VectorClock,
+    pub(crate) time: Duration,
+}
+
+/// An event, and its latest record.
+#[derive(Clone, Debug)]
+pub(crate) struct EventState {
+    pub(crate) kind: EventKind,
+    pub(crate) record: Option<Point>,
+}
+
+impl Lane {
+    /// Puts work at the end of the queue; gives its number.
+    pub(crate) fn push(&mut self, work: Work) -> u64 {
+        self.queue.push_back(work);
+        self.enqueued += 1;
+        self.enqueued
+    }
+
+    /// The point after everything enqueued so far.
+    pub(crate) fn now(&self, stream: StreamId) -> Point {
+        Point { stream, number: self.enqueued, clock: self.clock.clone(), time: self.time }
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.queue.is_empty() && !self.in_task
+    }
+}
+
+impl State {
+    /// Whether a stream has done so much. A stream that is gone has done everything.
+    pub(crate) fn is_done(&self, stream: StreamId, number: u64) -> bool {
+        self.lanes.get(&stream).is_none_or(|lane| lane.done >= number)
+    }
+
+    fn can_run(&self, lane: &Lane) -> bool {
+        !lane.in_task
+            && match lane.queue.front() {
+                None => false,
+                Some(Work::Wait(stream, number)) => self.is_done(*stream, *number),
+                Some(_) => true,
+            }
+    }
+
+    /// A stream whose next work can run: the seed decides among those that events allow.
+    pub(crate) fn pick(&mut self) -> Option<StreamId> {
+        let ready: Vec<(StreamId, u64)> = self
+            .lanes
+            .iter()
+            .filter(|(_, lane)| self.can_run(lane))
+            .map(|(&id, lane)| (id, weight(lane.priority)))
+            .collect();
+        choose(&mut self.random, &ready)
+    }
+
+    /// Ends the piece of work that `stream` was busy with, and the stream too if it was its last.
+    pub(crate) fn finish(&mut self, stream: StreamId) {
+        let Some(lane) = self.lanes.get_mut(&stream) else { return };
+        lane.done += 1;
+        self.retire(stream);
+    }
+
+    /// Forgets a destroyed stream once it has done everything.
+    pub(crate) fn retire(&mut self, stream: StreamId) {
+        let gone = self
+            .lanes
+            .get(&stream)
+            .is_some_and(|lane| lane.state == LaneState::Closed && lane.is_drained());
+        if gone && let Some(lane) = self.lanes.remove(&stream) {
+            self.retired.push((lane.slot, lane.clock.count(lane.slot)));
+        }
+    }
+
+    /// A place in the vector clocks: one whose stream is gone and all of whose work the host has
+    /// seen the end of, or a new one. So a program that makes and destroys streams for ever does
+    /// not make the clocks grow for ever, and nothing unordered comes to look ordered.
+    pub(crate) fn take_slot(&mut self) -> Slot {
+        let host = &self.host;
+        let free = self.retired.iter().position(|&(slot, number)| host.covers(slot, number));
+        match free {
+            Some(index) => self.retired.swap_remove(index).0,
+            None => {
+                let slot = Slot(self.slots);
+                self.slots += 1;
+                slot
+            }
+        }
+    }
+}
+
+/// How often a stream of this priority is picked, against the others.
+fn weight(priority: Priority) -> u64 {
+    match priority {
+        Priority::Low => 1,
+        Priority::Normal => 2,
+        Priority::High => 8,
+    }
+}
+
+fn choose(random: &mut Random, ready: &[(StreamId, u64)]) -> Option<StreamId> {
+    let total = ready.iter().map(|&(_, weight)| weight).sum();
+    let mut drawn = random.below(total);
+    for &(id, weight) in ready {
+        match drawn.checked_sub(weight) {
+            None => return Some(id),
+            Some(rest) => drawn = rest,
+        }
+    }
+    None
+}

@@ -1,0 +1,353 @@
+//! The machine behind the simulated devices: one state, one scheduler, one checker for all of them.
+//!
+//! ```text
+//!   call ── enter: count, lost?, fault? ── check arguments ── enqueue ──> lane (a stream's queue)
+//!                                                               │            │
+//!                                        checker: who happens before whom    │  late: only while a
+//!                                        cost model: when it would end       │  thread synchronises
+//!                                                                            v  or queries
+//!                                                 pick (by seed, among those that events allow), run
+//! ```
+
+mod lane;
+mod run;
+mod space;
+mod store;
+mod work;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{Bytes, DeviceOrdinal, Random, Serial, Span, StreamId};
+use forebay_hal::{Call, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid};
+
+pub(crate) use self::lane::{EventState, Lane, LaneState, Point};
+pub(crate) use self::space::{Block, Mapping, Page, PageState, Piece, Refusal, Region, Space};
+pub(crate) use self::store::{Store, StoreId, system_refused};
+pub(crate) use self::work::{Move, Spot, Work};
+use crate::checker::{Actor, Checker, Shadow};
+use crate::clock::{Slot, VectorClock};
+use crate::cost::CostModel;
+use crate::fault::{FaultKind, Faults};
+use crate::finding::{Effect, Operation};
+use crate::machine::{CallCounts, SimOptions};
+
+/// How much host memory the checker remembers before it forgets what is past.
+const HOST_CELLS: usize = 4096;
+
+/// Whether a device answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It does.
+    Well,
+    /// It is lost, until the machine is gone.
+    Lost,
+}
+
+/// Everything there is, under one lock.
+pub(crate) struct State {
+    pub(crate) options: SimOptions,
+    pub(crate) spaces: Vec<Space>,
+    pub(crate) health: Vec<Health>,
+    pub(crate) lanes: BTreeMap<StreamId, Lane>,
+    pub(crate) handles: BTreeMap<(DeviceOrdinal, StreamHandle), StreamId>,
+    /// Handles of destroyed streams, to be given out again where that is asked for.
+    pub(crate) spare_handles: Vec<StreamHandle>,
+    pub(crate) events: BTreeMap<EventHandle, EventState>,
+    /// What the host has seen the end of.
+    pub(crate) host: VectorClock,
+    /// The host's place on the simulation's clock, and the part of it spent in calls.
+    pub(crate) host_time: Duration,
+    pub(crate) driver_time: Duration,
+    pub(crate) counts: CallCounts,
+    pub(crate) checker: Checker,
+    pub(crate) serial: Serial,
+    /// Which device was let at which.
+    pub(crate) peers: BTreeSet<(DeviceOrdinal, DeviceOrdinal)>,
+    faults: Faults,
+    random: Random,
+    shadows: BTreeMap<StoreId, Shadow>,
+    slots: usize,
+    retired: Vec<(Slot, u64)>,
+    operations: u64,
+    /// Host functions running now, on threads of their own.
+    tasks: usize,
+}
+
+/// The state and its lock.
+pub(crate) struct Engine {
+    state: Mutex<State>,
+    /// Told whenever a host function ends.
+    changed: Condvar,
+}
+
+/// What an operation does, for the checker and the clock.
+#[derive(Default)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) uses: Vec<(Effect, DeviceOrdinal, Piece)>,
+    pub(crate) host_uses: Vec<(Effect, Span)>,
+    pub(crate) duration: Duration,
+}
+
+impl Engine {
+    pub(crate) fn new(options: SimOptions) -> Self {
+        let count = options.devices;
+        let seed = options.seed;
+        let mut state = State {
+            options,
+            spaces: Vec::new(),
+            health: Vec::new(),
+            lanes: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            spare_handles: Vec::new(),
+            events: BTreeMap::new(),
+            host: VectorClock::default(),
+            host_time: Duration::ZERO,
+            driver_time: Duration::ZERO,
+            counts: CallCounts::default(),
+            checker: Checker::default(),
+            serial: Serial::default(),
+            peers: BTreeSet::new(),
+            faults: Faults::new(seed),
+            random: Random::new(seed),
+            shadows: BTreeMap::new(),
+            slots: 0,
+            retired: Vec::new(),
+            operations: 0,
+            tasks: 0,
+        };
+        for ordinal in (0..count).map(DeviceOrdinal) {
+            state.spaces.push(Space::new(ordinal));
+            state.health.push(Health::Well);
+            let stream = state.add_lane(ordinal, Priority::Normal);
+            state.handles.insert((ordinal, StreamHandle::DEFAULT), stream);
+        }
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// The state. A thread that panicked while it held the lock was running a kernel's body, which
+    /// leaves the state whole.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a call: counts it, and fails it where the device is lost or a fault strikes.
+    pub(crate) fn enter(
+        &self,
+        device: DeviceOrdinal,
+        call: Call,
+        requested: Bytes,
+    ) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        state.begin(device, call, requested)?;
+        Ok(state)
+    }
+
+    /// Begins a call that gives something back: on a lost device it still does its work, so that
+    /// nothing leaks, and then reports the loss.
+    pub(crate) fn enter_release(
+        &self,
+        device: DeviceOrdinal,
+        call: Call,
+    ) -> Result<(MutexGuard<'_, State>, Result<()>)> {
+        let mut state = self.lock();
+        match state.begin(device, call, Bytes::ZERO) {
+            Ok(()) => Ok((state, Ok(()))),
+            Err(lost @ Error::Lost { .. }) => Ok((state, Err(lost))),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+impl State {
+    fn begin(&mut self, device: DeviceOrdinal, call: Call, requested: Bytes) -> Result<()> {
+        let (number, of_kind) = self.counts.count(call);
+        if self.health.get(device.0 as usize) == Some(&Health::Lost) {
+            return Err(lost(call));
+        }
+        match self.faults.strike(call, number, of_kind) {
+            None => Ok(()),
+            Some(FaultKind::OutOfMemory) => Err(self.out_of_memory(device, call, requested)),
+            Some(FaultKind::Transient) => {
+                let reason = format!("a planned fault struck call {number}");
+                Err(Error::Transient { call, reason: reason.into() })
+            }
+            Some(FaultKind::Lost) => {
+                self.lose(device);
+                Err(lost(call))
+            }
+        }
+    }
+
+    pub(crate) fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+
+    /// The space of a device of this machine.
+    pub(crate) fn space(&mut self, call: Call, device: DeviceOrdinal) -> Result<&mut Space> {
+        let count = self.spaces.len();
+        self.spaces.get_mut(device.0 as usize).ok_or_else(|| unknown_device(call, device, count))
+    }
+
+    pub(crate) fn memory_info(&self, device: DeviceOrdinal) -> MemoryInfo {
+        let held = self.spaces.get(device.0 as usize).map_or(Bytes::ZERO, |space| space.held);
+        let total = self.options.capacity;
+        MemoryInfo { total, free: total.saturating_sub(held), held }
+    }
+
+    pub(crate) fn out_of_memory(
+        &self,
+        device: DeviceOrdinal,
+        call: Call,
+        requested: Bytes,
+    ) -> Error {
+        let MemoryInfo { total, free, .. } = self.memory_info(device);
+        Error::OutOfMemory { call, requested, free, total }
+    }
+
+    /// Refuses what the device has no room for.
+    pub(crate) fn room(&self, device: DeviceOrdinal, call: Call, size: Bytes) -> Result<()> {
+        if size > self.memory_info(device).free {
+            return Err(self.out_of_memory(device, call, size));
+        }
+        Ok(())
+    }
+
+    /// Charges the host's clock for a call.
+    pub(crate) fn charge(&mut self, call: Call, size: Bytes) {
+        let cost = self.options.costs.call(call, size);
+        self.driver_time = self.driver_time.saturating_add(cost);
+        self.host_time = self.host_time.saturating_add(cost);
+    }
+
+    pub(crate) fn costs(&self) -> CostModel {
+        self.options.costs
+    }
+
+    pub(crate) fn next_store(&mut self) -> StoreId {
+        StoreId(self.serial.take())
+    }
+
+    /// A new stream of `device`.
+    pub(crate) fn add_lane(&mut self, device: DeviceOrdinal, priority: Priority) -> StreamId {
+        let id = StreamId(self.serial.take());
+        let lane = Lane {
+            device,
+            slot: self.take_slot(),
+            priority,
+            state: LaneState::Open,
+            clock: self.host.clone(),
+            queue: VecDeque::new(),
+            enqueued: 0,
+            done: 0,
+            in_task: false,
+            time: self.host_time,
+        };
+        self.lanes.insert(id, lane);
+        id
+    }
+
+    /// The stream behind a handle of `device`.
+    pub(crate) fn stream(
+        &self,
+        call: Call,
+        device: DeviceOrdinal,
+        handle: StreamHandle,
+    ) -> Result<StreamId> {
+        self.handles.get(&(device, handle)).copied().ok_or_else(|| {
+            invalid(call, "stream", handle, "a live stream of this device, or the default one")
+        })
+    }
+
+    /// The event behind a handle.
+    pub(crate) fn event(&mut self, call: Call, handle: EventHandle) -> Result<&mut EventState> {
+        self.events
+            .get_mut(&handle)
+            .ok_or_else(|| invalid(call, "event", handle, "a live event of this machine"))
+    }
+
+    /// Puts an operation on a stream: tells the checker, moves the clock, queues the work.
+    pub(crate) fn enqueue(&mut self, stream: StreamId, job: Job, work: Work) {
+        let Some(lane) = self.lanes.get_mut(&stream) else { return };
+        lane.clock.join(&self.host);
+        lane.time = lane.time.max(self.host_time).saturating_add(job.duration);
+        lane.push(work);
+        if job.uses.is_empty() && job.host_uses.is_empty() || !self.options.checked {
+            return;
+        }
+        self.operations += 1;
+        let number = lane.clock.advance(lane.slot);
+        let (clock, slot, device) = (lane.clock.clone(), lane.slot, lane.device);
+        let operation = Operation { number: self.operations, name: job.name, device, stream };
+        let actor = Actor { operation: operation.into(), slot, number };
+        self.note(&job.uses, &job.host_uses, &actor, &clock);
+    }
+
+    fn note(
+        &mut self,
+        uses: &[(Effect, DeviceOrdinal, Piece)],
+        host_uses: &[(Effect, Span)],
+        actor: &Actor,
+        clock: &VectorClock,
+    ) {
+        // Reads first: an operation that writes what it reads is then seen by its own reads.
+        for wanted in [Effect::Reads, Effect::Writes] {
+            for (effect, device, piece) in uses.iter().filter(|(effect, ..)| *effect == wanted) {
+                let space = self.spaces.get_mut(device.0 as usize);
+                if let Some(uses) = space.and_then(|space| space.uses_at(piece.at)) {
+                    uses.note(actor);
+                }
+                let start = piece.offset.get();
+                let bytes = (start, start.saturating_add(piece.size.get()));
+                let shadow = self.shadows.entry(piece.store.id()).or_default();
+                self.checker.touch(shadow, bytes, *effect, actor, clock);
+            }
+            for (effect, span) in host_uses.iter().filter(|(effect, _)| *effect == wanted) {
+                let bytes = (span.start().get(), span.end().get());
+                let shadow = self.shadows.entry(StoreId::HOST).or_default();
+                self.checker.touch(shadow, bytes, *effect, actor, clock);
+                if shadow.len() > HOST_CELLS {
+                    shadow.forget(&self.host);
+                }
+            }
+        }
+    }
+
+    /// The host has seen the end of everything before `point`.
+    pub(crate) fn saw(&mut self, point: &Point) {
+        self.host.join(&point.clock);
+        self.host_time = self.host_time.max(point.time);
+    }
+
+    /// Forgets what was done to a memory that is gone.
+    pub(crate) fn drop_store(&mut self, store: StoreId) {
+        self.shadows.remove(&store);
+    }
+
+    /// The host has seen the end of everything: the checker need remember nothing of it.
+    pub(crate) fn forget_past(&mut self) {
+        let host = &self.host;
+        self.shadows.retain(|_, shadow| {
+            shadow.forget(host);
+            shadow.len() > 0
+        });
+    }
+}
+
+/// The error of every call on a lost device.
+pub(crate) fn lost(call: Call) -> Error {
+    Error::Lost { call, reason: "the simulated device was lost by a planned fault".into() }
+}
+
+/// The error for an ordinal that names no device of the machine.
+pub(crate) fn unknown_device(call: Call, device: DeviceOrdinal, count: usize) -> Error {
+    invalid(call, "device", device, format!("0 to {}", count.saturating_sub(1)))
+}
+
+/// The error for an address an operation cannot use.
+pub(crate) fn refused(call: Call, argument: &'static str, refusal: &Refusal) -> Error {
+    let given = format!("{}: {}", refusal.at, refusal.because);
+    invalid(call, argument, given, "memory of this device that it has access to")
+}

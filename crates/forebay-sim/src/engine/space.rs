@@ -1,0 +1,246 @@
+//! The addresses of one simulated device: what lies where.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::{Access, PointerClass, PointerKind};
+use forebay_host::mapping::AddressRange;
+
+use super::store::Store;
+use crate::checker::Uses;
+
+/// Memory whose address and substance come together.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) kind: PointerKind,
+    pub(crate) span: Span,
+    pub(crate) store: Arc<Store>,
+    pub(crate) uses: Uses,
+    /// Whether the device may use it: pinned memory that is not mapped it may not.
+    pub(crate) on_device: bool,
+}
+
+/// One page at one place.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) span: Span,
+    pub(crate) page: u64,
+    pub(crate) store: Arc<Store>,
+    pub(crate) uses: Uses,
+    /// Who may do what; a device not named may do nothing.
+    pub(crate) access: BTreeMap<DeviceOrdinal, Access>,
+}
+
+/// A reserved range.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) span: Span,
+    /// The addresses on the host; `None` on a phantom device.
+    pub(crate) range: Option<AddressRange>,
+    pub(crate) mappings: BTreeMap<Address, Mapping>,
+}
+
+/// Physical memory that can be mapped.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) size: Bytes,
+    pub(crate) store: Arc<Store>,
+    pub(crate) mapped: usize,
+    pub(crate) state: PageState,
+    pub(crate) shareable: bool,
+    /// What it counts for in the device's memory: nothing for a page from elsewhere.
+    pub(crate) charged: Bytes,
+}
+
+/// Whether a page can still be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageState {
+    /// It can.
+    Live,
+    /// It was released and lives on only where it is mapped.
+    Released,
+}
+
+/// A part of an operation's span that lies in one memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) store: Arc<Store>,
+    pub(crate) offset: Bytes,
+    pub(crate) size: Bytes,
+    /// The first address, by which its uses are noted.
+    pub(crate) at: Address,
+}
+
+/// Why an address cannot be used, for the error.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) at: Address,
+    pub(crate) because: &'static str,
+}
+
+/// Each device has 64 PiB of phantom addresses.
+const PHANTOM_LOG2: u32 = 56;
+
+/// Everything one device knows about its addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    pub(crate) blocks: BTreeMap<Address, Block>,
+    pub(crate) regions: BTreeMap<Address, Region>,
+    pub(crate) pages: BTreeMap<u64, Page>,
+    /// Bytes given out: plain, managed and pages.
+    pub(crate) held: Bytes,
+    /// Where the next phantom address may lie: a counter that only rises.
+    phantom: u64,
+}
+
+/// The entry of `map` with the greatest key not above `at`.
+fn floor<V>(map: &BTreeMap<Address, V>, at: Address) -> Option<&V> {
+    map.range(..=at).next_back().map(|(_, value)| value)
+}
+
+impl Space {
+    /// The addresses of device `ordinal`. Phantom ones begin far above what the system gives out,
+    /// so that one dereferenced by mistake faults and is recognised, and each device has its own.
+    pub(crate) fn new(ordinal: DeviceOrdinal) -> Self {
+        Self { phantom: (u64::from(ordinal.0) + 1) << PHANTOM_LOG2, ..Self::default() }
+    }
+
+    /// Phantom addresses nobody has had; `None` where the device's own have run out.
+    pub(crate) fn phantom(&mut self, size: Bytes, alignment: Alignment) -> Option<Address> {
+        let start = Address::new(self.phantom).checked_align_up(alignment)?;
+        let end = start.checked_add(size)?;
+        if end.get() >> PHANTOM_LOG2 != self.phantom >> PHANTOM_LOG2 {
+            return None;
+        }
+        self.phantom = end.get();
+        Some(start)
+    }
+
+    /// The block that `at` lies in.
+    pub(crate) fn block_at(&self, at: Address) -> Option<&Block> {
+        floor(&self.blocks, at).filter(|block| block.span.contains(at))
+    }
+
+    /// The region that `at` lies in.
+    pub(crate) fn region_at(&self, at: Address) -> Option<&Region> {
+        floor(&self.regions, at).filter(|region| region.span.contains(at))
+    }
+
+    /// The region that `at` lies in, to be changed.
+    pub(crate) fn region_at_mut(&mut self, at: Address) -> Option<&mut Region> {
+        let region = self.regions.range_mut(..=at).next_back().map(|(_, region)| region)?;
+        region.span.contains(at).then_some(region)
+    }
+
+    /// What lies at `at`.
+    pub(crate) fn classify(&self, at: Address) -> Option<PointerClass> {
+        if let Some(block) = self.block_at(at) {
+            return Some(PointerClass { kind: block.kind, span: block.span });
+        }
+        let region = self.region_at(at)?;
+        Some(match region.mapping_at(at) {
+            Some(mapping) => PointerClass { kind: PointerKind::Mapped, span: mapping.span },
+            None => PointerClass { kind: PointerKind::Reserved, span: region.span },
+        })
+    }
+
+    /// The memories behind `span`, for `device` to use with `need`.
+    pub(crate) fn resolve(
+        &self,
+        span: Span,
+        need: Access,
+        device: DeviceOrdinal,
+    ) -> Result<Vec<Piece>, Refusal> {
+        let mut pieces = Vec::new();
+        let mut at = span.start();
+        while at < span.end() {
+            let piece = self.piece_at(at, span.end(), need, device)?;
+            at = at
+                .checked_add(piece.size)
+                .ok_or(Refusal { at, because: "the end of all addresses" })?;
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    fn piece_at(
+        &self,
+        at: Address,
+        end: Address,
+        need: Access,
+        device: DeviceOrdinal,
+    ) -> Result<Piece, Refusal> {
+        let refuse = |because| Refusal { at, because };
+        let (span, store) = if let Some(block) = self.block_at(at) {
+            if !block.on_device {
+                return Err(refuse("pinned host memory that is not mapped for the device"));
+            }
+            (block.span, &block.store)
+        } else {
+            let region = self.region_at(at).ok_or_else(|| {
+                refuse("no memory of this device: never given out, or given back")
+            })?;
+            let mapping = region
+                .mapping_at(at)
+                .ok_or_else(|| refuse("a reserved address with no page behind it"))?;
+            match (mapping.access.get(&device).copied().unwrap_or(Access::None), need) {
+                (Access::ReadWrite, _) | (Access::Read, Access::Read) => {}
+                (Access::Read, _) => return Err(refuse("mapped for reading alone")),
+                _ => return Err(refuse("mapped, but this device was granted no access")),
+            }
+            (mapping.span, &mapping.store)
+        };
+        let offset = at.offset_from(span.start()).unwrap_or_default();
+        let size = end.min(span.end()).offset_from(at).unwrap_or_default();
+        Ok(Piece { store: Arc::clone(store), offset, size, at })
+    }
+
+    /// The record of uses of the block or mapping at `at`.
+    pub(crate) fn uses_at(&mut self, at: Address) -> Option<&mut Uses> {
+        if self.block_at(at).is_some() {
+            let block = self.blocks.range_mut(..=at).next_back().map(|(_, block)| block);
+            return block.map(|block| &mut block.uses);
+        }
+        let region = self.region_at_mut(at)?;
+        let mapping = region.mappings.range_mut(..=at).next_back().map(|(_, mapping)| mapping)?;
+        mapping.span.contains(at).then_some(&mut mapping.uses)
+    }
+
+    /// How many mappings there are.
+    pub(crate) fn mapping_count(&self) -> usize {
+        self.regions.values().map(|region| region.mappings.len()).sum()
+    }
+}
+
+impl Region {
+    /// The mapping that `at` lies in.
+    pub(crate) fn mapping_at(&self, at: Address) -> Option<&Mapping> {
+        floor(&self.mappings, at).filter(|mapping| mapping.span.contains(at))
+    }
+
+    /// Whether a mapping shares a byte with `span`.
+    pub(crate) fn overlaps(&self, span: Span) -> bool {
+        self.mappings
+            .range(..span.end())
+            .next_back()
+            .is_some_and(|(_, last)| last.span.overlaps(span))
+    }
+
+    /// The first addresses of the mappings that make up `span` exactly; `None` where none do.
+    pub(crate) fn exactly(&self, span: Span) -> Option<Vec<Address>> {
+        let mut at = span.start();
+        let mut starts = Vec::new();
+        while at < span.end() {
+            let mapping = self.mappings.get(&at)?;
+            starts.push(at);
+            at = mapping.span.end();
+        }
+        (at == span.end() && !starts.is_empty()).then_some(starts)
+    }
+
+    /// How far `at` lies into the region.
+    pub(crate) fn offset(&self, at: Address) -> Bytes {
+        at.offset_from(self.span.start()).unwrap_or_default()
+    }
+}

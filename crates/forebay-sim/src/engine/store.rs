@@ -1,0 +1,141 @@
+//! Where the simulated device's bytes are.
+
+use core::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::{Access, Call, Error, Result};
+use forebay_host::mapping::{AddressRange, Grain, MemoryFile};
+
+/// Names one memory for the checker: two mappings of one page are one memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StoreId(pub(crate) u64);
+
+impl StoreId {
+    /// All of the host's own memory, by address.
+    pub(crate) const HOST: Self = Self(0);
+}
+
+/// Where a store's bytes are.
+#[derive(Debug)]
+enum Home {
+    /// Nowhere: phantom memory.
+    Nowhere,
+    /// In addresses of the store's own.
+    Own(AddressRange),
+    /// In memory that its owner registered, and promised to keep until it is unregistered.
+    Registered(Span),
+}
+
+/// The bytes of an allocation or page.
+///
+/// Operations under way hold their stores, so a program that frees memory too early gets a finding
+/// and not a crash.
+#[derive(Debug)]
+pub(crate) struct Store {
+    id: StoreId,
+    /// Where the simulation itself reads and writes.
+    home: Home,
+    /// What can be mapped elsewhere or leave the process; only pages have it.
+    file: Option<MemoryFile>,
+}
+
+impl Store {
+    /// Memory that keeps nothing.
+    pub(crate) fn phantom(id: StoreId) -> Arc<Self> {
+        Arc::new(Self { id, home: Home::Nowhere, file: None })
+    }
+
+    /// Memory that its owner keeps.
+    ///
+    /// # Safety
+    ///
+    /// * The span is mapped until the store is gone: operations may hold it a while longer than
+    ///   the device does, and then do not use it.
+    pub(crate) unsafe fn registered(id: StoreId, span: Span) -> Arc<Self> {
+        Arc::new(Self { id, home: Home::Registered(span), file: None })
+    }
+
+    /// Memory that the host can read and write at its own address too.
+    pub(crate) fn plain(
+        id: StoreId,
+        call: Call,
+        size: Bytes,
+        alignment: Alignment,
+    ) -> Result<Arc<Self>> {
+        let refused = |errno| system_refused(call, size, errno);
+        let home = AddressRange::reserve(size, alignment).map_err(refused)?;
+        // SAFETY: the range was reserved a line above and is known to nobody.
+        unsafe { home.commit(Bytes::ZERO, home.span().size(), Access::ReadWrite) }
+            .map_err(refused)?;
+        Ok(Arc::new(Self { id, home: Home::Own(home), file: None }))
+    }
+
+    /// A page of `size` fresh bytes.
+    pub(crate) fn page(id: StoreId, call: Call, size: Bytes) -> Result<Arc<Self>> {
+        let file = MemoryFile::create(size, Grain::System)
+            .map_err(|errno| system_refused(call, size, errno))?;
+        Self::of_file(id, call, file)
+    }
+
+    /// A page whose bytes are those of `file`.
+    pub(crate) fn of_file(id: StoreId, call: Call, file: MemoryFile) -> Result<Arc<Self>> {
+        let size = file.size();
+        let refused = |errno| system_refused(call, size, errno);
+        let home = AddressRange::reserve(size, Alignment::HOST_PAGE).map_err(refused)?;
+        // SAFETY: the range was reserved a line above and is known to nobody.
+        unsafe { home.place(Bytes::ZERO, &file, Access::ReadWrite) }.map_err(refused)?;
+        Ok(Arc::new(Self { id, home: Home::Own(home), file: Some(file) }))
+    }
+
+    pub(crate) fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// Whether the bytes are in memory that its owner registered.
+    pub(crate) fn is_registered(&self) -> bool {
+        matches!(self.home, Home::Registered(_))
+    }
+
+    pub(crate) fn file(&self) -> Option<&MemoryFile> {
+        self.file.as_ref()
+    }
+
+    /// The address of the first byte where the host sees it; null for phantom memory.
+    pub(crate) fn address(&self) -> Address {
+        match &self.home {
+            Home::Nowhere => Address::NULL,
+            Home::Own(range) => range.span().start(),
+            Home::Registered(span) => span.start(),
+        }
+    }
+
+    /// The pointer to `offset`; `None` for phantom memory and past the end.
+    pub(crate) fn pointer(&self, offset: Bytes) -> Option<NonNull<u8>> {
+        match &self.home {
+            Home::Nowhere => None,
+            Home::Own(range) => range.pointer(offset),
+            Home::Registered(span) => {
+                let address = span.start().checked_add(offset)?;
+                let pointer =
+                    ptr::with_exposed_provenance_mut(usize::try_from(address.get()).ok()?);
+                NonNull::new(pointer).filter(|_| offset <= span.size())
+            }
+        }
+    }
+}
+
+/// The error for a call that the system under the simulation refused.
+pub(crate) fn system_refused(call: Call, size: Bytes, errno: rustix::io::Errno) -> Error {
+    let cure = match errno {
+        rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
+            "every page is an open file: raise the limit on open files (ulimit -n)"
+        }
+        rustix::io::Errno::NOMEM => {
+            "the system has no memory or no maps left: ask for less, use phantom memory, or raise \
+             vm.max_map_count"
+        }
+        _ => "the system under the simulation refused",
+    };
+    Error::Transient { call, reason: format!("{size} of memory: {errno}: {cure}").into() }
+}

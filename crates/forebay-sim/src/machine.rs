@@ -1,0 +1,324 @@
+//! A simulated machine: its devices, its seed, its faults, and what it saw.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_core::{Bytes, DeviceOrdinal, PageSize, QuantityError};
+use forebay_hal::{Call, Capabilities};
+
+use crate::cost::CostModel;
+use crate::device::SimDevice;
+use crate::engine::Engine;
+use crate::fault::Fault;
+use crate::finding::Finding;
+
+/// The most devices of one machine. More than any real one has, so that a mistyped count is told.
+const MOST_DEVICES: u32 = 64;
+
+/// What the memory of a simulated device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryModel {
+    /// Real bytes: what is written is read again, and the host can look.
+    #[default]
+    Backed,
+    /// Addresses alone: a replay of hundreds of gigabytes takes no memory.
+    Phantom,
+}
+
+/// What becomes of the handle of a destroyed stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandleReuse {
+    /// It never comes back.
+    #[default]
+    Never,
+    /// The next stream gets it, as drivers do: a trap for caches keyed by handle.
+    AtOnce,
+}
+
+/// How a machine is to be. Made by [`SimMachine::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct SimOptions {
+    pub(crate) seed: u64,
+    pub(crate) devices: u32,
+    pub(crate) capacity: Bytes,
+    pub(crate) memory: MemoryModel,
+    pub(crate) costs: CostModel,
+    pub(crate) checked: bool,
+    pub(crate) granularity: PageSize,
+    pub(crate) handles: HandleReuse,
+    pub(crate) without: Capabilities,
+}
+
+impl Default for SimOptions {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            devices: 1,
+            capacity: Bytes::gib(8),
+            memory: MemoryModel::Backed,
+            costs: CostModel::H200,
+            checked: true,
+            granularity: PageSize::DEVICE,
+            handles: HandleReuse::Never,
+            without: Capabilities::empty(),
+        }
+    }
+}
+
+impl SimOptions {
+    /// What decides the order of work where events leave a choice. The same calls with the same
+    /// seed give the same order.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How many devices; 1 unless said, 64 at most.
+    pub fn devices(mut self, devices: u32) -> Self {
+        self.devices = devices;
+        self
+    }
+
+    /// How much memory each device has; 8 GiB unless said. Backed memory is taken from the system
+    /// only as it is touched.
+    pub fn capacity(mut self, capacity: Bytes) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// What the memory is.
+    pub fn memory(mut self, memory: MemoryModel) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// What calls and copies cost.
+    pub fn costs(mut self, costs: CostModel) -> Self {
+        self.costs = costs;
+        self
+    }
+
+    /// Whether the ordering checker looks on; it does unless told not to.
+    pub fn checked(mut self, checked: bool) -> Self {
+        self.checked = checked;
+        self
+    }
+
+    /// The smallest page; 2 MiB unless said, 4 KiB at least.
+    pub fn granularity(mut self, granularity: PageSize) -> Self {
+        self.granularity = granularity;
+        self
+    }
+
+    /// What becomes of destroyed streams' handles.
+    pub fn handles(mut self, handles: HandleReuse) -> Self {
+        self.handles = handles;
+        self
+    }
+
+    /// Leaves capabilities out, as older hardware does.
+    pub fn without(mut self, capabilities: Capabilities) -> Self {
+        self.without |= capabilities;
+        self
+    }
+
+    /// The machine; refused where a figure is out of its range.
+    pub fn build(self) -> Result<SimMachine, QuantityError> {
+        if self.devices == 0 || self.devices > MOST_DEVICES {
+            return Err(QuantityError::OutOfRange {
+                what: "number of devices",
+                given: u64::from(self.devices),
+                least: 1,
+                most: u64::from(MOST_DEVICES),
+            });
+        }
+        if self.granularity < PageSize::HOST || self.granularity.bytes() > Bytes::gib(1) {
+            return Err(QuantityError::OutOfRange {
+                what: "granularity",
+                given: self.granularity.bytes().get(),
+                least: PageSize::HOST.bytes().get(),
+                most: Bytes::gib(1).get(),
+            });
+        }
+        let devices = self.devices;
+        let options = self.clone();
+        let engine = Arc::new(Engine::new(self));
+        let device = |ordinal| {
+            Arc::new(SimDevice::new(Arc::clone(&engine), DeviceOrdinal(ordinal), &options))
+        };
+        Ok(SimMachine { devices: (0..devices).map(device).collect(), engine })
+    }
+}
+
+/// How often each call was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts {
+    total: u64,
+    by_kind: BTreeMap<Call, u64>,
+}
+
+impl CallCounts {
+    /// All calls.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The calls of one kind.
+    pub fn of(&self, call: Call) -> u64 {
+        self.by_kind.get(&call).copied().unwrap_or(0)
+    }
+
+    /// Counts one more; gives its number among all and among its kind.
+    pub(crate) fn count(&mut self, call: Call) -> (u64, u64) {
+        self.total += 1;
+        let of_kind = self.by_kind.entry(call).or_default();
+        *of_kind += 1;
+        (self.total, *of_kind)
+    }
+}
+
+/// What is alive on a machine. All zero but the default streams where nothing leaked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Census {
+    /// Plain, pinned, managed and registered memory.
+    pub blocks: usize,
+    /// Reserved ranges.
+    pub regions: usize,
+    /// Physical pages, released ones that are still mapped counted.
+    pub pages: usize,
+    /// Pages at places.
+    pub mappings: usize,
+    /// Streams that can be given work, one default stream a device counted.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Pieces of work that have not run.
+    pub queued: usize,
+    /// Bytes of device memory given out.
+    pub held: Bytes,
+}
+
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} blocks, {} regions, {} pages, {} mappings, {} streams, {} events, {} pieces of \
+             work, {} held",
+            self.blocks,
+            self.regions,
+            self.pages,
+            self.mappings,
+            self.streams,
+            self.events,
+            self.queued,
+            self.held
+        )
+    }
+}
+
+/// A machine with simulated devices.
+///
+/// ```
+/// use forebay_core::Bytes;
+/// use forebay_hal::Device;
+/// use forebay_sim::SimMachine;
+///
+/// let machine = SimMachine::builder().seed(7).devices(2).capacity(Bytes::gib(24)).build()?;
+/// let device = machine.device(1).ok_or("no such device")?;
+/// assert_eq!(device.memory_info()?.free, Bytes::gib(24));
+/// assert!(machine.findings().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SimMachine {
+    engine: Arc<Engine>,
+    devices: Vec<Arc<SimDevice>>,
+}
+
+impl SimMachine {
+    /// A machine to be described.
+    pub fn builder() -> SimOptions {
+        SimOptions::default()
+    }
+
+    /// A device, counted from 0; `None` where there are not so many.
+    pub fn device(&self, ordinal: u32) -> Option<Arc<SimDevice>> {
+        self.devices.get(ordinal as usize).cloned()
+    }
+
+    /// Plans a fault.
+    pub fn plan(&self, fault: Fault) {
+        self.engine.lock().faults().plan(fault);
+    }
+
+    /// Forgets the faults planned; a lost device stays lost.
+    pub fn clear_faults(&self) {
+        self.engine.lock().faults().clear();
+    }
+
+    /// Loses a device now. An ordinal that names none does nothing.
+    pub fn lose(&self, ordinal: u32) {
+        self.engine.lock().lose(DeviceOrdinal(ordinal));
+    }
+
+    /// How often each call was made, failed ones counted.
+    pub fn calls(&self) -> CallCounts {
+        self.engine.lock().counts.clone()
+    }
+
+    /// What calls have cost the host so far, by the cost model.
+    pub fn driver_time(&self) -> Duration {
+        self.engine.lock().driver_time
+    }
+
+    /// The host's clock by the cost model: what calls cost, and what it waited.
+    pub fn host_time(&self) -> Duration {
+        self.engine.lock().host_time
+    }
+
+    /// The mistakes in ordering found so far; the first thousand in full.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.engine.lock().checker.findings().0.to_vec()
+    }
+
+    /// How many mistakes in ordering were found so far.
+    pub fn finding_count(&self) -> u64 {
+        self.engine.lock().checker.findings().1
+    }
+
+    /// Forgets the findings.
+    pub fn clear_findings(&self) {
+        self.engine.lock().checker.clear();
+    }
+
+    /// What is alive.
+    pub fn census(&self) -> Census {
+        let state = self.engine.lock();
+        let sum = |count: fn(&crate::engine::Space) -> usize| state.spaces.iter().map(count).sum();
+        Census {
+            blocks: sum(|space| space.blocks.len()),
+            regions: sum(|space| space.regions.len()),
+            pages: sum(|space| space.pages.len()),
+            mappings: sum(|space| space.mapping_count()),
+            streams: state.handles.len(),
+            events: state.events.len(),
+            queued: state.lanes.values().map(|lane| lane.queue.len()).sum(),
+            held: state
+                .spaces
+                .iter()
+                .fold(Bytes::ZERO, |sum, space| sum.saturating_add(space.held)),
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}

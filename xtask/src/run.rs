@@ -1,0 +1,304 @@
+//! One command with a deadline: no input, its output kept, nothing of it left running.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::kill::kill_with_descendants;
+
+/// How often the command and the clock are looked at. Short to a person, long to a processor.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long output is read on after the command ended: something it left behind may hold the pipe.
+const AFTERMATH: Duration = Duration::from_secs(2);
+
+/// A command to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    program: OsString,
+    arguments: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+    directory: PathBuf,
+    deadline: Duration,
+}
+
+impl Task {
+    /// `program` with `arguments` in `directory`, ended by force after `deadline`.
+    pub(crate) fn new<A: AsRef<OsStr>>(
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = A>,
+        directory: &Path,
+        deadline: Duration,
+    ) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: arguments.into_iter().map(|one| one.as_ref().to_owned()).collect(),
+            variables: Vec::new(),
+            directory: directory.to_owned(),
+            deadline,
+        }
+    }
+
+    /// The same with an environment variable set.
+    #[must_use]
+    pub(crate) fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.variables.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Runs it. `watch` is told every few hundredths of a second how long it has run and which
+    /// line it printed last.
+    pub(crate) fn run(&self, watch: &mut dyn FnMut(Duration, &str)) -> Ran {
+        let mut output = Vec::new();
+        let ending = match self.start() {
+            Ok((child, pipe)) => self.follow(child, &pipe, &mut output, watch),
+            Err(error) => Ending::NotStarted(error),
+        };
+        let output = String::from_utf8_lossy(&output).into_owned();
+        Ran { ending, output }
+    }
+
+    fn start(&self) -> io::Result<(Child, Receiver<Vec<u8>>)> {
+        // One pipe for both streams: errors stay beside what they are about.
+        let (mut reader, writer) = io::pipe()?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer)
+            // The output is read by this program before any person.
+            .env("CARGO_TERM_COLOR", "never")
+            .env("CARGO_TERM_PROGRESS_WHEN", "never");
+        for (name, _) in std::env::vars_os() {
+            // What cargo told us about this package is not true of what we start.
+            if is_of_this_package(&name) {
+                command.env_remove(name);
+            }
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let child = command.spawn()?;
+        // The command holds our ends of the pipe; with them open the reader would never end.
+        drop(command);
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut chunk = vec![0; 16 * 1024];
+            while let Ok(count @ 1..) = reader.read(&mut chunk) {
+                let Some(read) = chunk.get(..count) else { break };
+                if sender.send(read.to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok((child, receiver))
+    }
+
+    fn follow(
+        &self,
+        mut child: Child,
+        pipe: &Receiver<Vec<u8>>,
+        output: &mut Vec<u8>,
+        watch: &mut dyn FnMut(Duration, &str),
+    ) -> Ending {
+        let started = Instant::now();
+        let mut ended: Option<(Ending, Instant)> = None;
+        loop {
+            let drained = match pipe.recv_timeout(TICK) {
+                Ok(bytes) => {
+                    output.extend_from_slice(&bytes);
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => {
+                    thread::sleep(TICK);
+                    true
+                }
+            };
+            match ended.take() {
+                Some((ending, at)) if drained || at.elapsed() > AFTERMATH => return ending,
+                Some(still) => ended = Some(still),
+                None => {
+                    let ending = match child.try_wait() {
+                        Ok(Some(status)) if status.success() => Some(Ending::Success),
+                        Ok(Some(status)) => Some(Ending::Failure(status)),
+                        Ok(None) if started.elapsed() > self.deadline => {
+                            kill_with_descendants(&mut child);
+                            Some(Ending::Overrun(self.deadline))
+                        }
+                        Ok(None) => None,
+                        Err(error) => Some(Ending::NotStarted(error)),
+                    };
+                    ended = ending.map(|ending| (ending, Instant::now()));
+                }
+            }
+            watch(started.elapsed(), last_line(output));
+        }
+    }
+}
+
+impl fmt::Display for Task {
+    /// As a person would type it, the program without its folder.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let program = Path::new(&self.program).file_name().unwrap_or(&self.program);
+        for (name, value) in &self.variables {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+            let quote = if value.contains(' ') { "'" } else { "" };
+            write!(f, "{name}={quote}{value}{quote} ")?;
+        }
+        write!(f, "{}", program.to_string_lossy())?;
+        for argument in &self.arguments {
+            write!(f, " {}", argument.to_string_lossy())?;
+        }
+        Ok(())
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// It exited with 0.
+    Success,
+    /// It exited with another code, or by a signal.
+    Failure(ExitStatus),
+    /// It ran past its deadline and was ended.
+    Overrun(Duration),
+    /// It could not be started: most often, it is not installed.
+    NotStarted(io::Error),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Success => f.write_str("succeeded"),
+            Self::Failure(status) => write!(f, "ended with {status}"),
+            Self::Overrun(limit) => {
+                write!(f, "was ended: it ran longer than the {} s it is given", limit.as_secs())
+            }
+            Self::NotStarted(error) => write!(f, "could not be started: {error}"),
+        }
+    }
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// How it ended.
+    pub(crate) ending: Ending,
+    /// What it wrote to both streams, in that order.
+    pub(crate) output: String,
+}
+
+impl Ran {
+    /// Whether it exited with 0.
+    pub(crate) fn succeeded(&self) -> bool {
+        matches!(self.ending, Ending::Success)
+    }
+
+    /// Why it failed in one line: its first line with "error" in it, else its last.
+    pub(crate) fn reason(&self) -> String {
+        let lines = || self.output.lines().map(str::trim).filter(|line| !line.is_empty());
+        let said = lines().find(|line| line.to_ascii_lowercase().starts_with("error"));
+        match said.or_else(|| lines().next_back()) {
+            Some(line) => format!("{} (\"{line}\")", self.ending),
+            None => self.ending.to_string(),
+        }
+    }
+}
+
+fn last_line(output: &[u8]) -> &str {
+    // The last few hundred bytes hold the last line; a cut character at the start costs one try.
+    let tail = output.get(output.len().saturating_sub(400)..).unwrap_or_default();
+    let text = tail.utf8_chunks().last().map_or("", |chunk| chunk.valid());
+    text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
+}
+
+fn is_of_this_package(variable: &OsStr) -> bool {
+    let name = variable.to_string_lossy();
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, deadline: Duration) -> Ran {
+        Task::new("sh", ["-c", script], Path::new("/"), deadline).run(&mut |_, _| {})
+    }
+
+    const AMPLE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn both_streams_are_kept_in_order() {
+        let ran = shell("echo one; echo two >&2; echo three", AMPLE);
+        assert!(ran.succeeded());
+        assert_eq!(ran.output, "one\ntwo\nthree\n");
+    }
+
+    #[test]
+    fn a_failure_says_its_code_and_its_error_line() {
+        let ran = shell("echo begin; echo 'error: no such thing'; echo end; exit 3", AMPLE);
+        assert!(matches!(&ran.ending, Ending::Failure(status) if status.code() == Some(3)));
+        assert!(ran.reason().contains("error: no such thing"), "{}", ran.reason());
+    }
+
+    #[test]
+    fn there_is_no_input_to_wait_for() {
+        let ran = shell("cat; echo done", AMPLE);
+        assert_eq!(ran.output, "done\n");
+    }
+
+    #[test]
+    fn a_missing_program_is_a_value() {
+        let task = Task::new("no-such-program-anywhere", [""; 0], Path::new("/"), AMPLE);
+        let ran = task.run(&mut |_, _| {});
+        assert!(matches!(ran.ending, Ending::NotStarted(_)));
+        assert!(ran.reason().starts_with("could not be started"), "{}", ran.reason());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_deadline_ends_the_command_and_what_it_started() {
+        // The grandchild is its own session, as the tests of some runners are.
+        let script = "setsid sleep 600 & echo $!; wait";
+        let started = Instant::now();
+        let ran = shell(script, Duration::from_millis(500));
+        assert!(matches!(ran.ending, Ending::Overrun(_)), "{:?}", ran.ending);
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", ran.output.trim()));
+        // Gone, or dead and not yet collected by the process that inherited it.
+        assert!(stat.as_ref().map_or(true, |stat| stat.contains(") Z ")), "{stat:?}");
+    }
+
+    #[test]
+    fn a_command_that_leaves_something_behind_is_not_waited_for() {
+        let started = Instant::now();
+        let ran = shell("sleep 8 & echo started", Duration::from_secs(60));
+        assert!(ran.succeeded());
+        assert_eq!(ran.output, "started\n");
+        assert!(started.elapsed() < Duration::from_secs(7), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn the_watcher_sees_time_and_the_last_line() {
+        let mut seen = Vec::new();
+        let task = Task::new("sh", ["-c", "echo working; sleep 0.3"], Path::new("/"), AMPLE);
+        task.run(&mut |elapsed, line| seen.push((elapsed, line.to_owned())));
+        assert!(seen.is_sorted_by_key(|(elapsed, _)| *elapsed));
+        assert!(seen.iter().any(|(_, line)| line == "working"));
+    }
+
+    #[test]
+    fn a_task_reads_as_it_would_be_typed() {
+        let task = Task::new("/usr/bin/cargo", ["doc", "--no-deps"], Path::new("/"), AMPLE)
+            .variable("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(task.to_string(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+}

@@ -1,0 +1,167 @@
+//! Everything a person sees goes through here.
+//!
+//! On a terminal, one line at the bottom says what runs and for how long, and is replaced by what
+//! came of it. Elsewhere there are only whole lines. Colours appear on a terminal alone, and not
+//! where `NO_COLOR` is set.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+
+/// What went well.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// What went wrong.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// What was left out.
+pub(crate) const LEFT_OUT: Style = AnsiColor::Yellow.on_default();
+/// What matters less.
+pub(crate) const QUIET: Style = Style::new().dimmed();
+
+/// The longest live line: on a narrower terminal it would wrap, and could not be replaced.
+const LIVE_WIDTH: usize = 78;
+
+/// Where the words go.
+pub(crate) struct Screen {
+    out: Out,
+    kind: Kind,
+    /// How many characters of a live line stand there, to be wiped.
+    standing: usize,
+}
+
+/// What takes the words.
+enum Out {
+    /// The program's output, which takes styles out where they would not be shown.
+    Stdout(anstream::AutoStream<io::Stdout>),
+    /// Nothing a person sees: a test reads it.
+    #[cfg(test)]
+    Paper(Vec<u8>),
+}
+
+impl Out {
+    fn write(&mut self, text: fmt::Arguments<'_>) {
+        // Whoever closed the pipe does not want to know.
+        let _ = match self {
+            Self::Stdout(out) => out.write_fmt(text).and_then(|()| out.flush()),
+            #[cfg(test)]
+            Self::Paper(paper) => paper.write_fmt(text),
+        };
+    }
+}
+
+/// What shows the words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A terminal: the line at the bottom can be replaced.
+    Terminal,
+    /// A file or a pipe: lines stay.
+    Lines,
+}
+
+impl Screen {
+    /// The program's standard output.
+    pub(crate) fn stdout() -> Self {
+        let kind = if io::stdout().is_terminal() { Kind::Terminal } else { Kind::Lines };
+        Self { out: Out::Stdout(anstream::stdout()), kind, standing: 0 }
+    }
+
+    /// No screen at all; what was written can be [read](Self::written).
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        Self { out: Out::Paper(Vec::new()), kind: Kind::Lines, standing: 0 }
+    }
+
+    /// What was written [nowhere](Self::nowhere), without styles.
+    #[cfg(test)]
+    pub(crate) fn written(&self) -> String {
+        match &self.out {
+            Out::Paper(paper) => {
+                anstream::adapter::strip_str(&String::from_utf8_lossy(paper)).to_string()
+            }
+            Out::Stdout(_) => String::new(),
+        }
+    }
+
+    /// Writes a line. It may hold styles; they are taken out where they would not be shown.
+    pub(crate) fn line(&mut self, text: impl fmt::Display) {
+        self.wipe();
+        self.out.write(format_args!("{text}\n"));
+    }
+
+    /// Says that a step begins: as a line of its own where lines stay.
+    pub(crate) fn begin(&mut self, name: &str, what: impl fmt::Display) {
+        if self.kind == Kind::Lines {
+            self.line(format_args!("{name}: {what}"));
+        }
+    }
+
+    /// Replaces the line at the bottom, on a terminal.
+    pub(crate) fn live(&mut self, name: &str, elapsed: Duration, detail: &str) {
+        if self.kind == Kind::Lines {
+            return;
+        }
+        let whole = format!("{name} {} s  {detail}", elapsed.as_secs());
+        let text: String =
+            whole.chars().filter(|letter| !letter.is_control()).take(LIVE_WIDTH).collect();
+        let length = text.chars().count();
+        let rest = self.standing.saturating_sub(length);
+        self.out.write(format_args!("\r{text}{:rest$}", ""));
+        self.standing = length;
+    }
+
+    fn wipe(&mut self) {
+        if self.standing > 0 {
+            self.out.write(format_args!("\r{:1$}\r", "", self.standing));
+            self.standing = 0;
+        }
+    }
+}
+
+/// `text` in `style`.
+pub(crate) fn styled(style: Style, text: impl fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(kind: Kind, act: impl FnOnce(&mut Screen)) -> String {
+        let mut screen = Screen { out: Out::Paper(Vec::new()), kind, standing: 0 };
+        act(&mut screen);
+        screen.written()
+    }
+
+    #[test]
+    fn a_file_gets_whole_lines_only() {
+        let text = shown(Kind::Lines, |screen| {
+            screen.begin("clippy", "cargo clippy");
+            screen.live("clippy", Duration::from_secs(3), "Compiling");
+            screen.line("clippy passed");
+        });
+        assert_eq!(text, "clippy: cargo clippy\nclippy passed\n");
+    }
+
+    #[test]
+    fn a_terminal_keeps_nothing_of_a_live_line() {
+        let text = shown(Kind::Terminal, |screen| {
+            screen.begin("clippy", "cargo clippy");
+            screen.live("clippy", Duration::from_secs(3), "Compiling a\tb");
+            screen.live("clippy", Duration::from_secs(4), "b");
+            screen.line("done");
+        });
+        assert_eq!(
+            text,
+            "\rclippy 3 s  Compiling ab\rclippy 4 s  b           \r             \rdone\n"
+        );
+    }
+
+    #[test]
+    fn a_live_line_never_wraps() {
+        let text = shown(Kind::Terminal, |screen| {
+            screen.live("tests", Duration::ZERO, &"é".repeat(500));
+        });
+        assert_eq!(text.chars().count(), 1 + LIVE_WIDTH);
+    }
+}

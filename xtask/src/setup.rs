@@ -1,0 +1,166 @@
+//! What a step needs that a fresh machine may lack.
+//!
+//! Each tool is looked for; where it is missing and can be had in bounded time, it is fetched;
+//! where it cannot, the reason comes back in words, and the step is left out with it.
+
+use std::time::Duration;
+
+use crate::run::{Ran, Task};
+use crate::workplace::Workplace;
+
+/// How long looking for a tool may take. rustup's stand-ins answer in a few milliseconds.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// How long fetching a component may take: a few MiB.
+const FETCH_COMPONENT: Duration = Duration::from_secs(60);
+
+/// How long fetching a whole toolchain may take: about 100 MiB.
+const FETCH_TOOLCHAIN: Duration = Duration::from_secs(180);
+
+/// How commands are run: on the screen, or by a test that makes up what they say.
+pub(crate) type Runner<'a> = dyn FnMut(&Task) -> Ran + 'a;
+
+/// A component of the toolchain this workspace is built with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Component {
+    /// `cargo fmt`.
+    Rustfmt,
+    /// `cargo clippy`.
+    Clippy,
+}
+
+impl Component {
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Rustfmt => ("rustfmt", "fmt"),
+            Self::Clippy => ("clippy", "clippy"),
+        }
+    }
+
+    /// Sees that the component is there, fetching it if need be; else the reason.
+    pub(crate) fn ensure(self, place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
+        let (component, subcommand) = self.names();
+        let look = place.cargo([subcommand, "--version"], LOOK);
+        if run(&look).succeeded() {
+            return Ok(());
+        }
+        let added = run(&place.rustup(["component", "add", component], FETCH_COMPONENT));
+        if added.succeeded() && run(&look).succeeded() {
+            return Ok(());
+        }
+        Err(format!(
+            "{component} is not installed, and \"rustup component add {component}\" {}",
+            added.reason()
+        ))
+    }
+}
+
+/// Sees that Miri is there for the nightly toolchain, fetching it if need be; else the reason.
+pub(crate) fn ensure_miri(place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
+    let look = place.rustup(["run", "nightly", "cargo", "miri", "--version"], LOOK);
+    if run(&look).succeeded() {
+        return Ok(());
+    }
+    // An existing nightly is left at its date: adding to it does not move it.
+    let toolchains = run(&place.rustup(["toolchain", "list"], LOOK));
+    if !toolchains.succeeded() {
+        return Err(format!("Miri needs a nightly toolchain, and rustup {}", toolchains.reason()));
+    }
+    let has_nightly = toolchains.output.lines().any(|line| line.starts_with("nightly"));
+    let (words, limit): (&[&str], _) = if has_nightly {
+        (&["component", "add", "miri", "rust-src", "--toolchain", "nightly"], FETCH_COMPONENT)
+    } else {
+        let install =
+            &["toolchain", "install", "nightly", "--profile", "minimal", "--no-self-update"];
+        (
+            &[&install[..], &["--component", "miri", "--component", "rust-src"]].concat(),
+            FETCH_TOOLCHAIN,
+        )
+    };
+    let fetched = run(&place.rustup(words.iter().copied(), limit));
+    if fetched.succeeded() && run(&look).succeeded() {
+        return Ok(());
+    }
+    Err(format!("Miri is not installed, and \"rustup {}\" {}", words.join(" "), fetched.reason()))
+}
+
+/// Whether a subcommand of cargo that is not part of the toolchain is there. Such a tool is not
+/// fetched: building one takes longer than everything it would check.
+pub(crate) fn has_subcommand(place: &Workplace, name: &str, run: &mut Runner<'_>) -> bool {
+    run(&place.cargo([name, "--version"], LOOK)).succeeded()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::run::Ending;
+
+    fn said(good: bool, output: &str) -> Ran {
+        let ending =
+            if good { Ending::Success } else { Ending::NotStarted(io::Error::other("not found")) };
+        Ran { ending, output: output.to_owned() }
+    }
+
+    /// Runs `act` with a runner that answers each command by its words, and returns the commands.
+    fn asked(
+        answer: impl Fn(&str, usize) -> Ran,
+        act: impl FnOnce(&Workplace, &mut Runner<'_>) -> Result<(), String>,
+    ) -> (Result<(), String>, Vec<String>) {
+        let mut commands = Vec::new();
+        let result = act(&Workplace::here(), &mut |task| {
+            commands.push(task.to_string());
+            answer(&task.to_string(), commands.len())
+        });
+        (result, commands)
+    }
+
+    #[test]
+    fn what_is_there_is_not_fetched() {
+        let (result, commands) =
+            asked(|_, _| said(true, ""), |place, run| Component::Clippy.ensure(place, run));
+        assert_eq!(result, Ok(()));
+        assert_eq!(commands.len(), 1);
+        let (result, commands) = asked(|_, _| said(true, ""), ensure_miri);
+        assert_eq!((result, commands.len()), (Ok(()), 1));
+    }
+
+    #[test]
+    fn a_missing_component_is_fetched() {
+        let (result, commands) = asked(
+            |_, number| said(number > 1, ""),
+            |place, run| Component::Rustfmt.ensure(place, run),
+        );
+        assert_eq!(result, Ok(()));
+        assert_eq!(commands[1], "rustup component add rustfmt");
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_told_with_the_systems_own_words() {
+        let (result, _) = asked(
+            |_, _| said(false, "info: downloading\nerror: could not reach the server\n"),
+            |place, run| Component::Rustfmt.ensure(place, run),
+        );
+        let reason = result.unwrap_err();
+        assert!(reason.contains("rustup component add rustfmt"), "{reason}");
+        assert!(reason.contains("could not reach the server"), "{reason}");
+        assert!(!has_subcommand(&Workplace::here(), "deny", &mut |_| said(false, "")));
+    }
+
+    #[test]
+    fn a_nightly_is_fetched_only_where_there_is_none() {
+        let list = |text: &'static str| {
+            move |words: &str, _: usize| said(words == "rustup toolchain list", text)
+        };
+        let (result, commands) =
+            asked(list("stable-x86_64\nnightly-x86_64 (default)\n"), ensure_miri);
+        assert!(commands[2].starts_with("rustup component add miri"), "{commands:?}");
+        assert!(result.unwrap_err().starts_with("Miri is not installed"));
+        let (_, commands) = asked(list("stable-x86_64 (default)\n"), ensure_miri);
+        assert!(commands[2].starts_with("rustup toolchain install nightly"), "{commands:?}");
+        let (result, commands) = asked(|_, _| said(false, ""), ensure_miri);
+        assert!(result.unwrap_err().contains("could not be started"));
+        assert_eq!(commands.len(), 2);
+    }
+}

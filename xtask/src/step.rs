@@ -1,0 +1,197 @@
+//! What came of a step, and the table at the end.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::screen::{BAD, GOOD, LEFT_OUT, QUIET, Screen, styled};
+
+/// How many tests or checks went which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Those that did what they should.
+    pub(crate) passed: u64,
+    /// Those that did not.
+    pub(crate) failed: u64,
+    /// Those that were not run.
+    pub(crate) skipped: u64,
+}
+
+impl Tally {
+    /// Both together.
+    #[must_use]
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed.saturating_add(other.passed),
+            failed: self.failed.saturating_add(other.failed),
+            skipped: self.skipped.saturating_add(other.skipped),
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// Something that was not run, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skip {
+    /// The step or test.
+    pub(crate) what: String,
+    /// Why, in words for a person.
+    pub(crate) reason: String,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// A check that holds.
+    Holds {
+        /// What there is to say of it, perhaps nothing.
+        note: String,
+    },
+    /// A check that does not hold.
+    Broken {
+        /// Everything that was said about it.
+        output: String,
+    },
+    /// Tests that ran, all well or not.
+    Tested {
+        /// How they went.
+        tally: Tally,
+        /// Which were left out. As many as the tally says.
+        skips: Vec<Skip>,
+        /// What the runner said; shown where a test failed.
+        output: String,
+    },
+    /// Tests that could not be run to their end: they do not build, or ran out of time.
+    Untested {
+        /// Everything that was said about it.
+        output: String,
+    },
+    /// A step that was not run.
+    LeftOut {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A step that is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// The step.
+    pub(crate) name: &'static str,
+    /// What came of it.
+    pub(crate) outcome: Outcome,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+}
+
+impl Report {
+    /// What it counts for: its tests, or itself as one.
+    pub(crate) fn tally(&self) -> Tally {
+        match &self.outcome {
+            Outcome::Holds { .. } => Tally { passed: 1, ..Tally::default() },
+            Outcome::Broken { .. } | Outcome::Untested { .. } => {
+                Tally { failed: 1, ..Tally::default() }
+            }
+            Outcome::Tested { tally, .. } => *tally,
+            Outcome::LeftOut { .. } => Tally { skipped: 1, ..Tally::default() },
+        }
+    }
+
+    /// What was not run in it.
+    fn skips(&self) -> Vec<Skip> {
+        match &self.outcome {
+            Outcome::LeftOut { reason } => {
+                vec![Skip { what: self.name.to_owned(), reason: reason.clone() }]
+            }
+            Outcome::Tested { skips, .. } => skips.clone(),
+            Outcome::Holds { .. } | Outcome::Broken { .. } | Outcome::Untested { .. } => Vec::new(),
+        }
+    }
+
+    /// What must be read where it failed.
+    pub(crate) fn complaint(&self) -> Option<&str> {
+        match &self.outcome {
+            Outcome::Broken { output } | Outcome::Untested { output } => Some(output),
+            Outcome::Tested { tally, output, .. } if tally.failed > 0 => Some(output),
+            Outcome::Tested { .. } | Outcome::Holds { .. } | Outcome::LeftOut { .. } => None,
+        }
+    }
+
+    /// One line of the table.
+    pub(crate) fn row(&self) -> String {
+        let (style, word) = match &self.outcome {
+            _ if self.complaint().is_some() => (BAD, "failed"),
+            Outcome::LeftOut { .. } => (LEFT_OUT, "skipped"),
+            _ => (GOOD, "passed"),
+        };
+        let note = match &self.outcome {
+            Outcome::Holds { note } => note.clone(),
+            Outcome::Tested { tally, .. } => format!("tests: {tally}"),
+            Outcome::Untested { .. } => "no test count: it did not come to an end".to_owned(),
+            Outcome::Broken { .. } | Outcome::LeftOut { .. } => String::new(),
+        };
+        let word = styled(style, format_args!("{word:<7}"));
+        let row = format!("  {:<14} {word} {:>7.1} s", self.name, self.elapsed.as_secs_f64());
+        if note.is_empty() { row } else { format!("{row}  {}", styled(QUIET, note)) }
+    }
+}
+
+/// Shows the table, what was left out, and the sum as the very last line. Returns the sum.
+pub(crate) fn summarize(reports: &[Report], screen: &mut Screen) -> Tally {
+    screen.line("");
+    for report in reports {
+        screen.line(report.row());
+    }
+    let skips: Vec<_> = reports.iter().flat_map(Report::skips).collect();
+    if !skips.is_empty() {
+        screen.line("\nskipped:");
+        for Skip { what, reason } in &skips {
+            screen.line(format_args!("  {what}: {reason}"));
+        }
+    }
+    let sum = reports.iter().fold(Tally::default(), |sum, report| sum.plus(report.tally()));
+    screen.line("");
+    screen.line(sum);
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcome: Outcome) -> Report {
+        Report { name: "step", outcome, elapsed: Duration::from_millis(1250) }
+    }
+
+    #[test]
+    fn a_check_counts_as_one_and_tests_as_many() {
+        let tally = Tally { passed: 7, failed: 0, skipped: 2 };
+        let tested = Outcome::Tested { tally, skips: Vec::new(), output: "all of it".into() };
+        assert_eq!(report(tested.clone()).tally(), tally);
+        assert_eq!(report(tested).complaint(), None);
+        let broken = report(Outcome::Broken { output: "why".into() });
+        assert_eq!(broken.tally().to_string(), "0 passed, 1 failed, 0 skipped");
+        assert_eq!(broken.complaint(), Some("why"));
+        let left_out = report(Outcome::LeftOut { reason: "no tool".into() });
+        assert_eq!(left_out.tally().to_string(), "0 passed, 0 failed, 1 skipped");
+        assert_eq!(left_out.skips(), [Skip { what: "step".into(), reason: "no tool".into() }]);
+    }
+
+    #[test]
+    fn tests_that_do_not_build_are_a_failure() {
+        let untested = report(Outcome::Untested { output: "error[E0308]".into() });
+        assert_eq!(untested.tally().failed, 1);
+        assert!(untested.row().contains("failed"), "{}", untested.row());
+    }
+
+    #[test]
+    fn a_failed_test_shows_the_runners_words() {
+        let tally = Tally { passed: 1, failed: 1, skipped: 0 };
+        let outcome = Outcome::Tested { tally, skips: Vec::new(), output: "panicked".into() };
+        assert_eq!(report(outcome).complaint(), Some("panicked"));
+    }
+}

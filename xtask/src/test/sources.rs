@@ -1,0 +1,125 @@
+//! Steps that look at the sources without running them.
+
+use std::time::Duration;
+
+use cargo_metadata::{Metadata, MetadataCommand};
+
+use super::{Desk, broken, told};
+use crate::layers::{breaches, drawing, members};
+use crate::screen::{BAD, Screen, styled};
+use crate::setup::Component;
+use crate::shape::faults;
+use crate::step::Outcome;
+use crate::workplace::Workplace;
+
+/// How long a command may take that builds nothing.
+const SHORT: Duration = Duration::from_secs(120);
+
+/// How long a command may take that builds the workspace and all it depends on, on two cores.
+const BUILD: Duration = Duration::from_secs(1200);
+
+/// Every file as rustfmt writes it.
+pub(super) fn format(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    match Component::Rustfmt.ensure(place, &mut |task| desk.run_aside(task)) {
+        Err(reason) => Outcome::LeftOut { reason },
+        Ok(()) => desk.check(&place.cargo(["fmt", "--all", "--check"], SHORT)),
+    }
+}
+
+/// No lint speaks up, in any target.
+pub(super) fn clippy(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    clippy_on(&["--all-targets", "--all-features"], place, desk)
+}
+
+/// No lint speaks up, in what is not test code.
+pub(super) fn clippy_libraries(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    clippy_on(&["--all-features"], place, desk)
+}
+
+fn clippy_on(targets: &[&str], place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    if let Err(reason) = Component::Clippy.ensure(place, &mut |task| desk.run_aside(task)) {
+        return Outcome::LeftOut { reason };
+    }
+    let words = [&["clippy", "--workspace"], targets, &["--", "-D", "warnings"]].concat();
+    desk.check(&place.cargo(words, BUILD))
+}
+
+/// The documentation builds, and its links lead somewhere.
+pub(super) fn documentation(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let words = ["doc", "--workspace", "--no-deps", "--all-features"];
+    desk.check(&place.cargo(words, BUILD).variable("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Each crate uses only those above it; sources and manifests look as they must.
+pub(super) fn layers(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let metadata = match metadata(place, desk) {
+        Ok(metadata) => metadata,
+        Err(broken) => return broken,
+    };
+    let (count, found) = findings(place, &metadata);
+    if found.is_empty() {
+        Outcome::Holds { note: format!("{count} crates in order") }
+    } else {
+        Outcome::Broken { output: found.join("\n") }
+    }
+}
+
+/// Shows the order, and every breach. Whether there is none.
+pub(crate) fn show_layers(place: &Workplace, screen: &mut Screen) -> bool {
+    let metadata = match metadata(place, &mut Desk { name: "layers", screen }) {
+        Ok(metadata) => metadata,
+        Err(outcome) => {
+            if let Outcome::Broken { output } = outcome {
+                screen.line(output);
+            }
+            return false;
+        }
+    };
+    screen.line(drawing(&members(&metadata)));
+    screen.line("");
+    let (count, found) = findings(place, &metadata);
+    for finding in &found {
+        screen.line(styled(BAD, finding));
+    }
+    let word = if found.is_empty() { "kept" } else { "broken" };
+    screen.line(format_args!("{count} crates, {} findings: the order is {word}", found.len()));
+    found.is_empty()
+}
+
+/// How many crates there are, and all that is wrong with them.
+fn findings(place: &Workplace, metadata: &Metadata) -> (usize, Vec<String>) {
+    let members = members(metadata);
+    let packages = metadata.workspace_packages();
+    let manifests = packages.iter().map(|package| package.manifest_path.as_std_path());
+    let breaches = breaches(&members).into_iter().map(|breach| breach.to_string());
+    let faults = faults(place.root(), manifests).into_iter().map(|fault| fault.to_string());
+    (members.len(), breaches.chain(faults).collect())
+}
+
+/// What cargo knows of the workspace. Without its dependencies: then no network is needed.
+fn metadata(place: &Workplace, desk: &mut Desk<'_>) -> Result<Metadata, Outcome> {
+    let task = place.cargo(["metadata", "--format-version", "1", "--no-deps"], SHORT);
+    let ran = desk.run_aside(&task);
+    if !ran.succeeded() {
+        return Err(broken(&task, &ran));
+    }
+    // Warnings may stand before it; the answer itself is one line.
+    let answer = ran.output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
+    MetadataCommand::parse(answer)
+        .map_err(|error| Outcome::Broken { output: told(&task, &ran, &error.to_string()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_workspace_keeps_its_order() {
+        let mut screen = Screen::nowhere();
+        let well = show_layers(&Workplace::here(), &mut screen);
+        let text = screen.written();
+        assert!(well, "{text}");
+        assert!(text.contains("forebay-core\n"), "{text}");
+        assert!(text.contains("0 findings: the order is kept"), "{text}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Steps that run tests.
+
+use std::time::Duration;
+
+use super::{Desk, broken, told};
+use crate::count;
+use crate::ignored;
+use crate::run::{Ran, Task};
+use crate::setup::{ensure_miri, has_subcommand};
+use crate::step::{Outcome, Skip, Tally};
+use crate::workplace::Workplace;
+
+/// How long building and running all tests may take, on two cores.
+const ALL_TESTS: Duration = Duration::from_secs(1800);
+
+/// How long Miri may take, building its standard library included.
+const MIRI: Duration = Duration::from_secs(900);
+
+/// How many cases a random test tries in the inner loop.
+const QUICK_CASES: &str = "32";
+
+/// How many cases a random test tries under Miri, which runs some hundred times slower.
+const MIRI_CASES: &str = "4";
+
+/// Unit and integration tests.
+pub(super) fn tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    run_tests(place, desk, |task| task)
+}
+
+/// Unit and integration tests, with fewer random cases unless the caller says how many.
+pub(super) fn quick_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let cases = std::env::var_os("PROPTEST_CASES").unwrap_or_else(|| QUICK_CASES.into());
+    run_tests(place, desk, |task| task.variable("PROPTEST_CASES", &cases))
+}
+
+fn run_tests(place: &Workplace, desk: &mut Desk<'_>, tune: impl Fn(Task) -> Task) -> Outcome {
+    if !has_subcommand(place, "nextest", &mut |task| desk.run_aside(task)) {
+        let words = ["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"];
+        let task = tune(place.cargo(words, ALL_TESTS));
+        let ran = desk.run(&task);
+        return tested(&task, &ran, count::libtest(&ran.output), &ran.output);
+    }
+    // What passing tests print is asked for because some say there that they cannot run here.
+    let words = "nextest run --workspace --all-features --no-fail-fast --color never \
+                 --status-level skip --success-output immediate --failure-output immediate";
+    let task = tune(place.cargo(words.split_whitespace(), ALL_TESTS))
+        .variable("NEXTEST_HIDE_PROGRESS_BAR", "1");
+    let ran = desk.run(&task);
+    let counted = count::nextest(&ran.output).map(|(tally, mut skips)| {
+        let titles = count::nextest_not_started(&ran.output);
+        skips.extend(ignored::reasons(&titles, place, &mut |task| desk.run_aside(task)));
+        (tally, skips)
+    });
+    tested(&task, &ran, counted, &count::without_passed(&ran.output))
+}
+
+/// The examples in the documentation.
+pub(super) fn doc_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let words = ["test", "--doc", "--workspace", "--all-features", "--no-fail-fast"];
+    let task = place.cargo(words, ALL_TESTS);
+    let ran = desk.run(&task);
+    tested(&task, &ran, count::libtest(&ran.output), &ran.output)
+}
+
+/// The pure crates under Miri, which sees undefined behaviour and leaks. One check: the tests in
+/// it are counted where they run at full speed.
+pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    if let Err(reason) = ensure_miri(place, &mut |task| desk.run_aside(task)) {
+        return Outcome::LeftOut { reason };
+    }
+    let words = "run nightly cargo miri test -p forebay-core -p forebay-hal --lib --no-fail-fast";
+    let task = place
+        .rustup(words.split_whitespace(), MIRI)
+        // proptest asks where it is, to keep failures it found; no test opens anything else.
+        .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .variable("PROPTEST_CASES", MIRI_CASES);
+    let ran = desk.run(&task);
+    match count::libtest(&ran.output) {
+        Some((tally, _)) if ran.succeeded() => {
+            Outcome::Holds { note: format!("{} tests under Miri", tally.passed) }
+        }
+        _ if is_too_old(&ran.output) => Outcome::LeftOut {
+            reason: "the nightly toolchain here is older than the Rust this workspace needs; \
+                     \"rustup update nightly\" helps"
+                .to_owned(),
+        },
+        _ => broken(&task, &ran),
+    }
+}
+
+/// Whether cargo refused because the compiler is too old.
+fn is_too_old(output: &str) -> bool {
+    output.contains("is not supported by the following package")
+        || output.contains("cannot be built because it requires rustc")
+}
+
+/// What came of a command that runs tests.
+fn tested(task: &Task, ran: &Ran, counted: Option<(Tally, Vec<Skip>)>, shown: &str) -> Outcome {
+    let output = told(task, ran, shown);
+    match counted {
+        Some((tally, skips)) if ran.succeeded() || tally.failed > 0 => {
+            Outcome::Tested { tally, skips, output }
+        }
+        // No count, or a failure that no test owns: a build that broke, a runner that died.
+        _ => Outcome::Untested { output },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A command that says `text` and exits with `code`, and what comes of it.
+    fn outcome(text: &str, code: u8) -> Outcome {
+        let script = format!("printf '%s\\n' '{text}'; exit {code}");
+        let task = Task::new("sh", ["-c", &script], Path::new("/"), Duration::from_secs(30));
+        let ran = task.run(&mut |_, _| {});
+        tested(&task, &ran, count::libtest(&ran.output), &ran.output)
+    }
+
+    #[test]
+    fn a_count_is_believed_only_with_the_exit_code() {
+        let good = "test result: ok. 2 passed; 0 failed; 0 ignored";
+        let bad = "test result: FAILED. 1 passed; 1 failed; 0 ignored";
+        let tally = |passed, failed| Tally { passed, failed, skipped: 0 };
+        assert!(matches!(outcome(good, 0), Outcome::Tested { tally: t, .. } if t == tally(2, 0)));
+        assert!(matches!(outcome(bad, 101), Outcome::Tested { tally: t, .. } if t == tally(1, 1)));
+        // A binary that crashed prints no result of its own: the sum of the others is no success.
+        assert!(matches!(outcome(good, 101), Outcome::Untested { .. }));
+        assert!(matches!(outcome("error: could not compile", 101), Outcome::Untested { .. }));
+        assert!(matches!(outcome("nothing ran", 0), Outcome::Untested { .. }));
+    }
+
+    #[test]
+    fn an_old_nightly_is_told_from_a_broken_test() {
+        assert!(is_too_old(
+            "error: rustc 1.90.0-nightly is not supported by the following package:"
+        ));
+        assert!(!is_too_old("error: Undefined Behavior: out-of-bounds pointer"));
+    }
+}

@@ -1,0 +1,51 @@
+//! Where the repository is and which cargo to call.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::run::Task;
+
+/// The repository and the tools of this run.
+#[derive(Debug)]
+pub(crate) struct Workplace {
+    root: PathBuf,
+    cargo: OsString,
+}
+
+impl Workplace {
+    /// The repository cargo runs this program for.
+    pub(crate) fn here() -> Self {
+        // Asked at run time first: two checkouts may share one target directory, and the program
+        // built for the one is then run for the other.
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let root = manifest.parent().unwrap_or(&manifest).to_owned();
+        // Set by the cargo that started us: the same one, not whichever comes first in PATH.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        Self { root, cargo }
+    }
+
+    /// The directory with the workspace's Cargo.toml.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A call of the cargo this workspace is built with.
+    pub(crate) fn cargo<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        deadline: Duration,
+    ) -> Task {
+        Task::new(&self.cargo, arguments, &self.root, deadline)
+    }
+
+    /// A call of rustup, which may not be there.
+    pub(crate) fn rustup<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        deadline: Duration,
+    ) -> Task {
+        Task::new("rustup", arguments, &self.root, deadline)
+    }
+}
