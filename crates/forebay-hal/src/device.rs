@@ -115,7 +115,8 @@ pub struct MemoryInfo {
     pub total: Bytes,
     /// What could still be had. Others may take it first.
     pub free: Bytes,
-    /// What this device object has given out and not taken back: plain, managed and pages.
+    /// What this device object has given out and not taken back: plain, managed and pages. Each
+    /// counts in the units the device takes memory in: what was asked, or up to 2 MiB more.
     pub held: Bytes,
 }
 
@@ -169,8 +170,9 @@ pub struct PointerClass {
 /// * A group is given always or never, and exactly where its bit is in
 ///   [`Descriptor::capabilities`].
 /// * [`MemoryInfo::free`] plus [`MemoryInfo::held`] is never above [`MemoryInfo::total`].
-/// * Dropping the device with things still alive neither crashes nor blocks for ever, and addresses
-///   it gave stay dead: they are not given out again by it.
+/// * Dropping the device with things still alive neither crashes nor blocks for ever. Copies, fills
+///   and kernels that nobody waited for may still run or may be let go: who wants to know, and who
+///   lent host memory to them, synchronises first.
 pub unsafe trait Device: Memory + Streams + Transfers + Send + Sync + fmt::Debug {
     /// What the device is.
     fn descriptor(&self) -> &Descriptor;

@@ -61,6 +61,7 @@ pub use peer::{PeerCopy, PeerPlace, Peers};
 pub use sharing::Sharing;
 pub use stream::{
     Event, EventHandle, EventKind, HostTask, Priority, Progress, Stream, StreamHandle, Streams,
+    run_host_task,
 };
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

@@ -11,7 +11,8 @@ use crate::{Result, StreamHandle};
 /// An implementation promises:
 ///
 /// * Memory it gives out overlaps no other memory it gave and did not take back.
-/// * The address is a multiple of the alignment asked for and of the device's own.
+/// * The address is a multiple of the alignment asked for and of the device's own. Alignments up to
+///   2 MiB are always had; larger ones may be refused as too much.
 /// * No bytes: [`Address::NULL`], and no memory is taken. Freeing [`Address::NULL`] does nothing.
 /// * [`Error::OutOfMemory`](crate::Error::OutOfMemory) carries the size that was asked for.
 /// * After `free` the memory may be given out again at once; it does not wait for streams.
@@ -108,7 +109,8 @@ pub enum Advice {
 ///
 /// * The host and the device can both read and write the memory at the address given.
 /// * Advice and prefetching change where the data is, never what it is.
-/// * A span that does not lie in one managed allocation is refused.
+/// * A span that does not lie in one managed allocation is refused, and so is an ordinal that names
+///   no device.
 /// * No bytes: [`Address::NULL`]; freeing it does nothing.
 pub unsafe trait ManagedMemory {
     /// Gets `size` bytes of managed memory.

@@ -61,7 +61,8 @@ impl PeerCopy {
 ///
 /// An implementation promises:
 ///
-/// * `can_reach` is true of a device itself, and refuses an ordinal that names no device.
+/// * `can_reach` is true of a device itself. An ordinal that names no device is refused by every
+///   call.
 /// * `copy_peer` works between any two devices of the kind, by whatever way there is, enabled or
 ///   not; enabling only makes it direct.
 /// * Enabling twice, and disabling what is not enabled, is refused with

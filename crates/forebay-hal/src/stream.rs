@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use forebay_core::StreamId;
@@ -69,6 +70,17 @@ pub enum Progress {
 /// A host function that runs in stream order. It must not call the device.
 pub type HostTask = Box<dyn FnOnce() + Send>;
 
+/// Runs a host function, for devices: one that panics is over, and that is all.
+pub fn run_host_task(task: HostTask) {
+    // Nothing of the device is inside the task, so a panic leaves nothing of it half done.
+    let Err(payload) = catch_unwind(AssertUnwindSafe(task)) else { return };
+    // What was thrown may panic itself when it is dropped. What that throws is let be: a few bytes
+    // lost are better than a stream.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        core::mem::forget(again);
+    }
+}
+
 /// Orders of work, and points in them.
 ///
 /// # Safety
@@ -130,6 +142,9 @@ pub unsafe trait Streams {
     fn synchronize_event(&self, event: EventHandle) -> Result<()>;
 
     /// The time from one event to another, both [timed](EventKind::Timed), recorded and reached.
+    ///
+    /// [`Error::Busy`](crate::Error::Busy) until both are reached, and
+    /// [`Error::Invalid`](crate::Error::Invalid) for events that are not timed or never recorded.
     fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration>;
 }
 

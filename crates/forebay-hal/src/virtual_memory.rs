@@ -75,7 +75,8 @@ pub enum Access {
 ///   refused.
 /// * One page may be mapped at several places at once: what is written through one is read through
 ///   the other, once the operation that wrote has finished.
-/// * After `map` nobody has access until `set_access` grants it, over whole mappings.
+/// * After `map` nobody has access until `set_access` grants it, over whole mappings with no hole
+///   between them, to a device that exists; anything else is refused.
 /// * `unmap` takes whole mappings, one or several that lie side by side, and refuses to cut one.
 /// * A released page lives on, in [`MemoryInfo::held`](crate::MemoryInfo::held) too, while it is
 ///   mapped somewhere; its memory goes back with the last mapping. It cannot be mapped again.

@@ -69,14 +69,14 @@ impl HostDevice {
 /// Finds out whether the system takes the policy before anyone counts on it: a container may be
 /// forbidden to set one.
 fn try_policy(settings: &Settings) -> Result<()> {
-    use forebay_hal::Call::Allocate;
+    use forebay_hal::Call::Open;
     let unit = settings.unit();
     match Backing::create(unit.bytes(), unit, settings) {
         Ok(_) => Ok(()),
-        Err(Refusal::Policy(errno)) => Err(settings.numa.refused(Allocate, errno)),
+        Err(Refusal::Policy(errno)) => Err(settings.numa.refused(Open, errno)),
         Err(Refusal::Memory(errno)) => {
             let figures = (Bytes::ZERO, settings.limit);
-            Err(errno::no_memory(Allocate, unit.bytes(), figures, errno))
+            Err(errno::no_memory(Open, unit.bytes(), figures, errno))
         }
     }
 }

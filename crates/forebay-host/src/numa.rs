@@ -59,9 +59,7 @@ impl NumaPolicy {
             return Err(invalid(Call::Open, "numa", "no node", known()));
         }
         match self.nodes().iter().find(|&&id| topology.nodes.iter().all(|node| node.id != id)) {
-            Some(missing) => {
-                Err(invalid(Call::Open, "numa", format!("node {missing}"), known()))
-            }
+            Some(missing) => Err(invalid(Call::Open, "numa", format!("node {missing}"), known())),
             None => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use crate::Place;
 /// and places a power of two away all differ often enough that no shift or mix-up of two bytes or
 /// more goes unseen.
 pub(super) fn picture_byte(seed: u64, index: u64) -> u8 {
-    let mut word = (index / 8).wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut word = (index / 8 + 1).wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     word = (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word ^= word >> 32;
     word.to_le_bytes()[usize::from(index.to_le_bytes()[0] % 8)]

@@ -60,7 +60,7 @@ use core::fmt;
 use std::sync::Arc;
 
 pub use bench::Bench;
-pub use runner::{main, run};
+pub use runner::{main, run, run_within};
 pub use verdict::{Failure, Verdict};
 
 use crate::{CallGroup, Capabilities, Device, Result};

@@ -16,11 +16,16 @@ use super::{Bench, Case, Failure, Fixture, Outcome, Wants, cases};
 /// slowest device seen; a gate gives up after three.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Runs one case on a device of its own.
+/// Runs one case on a device of its own, within twenty seconds.
+pub fn run(case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
+    run_within(DEADLINE, case, fixture)
+}
+
+/// Runs one case on a device of its own, within `deadline`.
 ///
 /// It runs in a thread, so that a device that blocks for ever fails the case and not the suite;
 /// such a thread is left behind.
-pub fn run(case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
+pub fn run_within(deadline: Duration, case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
     if case.wants == Wants::AddressChecks && !fixture.checks_addresses() {
         return Outcome::Skipped("addresses are not checked when a call is made".to_owned());
     }
@@ -38,9 +43,9 @@ pub fn run(case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
     if let Err(error) = spawned {
         return Outcome::Failed(format!("no thread to run the case in: {error}"));
     }
-    receiver.recv_timeout(DEADLINE).unwrap_or_else(|_| {
+    receiver.recv_timeout(deadline).unwrap_or_else(|_| {
         let last = steps.name();
-        Outcome::Failed(format!("not done after {} s; last seen in {last}", DEADLINE.as_secs()))
+        Outcome::Failed(format!("not done after {} s; last seen in {last}", deadline.as_secs_f32()))
     })
 }
 

@@ -2,12 +2,11 @@
 
 use core::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{self as hal, HostTask};
+use forebay_hal::{self as hal, HostTask, run_host_task};
 use rustix::mm::Advice;
 
 use super::event::Record;
@@ -56,7 +55,7 @@ impl Command {
             // SAFETY: as for copies, by `Transfers::fill`.
             Self::Fill(fill) => unsafe { run_fill(&fill) },
             Self::Populate(span) => populate(span),
-            Self::Task(task) => run_task(task),
+            Self::Task(task) => run_host_task(task),
             Self::Record(record) => record.reach(),
             Self::Wait(record) => record.wait(),
         }
@@ -76,17 +75,6 @@ pub(super) fn start(queue: Arc<Queue>, space: Arc<Space>) -> io::Result<()> {
         drop(space);
     })?;
     Ok(())
-}
-
-/// Runs a host function. One that panics is over, and that is all.
-fn run_task(task: HostTask) {
-    // Nothing of ours is inside the task, so a panic leaves nothing of ours half done.
-    let Err(payload) = catch_unwind(AssertUnwindSafe(task)) else { return };
-    // What was thrown may panic itself when it is dropped. What that throws is let be: a few bytes
-    // lost are better than a stream.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        core::mem::forget(again);
-    }
 }
 
 /// Brings the pages that `span` touches in, as if they had been written, keeping what they hold.

@@ -8,7 +8,7 @@ use forebay_hal::{
 
 use super::SimDevice;
 use crate::checker::Uses;
-use crate::engine::{Block, Job, State, Store, Work, unknown_device};
+use crate::engine::{Block, Job, State, Store, Work, system_refused, unknown_device};
 use crate::machine::MemoryModel;
 
 impl SimDevice {
@@ -30,7 +30,9 @@ impl SimDevice {
                 state.space(call, self.ordinal)?.phantom(size, alignment).ok_or(no_room)?;
             (Store::phantom(id), address)
         } else {
-            let store = Store::plain(id, call, size, alignment)?;
+            let info = state.memory_info(self.ordinal);
+            let store = Store::plain(id, size, alignment)
+                .map_err(|errno| system_refused(call, size, info, errno))?;
             let address = store.address();
             (store, address)
         };

@@ -16,10 +16,13 @@ unsafe impl Sharing for SimDevice {
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
         let call = Call::ExportPage;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let found = self.live_page(space, call, page)?;
         match found.store.file().filter(|_| found.shareable) {
-            Some(file) => file.export().map_err(|errno| system_refused(call, found.size, errno)),
+            Some(file) => {
+                file.export().map_err(|errno| system_refused(call, found.size, info, errno))
+            }
             None => {
                 let given = format!("{page}, which is not shareable");
                 Err(invalid(call, "page", given, "a page created with PageOptions::shareable"))
@@ -47,7 +50,8 @@ unsafe impl Sharing for SimDevice {
             Some(page) => Arc::clone(&page.store),
             None => {
                 let id = state.next_store();
-                Store::of_file(id, call, file)?
+                let info = state.memory_info(self.ordinal);
+                Store::of_file(id, file).map_err(|errno| system_refused(call, size, info, errno))?
             }
         };
         self.add_page(&mut state, call, (size, Bytes::ZERO), store, true)

@@ -148,10 +148,13 @@ unsafe impl VirtualMemory for SimDevice {
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
         state.room(self.ordinal, call, size)?;
+        let info = state.memory_info(self.ordinal);
         let id = state.next_store();
         let store = match state.options.memory {
             MemoryModel::Phantom => Store::phantom(id),
-            MemoryModel::Backed => Store::page(id, call, size)?,
+            MemoryModel::Backed => {
+                Store::page(id, size).map_err(|errno| system_refused(call, size, info, errno))?
+            }
         };
         let page = self.add_page(&mut state, call, (size, size), store, options.shareable)?;
         state.charge(call, size);
@@ -176,6 +179,7 @@ unsafe impl VirtualMemory for SimDevice {
         let call = Call::Map;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         self.whole(&state, call, "at", at.get())?;
+        let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let found = self.live_page(space, call, page)?;
         let (size, store) = (found.size, Arc::clone(&found.store));
@@ -191,7 +195,7 @@ unsafe impl VirtualMemory for SimDevice {
             // SAFETY: the span lies in the region, and the table says nothing is mapped there, so
             // nobody can be using it.
             unsafe { range.place(region.offset(at), file, Access::None) }
-                .map_err(|errno| system_refused(call, size, errno))?;
+                .map_err(|errno| system_refused(call, size, info, errno))?;
         }
         let access = BTreeMap::new();
         let mapping = Mapping { span, page: page.0, store, uses: Uses::default(), access };
@@ -210,13 +214,14 @@ unsafe impl VirtualMemory for SimDevice {
         if device.0 as usize >= count {
             return Err(unknown_device(call, device, count));
         }
+        let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let (region, starts) = self.whole_mappings(space, call, span)?;
         if let (Some(range), true) = (&region.range, device == self.ordinal) {
             // SAFETY: the span is whole mappings of this region, and the caller promised that
             // nobody uses them in a way that is taken away.
             unsafe { range.protect(region.offset(span.start()), span.size(), access) }
-                .map_err(|errno| system_refused(call, span.size(), errno))?;
+                .map_err(|errno| system_refused(call, span.size(), info, errno))?;
         }
         let mut granted = Vec::new();
         for start in starts {
@@ -238,13 +243,14 @@ unsafe impl VirtualMemory for SimDevice {
     unsafe fn unmap(&self, span: Span) -> Result<()> {
         let call = Call::Unmap;
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
+        let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let (region, starts) = self.whole_mappings(space, call, span)?;
         if let Some(range) = &region.range {
             // SAFETY: the span is whole mappings of this region, and the caller promised that
             // nobody uses them from now on. The simulation itself uses the stores' own addresses.
             unsafe { range.clear(region.offset(span.start()), span.size()) }
-                .map_err(|errno| system_refused(call, span.size(), errno))?;
+                .map_err(|errno| system_refused(call, span.size(), info, errno))?;
         }
         let taken: Vec<Mapping> =
             starts.iter().filter_map(|start| region.mappings.remove(start)).collect();

@@ -1,13 +1,11 @@
 //! Running the work: late, one piece at a time, while some thread synchronises or queries.
 
-use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use forebay_core::{DeviceOrdinal, StreamId};
-use forebay_hal::{Call, Error, HostTask, Progress, Result};
+use forebay_hal::{Call, Error, HostTask, Progress, Result, run_host_task};
 
 use super::{Engine, Health, Lane, Point, State, Work, lost};
 
@@ -107,7 +105,7 @@ impl Engine {
             Some(Work::Task(task)) => state = self.start_task(state, stream, task),
             Some(work) => {
                 // A kernel's body is the caller's: what it breaks stays in it.
-                let _ = catch_unwind(AssertUnwindSafe(|| work.run()));
+                run_host_task(Box::new(|| work.run()));
                 state.finish(stream);
             }
         }
@@ -195,9 +193,7 @@ impl Drop for Engine {
 /// no thread to give. A panic in one harms no other.
 fn spawn_or_run(tasks: Vec<HostTask>, after: impl FnOnce() + Send + 'static) {
     let all = move || {
-        for task in tasks {
-            let _ = catch_unwind(AssertUnwindSafe(task));
-        }
+        tasks.into_iter().for_each(run_host_task);
         after();
     };
     let shared = Arc::new(Mutex::new(Some(all)));

@@ -4,8 +4,9 @@ use core::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
-use forebay_hal::{Access, Call, Error, Result};
+use forebay_hal::{Access, Call, Error, MemoryInfo};
 use forebay_host::mapping::{AddressRange, Grain, MemoryFile};
+use rustix::io::Errno;
 
 /// Names one memory for the checker: two mappings of one page are one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,32 +60,25 @@ impl Store {
     /// Memory that the host can read and write at its own address too.
     pub(crate) fn plain(
         id: StoreId,
-        call: Call,
         size: Bytes,
         alignment: Alignment,
-    ) -> Result<Arc<Self>> {
-        let refused = |errno| system_refused(call, size, errno);
-        let home = AddressRange::reserve(size, alignment).map_err(refused)?;
+    ) -> Result<Arc<Self>, Errno> {
+        let home = AddressRange::reserve(size, alignment)?;
         // SAFETY: the range was reserved a line above and is known to nobody.
-        unsafe { home.commit(Bytes::ZERO, home.span().size(), Access::ReadWrite) }
-            .map_err(refused)?;
+        unsafe { home.commit(Bytes::ZERO, home.span().size(), Access::ReadWrite) }?;
         Ok(Arc::new(Self { id, home: Home::Own(home), file: None }))
     }
 
     /// A page of `size` fresh bytes.
-    pub(crate) fn page(id: StoreId, call: Call, size: Bytes) -> Result<Arc<Self>> {
-        let file = MemoryFile::create(size, Grain::System)
-            .map_err(|errno| system_refused(call, size, errno))?;
-        Self::of_file(id, call, file)
+    pub(crate) fn page(id: StoreId, size: Bytes) -> Result<Arc<Self>, Errno> {
+        Self::of_file(id, MemoryFile::create(size, Grain::System)?)
     }
 
     /// A page whose bytes are those of `file`.
-    pub(crate) fn of_file(id: StoreId, call: Call, file: MemoryFile) -> Result<Arc<Self>> {
-        let size = file.size();
-        let refused = |errno| system_refused(call, size, errno);
-        let home = AddressRange::reserve(size, Alignment::HOST_PAGE).map_err(refused)?;
+    pub(crate) fn of_file(id: StoreId, file: MemoryFile) -> Result<Arc<Self>, Errno> {
+        let home = AddressRange::reserve(file.size(), Alignment::HOST_PAGE)?;
         // SAFETY: the range was reserved a line above and is known to nobody.
-        unsafe { home.place(Bytes::ZERO, &file, Access::ReadWrite) }.map_err(refused)?;
+        unsafe { home.place(Bytes::ZERO, &file, Access::ReadWrite) }?;
         Ok(Arc::new(Self { id, home: Home::Own(home), file: Some(file) }))
     }
 
@@ -126,16 +120,21 @@ impl Store {
 }
 
 /// The error for a call that the system under the simulation refused.
-pub(crate) fn system_refused(call: Call, size: Bytes, errno: rustix::io::Errno) -> Error {
+pub(crate) fn system_refused(
+    call: Call,
+    requested: Bytes,
+    info: MemoryInfo,
+    errno: Errno,
+) -> Error {
     let cure = match errno {
-        rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
-            "every page is an open file: raise the limit on open files (ulimit -n)"
+        Errno::NOMEM => {
+            let MemoryInfo { free, total, .. } = info;
+            return Error::OutOfMemory { call, requested, free, total };
         }
-        rustix::io::Errno::NOMEM => {
-            "the system has no memory or no maps left: ask for less, use phantom memory, or raise \
-             vm.max_map_count"
+        Errno::MFILE | Errno::NFILE => {
+            "every page is an open file: raise the limit on open files (ulimit -n)"
         }
         _ => "the system under the simulation refused",
     };
-    Error::Transient { call, reason: format!("{size} of memory: {errno}: {cure}").into() }
+    Error::Transient { call, reason: format!("{requested} of memory: {errno}: {cure}").into() }
 }

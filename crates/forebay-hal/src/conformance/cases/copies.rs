@@ -27,8 +27,7 @@ cases! { Transfers "transfers":
 }
 
 /// Room around what is written, which must stay as it is.
-const MARGIN: u64 = MARGIN_BYTES as u64;
-const MARGIN_BYTES: usize = 67;
+const MARGIN: u64 = 67;
 const SIZES: [u64; 11] = [1, 2, 3, 7, 63, 511, 513, 4095, 4097, 65_535, 65_537];
 
 pub(super) fn at(address: Address, offset: u64) -> Address {
@@ -42,9 +41,7 @@ pub(super) fn device(address: Address, offset: u64) -> Place {
 /// Sees that `bytes` lie at `MARGIN` in what was `ground` before, and nothing else changed.
 fn ensure_inlaid(what: &str, found: &[u8], ground: &[u8], bytes: &[u8]) -> Verdict {
     let mut right = ground.to_vec();
-    for (place, &byte) in right.iter_mut().skip(MARGIN_BYTES).zip(bytes) {
-        *place = byte;
-    }
+    right[index(MARGIN)?..][..bytes.len()].copy_from_slice(bytes);
     ensure_bytes(what, found, &right)
 }
 

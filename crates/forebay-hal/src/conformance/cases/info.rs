@@ -21,7 +21,7 @@ cases! { Info "info":
     pinned_memory_is_classified needs PINNED,
     registered_memory_is_classified needs PINNED | REGISTER,
     managed_memory_is_classified needs MANAGED,
-    an_empty_machine_holds_nothing,
+    a_fresh_device_holds_nothing,
 }
 
 /// What the device knows of an address that must be known.
@@ -236,7 +236,7 @@ fn managed_memory_is_classified(bench: &Bench) -> Verdict {
     ensure_unknown(bench, "freed managed memory", memory)
 }
 
-fn an_empty_machine_holds_nothing(bench: &Bench) -> Verdict {
+fn a_fresh_device_holds_nothing(bench: &Bench) -> Verdict {
     ensure_equal!("bytes held by a fresh device", bench.held()?, Bytes::ZERO);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod copies;
+mod elapsed;
 mod endings;
 mod events;
 mod fills;
@@ -53,6 +54,7 @@ pub(super) const ALL: &[&[Case]] = &[
     fills::CASES,
     streams::CASES,
     events::CASES,
+    elapsed::CASES,
     tasks::CASES,
     regions::CASES,
     pages::CASES,

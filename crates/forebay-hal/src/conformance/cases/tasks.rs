@@ -95,6 +95,17 @@ fn tasks_of_a_destroyed_stream_run_once(bench: &Bench) -> Verdict {
     Ok(())
 }
 
+struct UnwindsWhenDropped;
+
+impl Drop for UnwindsWhenDropped {
+    fn drop(&mut self) {
+        // Twice at once would end the process, and be the suite's fault.
+        if !std::thread::panicking() {
+            std::panic::resume_unwind(Box::new("a value that unwinds on purpose"));
+        }
+    }
+}
+
 fn a_panicking_task_harms_nothing(bench: &Bench) -> Verdict {
     let (stream, other, memory) = (bench.stream()?, bench.stream()?, bench.allocate(4096)?);
     let (log, seen) = (Log::default(), bench.blank(4096, 0)?);
@@ -103,6 +114,9 @@ fn a_panicking_task_harms_nothing(bench: &Bench) -> Verdict {
         // `resume_unwind` unwinds as a panic does, and leaves the hook's words out of the output.
         let panics = || std::panic::resume_unwind(Box::new("a task that panics on purpose"));
         bench.device().enqueue_host(Box::new(panics), stream)?;
+        // What it throws may itself unwind where it is dropped.
+        let throws = || std::panic::resume_unwind(Box::new(UnwindsWhenDropped));
+        bench.device().enqueue_host(Box::new(throws), stream)?;
         log.enqueue(bench, 2 * round + 1, stream)?;
     }
     bench.fill(memory, 4096, 4, stream)?;

@@ -3,7 +3,7 @@
 use forebay_core::{Bytes, Random};
 
 use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Failure, ensure_equal};
+use super::super::verdict::{Failure, ensure, ensure_equal};
 use super::super::{Bench, Verdict};
 use super::cases;
 use super::copies::{at, device};
@@ -212,7 +212,7 @@ fn figures_add_up_while_others_allocate(bench: &Bench) -> Verdict {
                 // The bench sees that the figures add up.
                 let held = bench.held()?;
                 let most = Bytes::mib(THREADS);
-                super::super::verdict::ensure!(held <= most, "{held} held, {most} at most");
+                ensure!(held <= most, "{held} held, {most} at most");
                 bench.device().query_stream(StreamHandle::DEFAULT).map(drop)?;
             }
         }

@@ -1,0 +1,203 @@
+//! What a case works with: one device, everything taken from it on record, all given back at the
+//! end.
+//!
+//! The calls of the bench are those that have to succeed; a case that wants to see a refusal calls
+//! the device itself. `take` has what takes and gives back, `work` what enqueues and waits.
+
+mod take;
+mod work;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
+
+use super::Fixture;
+use super::data::HostBytes;
+use super::verdict::{Failure, Step, Verdict, ensure, ensure_equal};
+use crate::{
+    Call, Device, EventHandle, ManagedMemory, MemoryInfo, PageHandle, Peers, PinnedMemory,
+    StreamHandle, VirtualMemory,
+};
+
+/// The call a case made last, for the words of a deadline.
+#[derive(Debug, Default)]
+pub(super) struct LastCall(Mutex<Option<Call>>);
+
+impl LastCall {
+    fn set(&self, call: Call) {
+        *locked(&self.0) = Some(call);
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        locked(&self.0).map_or("a call of its own", Call::name)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere is told by its own case; what the mutex guards is whole at every moment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Something the device gave, in the order in which it can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Thing {
+    Event(EventHandle),
+    Stream(StreamHandle),
+    Mapping(Span),
+    Page(PageHandle),
+    Region(Address),
+    Memory(Address),
+    Managed(Address),
+    Registered(Address),
+    Pinned(Address),
+}
+
+/// What a case works with.
+pub struct Bench {
+    device: Arc<dyn Device>,
+    partner: Option<Box<Bench>>,
+    fixture: Arc<dyn Fixture>,
+    last: Arc<LastCall>,
+    things: Mutex<Vec<Thing>>,
+    host: Mutex<Vec<HostBytes>>,
+}
+
+impl core::fmt::Debug for Bench {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Bench").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl Bench {
+    pub(super) fn new(
+        device: Arc<dyn Device>,
+        partner: Option<Arc<dyn Device>>,
+        fixture: Arc<dyn Fixture>,
+        last: Arc<LastCall>,
+    ) -> Self {
+        let partner = partner.map(|device| {
+            Box::new(Self::new(device, None, Arc::clone(&fixture), Arc::clone(&last)))
+        });
+        Self { device, partner, fixture, last, things: Mutex::default(), host: Mutex::default() }
+    }
+
+    /// The device under test.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// The bench of the second device of a pair.
+    pub(super) fn partner(&self) -> Step<&Self> {
+        self.partner.as_deref().ok_or_else(|| Failure::new("the case did not ask for a pair"))
+    }
+
+    /// One device more, which the case alone knows.
+    pub(super) fn another(&self) -> Step<Arc<dyn Device>> {
+        Ok(self.fixture.open()?)
+    }
+
+    pub(super) fn ordinal(&self) -> DeviceOrdinal {
+        self.device.descriptor().ordinal
+    }
+
+    fn group<T>(group: Option<T>, name: &str) -> Step<T> {
+        group.ok_or_else(|| {
+            Failure::new(format!("the capabilities promise {name}, and the device gives none"))
+        })
+    }
+
+    pub(super) fn virtual_memory(&self) -> Step<&dyn VirtualMemory> {
+        Self::group(self.device.virtual_memory(), "virtual memory")
+    }
+
+    pub(super) fn pinned_memory(&self) -> Step<&dyn PinnedMemory> {
+        Self::group(self.device.pinned_memory(), "pinned memory")
+    }
+
+    pub(super) fn managed_memory(&self) -> Step<&dyn ManagedMemory> {
+        Self::group(self.device.managed_memory(), "managed memory")
+    }
+
+    pub(super) fn peers(&self) -> Step<&dyn Peers> {
+        Self::group(self.device.peers(), "peers")
+    }
+
+    #[cfg(unix)]
+    pub(super) fn sharing(&self) -> Step<&dyn crate::Sharing> {
+        Self::group(self.device.sharing(), "sharing")
+    }
+
+    /// How much memory there is, seen to add up.
+    pub(super) fn info(&self) -> Step<MemoryInfo> {
+        let info = self.device.memory_info()?;
+        let sum = info.free.checked_add(info.held);
+        ensure!(
+            sum.is_some_and(|sum| sum <= info.total),
+            "{} B free and {} B held are more than the {} B there are",
+            info.free.get(),
+            info.held.get(),
+            info.total.get()
+        );
+        Ok(info)
+    }
+
+    /// What the device has given out.
+    pub(super) fn held(&self) -> Step<Bytes> {
+        Ok(self.info()?.held)
+    }
+
+    fn record(&self, thing: Thing) {
+        locked(&self.things).push(thing);
+    }
+
+    fn forget(&self, thing: Thing) {
+        let mut things = locked(&self.things);
+        if let Some(place) = things.iter().position(|&known| known == thing) {
+            things.swap_remove(place);
+        }
+    }
+
+    /// Gives everything back, which must succeed and leave the device holding nothing.
+    pub(super) fn finish(self) -> Verdict {
+        self.clear().map_err(|failure| failure.during("after the case, giving all back"))?;
+        if let Some(partner) = &self.partner {
+            partner.clear().map_err(|failure| failure.during("giving the partner's back"))?;
+        }
+        // Only now is no work left that could touch the host's bytes: a case that failed before
+        // this line leaves them where they are.
+        for bench in core::iter::once(&self).chain(self.partner.as_deref()) {
+            locked(&bench.host).clear();
+        }
+        Ok(())
+    }
+
+    fn clear(&self) -> Verdict {
+        self.last.set(Call::SynchronizeDevice);
+        self.device.synchronize_device()?;
+        let mut things = core::mem::take(&mut *locked(&self.things));
+        things.sort_unstable();
+        for thing in things {
+            match thing {
+                Thing::Event(event) => self.destroy_event(event)?,
+                Thing::Stream(stream) => self.destroy_stream(stream)?,
+                Thing::Mapping(span) => self.unmap(span)?,
+                Thing::Page(page) => self.release_page(page)?,
+                Thing::Region(start) => self.release_region(Span::new(start, Bytes::ZERO)?)?,
+                Thing::Memory(address) => self.free(address)?,
+                Thing::Managed(address) => self.free_managed(address)?,
+                Thing::Registered(start) => self.unregister(start)?,
+                Thing::Pinned(address) => self.free_pinned(address)?,
+            }
+        }
+        ensure_equal!("bytes held when all was given back", self.held()?, Bytes::ZERO);
+        Ok(())
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Bytes still here belong to a case that failed, and a device may yet write to them: they
+        // are left to the process.
+        core::mem::forget(core::mem::take(&mut *locked(&self.host)));
+    }
+}
