@@ -73,6 +73,7 @@ calls! {
         EnqueueHost = "enqueue_host", CreateEvent = "create_event", DestroyEvent = "destroy_event",
         RecordEvent = "record_event", WaitEvent = "wait_event", QueryEvent = "query_event",
         SynchronizeEvent = "synchronize_event", Elapsed = "elapsed",
+        AdoptStream = "adopt_stream", ForgetStream = "forget_stream",
         /// No call of the contract: devices that can launch kernels name it so.
         Launch = "launch";
     Transfers: Copy = "copy", Fill = "fill";

@@ -37,6 +37,8 @@ bitflags::bitflags! {
         const TIMED_EVENTS = 1 << 12;
         /// Pages larger than the processor's own were granted by the system.
         const HUGE_PAGES = 1 << 13;
+        /// [`ForeignStreams`](crate::ForeignStreams).
+        const FOREIGN_STREAMS = 1 << 14;
     }
 }
 

@@ -7,8 +7,8 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 #[cfg(unix)]
 use crate::Sharing;
 use crate::{
-    Capabilities, ManagedMemory, Memory, Peers, PinnedMemory, Result, Streams, Transfers,
-    VirtualMemory,
+    Capabilities, ForeignStreams, ManagedMemory, Memory, Peers, PinnedMemory, Result, Streams,
+    Transfers, VirtualMemory,
 };
 
 /// The kinds of device forebay knows.
@@ -200,6 +200,11 @@ pub unsafe trait Device: Memory + Streams + Transfers + Send + Sync + fmt::Debug
 
     /// Other devices' memory, where the device can.
     fn peers(&self) -> Option<&dyn Peers> {
+        None
+    }
+
+    /// Streams that others made, where there can be any.
+    fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
         None
     }
 

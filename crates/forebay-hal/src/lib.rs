@@ -16,6 +16,7 @@
 //!             ManagedMemory   memory that moves by itself
 //!             Peers           another device's memory
 //!             Sharing         another process's memory
+//!             ForeignStreams  streams that other libraries made
 //! ```
 //!
 //! The traits are object-safe: the pool's hot path never reaches them, so one indirect call more
@@ -60,8 +61,8 @@ pub use peer::{PeerCopy, PeerPlace, Peers};
 #[cfg(unix)]
 pub use sharing::Sharing;
 pub use stream::{
-    Event, EventHandle, EventKind, HostTask, Priority, Progress, Stream, StreamHandle, Streams,
-    run_host_task,
+    Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
+    StreamHandle, Streams, run_host_task,
 };
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

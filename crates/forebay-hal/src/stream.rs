@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forebay_core::StreamId;
 
-use crate::{Device, Result};
+use crate::{Call, Device, Error, Result};
 
 /// A stream as the driver names it. The value may come back after the stream was destroyed; see
 /// [`Streams::stream_id`].
@@ -148,6 +148,33 @@ pub unsafe trait Streams {
     fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration>;
 }
 
+/// Streams that others made, as PyTorch's current stream.
+///
+/// A driver's handle is trusted by the driver: a wrong one is not refused but followed. So a stream
+/// from elsewhere is made known by an unsafe call first, and every other call refuses what it does
+/// not know.
+///
+/// # Safety
+///
+/// An implementation promises:
+///
+/// * An adopted stream is a stream like any other for every call but `destroy_stream`, which
+///   refuses it: its end is its maker's.
+/// * Adopting counts: a stream adopted twice is known until it was forgotten twice.
+/// * A stream of the device's own is refused, and so is forgetting what was not adopted.
+pub unsafe trait ForeignStreams {
+    /// Makes a stream known by the value its maker's library gives it.
+    ///
+    /// # Safety
+    ///
+    /// * `raw` names a live stream of this device, and goes on to do so until it is forgotten as
+    ///   often as it was adopted.
+    unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle>;
+
+    /// Undoes one [`adopt_stream`](Self::adopt_stream). Does not wait for the stream's work.
+    fn forget_stream(&self, stream: StreamHandle) -> Result<()>;
+}
+
 /// Who ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ownership {
@@ -169,26 +196,30 @@ pub struct Stream {
 impl Stream {
     /// A new stream, destroyed with the value.
     pub fn new(device: &Arc<dyn Device>, priority: Priority) -> Result<Self> {
-        let handle = device.create_stream(priority)?;
-        match device.stream_id(handle) {
-            Ok(id) => {
-                Ok(Self { device: Arc::clone(device), handle, id, ownership: Ownership::Owned })
-            }
-            Err(error) => {
-                // The error that brought us here is the one to tell; nothing was enqueued.
-                let _ = device.destroy_stream(handle);
-                Err(error)
-            }
-        }
+        Self::of(device, device.create_stream(priority)?, Ownership::Owned)
     }
 
-    /// A stream that someone else made and will destroy, as PyTorch's current stream.
+    /// A stream that someone else made and will destroy, as PyTorch's current stream; forgotten
+    /// with the value.
     ///
-    /// Refused where the device does not know it. Whoever destroys the stream must not use this
-    /// value afterwards: its handle may name another stream by then.
-    pub fn foreign(device: &Arc<dyn Device>, handle: StreamHandle) -> Result<Self> {
-        let id = device.stream_id(handle)?;
-        Ok(Self { device: Arc::clone(device), handle, id, ownership: Ownership::Foreign })
+    /// # Safety
+    ///
+    /// * `raw` names a live stream of `device`, and goes on to do so while the value lives.
+    pub unsafe fn foreign(device: &Arc<dyn Device>, raw: u64) -> Result<Self> {
+        let streams = device.foreign_streams().ok_or_else(|| Error::Unsupported {
+            call: Call::AdoptStream,
+            missing: format!("{} has no streams but its own", device.descriptor()).into(),
+        })?;
+        // SAFETY: the caller has promised what is asked here.
+        let handle = unsafe { streams.adopt_stream(raw) }?;
+        Self::of(device, handle, Ownership::Foreign)
+    }
+
+    /// A stream that is to be given up with the value, or now if its identity cannot be had.
+    fn of(device: &Arc<dyn Device>, handle: StreamHandle, ownership: Ownership) -> Result<Self> {
+        let mut stream = Self { device: Arc::clone(device), handle, id: StreamId(0), ownership };
+        stream.id = device.stream_id(handle)?;
+        Ok(stream)
     }
 
     /// The handle, for calls.
@@ -229,10 +260,14 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.ownership == Ownership::Owned {
-            // A device that refuses has lost the stream already; a drop has nobody to tell.
-            let _ = self.device.destroy_stream(self.handle);
-        }
+        // A device that refuses has lost the stream already; a drop has nobody to tell.
+        let _ = match self.ownership {
+            Ownership::Owned => self.device.destroy_stream(self.handle),
+            Ownership::Foreign => {
+                let streams = self.device.foreign_streams();
+                streams.map_or(Ok(()), |streams| streams.forget_stream(self.handle))
+            }
+        };
     }
 }
 

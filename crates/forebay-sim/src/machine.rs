@@ -196,6 +196,8 @@ pub struct Census {
     pub mappings: usize,
     /// Streams that can be given work, one default stream a device counted.
     pub streams: usize,
+    /// Streams of others that are known to a device.
+    pub adopted: usize,
     /// Events.
     pub events: usize,
     /// Pieces of work that have not run.
@@ -208,13 +210,14 @@ impl fmt::Display for Census {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} blocks, {} regions, {} pages, {} mappings, {} streams, {} events, {} pieces of \
-             work, {} held",
+            "{} blocks, {} regions, {} pages, {} mappings, {} streams, {} adopted, {} events, {} \
+             pieces of work, {} held",
             self.blocks,
             self.regions,
             self.pages,
             self.mappings,
             self.streams,
+            self.adopted,
             self.events,
             self.queued,
             self.held
@@ -307,6 +310,7 @@ impl SimMachine {
             pages: sum(|space| space.pages.len()),
             mappings: sum(|space| space.mapping_count()),
             streams: state.handles.len(),
+            adopted: state.adopted.len(),
             events: state.events.len(),
             queued: state.lanes.values().map(|lane| lane.queue.len()).sum(),
             held: state

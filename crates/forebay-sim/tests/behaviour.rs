@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::{
-    Access, Call, Capabilities, Copy, Device, Error, EventKind, Fill, Memory, PageOptions, Pattern,
-    PinnedFlags, PinnedMemory, Place, Priority, Progress, StreamHandle, Streams, Transfers,
-    VirtualMemory,
+    Access, Call, Capabilities, Copy, Device, Error, EventKind, Fill, ForeignStreams, Memory,
+    PageOptions, Pattern, PinnedFlags, PinnedMemory, Place, Priority, Progress, StreamHandle,
+    Streams, Transfers, VirtualMemory,
 };
 use forebay_sim::{
     CostModel, Finding, HandleReuse, Kernel, MemoryModel, SimDevice, SimMachine, SimOptions,
@@ -160,6 +160,22 @@ fn a_destroyed_streams_handle_comes_back_where_asked_but_not_its_identity() {
         assert_eq!(first == second, same);
         assert_ne!(first_id, device.stream_id(second).unwrap());
     }
+}
+
+/// The trap that caches keyed by handle fall into: the value lives on, the stream behind it is
+/// another.
+#[test]
+fn a_foreign_streams_value_can_come_back_as_another_stream() {
+    let (_, device) = open(SimMachine::builder().handles(HandleReuse::AtOnce));
+    let raw = device.make_foreign_stream();
+    // SAFETY: not kept, on purpose: the stream goes while it is adopted.
+    let handle = unsafe { device.adopt_stream(raw) }.unwrap();
+    let first = device.stream_id(handle).unwrap();
+    assert!(device.destroy_foreign_stream(raw));
+    assert!(device.stream_id(handle).is_err());
+    assert_eq!(device.make_foreign_stream(), raw);
+    assert_ne!(device.stream_id(handle).unwrap(), first);
+    assert!(!device.destroy_foreign_stream(raw + 1));
 }
 
 #[test]

@@ -22,16 +22,17 @@ impl Sim {
             .devices(devices)
             .capacity(Bytes::gib(1))
             .build()
-            .map_err(|error| Error::quantity(Call::MemoryInfo, "capacity", &error))
+            .map_err(|error| Error::quantity(Call::Open, "capacity", &error))
     }
 }
 
+fn missing(ordinal: u32) -> Error {
+    let reason = format!("the machine has no device {ordinal}");
+    Error::Lost { call: Call::Open, reason: reason.into() }
+}
+
 fn device(machine: &SimMachine, ordinal: u32) -> Result<Arc<dyn Device>> {
-    let missing = || Error::Lost {
-        call: Call::MemoryInfo,
-        reason: format!("the machine has no device {ordinal}").into(),
-    };
-    Ok(machine.device(ordinal).ok_or_else(missing)?)
+    Ok(machine.device(ordinal).ok_or_else(|| missing(ordinal))?)
 }
 
 impl Fixture for Sim {
@@ -41,6 +42,16 @@ impl Fixture for Sim {
 
     fn open(&self) -> Result<Arc<dyn Device>> {
         device(&self.machine(1)?, 0)
+    }
+
+    fn foreign_stream(&self) -> Option<Result<(Arc<dyn Device>, u64)>> {
+        let given = || {
+            let machine = self.machine(1)?;
+            let device = machine.device(0).ok_or_else(|| missing(0))?;
+            let raw = device.make_foreign_stream();
+            Ok((device as Arc<dyn Device>, raw))
+        };
+        Some(given())
     }
 
     fn pair(&self) -> Option<Result<Pair>> {

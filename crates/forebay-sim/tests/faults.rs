@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::{
-    Access, Advice, Call, Copy, Device, Error, EventHandle, EventKind, Fill, ManagedMemory, Memory,
-    PageHandle, PageOptions, Pattern, PeerCopy, PeerPlace, Peers, PinnedFlags, PinnedMemory, Place,
-    Priority, Result, Sharing, StreamHandle, Streams, Transfers, VirtualMemory,
+    Access, Advice, Call, Copy, Device, Error, EventHandle, EventKind, Fill, ForeignStreams,
+    ManagedMemory, Memory, PageHandle, PageOptions, Pattern, PeerCopy, PeerPlace, Peers,
+    PinnedFlags, PinnedMemory, Place, Priority, Result, Sharing, StreamHandle, Streams, Transfers,
+    VirtualMemory,
 };
 use forebay_sim::{Census, Fault, FaultKind, Kernel, SimDevice, SimMachine, When};
 
@@ -39,6 +40,7 @@ struct Tour {
     pages: Vec<PageHandle>,
     mapped: Vec<Span>,
     streams: Vec<StreamHandle>,
+    adopted: Vec<StreamHandle>,
     events: Vec<EventHandle>,
     peers: Vec<DeviceOrdinal>,
 }
@@ -62,6 +64,7 @@ impl Tour {
             pages: Vec::new(),
             mapped: Vec::new(),
             streams: Vec::new(),
+            adopted: Vec::new(),
             events: Vec::new(),
             peers: Vec::new(),
         }
@@ -93,6 +96,10 @@ impl Tour {
         let stream = self.call(|| here.create_stream(Priority::High))?;
         self.streams.push(stream);
         self.call(|| here.stream_id(stream))?;
+        let raw = here.make_foreign_stream();
+        // SAFETY: nobody destroys the stream.
+        let foreign = self.call(|| unsafe { here.adopt_stream(raw) })?;
+        self.adopted.push(foreign);
         let plain = self.call(|| here.allocate(SIZE, Alignment::BLOCK))?;
         self.plain.push((Arc::clone(&here), plain));
         self.call(|| here.memory_info())?;
@@ -200,6 +207,7 @@ impl Tour {
         release!(managed, address => here.free_managed(address));
         release!(events, event => here.destroy_event(event));
         release!(streams, stream => here.destroy_stream(stream));
+        release!(adopted, stream => here.forget_stream(stream));
         release!(peers, peer => here.disable_peer(peer));
         Ok(())
     }

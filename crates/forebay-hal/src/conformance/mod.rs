@@ -81,6 +81,12 @@ pub trait Fixture: Send + Sync + 'static {
         None
     }
 
+    /// A device, and the value of a stream on it that another library made, where there can be one.
+    /// The stream outlives the case.
+    fn foreign_stream(&self) -> Option<Result<(Arc<dyn Device>, u64)>> {
+        None
+    }
+
     /// Whether the device can tell, when a copy or fill is enqueued, that an address is not its
     /// memory or may not be used so.
     ///
@@ -105,6 +111,8 @@ pub enum Wants {
     Device,
     /// Two, from [`Fixture::pair`].
     Pair,
+    /// One device and a stream of another's making, from [`Fixture::foreign_stream`].
+    ForeignStream,
     /// One device, of which [`Fixture::checks_addresses`] is true.
     AddressChecks,
 }

@@ -52,21 +52,29 @@ pub fn run_within(deadline: Duration, case: &'static Case, fixture: &Arc<dyn Fix
 fn run_here(case: &Case, fixture: &Arc<dyn Fixture>, steps: Arc<LastCall>) -> Outcome {
     let attempt = || -> Step<Option<String>> {
         let opening = |error| Failure::from(error).during("opening the device");
-        let (device, partner) = if case.wants == Wants::Pair {
-            let Some(pair) = fixture.pair() else {
-                return Ok(Some("there is no second device".to_owned()));
-            };
-            let (one, two) = pair.map_err(opening)?;
-            (one, Some(two))
-        } else {
-            (fixture.open().map_err(opening)?, None)
+        let (device, partner, foreign) = match case.wants {
+            Wants::Pair => {
+                let Some(pair) = fixture.pair() else {
+                    return Ok(Some("there is no second device".to_owned()));
+                };
+                let (one, two) = pair.map_err(opening)?;
+                (one, Some(two), None)
+            }
+            Wants::ForeignStream => {
+                let Some(given) = fixture.foreign_stream() else {
+                    return Ok(Some("nobody else makes streams there".to_owned()));
+                };
+                let (device, raw) = given.map_err(opening)?;
+                (device, None, Some(raw))
+            }
+            Wants::Device | Wants::AddressChecks => (fixture.open().map_err(opening)?, None, None),
         };
         let missing = case.needs.difference(device.descriptor().capabilities);
         if !missing.is_empty() {
             return Ok(Some(format!("the device lacks: {missing}")));
         }
         let context = fixture.current_context();
-        let bench = Bench::new(device, partner, Arc::clone(fixture), steps);
+        let bench = Bench::new(device, partner, Arc::clone(fixture), steps).with_foreign(foreign);
         (case.run)(&bench)?;
         bench.finish()?;
         ensure_equal!("the thread's current context", fixture.current_context(), context);

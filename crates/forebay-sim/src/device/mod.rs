@@ -2,6 +2,7 @@
 //!
 //! One file a group of calls; the engine below them is one for all devices of a machine.
 
+mod foreign;
 mod memory;
 mod peer;
 mod sharing;
@@ -14,8 +15,8 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{
-    Call, Capabilities, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo, Peers,
-    PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
+    Call, Capabilities, Descriptor, Device, DeviceKind, ForeignStreams, ManagedMemory, MemoryInfo,
+    Peers, PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
 };
 
 use crate::engine::Engine;
@@ -101,6 +102,10 @@ unsafe impl Device for SimDevice {
 
     fn peers(&self) -> Option<&dyn Peers> {
         self.can(Capabilities::PEERS).then_some(self)
+    }
+
+    fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
+        self.can(Capabilities::FOREIGN_STREAMS).then_some(self)
     }
 
     fn sharing(&self) -> Option<&dyn Sharing> {

@@ -9,7 +9,7 @@ use forebay_hal::{
 };
 
 use super::SimDevice;
-use crate::engine::{EventState, Job, LaneState, Point, State, Work};
+use crate::engine::{EventState, Job, Point, State, Work};
 use crate::machine::HandleReuse;
 
 impl SimDevice {
@@ -28,10 +28,8 @@ impl SimDevice {
 unsafe impl Streams for SimDevice {
     fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
         let mut state = self.engine.enter(self.ordinal, Call::CreateStream, Bytes::ZERO)?;
-        let spare = match state.options.handles {
-            HandleReuse::AtOnce => state.spare_handles.pop(),
-            HandleReuse::Never => None,
-        };
+        let again = state.options.handles == HandleReuse::AtOnce;
+        let spare = if again { state.spare_handles.pop() } else { None };
         let handle = spare.unwrap_or_else(|| StreamHandle(state.serial.take()));
         let stream = state.add_lane(self.ordinal, priority);
         state.handles.insert((self.ordinal, handle), stream);
@@ -44,13 +42,12 @@ unsafe impl Streams for SimDevice {
         if stream == StreamHandle::DEFAULT {
             return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
         }
-        let id = state.stream(call, self.ordinal, stream)?;
-        state.handles.remove(&(self.ordinal, stream));
+        let Some(id) = state.handles.remove(&(self.ordinal, stream)) else {
+            let allowed = "a stream that this device created and nobody destroyed";
+            return Err(invalid(call, "stream", stream, allowed));
+        };
         state.spare_handles.push(stream);
-        if let Some(lane) = state.lanes.get_mut(&id) {
-            lane.state = LaneState::Closed;
-        }
-        state.retire(id);
+        state.close(id);
         verdict
     }
 

@@ -105,6 +105,14 @@ impl State {
         self.retire(stream);
     }
 
+    /// Ends a stream for those who would give it work; what it has still runs.
+    pub(crate) fn close(&mut self, stream: StreamId) {
+        if let Some(lane) = self.lanes.get_mut(&stream) {
+            lane.state = LaneState::Closed;
+        }
+        self.retire(stream);
+    }
+
     /// Forgets a destroyed stream once it has done everything.
     pub(crate) fn retire(&mut self, stream: StreamId) {
         let gone = self

@@ -52,6 +52,13 @@ pub(crate) struct State {
     pub(crate) health: Vec<Health>,
     pub(crate) lanes: BTreeMap<StreamId, Lane>,
     pub(crate) handles: BTreeMap<(DeviceOrdinal, StreamHandle), StreamId>,
+    /// Streams made outside the contract, by the value their maker knows them by.
+    pub(crate) foreign: BTreeMap<(DeviceOrdinal, u64), StreamId>,
+    /// How often each of them was adopted. By value alone, as a driver has it: a value that comes
+    /// back names the new stream.
+    pub(crate) adopted: BTreeMap<(DeviceOrdinal, StreamHandle), u64>,
+    /// Values of foreign streams that are gone, to be given out again where that is asked for.
+    pub(crate) spare_foreign: Vec<u64>,
     /// Handles of destroyed streams, to be given out again where that is asked for.
     pub(crate) spare_handles: Vec<StreamHandle>,
     pub(crate) events: BTreeMap<EventHandle, EventState>,
@@ -101,6 +108,9 @@ impl Engine {
             health: Vec::new(),
             lanes: BTreeMap::new(),
             handles: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            adopted: BTreeMap::new(),
+            spare_foreign: Vec::new(),
             spare_handles: Vec::new(),
             events: BTreeMap::new(),
             host: VectorClock::default(),
@@ -256,7 +266,10 @@ impl State {
         device: DeviceOrdinal,
         handle: StreamHandle,
     ) -> Result<StreamId> {
-        self.handles.get(&(device, handle)).copied().ok_or_else(|| {
+        let own = self.handles.get(&(device, handle));
+        let adopted = self.adopted.get(&(device, handle));
+        let adopted = adopted.and_then(|_| self.foreign.get(&(device, handle.0)));
+        own.or(adopted).copied().ok_or_else(|| {
             invalid(call, "stream", handle, "a live stream of this device, or the default one")
         })
     }

@@ -50,7 +50,7 @@ impl<F: Fn() -> Arc<dyn Tamper> + Send + Sync + 'static> Tampered<F> {
             .capacity(Bytes::gib(1));
         let machine = (self.options)(options)
             .build()
-            .map_err(|error| Error::quantity(Call::MemoryInfo, "capacity", &error))?;
+            .map_err(|error| Error::quantity(Call::Open, "capacity", &error))?;
         if let Some(machines) = &self.machines {
             machines.lock().unwrap().push(machine.clone());
         }
@@ -70,6 +70,15 @@ impl<F: Fn() -> Arc<dyn Tamper> + Send + Sync + 'static> Fixture for Tampered<F>
 
     fn open(&self) -> Result<Arc<dyn Device>> {
         Ok(self.device(&self.machine(1)?, 0))
+    }
+
+    fn foreign_stream(&self) -> Option<Result<(Arc<dyn Device>, u64)>> {
+        let given = || {
+            let machine = self.machine(1)?;
+            let raw = machine.device(0).expect("the machine has one").make_foreign_stream();
+            Ok((self.device(&machine, 0), raw))
+        };
+        Some(given())
     }
 
     fn pair(&self) -> Option<Result<Pair>> {
@@ -146,6 +155,12 @@ sabotages! {
         "streams/no_stream_waits_for_another",
         "streams/the_default_stream_waits_for_no_other",
         "streams/no_stream_waits_for_the_default",
+    ];
+    forgets_no_stream: order::ForgetsNoStream => [
+        "streams/a_stream_not_adopted_is_refused",
+        "streams/adopting_counts",
+        "streams/forgetting_what_was_not_adopted_is_refused",
+        "streams/a_foreign_stream_value_forgets_and_does_not_destroy",
     ];
     reuses_stream_ids: order::ReusesStreamIds => ["streams/ids_are_never_given_twice"];
     tasks_never_run: order::TasksNeverRun => [

@@ -257,3 +257,13 @@ impl Tamper for QueryPanics {
         std::panic::resume_unwind(Box::new("on purpose"))
     }
 }
+
+/// An adopted stream is never forgotten.
+#[derive(Debug)]
+pub(crate) struct ForgetsNoStream;
+
+impl Tamper for ForgetsNoStream {
+    fn forget_stream(&self, inner: &dyn Device, stream: StreamHandle) -> Result<()> {
+        inner.stream_id(stream).map(drop)
+    }
+}

@@ -15,8 +15,8 @@ use super::Fixture;
 use super::data::HostBytes;
 use super::verdict::{Failure, Step, Verdict, ensure, ensure_equal};
 use crate::{
-    Call, Device, EventHandle, ManagedMemory, MemoryInfo, PageHandle, Peers, PinnedMemory,
-    StreamHandle, VirtualMemory,
+    Call, Device, EventHandle, ForeignStreams, ManagedMemory, MemoryInfo, PageHandle, Peers,
+    PinnedMemory, StreamHandle, VirtualMemory,
 };
 
 /// The call a case made last, for the words of a deadline.
@@ -56,6 +56,7 @@ enum Thing {
 pub struct Bench {
     device: Arc<dyn Device>,
     partner: Option<Box<Bench>>,
+    foreign: Option<u64>,
     fixture: Arc<dyn Fixture>,
     last: Arc<LastCall>,
     things: Mutex<Vec<Thing>>,
@@ -78,12 +79,29 @@ impl Bench {
         let partner = partner.map(|device| {
             Box::new(Self::new(device, None, Arc::clone(&fixture), Arc::clone(&last)))
         });
-        Self { device, partner, fixture, last, things: Mutex::default(), host: Mutex::default() }
+        let (things, host) = (Mutex::default(), Mutex::default());
+        Self { device, partner, foreign: None, fixture, last, things, host }
     }
 
     /// The device under test.
     pub fn device(&self) -> &dyn Device {
         &*self.device
+    }
+
+    /// The same with a stream of another's making.
+    pub(super) fn with_foreign(mut self, raw: Option<u64>) -> Self {
+        self.foreign = raw;
+        self
+    }
+
+    /// The device under test, to be shared.
+    pub(super) fn shared(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// A stream of another's making, by the value its maker knows it by.
+    pub(super) fn foreign(&self) -> Step<u64> {
+        self.foreign.ok_or_else(|| Failure::new("the case did not ask for a foreign stream"))
     }
 
     /// The bench of the second device of a pair.
@@ -116,6 +134,10 @@ impl Bench {
 
     pub(super) fn managed_memory(&self) -> Step<&dyn ManagedMemory> {
         Self::group(self.device.managed_memory(), "managed memory")
+    }
+
+    pub(super) fn foreign_streams(&self) -> Step<&dyn ForeignStreams> {
+        Self::group(self.device.foreign_streams(), "foreign streams")
     }
 
     pub(super) fn peers(&self) -> Step<&dyn Peers> {

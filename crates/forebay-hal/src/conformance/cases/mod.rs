@@ -6,6 +6,8 @@ mod elapsed;
 mod endings;
 mod events;
 mod fills;
+mod foreign;
+mod garbage;
 mod info;
 mod managed;
 mod mapping;
@@ -48,11 +50,13 @@ use cases;
 /// All, subject by subject.
 pub(super) const ALL: &[&[Case]] = &[
     info::CASES,
+    garbage::CASES,
     memory::CASES,
     copies::CASES,
     shapes::CASES,
     fills::CASES,
     streams::CASES,
+    foreign::CASES,
     events::CASES,
     elapsed::CASES,
     tasks::CASES,

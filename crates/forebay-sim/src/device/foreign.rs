@@ -1,0 +1,64 @@
+//! Streams that another library made on the same device: here, the test that plays that library.
+
+use forebay_core::Bytes;
+use forebay_hal::{Call, ForeignStreams, Priority, Result, StreamHandle, invalid};
+
+use super::SimDevice;
+use crate::machine::HandleReuse;
+
+impl SimDevice {
+    /// Makes a stream as another library would: no call of the contract, and unknown to the device
+    /// until it is adopted by the value given here.
+    pub fn make_foreign_stream(&self) -> u64 {
+        let mut state = self.engine.lock();
+        let again = state.options.handles == HandleReuse::AtOnce;
+        let spare = if again { state.spare_foreign.pop() } else { None };
+        let raw = spare.unwrap_or_else(|| state.serial.take());
+        let stream = state.add_lane(self.ordinal, Priority::Normal);
+        state.foreign.insert((self.ordinal, raw), stream);
+        raw
+    }
+
+    /// Destroys such a stream as its maker would, adopted or not; what was enqueued still runs.
+    /// Gives whether there was one.
+    pub fn destroy_foreign_stream(&self, raw: u64) -> bool {
+        let mut state = self.engine.lock();
+        let Some(stream) = state.foreign.remove(&(self.ordinal, raw)) else { return false };
+        state.spare_foreign.push(raw);
+        state.close(stream);
+        true
+    }
+}
+
+// SAFETY: what is adopted is a table of its own, looked up by every call that takes a stream and
+// not by the one that destroys them; entries are counted.
+unsafe impl ForeignStreams for SimDevice {
+    unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
+        let call = Call::AdoptStream;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        if !state.foreign.contains_key(&(self.ordinal, raw)) {
+            let given = format!("{raw:#x}");
+            return Err(invalid(call, "raw", given, "a live stream that others made"));
+        }
+        let handle = StreamHandle(raw);
+        *state.adopted.entry((self.ordinal, handle)).or_default() += 1;
+        Ok(handle)
+    }
+
+    fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
+        let call = Call::ForgetStream;
+        let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
+        let key = (self.ordinal, stream);
+        match state.adopted.get_mut(&key) {
+            None => Err(invalid(call, "stream", stream, "a stream that was adopted")),
+            Some(1) => {
+                state.adopted.remove(&key);
+                verdict
+            }
+            Some(count) => {
+                *count -= 1;
+                verdict
+            }
+        }
+    }
+}
