@@ -7,8 +7,8 @@ use super::super::verdict::{ensure_equal, refused};
 use super::super::{Bench, Verdict};
 use super::cases;
 use crate::{
-    Access, Advice, Call, Copy, EventHandle, Fill, PageHandle, PageOptions, Pattern, PeerCopy,
-    PeerPlace, PinnedFlags, Place, StreamHandle,
+    Access, Advice, Call, Capabilities, Copy, EventHandle, Fill, PageHandle, PageOptions, Pattern,
+    PeerCopy, PeerPlace, PinnedFlags, Place, StreamHandle,
 };
 
 cases! { Info "info":
@@ -66,7 +66,9 @@ fn garbage_handles_are_refused_by_every_call(bench: &Bench) -> Verdict {
         refused(Call::StreamId, what, device.stream_id(stream))?;
         refused(Call::QueryStream, what, device.query_stream(stream))?;
         refused(Call::SynchronizeStream, what, device.synchronize_stream(stream))?;
-        refused(Call::EnqueueHost, what, device.enqueue_host(Box::new(|| {}), stream))?;
+        if device.descriptor().capabilities.contains(Capabilities::HOST_TASKS) {
+            refused(Call::EnqueueHost, what, device.enqueue_host(Box::new(|| {}), stream))?;
+        }
         refused(Call::DestroyEvent, what, device.destroy_event(event))?;
         refused(Call::RecordEvent, what, device.record_event(event, StreamHandle::DEFAULT))?;
         refused(Call::RecordEvent, what, device.record_event(good_event, stream))?;
