@@ -101,7 +101,14 @@ impl Error {
 
     /// An [`Error::Invalid`] for a quantity that cannot be.
     pub fn quantity(call: Call, argument: &'static str, error: &QuantityError) -> Self {
-        crate::invalid(call, argument, error, "a quantity that fits in 64 bits")
+        let allowed = match error {
+            QuantityError::OutOfRange { least, most, .. } => format!("{least} to {most}"),
+            QuantityError::NotAPowerOfTwo { .. } => "a power of two".to_owned(),
+            QuantityError::NotAMultiple { of, .. } => format!("a multiple of {} B", of.get()),
+            QuantityError::NotASize { .. } => "a size, as 512KiB or 1.5GiB".to_owned(),
+            _ => "sizes whose sum and product fit in 64 bits".to_owned(),
+        };
+        crate::invalid(call, argument, error, allowed)
     }
 }
 

@@ -14,6 +14,11 @@ pub(crate) fn refused(call: Call, errno: Errno) -> Error {
         Errno::MFILE | Errno::NFILE => transient(format!(
             "{errno}: every shared page is an open file; close some, or raise the limit (ulimit -n)"
         )),
+        Errno::FBIG => transient(format!(
+            "{errno}: pages are memory files, and this process may make none above {}; raise the \
+             limit (ulimit -f)",
+            crate::mapping::largest_file()
+        )),
         // What the mapping calls say where a process has too many mappings.
         Errno::NOMEM => transient(format!(
             "{errno}: the system refused another mapping{}; unmap something, use fewer and larger \

@@ -23,6 +23,12 @@ pub fn system_page() -> Alignment {
     Alignment::new(rustix::param::page_size() as u64).unwrap_or(Alignment::HOST_PAGE)
 }
 
+/// The largest file this process may make (`ulimit -f`), memory files included.
+pub fn largest_file() -> Bytes {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    limit.map_or(Bytes::MAX, Bytes::new)
+}
+
 /// What the pages of a memory file are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -72,8 +78,12 @@ impl MemoryFile {
     /// As [`create`](Self::create), but nothing is taken from the system yet, whatever the grain.
     ///
     /// Of explicit huge pages, [`back`](Self::back) what will be touched first: where the pool is
-    /// empty by then, the touch would be answered with a signal.
+    /// empty by then, the touch would be answered with a signal. `EFBIG` for more than
+    /// [`largest_file`]: growing a file past that limit would be answered with a signal too.
     pub fn sparse(size: Bytes, grain: Grain) -> Result<Self, Errno> {
+        if size > largest_file() {
+            return Err(Errno::FBIG);
+        }
         let huge = match grain {
             Grain::System => MemfdFlags::empty(),
             Grain::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,

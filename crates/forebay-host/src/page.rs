@@ -17,11 +17,11 @@ use forebay_hal::{Access, PageHandle};
 use rustix::io::Errno;
 
 use crate::backing::Refusal;
-use crate::mapping::{AddressRange, Grain, MemoryFile};
+use crate::mapping::{AddressRange, Grain, MemoryFile, largest_file};
 use crate::settings::Settings;
 
-/// The size of the file of parts: the largest power of two a file offset can express. Places in it
-/// are not reused across sizes, so it must outlast any program.
+/// The size of the file of parts, where files may be that large: the largest power of two a file
+/// offset can express. Places in it are not reused across sizes, so it must outlast any program.
 const STORE_SIZE: Bytes = Bytes::new(1 << 62);
 
 /// What a page is made of.
@@ -133,7 +133,8 @@ impl PageTable {
         let store = match &self.store {
             Some(store) => Arc::clone(store),
             None => {
-                let made = Arc::new(MemoryFile::sparse(STORE_SIZE, grain)?);
+                let size = STORE_SIZE.min(largest_file().align_down(grain.alignment()));
+                let made = Arc::new(MemoryFile::sparse(size, grain)?);
                 Arc::clone(self.store.insert(made))
             }
         };
@@ -144,7 +145,7 @@ impl PageTable {
         let huge = Alignment::DEVICE_PAGE;
         let step = if size >= huge.bytes() { huge } else { Alignment::ONE };
         let offset = self.fresh.checked_align_up(step).ok_or(Errno::NOSPC)?;
-        let end = offset.checked_add(size).filter(|&end| end <= STORE_SIZE).ok_or(Errno::NOSPC)?;
+        let end = offset.checked_add(size).filter(|&end| end <= store.size()).ok_or(Errno::FBIG)?;
         self.fresh = end;
         Ok(Substance::Part(store, offset))
     }

@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_core::{Bytes, DeviceOrdinal, PageSize, QuantityError};
-use forebay_hal::{Call, Capabilities};
+use forebay_core::{Bytes, DeviceOrdinal, PageSize};
+use forebay_hal::{Call, Capabilities, Result, invalid};
 
 use crate::cost::CostModel;
 use crate::device::SimDevice;
@@ -128,22 +128,14 @@ impl SimOptions {
     }
 
     /// The machine; refused where a figure is out of its range.
-    pub fn build(self) -> Result<SimMachine, QuantityError> {
+    pub fn build(self) -> Result<SimMachine> {
+        let call = Call::Open;
         if self.devices == 0 || self.devices > MOST_DEVICES {
-            return Err(QuantityError::OutOfRange {
-                what: "number of devices",
-                given: u64::from(self.devices),
-                least: 1,
-                most: u64::from(MOST_DEVICES),
-            });
+            return Err(invalid(call, "devices", self.devices, format!("1 to {MOST_DEVICES}")));
         }
         if self.granularity < PageSize::HOST || self.granularity.bytes() > Bytes::gib(1) {
-            return Err(QuantityError::OutOfRange {
-                what: "granularity",
-                given: self.granularity.bytes().get(),
-                least: PageSize::HOST.bytes().get(),
-                most: Bytes::gib(1).get(),
-            });
+            let given = self.granularity;
+            return Err(invalid(call, "granularity", given, "a power of two, 4 KiB to 1 GiB"));
         }
         let devices = self.devices;
         let options = self.clone();

@@ -22,7 +22,6 @@ impl Sim {
             .devices(devices)
             .capacity(Bytes::gib(1))
             .build()
-            .map_err(|error| Error::quantity(Call::Open, "capacity", &error))
     }
 }
 

@@ -6,15 +6,19 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use forebay_core::Bytes;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use super::bench::LastCall;
-use super::verdict::{Step, ensure_equal};
+use super::verdict::{Step, ensure, ensure_equal};
 use super::{Bench, Case, Failure, Fixture, Outcome, Wants, cases};
 
 /// No case takes this long unless something waits for ever. Cases take a second at most on the
 /// slowest device seen; a gate gives up after three.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What [`Fixture::open`] is asked for: told once and plainly, not by whatever case runs out.
+const LEAST_FREE: Bytes = Bytes::mib(256);
 
 /// Runs one case on a device of its own, within twenty seconds.
 pub fn run(case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
@@ -73,6 +77,8 @@ fn run_here(case: &Case, fixture: &Arc<dyn Fixture>, steps: Arc<LastCall>) -> Ou
         if !missing.is_empty() {
             return Ok(Some(format!("the device lacks: {missing}")));
         }
+        let free = device.memory_info().map_err(opening)?.free;
+        ensure!(free >= LEAST_FREE, "the suite needs {LEAST_FREE} free, and the device has {free}");
         let context = fixture.current_context();
         let bench = Bench::new(device, partner, Arc::clone(fixture), steps).with_foreign(foreign);
         (case.run)(&bench)?;

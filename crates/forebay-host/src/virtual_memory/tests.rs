@@ -245,3 +245,30 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     }
     assert_eq!(device.census(), Census::default());
 }
+
+/// Growing a file past `ulimit -f` ends a process with a signal; a page that would is refused.
+#[test]
+fn a_limit_on_file_sizes_is_an_error_and_no_signal() {
+    // In a process of its own: the limit is the whole process's.
+    if std::env::var_os("FOREBAY_TEST_FILE_LIMIT").is_none() {
+        let test = "virtual_memory::tests::a_limit_on_file_sizes_is_an_error_and_no_signal";
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env("FOREBAY_TEST_FILE_LIMIT", "1")
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        return;
+    }
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Some(8 << 20);
+    setrlimit(Resource::Fsize, Rlimit { current: limit, maximum: limit }).unwrap();
+    let device = crate::HostDevice::open().unwrap();
+    let page = device.create_page(Bytes::mib(8), PageOptions::default()).unwrap();
+    let error = device.create_page(Bytes::mib(2), PageOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("ulimit -f"), "{error}");
+    let error = device.create_page(Bytes::mib(16), PageOptions::shareable()).unwrap_err();
+    assert!(error.to_string().contains("ulimit -f"), "{error}");
+    device.release_page(page).unwrap();
+    assert_eq!(device.census().pages, 0);
+}

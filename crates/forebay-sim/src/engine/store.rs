@@ -134,6 +134,7 @@ pub(crate) fn system_refused(
         Errno::MFILE | Errno::NFILE => {
             "every page is an open file: raise the limit on open files (ulimit -n)"
         }
+        Errno::FBIG => "every page is a memory file: raise the limit on file sizes (ulimit -f)",
         _ => "the system under the simulation refused",
     };
     Error::Transient { call, reason: format!("{requested} of memory: {errno}: {cure}").into() }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use delegate::Delegate;
 use forebay_core::Bytes;
 use forebay_hal::conformance::{self, Case, Fixture, Outcome, Pair};
-use forebay_hal::{Call, CallGroup, Capabilities, Device, Error, Result};
+use forebay_hal::{Call, CallGroup, Capabilities, Device, Result};
 use forebay_sim::{HandleReuse, MemoryModel, SimMachine, SimOptions};
 use tamper::Tamper;
 
@@ -48,9 +48,7 @@ impl<F: Fn() -> Arc<dyn Tamper> + Send + Sync + 'static> Tampered<F> {
             .seed(self.seed.fetch_add(1, Ordering::Relaxed))
             .devices(devices)
             .capacity(Bytes::gib(1));
-        let machine = (self.options)(options)
-            .build()
-            .map_err(|error| Error::quantity(Call::Open, "capacity", &error))?;
+        let machine = (self.options)(options).build()?;
         if let Some(machines) = &self.machines {
             machines.lock().unwrap().push(machine.clone());
         }
