@@ -39,6 +39,9 @@ bitflags::bitflags! {
         const HUGE_PAGES = 1 << 13;
         /// [`ForeignStreams`](crate::ForeignStreams).
         const FOREIGN_STREAMS = 1 << 14;
+        /// Giving memory back never waits for work under way. CUDA's `cuMemFree` and its like do:
+        /// such a call must not be made while holding what a host function needs.
+        const PROMPT_FREE = 1 << 15;
     }
 }
 

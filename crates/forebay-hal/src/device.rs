@@ -115,9 +115,12 @@ pub struct MemoryInfo {
     pub total: Bytes,
     /// What could still be had. Others may take it first.
     pub free: Bytes,
-    /// What this device object has given out and not taken back: plain, managed and pages. Each
-    /// counts in the units the device takes memory in: what was asked, or up to 2 MiB more.
+    /// What this device object has given out and not taken back: plain memory and pages it created.
+    /// Imported pages are their creator's. Each counts in the units the device takes memory in: what
+    /// was asked, or up to 2 MiB more.
     pub held: Bytes,
+    /// What it has given out as managed memory: on some devices more than there is, since it moves.
+    pub managed: Bytes,
 }
 
 impl MemoryInfo {

@@ -31,7 +31,9 @@
 //! * A handle that was never given out, or was given back, is refused with [`Error::Invalid`].
 //! * Any thread may make any call at any time.
 //! * The caller's current device or context is the same after a call as before it.
-//! * Only calls whose name begins with `synchronize` wait for the device.
+//! * Only calls whose name begins with `synchronize` wait for the device. The four that give back
+//!   plain, managed, pinned and registered memory may too, where the device lacks
+//!   [`Capabilities::PROMPT_FREE`]: the drivers' own frees wait for all work there is.
 //!
 //! Whether a device keeps all this is not a matter of opinion: the `conformance` module (feature
 //! `conformance`) has a named case for each promise, and a device's test file is a few lines that
@@ -62,7 +64,7 @@ pub use peer::{PeerCopy, PeerPlace, Peers};
 pub use sharing::Sharing;
 pub use stream::{
     Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
-    StreamHandle, Streams, run_host_task,
+    StreamHandle, Streams, fresh_handle, run_host_task,
 };
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

@@ -15,7 +15,8 @@ use crate::{Result, StreamHandle};
 ///   2 MiB are always had; larger ones may be refused as too much.
 /// * No bytes: [`Address::NULL`], and no memory is taken. Freeing [`Address::NULL`] does nothing.
 /// * [`Error::OutOfMemory`](crate::Error::OutOfMemory) carries the size that was asked for.
-/// * After `free` the memory may be given out again at once; it does not wait for streams.
+/// * After `free` the memory may be given out again at once. Whether `free` waits for work under way
+///   is told by [`Capabilities::PROMPT_FREE`](crate::Capabilities::PROMPT_FREE).
 pub unsafe trait Memory {
     /// Gets `size` bytes at a multiple of `alignment`. What they hold is not defined.
     fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address>;

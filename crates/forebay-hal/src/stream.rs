@@ -1,13 +1,14 @@
 //! Orders of work, and points in them.
 
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use forebay_core::StreamId;
 
-use crate::{Call, Device, Error, Result};
+use crate::{Call, Device, Error, Result, invalid};
 
 /// A stream as the driver names it. The value may come back after the stream was destroyed; see
 /// [`Streams::stream_id`].
@@ -67,6 +68,14 @@ pub enum Progress {
     Pending,
 }
 
+/// A number for a handle: from 1, since 0 is the default stream, and never the same twice in a
+/// process. So a handle of one device, given to another by mistake, is not taken for its own.
+pub fn fresh_handle() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    // Only the number matters; no other memory is ordered by it.
+    LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+}
+
 /// A host function that runs in stream order. It must not call the device.
 pub type HostTask = Box<dyn FnOnce() + Send>;
 
@@ -88,7 +97,8 @@ pub fn run_host_task(task: HostTask) {
 /// An implementation promises:
 ///
 /// * Work on one stream runs in the order it was enqueued; work on two streams in any order that
-///   events allow, but it does run: no stream waits for another without being told to.
+///   events allow, but it does run: no stream that `create_stream` made waits for another without
+///   being told to. A stream that others made has whatever ties its maker gave it.
 /// * [`StreamHandle::DEFAULT`] is a stream like any other, and cannot be destroyed.
 /// * `record_event` puts the event after everything enqueued on the stream before it, and replaces
 ///   an earlier record of the same event. `wait_event` waits for the record that was the latest
@@ -108,7 +118,7 @@ pub unsafe trait Streams {
     fn destroy_stream(&self, stream: StreamHandle) -> Result<()>;
 
     /// The stream's identity: no two streams of a device ever have the same, even where the
-    /// driver gives a handle's value out again.
+    /// driver gives a handle's value out again. For adopted streams, as far as the driver tells.
     fn stream_id(&self, stream: StreamHandle) -> Result<StreamId>;
 
     /// Whether all work of the stream is done.
@@ -161,7 +171,9 @@ pub unsafe trait Streams {
 /// * An adopted stream is a stream like any other for every call but `destroy_stream`, which
 ///   refuses it: its end is its maker's.
 /// * Adopting counts: a stream adopted twice is known until it was forgotten twice.
-/// * A stream of the device's own is refused, and so is forgetting what was not adopted.
+/// * The value by which the driver knows the default stream is adopted as
+///   [`StreamHandle::DEFAULT`]: most programs' current stream is that one.
+/// * A stream that `create_stream` made is refused, and so is forgetting what was not adopted.
 pub unsafe trait ForeignStreams {
     /// Makes a stream known by the value its maker's library gives it.
     ///
@@ -252,8 +264,14 @@ impl Stream {
         self.device.query_stream(self.handle)
     }
 
-    /// Makes later work wait for `event`.
+    /// Makes later work wait for `event`, of this device or another of its kind.
     pub fn wait(&self, event: &Event) -> Result<()> {
+        let (mine, theirs) = (self.device.descriptor(), event.device.descriptor());
+        if mine.kind != theirs.kind {
+            let given = format!("an event of {theirs}");
+            let allowed = format!("an event of a {} device", mine.kind);
+            return Err(invalid(Call::WaitEvent, "event", given, allowed));
+        }
         self.device.wait_event(self.handle, event.handle)
     }
 }
@@ -300,8 +318,13 @@ impl Event {
         self.handle
     }
 
-    /// Puts the event after all work enqueued on `stream`.
+    /// Puts the event after all work enqueued on `stream`, of the same device.
     pub fn record(&self, stream: &Stream) -> Result<()> {
+        if !Arc::ptr_eq(&self.device, &stream.device) {
+            let given = format!("a stream of {}", stream.device.descriptor());
+            let allowed = format!("a stream of {}, the event's device", self.device.descriptor());
+            return Err(invalid(Call::RecordEvent, "stream", given, allowed));
+        }
         self.device.record_event(self.handle, stream.handle)
     }
 

@@ -427,6 +427,7 @@ pub unsafe trait Transfers {
     /// * The rows on the host's side are valid memory, until the copy is done: readable where read,
     ///   and where written, used by nobody else meanwhile.
     /// * The rows on the device's side are memory of the device, until the copy is done.
+    /// * No row written shares a byte with a row read.
     unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()>;
 
     /// Enqueues a fill.

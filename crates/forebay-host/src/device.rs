@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
+use forebay_core::{Address, Alignment, DeviceOrdinal};
 use forebay_hal::{
     Capabilities, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo, PinnedMemory,
     PointerClass, Result, Sharing, VirtualMemory,
@@ -47,6 +47,7 @@ impl HostDevice {
             try_policy(&settings)?;
         }
         let mut capabilities = Capabilities::DATA
+            | Capabilities::PROMPT_FREE
             | Capabilities::HOST_VISIBLE
             | Capabilities::VIRTUAL_MEMORY
             | Capabilities::PINNED
@@ -75,7 +76,7 @@ fn try_policy(settings: &Settings) -> Result<()> {
         Ok(_) => Ok(()),
         Err(Refusal::Policy(errno)) => Err(settings.numa.refused(Open, errno)),
         Err(Refusal::Memory(errno)) => {
-            let figures = (Bytes::ZERO, settings.limit);
+            let figures = MemoryInfo { total: settings.limit, ..MemoryInfo::default() };
             Err(errno::no_memory(Open, unit.bytes(), figures, errno))
         }
     }
@@ -108,8 +109,7 @@ unsafe impl Device for HostDevice {
     }
 
     fn memory_info(&self) -> Result<MemoryInfo> {
-        let (held, free) = self.space.held_and_free();
-        Ok(MemoryInfo { total: self.space.settings.limit, free, held })
+        Ok(self.space.info())
     }
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {

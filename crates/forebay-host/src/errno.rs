@@ -1,7 +1,7 @@
 //! What the system said, in the words of the device contract.
 
 use forebay_core::Bytes;
-use forebay_hal::{Call, Error};
+use forebay_hal::{Call, Error, MemoryInfo};
 use rustix::io::Errno;
 
 use crate::system::System;
@@ -36,13 +36,9 @@ pub(crate) fn refused(call: Call, errno: Errno) -> Error {
     }
 }
 
-/// The error for memory, where `free` of `total` was left when the system refused.
-pub(crate) fn no_memory(
-    call: Call,
-    requested: Bytes,
-    (free, total): (Bytes, Bytes),
-    errno: Errno,
-) -> Error {
+/// The error for memory, where the figures were `info` when the system refused.
+pub(crate) fn no_memory(call: Call, requested: Bytes, info: MemoryInfo, errno: Errno) -> Error {
+    let MemoryInfo { free, total, .. } = info;
     match errno {
         Errno::NOMEM | Errno::NOSPC => Error::OutOfMemory { call, requested, free, total },
         _ => refused(call, errno),

@@ -51,7 +51,6 @@ mod backing;
 mod census;
 mod device;
 mod errno;
-mod handle;
 mod lock;
 mod managed;
 pub mod mapping;

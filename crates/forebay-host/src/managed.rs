@@ -18,7 +18,7 @@ unsafe impl ManagedMemory for HostDevice {
             return Ok(Address::NULL);
         }
         let call = Call::AllocateManaged;
-        let backing = self.space.obtain(call, size, Alignment::ONE, Account::Held)?;
+        let backing = self.space.obtain(call, size, Alignment::ONE, Account::Managed)?;
         Ok(self.space.enter(backing, size, Occupant::Managed))
     }
 
@@ -31,7 +31,7 @@ unsafe impl ManagedMemory for HostDevice {
         let removed =
             self.space.table().remove(call, "address", address, "managed memory", is_managed)?;
         if let Occupant::Managed(backing) = removed {
-            self.space.give_back(backing, Account::Held);
+            self.space.give_back(backing, Account::Managed);
         }
         Ok(())
     }

@@ -31,6 +31,8 @@ pub(crate) enum Substance {
     Part(Arc<MemoryFile>, Bytes),
     /// A file of its own, which can.
     Whole(Arc<MemoryFile>),
+    /// A file of another's making. It is in its creator's books.
+    Imported(Arc<MemoryFile>),
 }
 
 impl Substance {
@@ -38,7 +40,7 @@ impl Substance {
     pub(crate) fn place(&self) -> (&MemoryFile, Bytes) {
         match self {
             Self::Part(file, offset) => (file, *offset),
-            Self::Whole(file) => (file, Bytes::ZERO),
+            Self::Whole(file) | Self::Imported(file) => (file, Bytes::ZERO),
         }
     }
 }
@@ -94,7 +96,7 @@ impl PageTable {
 
     /// Enters a page under a new handle.
     pub(crate) fn insert(&mut self, size: Bytes, substance: Substance) -> PageHandle {
-        let handle = PageHandle(crate::handle::next());
+        let handle = PageHandle(forebay_hal::fresh_handle());
         self.pages.insert(handle, Page { size, substance, life: Life::Open, mappings: 0 });
         handle
     }
@@ -157,6 +159,14 @@ impl PageTable {
 }
 
 impl DeadPage {
+    /// What it was charged for.
+    pub(crate) fn charged(&self) -> Bytes {
+        match self.substance {
+            Substance::Part(..) | Substance::Whole(_) => self.size,
+            Substance::Imported(_) => Bytes::ZERO,
+        }
+    }
+
     /// What is left of a page that could not be finished.
     pub(crate) fn unborn(size: Bytes, substance: Substance) -> Self {
         Self { size, substance }
@@ -165,7 +175,7 @@ impl DeadPage {
     /// Gives the memory back to the system; the part of the store to return, where it was one.
     pub(crate) fn give_back(self) -> Option<(Bytes, Bytes)> {
         match self.substance {
-            Substance::Whole(_) => None,
+            Substance::Whole(_) | Substance::Imported(_) => None,
             Substance::Part(file, offset) => {
                 // A system that refuses keeps the memory for the next page of this size.
                 let _ = file.punch(offset, self.size);

@@ -27,10 +27,8 @@ unsafe impl PinnedMemory for HostDevice {
                 .space
                 .enter(backing, size, |backing| Occupant::Pinned(lock, backing, flags))),
             Err(errno) => {
-                let error = limit_reached(call, size, errno).unwrap_or_else(|| {
-                    let (_, free) = self.space.held_and_free();
-                    errno::no_memory(call, size, (free, self.space.settings.limit), errno)
-                });
+                let error = limit_reached(call, size, errno)
+                    .unwrap_or_else(|| errno::no_memory(call, size, self.space.info(), errno));
                 self.space.give_back(backing, Account::Pinned);
                 Err(error)
             }

@@ -9,7 +9,6 @@ use rustix::io::Errno;
 
 use crate::mapping::MemoryFile;
 use crate::page::Substance;
-use crate::space::Account;
 use crate::virtual_memory::not_a_page;
 use crate::{HostDevice, errno};
 
@@ -31,7 +30,9 @@ unsafe impl Sharing for HostDevice {
             Substance::Part(..) => {
                 Err(invalid(call, "page", page, "a page that was created shareable"))
             }
-            Substance::Whole(file) => file.export().map_err(|errno| errno::refused(call, errno)),
+            Substance::Whole(file) | Substance::Imported(file) => {
+                file.export().map_err(|errno| errno::refused(call, errno))
+            }
         }
     }
 
@@ -56,8 +57,6 @@ unsafe impl Sharing for HostDevice {
             );
             return Err(invalid(call, "descriptor", given, allowed));
         }
-        // Held here as well: this device keeps the memory alive, whatever becomes of the exporter.
-        self.space.charge(call, size, size, Account::Held)?;
-        Ok(self.space.table().pages.insert(size, Substance::Whole(Arc::new(file))))
+        Ok(self.space.table().pages.insert(size, Substance::Imported(Arc::new(file))))
     }
 }

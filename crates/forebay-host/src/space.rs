@@ -3,7 +3,7 @@
 //! ```text
 //!   entries    start ─> [plain]   [region: mapping, mapping, ...]   [pinned]  [managed]  [registered]
 //!   pages      handle ─> substance, how often it is mapped
-//!   accounts   held (plain, managed, pages)  +  pinned   <=   limit
+//!   accounts   held (plain, pages)  +  managed  +  pinned   <=   limit
 //! ```
 //!
 //! One lock over the tables. It is held across calls that change what is mapped in a region, which
@@ -16,7 +16,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
-use forebay_hal::{Access, Call, Error, PinnedFlags, PointerClass, PointerKind, Result, invalid};
+use forebay_hal::{
+    Access, Call, Error, MemoryInfo, PinnedFlags, PointerClass, PointerKind, Result, invalid,
+};
 
 use crate::backing::{Backing, Refusal};
 use crate::errno;
@@ -44,6 +46,7 @@ pub(crate) struct Table {
     entries: BTreeMap<Address, Entry>,
     pub(crate) pages: PageTable,
     held: Bytes,
+    managed: Bytes,
     pinned: Bytes,
 }
 
@@ -86,8 +89,10 @@ impl Occupant {
 /// Which account memory is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
-    /// Plain memory, managed memory and pages: what the contract calls held.
+    /// Plain memory and pages: what the contract calls held.
     Held,
+    /// Managed memory: apart in the figures, inside the limit.
+    Managed,
     /// Pinned memory the device made: outside what is called held, inside the limit.
     Pinned,
 }
@@ -151,20 +156,21 @@ impl Space {
         *table.account(account) = rest;
     }
 
-    /// What is held, and what could still be had.
-    pub(crate) fn held_and_free(&self) -> (Bytes, Bytes) {
+    /// How much there is, what could still be had, and what was given out.
+    pub(crate) fn info(&self) -> MemoryInfo {
         let system = self.settings.system_free(&System::here());
+        let total = self.settings.limit;
         let table = self.table();
-        let free = self.settings.limit.saturating_sub(table.given_out()).min(system);
-        (table.held, free)
+        let free = total.saturating_sub(table.given_out()).min(system);
+        MemoryInfo { total, free, held: table.held, managed: table.managed }
     }
 
     /// `requested` rounded up to what memory comes in; what does not fit in 64 bits is more than
     /// there is.
     pub(crate) fn rounded(&self, call: Call, requested: Bytes) -> Result<Bytes> {
         requested.checked_align_up(self.settings.unit()).ok_or_else(|| {
-            let (_, free) = self.held_and_free();
-            Error::OutOfMemory { call, requested, free, total: self.settings.limit }
+            let MemoryInfo { free, total, .. } = self.info();
+            Error::OutOfMemory { call, requested, free, total }
         })
     }
 
@@ -181,10 +187,7 @@ impl Space {
         Backing::create(size, alignment, &self.settings).map_err(|refusal| {
             self.discharge(size, account);
             match refusal {
-                Refusal::Memory(errno) => {
-                    let (_, free) = self.held_and_free();
-                    errno::no_memory(call, requested, (free, self.settings.limit), errno)
-                }
+                Refusal::Memory(errno) => errno::no_memory(call, requested, self.info(), errno),
                 Refusal::Policy(errno) => self.settings.numa.refused(call, errno),
             }
         })
@@ -216,12 +219,13 @@ impl Space {
 impl Table {
     /// All that counts against the limit.
     fn given_out(&self) -> Bytes {
-        self.held.saturating_add(self.pinned)
+        self.held.saturating_add(self.managed).saturating_add(self.pinned)
     }
 
     fn account(&mut self, account: Account) -> &mut Bytes {
         match account {
             Account::Held => &mut self.held,
+            Account::Managed => &mut self.managed,
             Account::Pinned => &mut self.pinned,
         }
     }

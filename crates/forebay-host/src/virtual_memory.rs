@@ -224,21 +224,18 @@ fn whole_mappings(call: Call, table: &crate::space::Table, span: Span) -> Result
 
 /// Gives the memory of a page nobody can reach back, and takes it out of the books.
 fn bury(space: &Space, page: DeadPage) {
-    let size = page.size;
+    let charged = page.charged();
     if let Some((size, offset)) = page.give_back() {
         space.table().pages.return_part(size, offset);
     }
-    space.discharge(size, Account::Held);
+    space.discharge(charged, Account::Held);
 }
 
 /// What to say where a page could not be made.
 fn page_refused(space: &Space, size: Bytes, refusal: Refusal) -> Error {
     match refusal {
         Refusal::Policy(errno) => space.settings.numa.refused(Call::CreatePage, errno),
-        Refusal::Memory(errno) => {
-            let (_, free) = space.held_and_free();
-            errno::no_memory(Call::CreatePage, size, (free, space.settings.limit), errno)
-        }
+        Refusal::Memory(errno) => errno::no_memory(Call::CreatePage, size, space.info(), errno),
     }
 }
 

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_core::{Bytes, Span};
+use forebay_core::{Address, Bytes, Span};
 use forebay_hal::Call;
 
 use crate::clock::{Slot, VectorClock};
@@ -28,12 +28,23 @@ use crate::finding::{Effect, Finding, Operation};
 /// How many findings are kept in full; the rest are counted. A wrong program can make millions.
 const MOST_FINDINGS: usize = 1000;
 
+/// What an operation may do with bytes it both reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It moves bytes from one place to another, and the two must not meet.
+    Moves,
+    /// It computes, and may update in place; but what it writes through one mapping it must not
+    /// read through another.
+    Computes,
+}
+
 /// An operation as the checker sees it: who, and where in its stream's order.
 #[derive(Clone, Debug)]
 pub(crate) struct Actor {
     pub(crate) operation: Arc<Operation>,
     pub(crate) slot: Slot,
     pub(crate) number: u64,
+    pub(crate) manner: Manner,
 }
 
 impl Actor {
@@ -47,13 +58,20 @@ impl Actor {
     }
 }
 
+/// One use of bytes: by whom, and through which mapping, named by where it puts the first byte.
+#[derive(Clone, Debug)]
+struct Touch {
+    actor: Actor,
+    through: Address,
+}
+
 /// The uses of a stretch of bytes that later uses must be ordered against.
 #[derive(Clone, Debug)]
 struct Cell {
     end: u64,
-    writer: Option<Actor>,
+    writer: Option<Touch>,
     /// Reads since the last write, none in the past of another.
-    readers: Vec<Actor>,
+    readers: Vec<Touch>,
 }
 
 /// What was done to one memory: an allocation or a page.
@@ -73,14 +91,15 @@ impl Shadow {
         }
     }
 
-    /// Notes that `actor`, whose past is `clock`, reads or writes bytes `start..end`.
+    /// Notes a use of bytes `start..end` by an operation whose past is `clock`, and reports the
+    /// earlier uses it meets with nothing between.
     fn touch(
         &mut self,
         (start, end): (u64, u64),
         effect: Effect,
-        actor: &Actor,
+        touch: &Touch,
         clock: &VectorClock,
-        report: &mut dyn FnMut(&Actor, Effect, u64),
+        report: &mut dyn FnMut(&Touch, Effect, u64),
     ) {
         self.split(start);
         self.split(end);
@@ -89,7 +108,7 @@ impl Shadow {
             let readers = cell.readers.iter().map(|reader| (reader, Effect::Reads));
             let readers = readers.filter(|_| effect == Effect::Writes);
             for (earlier, earlier_effect) in writer.chain(readers) {
-                if earlier.is(actor) || !earlier.is_before(clock) {
+                if earlier.actor.is(&touch.actor) || !earlier.actor.is_before(clock) {
                     report(earlier, earlier_effect, at);
                 }
             }
@@ -100,15 +119,15 @@ impl Shadow {
                 for at in covered {
                     self.cells.remove(&at);
                 }
-                let writer = Some(actor.clone());
+                let writer = Some(touch.clone());
                 self.cells.insert(start, Cell { end, writer, readers: Vec::new() });
             }
             Effect::Reads => {
                 self.fill_gaps(start, end);
                 for (_, cell) in self.cells.range_mut(start..end) {
                     // A reader in our past need not be kept: who comes after us comes after it.
-                    cell.readers.retain(|reader| !reader.is_before(clock));
-                    cell.readers.push(actor.clone());
+                    cell.readers.retain(|reader| !reader.actor.is_before(clock));
+                    cell.readers.push(touch.clone());
                 }
             }
         }
@@ -135,8 +154,8 @@ impl Shadow {
     /// Forgets what `clock` covers: nothing enqueued from now on can race with it.
     pub(crate) fn forget(&mut self, clock: &VectorClock) {
         self.cells.retain(|_, cell| {
-            cell.readers.retain(|reader| !reader.is_before(clock));
-            if cell.writer.as_ref().is_some_and(|writer| writer.is_before(clock)) {
+            cell.readers.retain(|reader| !reader.actor.is_before(clock));
+            if cell.writer.as_ref().is_some_and(|writer| writer.actor.is_before(clock)) {
                 cell.writer = None;
             }
             cell.writer.is_some() || !cell.readers.is_empty()
@@ -149,20 +168,37 @@ impl Shadow {
     }
 }
 
-/// The last use of an address range by each stream, for the calls that take it away.
+/// The last uses of an address range by each stream, for the calls that take it away.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses {
-    last: BTreeMap<Slot, Actor>,
+    all: BTreeMap<Slot, Actor>,
+    writes: BTreeMap<Slot, Actor>,
+}
+
+/// What a call takes away from an address range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Every use.
+    All,
+    /// Writing alone.
+    Writing,
 }
 
 impl Uses {
-    pub(crate) fn note(&mut self, actor: &Actor) {
-        self.last.insert(actor.slot, actor.clone());
+    pub(crate) fn note(&mut self, effect: Effect, actor: &Actor) {
+        self.all.insert(actor.slot, actor.clone());
+        if effect == Effect::Writes {
+            self.writes.insert(actor.slot, actor.clone());
+        }
     }
 
-    /// A use that `clock` does not cover.
-    fn beyond(&self, clock: &VectorClock) -> Option<&Actor> {
-        self.last.values().find(|actor| !actor.is_before(clock))
+    /// A use of what is taken that `clock` does not cover.
+    fn beyond(&self, taken: Taken, clock: &VectorClock) -> Option<&Actor> {
+        let uses = match taken {
+            Taken::All => &self.all,
+            Taken::Writing => &self.writes,
+        };
+        uses.values().find(|actor| !actor.is_before(clock))
     }
 }
 
@@ -181,31 +217,33 @@ impl Checker {
         }
     }
 
-    /// Checks and notes one use of one memory. Reports each pair of operations once a use.
+    /// Checks and notes one use of one memory, through the mapping that puts its first byte at
+    /// `through`. Reports each pair of operations once a use.
+    ///
+    /// After a race the second operation stands for the first: what races with the first alone is
+    /// then not seen. A program with one race reported may have more.
     pub(crate) fn touch(
         &mut self,
         shadow: &mut Shadow,
         bytes: (u64, u64),
         effect: Effect,
-        actor: &Actor,
+        (actor, through): (&Actor, Address),
         clock: &VectorClock,
     ) {
         if bytes.0 >= bytes.1 {
             return;
         }
+        let touch = Touch { actor: actor.clone(), through };
         let mut found: Vec<(Actor, Effect, u64)> = Vec::new();
-        shadow.touch(bytes, effect, actor, clock, &mut |earlier, earlier_effect, at| {
-            // An operation may write twice where rows meet in one page; only reading what it
-            // writes has no defined result.
-            let overlap = earlier.is(actor);
-            if overlap && (earlier_effect == effect) {
+        shadow.touch(bytes, effect, &touch, clock, &mut |earlier, earlier_effect, at| {
+            let in_place = actor.manner == Manner::Computes && earlier.through == through;
+            if earlier.actor.is(actor) && (earlier_effect == effect || in_place) {
                 return;
             }
-            if !found
-                .iter()
-                .any(|(seen, seen_effect, _)| seen.is(earlier) && *seen_effect == earlier_effect)
-            {
-                found.push((earlier.clone(), earlier_effect, at));
+            if !found.iter().any(|(seen, seen_effect, _)| {
+                seen.is(&earlier.actor) && *seen_effect == earlier_effect
+            }) {
+                found.push((earlier.actor.clone(), earlier_effect, at));
             }
         });
         for (earlier, first_effect, at) in found {
@@ -225,8 +263,14 @@ impl Checker {
     }
 
     /// Checks that the host has seen the end of every use of what `call` takes away.
-    pub(crate) fn take(&mut self, call: Call, span: Span, uses: &Uses, host: &VectorClock) {
-        if let Some(actor) = uses.beyond(host) {
+    pub(crate) fn take(
+        &mut self,
+        call: Call,
+        (span, taken): (Span, Taken),
+        uses: &Uses,
+        host: &VectorClock,
+    ) {
+        if let Some(actor) = uses.beyond(taken, host) {
             let operation = (*actor.operation).clone();
             self.add(Finding::TakenInUse { call, span, operation });
         }

@@ -26,15 +26,18 @@ impl VectorClock {
 
     /// One more piece of work of `slot`; gives its number.
     pub(crate) fn advance(&mut self, slot: Slot) -> u64 {
+        let number = self.count(slot) + 1;
+        self.raise(slot, number);
+        number
+    }
+
+    /// The work of `slot` up to `number` is now in the past.
+    pub(crate) fn raise(&mut self, slot: Slot, number: u64) {
         if self.counts.len() <= slot.0 {
             self.counts.resize(slot.0 + 1, 0);
         }
-        match self.counts.get_mut(slot.0) {
-            Some(count) => {
-                *count += 1;
-                *count
-            }
-            None => 0,
+        if let Some(count) = self.counts.get_mut(slot.0) {
+            *count = (*count).max(number);
         }
     }
 

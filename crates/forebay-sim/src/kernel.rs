@@ -27,7 +27,8 @@ pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory) + Send>;
 /// let kernel = Kernel::new("ones").writes(span).body(move |memory| {
 ///     memory.write(span, &[1; 4]);
 /// });
-/// device.launch(kernel, StreamHandle::DEFAULT)?;
+/// // SAFETY: the memory lives, and nobody else uses it, until the stream was synchronised.
+/// unsafe { device.launch(kernel, StreamHandle::DEFAULT)? };
 /// device.synchronize_stream(StreamHandle::DEFAULT)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -259,7 +259,7 @@ impl SimMachine {
 
     /// Loses a device now. An ordinal that names none does nothing.
     pub fn lose(&self, ordinal: u32) {
-        self.engine.lock().lose(DeviceOrdinal(ordinal));
+        self.engine.lose(DeviceOrdinal(ordinal));
     }
 
     /// How often each call was made, failed ones counted.

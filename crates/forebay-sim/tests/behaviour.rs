@@ -25,6 +25,11 @@ fn open(options: SimOptions) -> (SimMachine, Arc<SimDevice>) {
     (machine, device)
 }
 
+fn launch(device: &SimDevice, kernel: Kernel, stream: StreamHandle) {
+    // SAFETY: callers keep the memory until they have synchronised.
+    unsafe { device.launch(kernel, stream) }.unwrap();
+}
+
 fn fill(device: &SimDevice, at: Address, size: Bytes, value: u8, stream: StreamHandle) {
     let fill = Fill::linear(at, size, Pattern::U8(value)).unwrap();
     // SAFETY: callers keep the memory until they have synchronised.
@@ -135,13 +140,13 @@ fn two_streams_overlap_on_the_clock_and_a_wait_makes_them_queue() {
     let time = |wait: bool| {
         let (machine, device) = open(SimMachine::builder().costs(CostModel::Free));
         let other = device.create_stream(Priority::Normal).unwrap();
-        device.launch(Kernel::new("one").duration(second), DEFAULT).unwrap();
+        launch(&device, Kernel::new("one").duration(second), DEFAULT);
         if wait {
             let event = device.create_event(EventKind::Order).unwrap();
             device.record_event(event, DEFAULT).unwrap();
             device.wait_event(other, event).unwrap();
         }
-        device.launch(Kernel::new("two").duration(second), other).unwrap();
+        launch(&device, Kernel::new("two").duration(second), other);
         device.synchronize_device().unwrap();
         machine.host_time()
     };
@@ -264,10 +269,9 @@ fn a_kernel_reads_and_writes_what_it_declared_and_nothing_else() {
         let beyond = memory.read(other).is_some() || memory.write(other, &bytes);
         sender.send((bytes, written, beyond, memory.write(write, &[0; 513]))).unwrap();
     });
-    device.launch(kernel, DEFAULT).unwrap();
-    device
-        .launch(Kernel::new("panics").body(|_| panic!("a kernel's own affair")), DEFAULT)
-        .unwrap();
+    launch(&device, kernel, DEFAULT);
+    let panics = Kernel::new("panics").body(|_| panic!("a kernel's own affair"));
+    launch(&device, panics, DEFAULT);
     device.synchronize_device().unwrap();
     assert_eq!(receiver.recv().unwrap(), (vec![5; 512], true, false, false));
     assert_eq!(device.query_stream(DEFAULT).unwrap(), Progress::Done);
@@ -316,4 +320,45 @@ fn impossible_machines_are_refused_with_figures() {
     let tiny = PageSize::new(512).unwrap();
     assert!(SimMachine::builder().granularity(tiny).build().is_err());
     assert!(SimMachine::builder().build().unwrap().device(1).is_none());
+}
+
+/// Two streams that copy the same way share the wire, and two ways are two wires.
+#[test]
+fn copies_in_one_direction_share_the_wire() {
+    let (machine, device) = open(SimMachine::builder());
+    let size = Bytes::mib(64);
+    let other = device.create_stream(Priority::Normal).unwrap();
+    let [at, more] = [(); 2].map(|()| device.allocate(size, Alignment::BLOCK).unwrap());
+    let [one, two] = [(); 2].map(|()| device.allocate_pinned(size, PinnedFlags::empty()).unwrap());
+    let time = |copies: &[(Place, Place, StreamHandle)]| {
+        let before = machine.host_time();
+        for &(to, from, stream) in copies {
+            let copy = Copy::linear(to, from, size).unwrap();
+            // SAFETY: all of it lives until the device was synchronised.
+            unsafe { device.copy(&copy, stream) }.unwrap();
+        }
+        device.synchronize_device().unwrap();
+        (machine.host_time() - before).as_secs_f64()
+    };
+    let up = |to, from, stream| (Place::Device(to), Place::Host(from), stream);
+    let alone = time(&[up(at, one, DEFAULT)]);
+    let together = time(&[up(at, one, DEFAULT), up(more, two, other)]);
+    assert!((together / alone - 2.0).abs() < 0.01, "{together} s for two, {alone} s for one");
+    let down = (Place::Host(two), Place::Device(more), other);
+    let both_ways = time(&[up(at, one, DEFAULT), down]);
+    assert!(both_ways < alone * 1.1, "{both_ways} s both ways, {alone} s one way");
+}
+
+/// As measured: a free while a 20 ms kernel runs took 20 ms.
+#[test]
+fn a_free_waits_for_the_device_on_the_models_clock() {
+    let (machine, device) = open(SimMachine::builder());
+    let at = device.allocate(Bytes::mib(1), Alignment::BLOCK).unwrap();
+    launch(&device, Kernel::new("long").duration(Duration::from_millis(20)), DEFAULT);
+    let before = machine.driver_time();
+    // SAFETY: the kernel does not use it.
+    unsafe { device.free(at) }.unwrap();
+    let took = machine.driver_time() - before;
+    assert!((20..21).contains(&took.as_millis()), "{took:?}");
+    device.synchronize_device().unwrap();
 }

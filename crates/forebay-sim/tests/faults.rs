@@ -144,7 +144,8 @@ impl Tour {
         // SAFETY: as for the fill.
         self.call(|| unsafe { here.copy(&copy, default) })?;
         let kernel = || Kernel::new("sum").reads(mapping);
-        self.call(|| here.launch(kernel(), default))?;
+        // SAFETY: as for the fill.
+        self.call(|| unsafe { here.launch(kernel(), default) })?;
         let ran = Arc::new(AtomicU32::new(0));
         let task = || {
             let ran = Arc::clone(&ran);

@@ -47,7 +47,8 @@ fn the_limit_holds_for_everything_together_and_the_books_are_exact() {
     let managed = device.allocate_managed(Bytes::mib(6)).unwrap();
     let pinned = device.allocate_pinned(Bytes::new(4096), PinnedFlags::empty()).unwrap();
     let page = device.create_page(PAGE, PageOptions::default()).unwrap();
-    assert_eq!(info().held, Bytes::new((8 << 20) + 4096), "pinned memory is not called held");
+    assert_eq!(info().held, Bytes::new((2 << 20) + 4096), "plain memory and pages are held");
+    assert_eq!(info().managed, Bytes::mib(6));
     assert!(info().free <= Bytes::new((8 << 20) - 8192), "but it is not free either");
 
     let error = device.allocate(Bytes::mib(8), Alignment::ONE).unwrap_err();

@@ -64,7 +64,7 @@ pub(crate) struct Event {
 impl Event {
     /// Makes an event that every host device can find.
     pub(crate) fn create(kind: EventKind) -> EventHandle {
-        let handle = EventHandle(crate::handle::next());
+        let handle = EventHandle(forebay_hal::fresh_handle());
         events().insert(handle, Arc::new(Self { kind, latest: Mutex::new(None) }));
         handle
     }

@@ -68,7 +68,7 @@ impl Queue {
             worker: Worker::Unstarted,
         };
         Self {
-            id: StreamId(crate::handle::next()),
+            id: StreamId(forebay_hal::fresh_handle()),
             state: Mutex::new(state),
             came: Condvar::new(),
             went: Condvar::new(),

@@ -2,6 +2,9 @@ use forebay_core::{Address, DeviceOrdinal, StreamId};
 
 use super::*;
 
+/// Where the memory is mapped.
+const HERE: Address = Address::new(4096);
+
 /// Two streams and one memory, driven by hand.
 struct Bench {
     checker: Checker,
@@ -30,13 +33,13 @@ impl Bench {
             device: DeviceOrdinal(0),
             stream: StreamId(stream as u64),
         };
-        Actor { operation: Arc::new(operation), slot, number }
+        Actor { operation: Arc::new(operation), slot, number, manner: Manner::Moves }
     }
 
     fn touch(&mut self, stream: usize, bytes: (u64, u64), effect: Effect) -> u64 {
         let actor = self.act(stream);
         let clock = self.clocks[stream].clone();
-        self.checker.touch(&mut self.shadow, bytes, effect, &actor, &clock);
+        self.checker.touch(&mut self.shadow, bytes, effect, (&actor, HERE), &clock);
         self.checker.findings().1
     }
 
@@ -103,11 +106,26 @@ fn one_operation_that_reads_what_it_writes_is_an_overlap() {
     for (bytes, effect) in
         [((0, 10), Effect::Reads), ((10, 20), Effect::Writes), ((15, 25), Effect::Writes)]
     {
-        bench.checker.touch(&mut bench.shadow, bytes, effect, &actor, &clock);
+        bench.checker.touch(&mut bench.shadow, bytes, effect, (&actor, HERE), &clock);
     }
     assert_eq!(bench.checker.findings().1, 0);
-    bench.checker.touch(&mut bench.shadow, (5, 6), Effect::Writes, &actor, &clock);
+    bench.checker.touch(&mut bench.shadow, (5, 6), Effect::Writes, (&actor, HERE), &clock);
     assert!(matches!(bench.checker.findings().0, [Finding::Overlap { .. }]));
+}
+
+#[test]
+fn an_update_in_place_is_no_overlap_unless_through_another_mapping() {
+    for (through, findings) in [(HERE, 0), (Address::new(1 << 30), 1)] {
+        let mut bench = Bench::new();
+        let actor = Actor { manner: Manner::Computes, ..bench.act(0) };
+        let clock = bench.clocks[0].clone();
+        let touch = |bench: &mut Bench, bytes, effect, through| {
+            bench.checker.touch(&mut bench.shadow, bytes, effect, (&actor, through), &clock);
+        };
+        touch(&mut bench, (0, 100), Effect::Reads, HERE);
+        touch(&mut bench, (0, 50), Effect::Writes, through);
+        assert_eq!(bench.checker.findings().1, findings);
+    }
 }
 
 #[test]
@@ -121,12 +139,14 @@ fn what_is_covered_is_forgotten_and_what_is_taken_must_be_covered() {
     assert_eq!(bench.shadow.len(), 1);
 
     let mut uses = Uses::default();
-    uses.note(&bench.act(1));
+    uses.note(Effect::Reads, &bench.act(1));
     let span = Span::new(Address::new(64), Bytes::new(8)).unwrap();
     let covering = bench.clocks[1].clone();
-    bench.checker.take(Call::Free, span, &uses, &covering);
+    bench.checker.take(Call::Free, (span, Taken::All), &uses, &covering);
     assert_eq!(bench.checker.findings().1, 0);
-    bench.checker.take(Call::Unmap, span, &uses, &past);
+    bench.checker.take(Call::SetAccess, (span, Taken::Writing), &uses, &past);
+    assert_eq!(bench.checker.findings().1, 0, "it only reads");
+    bench.checker.take(Call::Unmap, (span, Taken::All), &uses, &past);
     let (findings, _) = bench.checker.findings();
     assert!(findings[0].to_string().contains("unmap took 0x40..0x48"), "{}", findings[0]);
 }

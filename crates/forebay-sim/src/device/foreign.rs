@@ -1,7 +1,7 @@
 //! Streams that another library made on the same device: here, the test that plays that library.
 
 use forebay_core::Bytes;
-use forebay_hal::{Call, ForeignStreams, Priority, Result, StreamHandle, invalid};
+use forebay_hal::{Call, ForeignStreams, Priority, Result, StreamHandle, fresh_handle, invalid};
 
 use super::SimDevice;
 use crate::machine::HandleReuse;
@@ -13,7 +13,7 @@ impl SimDevice {
         let mut state = self.engine.lock();
         let again = state.options.handles == HandleReuse::AtOnce;
         let spare = if again { state.spare_foreign.pop() } else { None };
-        let raw = spare.unwrap_or_else(|| state.serial.take());
+        let raw = spare.unwrap_or_else(fresh_handle);
         let stream = state.add_lane(self.ordinal, Priority::Normal);
         state.foreign.insert((self.ordinal, raw), stream);
         raw
@@ -24,7 +24,9 @@ impl SimDevice {
     pub fn destroy_foreign_stream(&self, raw: u64) -> bool {
         let mut state = self.engine.lock();
         let Some(stream) = state.foreign.remove(&(self.ordinal, raw)) else { return false };
-        state.spare_foreign.push(raw);
+        if state.options.handles == HandleReuse::AtOnce {
+            state.spare_foreign.push(raw);
+        }
         state.close(stream);
         true
     }
@@ -36,7 +38,8 @@ unsafe impl ForeignStreams for SimDevice {
     unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
         let call = Call::AdoptStream;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
-        if !state.foreign.contains_key(&(self.ordinal, raw)) {
+        let default = raw == StreamHandle::DEFAULT.0;
+        if !default && !state.foreign.contains_key(&(self.ordinal, raw)) {
             let given = format!("{raw:#x}");
             return Err(invalid(call, "raw", given, "a live stream that others made"));
         }

@@ -7,7 +7,7 @@ use forebay_hal::{
 };
 
 use super::SimDevice;
-use crate::checker::Uses;
+use crate::checker::{Taken, Uses};
 use crate::engine::{Block, Job, State, Store, Work, system_refused, unknown_device};
 use crate::machine::MemoryModel;
 
@@ -21,25 +21,26 @@ impl SimDevice {
         (size, alignment): (Bytes, Alignment),
         on_device: bool,
     ) -> Result<Address> {
-        let id = state.next_store();
         // Pinned memory is the host's: real even where the device's is phantom.
         let phantom = state.options.memory == MemoryModel::Phantom && kind == PointerKind::Device;
         let (store, address) = if phantom {
             let no_room = state.out_of_memory(self.ordinal, call, size);
             let address =
                 state.space(call, self.ordinal)?.phantom(size, alignment).ok_or(no_room)?;
-            (Store::phantom(id), address)
+            (Store::phantom(), address)
         } else {
             let info = state.memory_info(self.ordinal);
-            let store = Store::plain(id, size, alignment)
+            let store = Store::plain(size, alignment)
                 .map_err(|errno| system_refused(call, size, info, errno))?;
             let address = store.address();
             (store, address)
         };
         let span = valid_span(call, "size", address, size)?;
         let space = state.space(call, self.ordinal)?;
-        if kind != PointerKind::Pinned {
-            space.held = space.held.saturating_add(size);
+        match kind {
+            PointerKind::Pinned => {}
+            PointerKind::Managed => space.managed = space.managed.saturating_add(size),
+            _ => space.held = space.held.saturating_add(size),
         }
         let block = Block { kind, span, store, uses: Uses::default(), on_device };
         space.blocks.insert(address, block);
@@ -69,13 +70,15 @@ impl SimDevice {
             let given = format!("{address}: {there}");
             return Err(invalid(call, argument, given, allowed_to_release(call)));
         };
-        if kind != PointerKind::Pinned {
-            space.held = space.held.saturating_sub(block.span.size());
+        let size = block.span.size();
+        match kind {
+            PointerKind::Pinned => {}
+            PointerKind::Managed => space.managed = space.managed.saturating_sub(size),
+            _ => space.held = space.held.saturating_sub(size),
         }
-        let host = state.host.clone();
-        state.checker.take(call, block.span, &block.uses, &host);
-        state.drop_store(block.store.id());
-        state.charge(call, block.span.size());
+        state.check_taken(call, block.span, Taken::All, &block.uses);
+        state.charge_wait(self.ordinal);
+        state.charge(call, size);
         verdict
     }
 
@@ -160,7 +163,6 @@ unsafe impl PinnedMemory for SimDevice {
         if span.is_empty() || span.start().is_null() {
             return Err(invalid(call, "span", span, "1 byte or more of mapped host memory"));
         }
-        let id = state.next_store();
         let space = state.space(call, self.ordinal)?;
         let before = space.blocks.range(..span.end()).next_back().map(|(_, block)| block.span);
         if let Some(known) = before.filter(|known| known.overlaps(span)) {
@@ -169,7 +171,7 @@ unsafe impl PinnedMemory for SimDevice {
         }
         // SAFETY: the caller promised that the span stays mapped until it is unregistered, and that
         // no operation uses it by then.
-        let store = unsafe { Store::registered(id, span) };
+        let store = unsafe { Store::registered(span) };
         let on_device = flags.contains(PinnedFlags::MAPPED);
         let kind = PointerKind::Pinned;
         let block = Block { kind, span, store, uses: Uses::default(), on_device };
@@ -245,7 +247,7 @@ unsafe impl ManagedMemory for SimDevice {
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let stream = state.stream(call, self.ordinal, stream)?;
         self.managed_span(&mut state, call, span, to)?;
-        let job = Job { name: call.name().to_owned(), ..Job::default() };
+        let job = Job::named(call.name());
         state.enqueue(stream, job, Work::Nothing);
         drop(self.engine.relieve(state, stream));
         Ok(())

@@ -68,7 +68,9 @@ unsafe impl Peers for SimDevice {
             .map_err(|refusal| refused(call, "from", &refusal))?;
         let duration = state.costs().to_peer(copy.size());
         let (moves, uses) = peer_moves((to, written), (from, read));
-        let job = Job { name: call.name().to_owned(), uses, duration, ..Job::default() };
+        let mut job = Job::named(call.name());
+        job.uses = uses;
+        job.duration = duration;
         state.enqueue(stream, job, Work::Moves(moves));
         drop(self.engine.relieve(state, stream));
         Ok(())

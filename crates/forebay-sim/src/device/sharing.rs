@@ -8,7 +8,7 @@ use forebay_hal::{Call, PageHandle, Result, Sharing, VirtualMemory, invalid};
 use forebay_host::mapping::MemoryFile;
 
 use super::SimDevice;
-use crate::engine::{PageState, Store, system_refused};
+use crate::engine::{Store, system_refused};
 
 // SAFETY: what is exported is the page's own memory file, sealed in size, and what is imported is
 // checked to be such a file of that size: the memory is one, and lives while any process has it.
@@ -41,17 +41,18 @@ unsafe impl Sharing for SimDevice {
             let given = format!("a descriptor that is not a page of {} B", size.get());
             return Err(invalid(call, "descriptor", given, "an exported page, with its size"));
         };
-        let known = state.spaces.iter().flat_map(|space| space.pages.values()).find(|page| {
-            let theirs = page.store.file().filter(|_| page.state == PageState::Live);
-            theirs.is_some_and(|theirs| theirs.is_same_memory(&file))
-        });
+        // Released pages count too: they live on where they are mapped.
+        let known = state
+            .spaces
+            .iter()
+            .flat_map(|space| space.pages.values())
+            .find(|page| page.store.file().is_some_and(|theirs| theirs.is_same_memory(&file)));
         // A page of this very machine keeps its name, so that the checker sees one memory.
         let store = match known {
             Some(page) => Arc::clone(&page.store),
             None => {
-                let id = state.next_store();
                 let info = state.memory_info(self.ordinal);
-                Store::of_file(id, file).map_err(|errno| system_refused(call, size, info, errno))?
+                Store::of_file(file).map_err(|errno| system_refused(call, size, info, errno))?
             }
         };
         self.add_page(&mut state, call, (size, Bytes::ZERO), store, true)

@@ -5,11 +5,11 @@ use core::time::Duration;
 use forebay_core::{Bytes, StreamId};
 use forebay_hal::{
     Call, Capabilities, Error, EventHandle, EventKind, HostTask, Priority, Progress, Result,
-    StreamHandle, Streams, invalid,
+    StreamHandle, Streams, fresh_handle, invalid,
 };
 
 use super::SimDevice;
-use crate::engine::{EventState, Job, Point, State, Work};
+use crate::engine::{EventState, Job, Point, Reach, State, Work, lost};
 use crate::machine::HandleReuse;
 
 impl SimDevice {
@@ -30,7 +30,7 @@ unsafe impl Streams for SimDevice {
         let mut state = self.engine.enter(self.ordinal, Call::CreateStream, Bytes::ZERO)?;
         let again = state.options.handles == HandleReuse::AtOnce;
         let spare = if again { state.spare_handles.pop() } else { None };
-        let handle = spare.unwrap_or_else(|| StreamHandle(state.serial.take()));
+        let handle = spare.unwrap_or_else(|| StreamHandle(fresh_handle()));
         let stream = state.add_lane(self.ordinal, priority);
         state.handles.insert((self.ordinal, handle), stream);
         Ok(handle)
@@ -46,7 +46,9 @@ unsafe impl Streams for SimDevice {
             let allowed = "a stream that this device created and nobody destroyed";
             return Err(invalid(call, "stream", stream, allowed));
         };
-        state.spare_handles.push(stream);
+        if state.options.handles == HandleReuse::AtOnce {
+            state.spare_handles.push(stream);
+        }
         state.close(id);
         verdict
     }
@@ -62,7 +64,7 @@ unsafe impl Streams for SimDevice {
         let id = state.stream(call, self.ordinal, stream)?;
         let point = Self::end_of(&state, call, id, stream)?;
         state.charge(call, Bytes::ZERO);
-        Ok(self.engine.poll(state, &point).1)
+        self.engine.poll(state, call, &point)
     }
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
@@ -83,7 +85,7 @@ unsafe impl Streams for SimDevice {
         for point in &points {
             state = self.engine.wait_for(state, call, self.ordinal, point)?;
         }
-        state.forget_past();
+        state.saw_all(self.ordinal);
         Ok(())
     }
 
@@ -95,7 +97,7 @@ unsafe impl Streams for SimDevice {
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
         let stream = state.stream(call, self.ordinal, stream)?;
-        state.enqueue(stream, Job::default(), Work::Task(task));
+        state.enqueue(stream, Job::named(call.name()), Work::Task(task));
         drop(self.engine.relieve(state, stream));
         Ok(())
     }
@@ -107,7 +109,7 @@ unsafe impl Streams for SimDevice {
             let missing = "timed events: this machine was built without them";
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
-        let handle = EventHandle(state.serial.take());
+        let handle = EventHandle(fresh_handle());
         state.events.insert(handle, EventState { kind, record: None });
         Ok(handle)
     }
@@ -126,7 +128,7 @@ unsafe impl Streams for SimDevice {
         let id = state.stream(call, self.ordinal, stream)?;
         state.event(call, event)?;
         state.charge(call, Bytes::ZERO);
-        state.enqueue(id, Job::default(), Work::Nothing);
+        state.enqueue(id, Job::named(call.name()), Work::Nothing);
         let point = Self::end_of(&state, call, id, stream)?;
         state.event(call, event)?.record = Some(point);
         drop(self.engine.relieve(state, id));
@@ -142,7 +144,7 @@ unsafe impl Streams for SimDevice {
         if let (Some(point), Some(lane)) = (record, state.lanes.get_mut(&id)) {
             lane.clock.join(&point.clock);
             lane.time = lane.time.max(point.time);
-            state.enqueue(id, Job::default(), Work::Wait(point.stream, point.number));
+            state.enqueue(id, Job::named(call.name()), Work::Wait(point.stream, point.number));
         }
         drop(self.engine.relieve(state, id));
         Ok(())
@@ -153,10 +155,10 @@ unsafe impl Streams for SimDevice {
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let record = state.event(call, event)?.record.clone();
         state.charge(call, Bytes::ZERO);
-        Ok(match record {
-            Some(point) => self.engine.poll(state, &point).1,
-            None => Progress::Done,
-        })
+        match record {
+            Some(point) => self.engine.poll(state, call, &point),
+            None => Ok(Progress::Done),
+        }
     }
 
     fn synchronize_event(&self, event: EventHandle) -> Result<()> {
@@ -181,8 +183,13 @@ unsafe impl Streams for SimDevice {
                 let allowed = "a timed event that was recorded";
                 return Err(invalid(call, argument, event, allowed));
             };
-            if !state.is_done(point.stream, point.number) {
-                return Err(Error::Busy { call, what: format!("{event} is not reached").into() });
+            match state.reach(point.stream, point.number) {
+                Reach::Done => {}
+                Reach::Lost => return Err(lost(call)),
+                Reach::Pending => {
+                    let what = format!("{event} is not reached");
+                    return Err(Error::Busy { call, what: what.into() });
+                }
             }
             *time = point.time;
         }

@@ -3,12 +3,19 @@
 use std::sync::Arc;
 
 use forebay_core::{Bytes, DeviceOrdinal, Span};
-use forebay_hal::{Access, Call, Copy, Fill, Place, PointerKind, Result, StreamHandle, Transfers};
+use forebay_hal::{
+    Access, Call, Copy, Error, Fill, Place, PointerKind, Result, StreamHandle, Transfers,
+};
 
 use super::SimDevice;
-use crate::engine::{Job, Move, Piece, Space, Spot, Work, refused};
+use crate::checker::Manner;
+use crate::engine::{Job, Move, Piece, Space, Spot, Wire, Work, refused};
 use crate::finding::Effect;
 use crate::kernel::{Kernel, KernelBody, KernelMemory};
+
+/// The most rows of one copy or fill. A copy of a billion single bytes is a mistake, or wants
+/// another way; noting each would take all the memory there is.
+const MOST_ROWS: usize = 1 << 20;
 
 /// One side of a row, cut where its memory changes.
 type Side = Vec<(Spot, Bytes)>;
@@ -36,11 +43,7 @@ impl SimDevice {
                     .map_err(|refusal| refused(Call::Copy, argument, &refusal))?
             }
             // Host memory that the device knows: pinned or managed.
-            (Place::Host(_), Some(block)) => {
-                let offset = span.start().offset_from(block.span.start()).unwrap_or_default();
-                let store = Arc::clone(&block.store);
-                vec![Piece { store, offset, size: span.size(), at: span.start() }]
-            }
+            (Place::Host(_), Some(block)) => vec![Piece::of(&block.store, block.span, span)],
             (Place::Host(_), None) => {
                 job.host_uses.push((effect, span));
                 return Ok(vec![(Spot::Host(span.start()), span.size())]);
@@ -55,7 +58,12 @@ impl SimDevice {
     }
 
     /// Enqueues a kernel that computes `kernel`'s body over the memory it declared.
-    pub fn launch(&self, kernel: Kernel, stream: StreamHandle) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// * What it declared is memory of the device, until the kernel is done, and nobody else writes
+    ///   what it reads or uses what it writes meanwhile: the host may see the same memory.
+    pub unsafe fn launch(&self, kernel: Kernel, stream: StreamHandle) -> Result<()> {
         let call = Call::Launch;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let stream = state.stream(call, self.ordinal, stream)?;
@@ -70,17 +78,12 @@ impl SimDevice {
         };
         let reads = resolve(&kernel.reads, "reads", Access::Read)?;
         let writes = resolve(&kernel.writes, "writes", Access::ReadWrite)?;
-        // A kernel that updates in place reads and writes the same bytes on purpose.
-        let read_only = reads.iter().filter(|read| !writes.iter().any(|write| same(read, write)));
         let tell = |effect| move |piece: &Piece| (effect, self.ordinal, piece.clone());
-        let uses =
-            read_only.map(tell(Effect::Reads)).chain(writes.iter().map(tell(Effect::Writes)));
-        let job = Job {
-            name: kernel.name,
-            uses: uses.collect(),
-            duration: kernel.duration,
-            ..Job::default()
-        };
+        let read = reads.iter().map(tell(Effect::Reads));
+        let mut job = Job::named(kernel.name);
+        job.manner = Manner::Computes;
+        job.uses = read.chain(writes.iter().map(tell(Effect::Writes))).collect();
+        job.duration = kernel.duration;
         let body: KernelBody = kernel.body.unwrap_or_else(|| Box::new(|_| {}));
         state.enqueue(stream, job, Work::Kernel(body, KernelMemory { reads, writes }));
         drop(self.engine.relieve(state, stream));
@@ -88,9 +91,13 @@ impl SimDevice {
     }
 }
 
-/// Whether two pieces are the same bytes through the same mapping.
-fn same(one: &Piece, two: &Piece) -> bool {
-    one.at == two.at && one.size == two.size
+/// Refuses more rows than are sensibly noted one by one.
+fn few_enough(call: Call, rows: usize) -> Result<()> {
+    if rows <= MOST_ROWS {
+        return Ok(());
+    }
+    let missing = format!("more than {MOST_ROWS} rows at once: the simulation notes each of them");
+    Err(Error::Unsupported { call, missing: missing.into() })
 }
 
 /// Cuts the two sides of a row to the same lengths.
@@ -132,7 +139,8 @@ unsafe impl Transfers for SimDevice {
         }
         let costs = state.costs();
         let space = state.space(call, self.ordinal)?;
-        let mut job = Job { name: call.name().to_owned(), ..Job::default() };
+        few_enough(call, copy.rows().take(MOST_ROWS + 1).count())?;
+        let mut job = Job::named(call.name());
         let mut moves = Vec::new();
         for (to, from) in copy.rows() {
             let to = self.side(space, "to", (copy.to(), to), Effect::Writes, &mut job)?;
@@ -145,6 +153,11 @@ unsafe impl Transfers for SimDevice {
                 block.is_some_and(|block| block.kind == PointerKind::Pinned)
             });
         job.duration = costs.copy(copy, pinned);
+        job.wire = match (copy.from().is_host(), copy.to().is_host()) {
+            (true, false) => Some(Wire::In),
+            (false, true) => Some(Wire::Out),
+            _ => None,
+        };
         state.enqueue(stream, job, Work::Moves(moves));
         drop(self.engine.relieve(state, stream));
         Ok(())
@@ -157,6 +170,7 @@ unsafe impl Transfers for SimDevice {
         if fill.extent().is_empty() {
             return Ok(());
         }
+        few_enough(call, fill.rows().take(MOST_ROWS + 1).count())?;
         let mut pieces = Vec::new();
         let space = state.space(call, self.ordinal)?;
         for row in fill.rows() {
@@ -165,8 +179,9 @@ unsafe impl Transfers for SimDevice {
         }
         let duration = state.costs().on_device(fill.extent().bytes());
         let uses = pieces.iter().map(|piece| (Effect::Writes, self.ordinal, piece.clone()));
-        let uses = uses.collect();
-        let job = Job { name: call.name().to_owned(), uses, duration, ..Job::default() };
+        let mut job = Job::named(call.name());
+        job.uses = uses.collect();
+        job.duration = duration;
         state.enqueue(stream, job, Work::Fill(pieces, fill.pattern()));
         drop(self.engine.relieve(state, stream));
         Ok(())

@@ -11,9 +11,9 @@ use forebay_hal::{
 use forebay_host::mapping::AddressRange;
 
 use super::SimDevice;
-use crate::checker::Uses;
+use crate::checker::{Taken, Uses};
 use crate::engine::{
-    Mapping, Page, PageState, Region, Space, State, Store, StoreId, system_refused, unknown_device,
+    Mapping, Page, PageState, Region, Space, State, Store, system_refused, unknown_device,
 };
 use crate::machine::MemoryModel;
 
@@ -76,15 +76,14 @@ impl SimDevice {
     }
 }
 
-/// Takes a page out of the table once it is released and mapped nowhere; gives its memory's name.
-fn drop_if_done(space: &mut Space, page: u64) -> Option<StoreId> {
-    let found = space.pages.get(&page)?;
-    if found.mapped > 0 || found.state == PageState::Live {
-        return None;
+/// Takes a page out of the table once it is released and mapped nowhere.
+fn drop_if_done(space: &mut Space, page: u64) {
+    let done = |page: &Page| page.mapped == 0 && page.state == PageState::Released;
+    if space.pages.get(&page).is_some_and(done)
+        && let Some(gone) = space.pages.remove(&page)
+    {
+        space.held = space.held.saturating_sub(gone.charged);
     }
-    let found = space.pages.remove(&page)?;
-    space.held = space.held.saturating_sub(found.charged);
-    Some(found.store.id())
 }
 
 // SAFETY: regions are ranges the system reserved, or phantom addresses from a counter that only
@@ -149,11 +148,10 @@ unsafe impl VirtualMemory for SimDevice {
         }
         state.room(self.ordinal, call, size)?;
         let info = state.memory_info(self.ordinal);
-        let id = state.next_store();
         let store = match state.options.memory {
-            MemoryModel::Phantom => Store::phantom(id),
+            MemoryModel::Phantom => Store::phantom(),
             MemoryModel::Backed => {
-                Store::page(id, size).map_err(|errno| system_refused(call, size, info, errno))?
+                Store::page(size).map_err(|errno| system_refused(call, size, info, errno))?
             }
         };
         let page = self.add_page(&mut state, call, (size, size), store, options.shareable)?;
@@ -168,9 +166,7 @@ unsafe impl VirtualMemory for SimDevice {
         let found = self.live_page(space, call, page)?;
         found.state = PageState::Released;
         let size = found.size;
-        if let Some(store) = drop_if_done(space, page.0) {
-            state.drop_store(store);
-        }
+        drop_if_done(space, page.0);
         state.charge(call, size);
         verdict
     }
@@ -230,10 +226,11 @@ unsafe impl VirtualMemory for SimDevice {
                 granted.push((mapping.span, mapping.uses.clone()));
             }
         }
-        let host = state.host.clone();
         for (span, uses) in granted {
-            if access == Access::None {
-                state.checker.take(call, span, &uses, &host);
+            match access {
+                Access::ReadWrite => {}
+                Access::Read => state.check_taken(call, span, Taken::Writing, &uses),
+                _ => state.check_taken(call, span, Taken::All, &uses),
             }
             state.charge(call, span.size());
         }
@@ -259,12 +256,9 @@ unsafe impl VirtualMemory for SimDevice {
                 page.mapped = page.mapped.saturating_sub(1);
             }
         }
-        let gone: Vec<StoreId> =
-            taken.iter().filter_map(|mapping| drop_if_done(space, mapping.page)).collect();
-        gone.into_iter().for_each(|store| state.drop_store(store));
-        let host = state.host.clone();
+        taken.iter().for_each(|mapping| drop_if_done(space, mapping.page));
         for mapping in &taken {
-            state.checker.take(call, mapping.span, &mapping.uses, &host);
+            state.check_taken(call, mapping.span, Taken::All, &mapping.uses);
             state.charge(call, mapping.span.size());
         }
         verdict

@@ -32,8 +32,10 @@ pub(crate) struct Lane {
     pub(crate) enqueued: u64,
     /// Pieces of work done. Work is numbered from 1, so number `n` is done where `done >= n`.
     pub(crate) done: u64,
-    /// Whether a host function of this stream is running now.
-    pub(crate) in_task: bool,
+    /// Whether a piece of its work is running now, taken from the queue and not done.
+    pub(crate) busy: bool,
+    /// The number of the first piece of work that was lost with the device.
+    pub(crate) lost_from: Option<u64>,
     /// When its work so far ends, on the simulation's clock.
     pub(crate) time: Duration,
 }
@@ -45,6 +47,17 @@ pub(crate) struct Point {
     pub(crate) number: u64,
     pub(crate) clock: VectorClock,
     pub(crate) time: Duration,
+}
+
+/// Whether a point was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It was.
+    Done,
+    /// It was not yet.
+    Pending,
+    /// It never will be: its device is lost.
+    Lost,
 }
 
 /// An event, and its latest record.
@@ -68,21 +81,28 @@ impl Lane {
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty() && !self.in_task
+        self.queue.is_empty() && !self.busy
     }
 }
 
 impl State {
     /// Whether a stream has done so much. A stream that is gone has done everything.
-    pub(crate) fn is_done(&self, stream: StreamId, number: u64) -> bool {
-        self.lanes.get(&stream).is_none_or(|lane| lane.done >= number)
+    pub(crate) fn reach(&self, stream: StreamId, number: u64) -> Reach {
+        match self.lanes.get(&stream) {
+            None => Reach::Done,
+            Some(lane) if lane.done >= number => Reach::Done,
+            Some(lane) if lane.lost_from.is_some_and(|from| number >= from) => Reach::Lost,
+            Some(_) => Reach::Pending,
+        }
     }
 
     fn can_run(&self, lane: &Lane) -> bool {
-        !lane.in_task
+        !lane.busy
             && match lane.queue.front() {
                 None => false,
-                Some(Work::Wait(stream, number)) => self.is_done(*stream, *number),
+                // Whoever waits for a lost device goes on, as with an event that was destroyed:
+                // its data is not there, but nothing hangs.
+                Some(Work::Wait(stream, number)) => self.reach(*stream, *number) != Reach::Pending,
                 Some(_) => true,
             }
     }
@@ -102,6 +122,7 @@ impl State {
     pub(crate) fn finish(&mut self, stream: StreamId) {
         let Some(lane) = self.lanes.get_mut(&stream) else { return };
         lane.done += 1;
+        lane.busy = false;
         self.retire(stream);
     }
 
@@ -115,12 +136,13 @@ impl State {
 
     /// Forgets a destroyed stream once it has done everything.
     pub(crate) fn retire(&mut self, stream: StreamId) {
-        let gone = self
-            .lanes
-            .get(&stream)
-            .is_some_and(|lane| lane.state == LaneState::Closed && lane.is_drained());
+        let gone = self.lanes.get(&stream).is_some_and(|lane| {
+            // What was lost must go on being known as lost.
+            lane.state == LaneState::Closed && lane.is_drained() && lane.lost_from.is_none()
+        });
         if gone && let Some(lane) = self.lanes.remove(&stream) {
-            self.retired.push((lane.slot, lane.clock.count(lane.slot)));
+            let number = lane.clock.count(lane.slot);
+            self.retired.push((lane.slot, number, lane.device));
         }
     }
 
@@ -129,7 +151,7 @@ impl State {
     /// not make the clocks grow for ever, and nothing unordered comes to look ordered.
     pub(crate) fn take_slot(&mut self) -> Slot {
         let host = &self.host;
-        let free = self.retired.iter().position(|&(slot, number)| host.covers(slot, number));
+        let free = self.retired.iter().position(|&(slot, number, _)| host.covers(slot, number));
         match free {
             Some(index) => self.retired.swap_remove(index).0,
             None => {

@@ -19,14 +19,16 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use forebay_core::{Bytes, DeviceOrdinal, Random, Serial, Span, StreamId};
+use forebay_core::{Address, Bytes, DeviceOrdinal, Random, Serial, Span, StreamId};
 use forebay_hal::{Call, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid};
 
-pub(crate) use self::lane::{EventState, Lane, LaneState, Point};
-pub(crate) use self::space::{Block, Mapping, Page, PageState, Piece, Refusal, Region, Space};
-pub(crate) use self::store::{Store, StoreId, system_refused};
+pub(crate) use self::lane::{EventState, Lane, LaneState, Point, Reach};
+pub(crate) use self::space::{
+    Block, Mapping, Page, PageState, Piece, Refusal, Region, Space, Wire,
+};
+pub(crate) use self::store::{Store, system_refused};
 pub(crate) use self::work::{Move, Spot, Work};
-use crate::checker::{Actor, Checker, Shadow};
+use crate::checker::{Actor, Checker, Manner, Shadow, Taken, Uses};
 use crate::clock::{Slot, VectorClock};
 use crate::cost::CostModel;
 use crate::fault::{FaultKind, Faults};
@@ -74,12 +76,18 @@ pub(crate) struct State {
     pub(crate) peers: BTreeSet<(DeviceOrdinal, DeviceOrdinal)>,
     faults: Faults,
     random: Random,
-    shadows: BTreeMap<StoreId, Shadow>,
+    /// What was done to host memory that no device knows, by address.
+    host_shadow: Shadow,
     slots: usize,
-    retired: Vec<(Slot, u64)>,
+    /// Places in the clocks that streams of a device have left, and how much work they had.
+    retired: Vec<(Slot, u64, DeviceOrdinal)>,
     operations: u64,
     /// Host functions running now, on threads of their own.
     tasks: usize,
+    /// Whether a thread is running a piece of work now, with the lock let go.
+    running: bool,
+    /// Work of lost devices, to be ended where no lock is held: what it drops may call us.
+    leftovers: Vec<VecDeque<Work>>,
 }
 
 /// The state and its lock.
@@ -90,12 +98,28 @@ pub(crate) struct Engine {
 }
 
 /// What an operation does, for the checker and the clock.
-#[derive(Default)]
 pub(crate) struct Job {
     pub(crate) name: String,
+    pub(crate) manner: Manner,
+    /// The wire it goes over, if it does.
+    pub(crate) wire: Option<Wire>,
     pub(crate) uses: Vec<(Effect, DeviceOrdinal, Piece)>,
     pub(crate) host_uses: Vec<(Effect, Span)>,
     pub(crate) duration: Duration,
+}
+
+impl Job {
+    /// One that touches nothing and takes no time.
+    pub(crate) fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            manner: Manner::Moves,
+            wire: None,
+            uses: Vec::new(),
+            host_uses: Vec::new(),
+            duration: Duration::ZERO,
+        }
+    }
 }
 
 impl Engine {
@@ -122,11 +146,13 @@ impl Engine {
             peers: BTreeSet::new(),
             faults: Faults::new(seed),
             random: Random::new(seed),
-            shadows: BTreeMap::new(),
+            host_shadow: Shadow::default(),
             slots: 0,
             retired: Vec::new(),
             operations: 0,
             tasks: 0,
+            running: false,
+            leftovers: Vec::new(),
         };
         for ordinal in (0..count).map(DeviceOrdinal) {
             state.spaces.push(Space::new(ordinal));
@@ -151,7 +177,12 @@ impl Engine {
         requested: Bytes,
     ) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        state.begin(device, call, requested)?;
+        let begun = state.begin(device, call, requested);
+        if begun.is_err() {
+            drop(state);
+            self.settle();
+            return begun.map(|()| self.lock());
+        }
         Ok(state)
     }
 
@@ -165,7 +196,11 @@ impl Engine {
         let mut state = self.lock();
         match state.begin(device, call, Bytes::ZERO) {
             Ok(()) => Ok((state, Ok(()))),
-            Err(lost @ Error::Lost { .. }) => Ok((state, Err(lost))),
+            Err(lost @ Error::Lost { .. }) => {
+                drop(state);
+                self.settle();
+                Ok((self.lock(), Err(lost)))
+            }
             Err(other) => Err(other),
         }
     }
@@ -202,9 +237,12 @@ impl State {
     }
 
     pub(crate) fn memory_info(&self, device: DeviceOrdinal) -> MemoryInfo {
-        let held = self.spaces.get(device.0 as usize).map_or(Bytes::ZERO, |space| space.held);
+        let space = self.spaces.get(device.0 as usize);
+        let (held, managed) =
+            space.map_or_else(Default::default, |space| (space.held, space.managed));
         let total = self.options.capacity;
-        MemoryInfo { total, free: total.saturating_sub(held), held }
+        let free = total.saturating_sub(held).saturating_sub(managed);
+        MemoryInfo { total, free, held, managed }
     }
 
     pub(crate) fn out_of_memory(
@@ -232,12 +270,19 @@ impl State {
         self.host_time = self.host_time.saturating_add(cost);
     }
 
-    pub(crate) fn costs(&self) -> CostModel {
-        self.options.costs
+    /// Lets the host's clock wait for all work of a device, as the drivers' frees do.
+    pub(crate) fn charge_wait(&mut self, device: DeviceOrdinal) {
+        if self.options.costs == CostModel::Free {
+            return;
+        }
+        let lanes = self.lanes.values().filter(|lane| lane.device == device);
+        let last = lanes.map(|lane| lane.time).max().unwrap_or_default();
+        self.driver_time = self.driver_time.saturating_add(last.saturating_sub(self.host_time));
+        self.host_time = self.host_time.max(last);
     }
 
-    pub(crate) fn next_store(&mut self) -> StoreId {
-        StoreId(self.serial.take())
+    pub(crate) fn costs(&self) -> CostModel {
+        self.options.costs
     }
 
     /// A new stream of `device`.
@@ -252,7 +297,8 @@ impl State {
             queue: VecDeque::new(),
             enqueued: 0,
             done: 0,
-            in_task: false,
+            busy: false,
+            lost_from: None,
             time: self.host_time,
         };
         self.lanes.insert(id, lane);
@@ -285,7 +331,13 @@ impl State {
     pub(crate) fn enqueue(&mut self, stream: StreamId, job: Job, work: Work) {
         let Some(lane) = self.lanes.get_mut(&stream) else { return };
         lane.clock.join(&self.host);
-        lane.time = lane.time.max(self.host_time).saturating_add(job.duration);
+        let wires = self.spaces.get_mut(lane.device.0 as usize).map(|space| &mut space.wires);
+        let wire = wires.zip(job.wire).map(|(wires, wire)| wires.entry(wire).or_default());
+        let start = lane.time.max(self.host_time).max(wire.as_deref().copied().unwrap_or_default());
+        lane.time = start.saturating_add(job.duration);
+        if let Some(wire) = wire {
+            *wire = lane.time;
+        }
         lane.push(work);
         if job.uses.is_empty() && job.host_uses.is_empty() || !self.options.checked {
             return;
@@ -294,7 +346,7 @@ impl State {
         let number = lane.clock.advance(lane.slot);
         let (clock, slot, device) = (lane.clock.clone(), lane.slot, lane.device);
         let operation = Operation { number: self.operations, name: job.name, device, stream };
-        let actor = Actor { operation: operation.into(), slot, number };
+        let actor = Actor { operation: operation.into(), slot, number, manner: job.manner };
         self.note(&job.uses, &job.host_uses, &actor, &clock);
     }
 
@@ -310,22 +362,27 @@ impl State {
             for (effect, device, piece) in uses.iter().filter(|(effect, ..)| *effect == wanted) {
                 let space = self.spaces.get_mut(device.0 as usize);
                 if let Some(uses) = space.and_then(|space| space.uses_at(piece.at)) {
-                    uses.note(actor);
+                    uses.note(*effect, actor);
                 }
                 let start = piece.offset.get();
                 let bytes = (start, start.saturating_add(piece.size.get()));
-                let shadow = self.shadows.entry(piece.store.id()).or_default();
-                self.checker.touch(shadow, bytes, *effect, actor, clock);
+                let touch = (actor, piece.through());
+                self.checker.touch(&mut piece.store.shadow(), bytes, *effect, touch, clock);
             }
             for (effect, span) in host_uses.iter().filter(|(effect, _)| *effect == wanted) {
                 let bytes = (span.start().get(), span.end().get());
-                let shadow = self.shadows.entry(StoreId::HOST).or_default();
-                self.checker.touch(shadow, bytes, *effect, actor, clock);
-                if shadow.len() > HOST_CELLS {
-                    shadow.forget(&self.host);
+                let touch = (actor, Address::NULL);
+                self.checker.touch(&mut self.host_shadow, bytes, *effect, touch, clock);
+                if self.host_shadow.len() > HOST_CELLS {
+                    self.host_shadow.forget(&self.host);
                 }
             }
         }
+    }
+
+    /// Tells the checker that `call` takes something away.
+    pub(crate) fn check_taken(&mut self, call: Call, span: Span, taken: Taken, uses: &Uses) {
+        self.checker.take(call, (span, taken), uses, &self.host);
     }
 
     /// The host has seen the end of everything before `point`.
@@ -334,18 +391,23 @@ impl State {
         self.host_time = self.host_time.max(point.time);
     }
 
-    /// Forgets what was done to a memory that is gone.
-    pub(crate) fn drop_store(&mut self, store: StoreId) {
-        self.shadows.remove(&store);
+    /// The host has seen the end of all work of a device, that of streams long gone included.
+    pub(crate) fn saw_all(&mut self, device: DeviceOrdinal) {
+        for &(slot, number, _) in self.retired.iter().filter(|(.., of)| *of == device) {
+            self.host.raise(slot, number);
+        }
+        self.forget_past();
     }
 
-    /// The host has seen the end of everything: the checker need remember nothing of it.
-    pub(crate) fn forget_past(&mut self) {
-        let host = &self.host;
-        self.shadows.retain(|_, shadow| {
-            shadow.forget(host);
-            shadow.len() > 0
-        });
+    /// What the host has seen the end of the checker need not remember.
+    fn forget_past(&mut self) {
+        self.host_shadow.forget(&self.host);
+        for space in &self.spaces {
+            let blocks = space.blocks.values().map(|block| &block.store);
+            for store in blocks.chain(space.pages.values().map(|page| &page.store)) {
+                store.shadow().forget(&self.host);
+            }
+        }
     }
 }
 

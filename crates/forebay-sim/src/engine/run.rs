@@ -1,13 +1,14 @@
 //! Running the work: late, one piece at a time, while some thread synchronises or queries.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use forebay_core::{DeviceOrdinal, StreamId};
 use forebay_hal::{Call, Error, HostTask, Progress, Result, run_host_task};
 
-use super::{Engine, Health, Lane, Point, State, Work, lost};
+use super::{Engine, Health, Point, Reach, State, Work, lost};
 
 /// How long a host function is waited for before the others go on. Most end at once, and then the
 /// order of work depends on the seed alone; one that blocks must not block the machine.
@@ -32,13 +33,17 @@ impl Engine {
         device: DeviceOrdinal,
         point: &Point,
     ) -> Result<MutexGuard<'a, State>> {
-        while !state.is_done(point.stream, point.number) {
-            if state.health.get(device.0 as usize) == Some(&Health::Lost) {
-                return Err(lost(call));
+        loop {
+            let device_lost = state.health.get(device.0 as usize) == Some(&Health::Lost);
+            match state.reach(point.stream, point.number) {
+                Reach::Done => break,
+                Reach::Lost => return Err(lost(call)),
+                Reach::Pending if device_lost => return Err(lost(call)),
+                Reach::Pending => {}
             }
             let ran;
             (state, ran) = self.run_one(state);
-            if ran || state.is_done(point.stream, point.number) {
+            if ran || state.reach(point.stream, point.number) != Reach::Pending {
                 continue;
             }
             if state.tasks == 0 {
@@ -46,11 +51,7 @@ impl Engine {
                 let reason = "no work can run: streams wait for each other";
                 return Err(Error::Lost { call, reason: reason.into() });
             }
-            state = self
-                .changed
-                .wait_timeout(state, LOOK_AGAIN)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.look_again(state);
         }
         state.saw(point);
         Ok(state)
@@ -60,8 +61,9 @@ impl Engine {
     pub(crate) fn poll<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
+        call: Call,
         point: &Point,
-    ) -> (MutexGuard<'a, State>, Progress) {
+    ) -> Result<Progress> {
         for _ in 0..state.random.below(MOST_STEPS_A_QUERY + 1) {
             let ran;
             (state, ran) = self.run_one(state);
@@ -69,11 +71,13 @@ impl Engine {
                 break;
             }
         }
-        if state.is_done(point.stream, point.number) {
-            state.saw(point);
-            (state, Progress::Done)
-        } else {
-            (state, Progress::Pending)
+        match state.reach(point.stream, point.number) {
+            Reach::Done => {
+                state.saw(point);
+                Ok(Progress::Done)
+            }
+            Reach::Pending => Ok(Progress::Pending),
+            Reach::Lost => Err(lost(call)),
         }
     }
 
@@ -93,22 +97,37 @@ impl Engine {
         state
     }
 
-    /// Runs one piece of work, if any can run.
+    /// Waits a moment for something to change.
+    fn look_again<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, LOOK_AGAIN);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Runs one piece of work, if any can run, or waits for the thread that is running one.
+    ///
+    /// The lock is let go meanwhile: a kernel's body, or what it drops, may call the device.
     fn run_one<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
     ) -> (MutexGuard<'a, State>, bool) {
-        let Some(stream) = state.pick() else { return (state, false) };
-        let work = state.lanes.get_mut(&stream).and_then(|lane| lane.queue.pop_front());
-        match work {
-            None => return (state, false),
-            Some(Work::Task(task)) => state = self.start_task(state, stream, task),
-            Some(work) => {
-                // A kernel's body is the caller's: what it breaks stays in it.
-                run_host_task(Box::new(|| work.run()));
-                state.finish(stream);
-            }
+        if state.running {
+            return (self.look_again(state), true);
         }
+        let Some(stream) = state.pick() else { return (state, false) };
+        let Some(lane) = state.lanes.get_mut(&stream) else { return (state, false) };
+        let Some(work) = lane.queue.pop_front() else { return (state, false) };
+        lane.busy = true;
+        if let Work::Task(task) = work {
+            return (self.start_task(state, stream, task), true);
+        }
+        state.running = true;
+        drop(state);
+        // A kernel's body is the caller's: what it breaks stays in it.
+        run_host_task(Box::new(|| work.run()));
+        let mut state = self.lock();
+        state.running = false;
+        state.finish(stream);
+        self.changed.notify_all();
         (state, true)
     }
 
@@ -119,65 +138,50 @@ impl Engine {
         stream: StreamId,
         task: HostTask,
     ) -> MutexGuard<'a, State> {
-        if let Some(lane) = state.lanes.get_mut(&stream) {
-            lane.in_task = true;
-        }
         state.tasks += 1;
         drop(state);
         let engine = Arc::clone(self);
-        spawn_or_run(vec![task], move || {
+        spawn_or_run(VecDeque::from([Work::Task(task)]), move || {
             let mut state = engine.lock();
             state.tasks = state.tasks.saturating_sub(1);
-            if let Some(lane) = state.lanes.get_mut(&stream) {
-                lane.in_task = false;
-            }
             state.finish(stream);
             drop(state);
             engine.changed.notify_all();
         });
-        let ended = |state: &mut State| state.lanes.get(&stream).is_some_and(|lane| lane.in_task);
+        let still_runs = |state: &mut State| state.lanes.get(&stream).is_some_and(|lane| lane.busy);
         self.changed
-            .wait_timeout_while(self.lock(), TASK_GRACE, ended)
+            .wait_timeout_while(self.lock(), TASK_GRACE, still_runs)
             .unwrap_or_else(PoisonError::into_inner)
             .0
+    }
+
+    /// Loses a device.
+    pub(crate) fn lose(&self, device: DeviceOrdinal) {
+        self.lock().lose(device);
+        self.settle();
+    }
+
+    /// Ends the work of lost devices. Called with the lock let go.
+    pub(super) fn settle(&self) {
+        let leftovers = std::mem::take(&mut self.lock().leftovers);
+        leftovers.into_iter().for_each(|work| spawn_or_run(work, || {}));
     }
 }
 
 impl State {
-    /// Loses a device: its streams count as ended, and nothing they held is done but host
-    /// functions.
-    pub(crate) fn lose(&mut self, device: DeviceOrdinal) {
+    /// Loses a device: what its streams held is lost. The work itself is left for
+    /// [`Engine::settle`].
+    pub(super) fn lose(&mut self, device: DeviceOrdinal) {
         if let Some(health) = self.health.get_mut(device.0 as usize) {
             *health = Health::Lost;
         }
-        let lanes = self.lanes.iter_mut().filter(|(_, lane)| lane.device == device);
-        let streams: Vec<StreamId> = lanes
-            .map(|(&stream, lane)| {
-                lane.abandon();
-                // What never runs uses no memory: the host may take all of it away.
-                self.host.join(&lane.clock);
-                stream
-            })
-            .collect();
-        streams.into_iter().for_each(|stream| self.retire(stream));
-    }
-}
-
-impl Lane {
-    /// Ends the stream's work. Host functions were promised to run, and do, in their order; copies
-    /// and kernels are let go, since the memory they name may be gone.
-    fn abandon(&mut self) {
-        self.done += self.queue.len() as u64;
-        let tasks: Vec<HostTask> = self
-            .queue
-            .drain(..)
-            .filter_map(|work| match work {
-                Work::Task(task) => Some(task),
-                _ => None,
-            })
-            .collect();
-        if !tasks.is_empty() {
-            spawn_or_run(tasks, || {});
+        for lane in self.lanes.values_mut().filter(|lane| lane.device == device) {
+            let in_flight = u64::from(lane.busy);
+            lane.lost_from.get_or_insert(lane.done + in_flight + 1);
+            self.leftovers.push(std::mem::take(&mut lane.queue));
+            // What never runs uses no memory: the host may take all of it away. What the stream had
+            // waited for is another matter: that may be another device's, and still run.
+            self.host.raise(lane.slot, lane.clock.count(lane.slot));
         }
     }
 }
@@ -185,15 +189,27 @@ impl Lane {
 impl Drop for Engine {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.lanes.values_mut().for_each(Lane::abandon);
+        for lane in state.lanes.values_mut() {
+            state.leftovers.push(std::mem::take(&mut lane.queue));
+        }
+        self.settle();
     }
 }
 
-/// Runs host functions in order on a new thread, then `after`; here and now where the system has
-/// no thread to give. A panic in one harms no other.
-fn spawn_or_run(tasks: Vec<HostTask>, after: impl FnOnce() + Send + 'static) {
+/// Ends work in order on a new thread, then does `after`; here and now where the system has no
+/// thread to give. Host functions were promised to run, and do; copies and kernels are let go,
+/// since the memory they name may be gone. A panic in one harms no other.
+fn spawn_or_run(work: VecDeque<Work>, after: impl FnOnce() + Send + 'static) {
+    if work.is_empty() {
+        return after();
+    }
     let all = move || {
-        tasks.into_iter().for_each(run_host_task);
+        for work in work {
+            match work {
+                Work::Task(task) => run_host_task(task),
+                other => run_host_task(Box::new(move || drop(other))),
+            }
+        }
         after();
     };
     let shared = Arc::new(Mutex::new(Some(all)));

@@ -1,5 +1,6 @@
 //! The addresses of one simulated device: what lies where.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -72,11 +73,33 @@ pub(crate) struct Piece {
     pub(crate) at: Address,
 }
 
+impl Piece {
+    /// The part of `whole`, where `store` is mapped, that is `part`.
+    pub(crate) fn of(store: &Arc<Store>, whole: Span, part: Span) -> Self {
+        let offset = part.start().offset_from(whole.start()).unwrap_or_default();
+        Self { store: Arc::clone(store), offset, size: part.size(), at: part.start() }
+    }
+
+    /// Where the mapping it goes through puts the memory's first byte.
+    pub(crate) fn through(&self) -> Address {
+        Address::new(self.at.get().wrapping_sub(self.offset.get()))
+    }
+}
+
 /// Why an address cannot be used, for the error.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) at: Address,
     pub(crate) because: &'static str,
+}
+
+/// A direction of the wire between host and device; copies in one direction share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wire {
+    /// Host to device.
+    In,
+    /// Device to host.
+    Out,
 }
 
 /// Each device has 64 PiB of phantom addresses.
@@ -88,8 +111,12 @@ pub(crate) struct Space {
     pub(crate) blocks: BTreeMap<Address, Block>,
     pub(crate) regions: BTreeMap<Address, Region>,
     pub(crate) pages: BTreeMap<u64, Page>,
-    /// Bytes given out: plain, managed and pages.
+    /// Bytes given out: plain memory and pages created here.
     pub(crate) held: Bytes,
+    /// Bytes given out as managed memory.
+    pub(crate) managed: Bytes,
+    /// When the wire to the device, and that to the host, are free, on the simulation's clock.
+    pub(crate) wires: BTreeMap<Wire, Duration>,
     /// Where the next phantom address may lie: a counter that only rises.
     phantom: u64,
 }
@@ -145,55 +172,51 @@ impl Space {
         })
     }
 
-    /// The memories behind `span`, for `device` to use with `need`.
+    /// The memories behind `span`, for `device` to use with `need`: part of one allocation, or
+    /// mappings side by side in one region. What lies beyond the end of either is another's, even
+    /// where it is next door.
     pub(crate) fn resolve(
         &self,
         span: Span,
         need: Access,
         device: DeviceOrdinal,
     ) -> Result<Vec<Piece>, Refusal> {
-        let mut pieces = Vec::new();
-        let mut at = span.start();
-        while at < span.end() {
-            let piece = self.piece_at(at, span.end(), need, device)?;
-            at = at
-                .checked_add(piece.size)
-                .ok_or(Refusal { at, because: "the end of all addresses" })?;
-            pieces.push(piece);
-        }
-        Ok(pieces)
-    }
-
-    fn piece_at(
-        &self,
-        at: Address,
-        end: Address,
-        need: Access,
-        device: DeviceOrdinal,
-    ) -> Result<Piece, Refusal> {
-        let refuse = |because| Refusal { at, because };
-        let (span, store) = if let Some(block) = self.block_at(at) {
+        let start = span.start();
+        if let Some(block) = self.block_at(start) {
             if !block.on_device {
-                return Err(refuse("pinned host memory that is not mapped for the device"));
+                let because = "pinned host memory that is not mapped for the device";
+                return Err(Refusal { at: start, because });
             }
-            (block.span, &block.store)
-        } else {
-            let region = self.region_at(at).ok_or_else(|| {
-                refuse("no memory of this device: never given out, or given back")
-            })?;
-            let mapping = region
-                .mapping_at(at)
-                .ok_or_else(|| refuse("a reserved address with no page behind it"))?;
+            if !block.span.contains_span(span) {
+                let because = "past the end of the allocation";
+                return Err(Refusal { at: block.span.end(), because });
+            }
+            return Ok(vec![Piece::of(&block.store, block.span, span)]);
+        }
+        let because = "no memory of this device: never given out, or given back";
+        let region = self.region_at(start).ok_or(Refusal { at: start, because })?;
+        let mut pieces = Vec::new();
+        let mut at = start;
+        while at < span.end() {
+            let because = "a reserved address with no page behind it, or past the region's end";
+            let mapping = region.mapping_at(at).ok_or(Refusal { at, because })?;
             match (mapping.access.get(&device).copied().unwrap_or(Access::None), need) {
                 (Access::ReadWrite, _) | (Access::Read, Access::Read) => {}
-                (Access::Read, _) => return Err(refuse("mapped for reading alone")),
-                _ => return Err(refuse("mapped, but this device was granted no access")),
+                (Access::Read, _) => {
+                    return Err(Refusal { at, because: "mapped for reading alone" });
+                }
+                _ => {
+                    let because = "mapped, but this device was granted no access";
+                    return Err(Refusal { at, because });
+                }
             }
-            (mapping.span, &mapping.store)
-        };
-        let offset = at.offset_from(span.start()).unwrap_or_default();
-        let size = end.min(span.end()).offset_from(at).unwrap_or_default();
-        Ok(Piece { store: Arc::clone(store), offset, size, at })
+            let end = span.end().min(mapping.span.end());
+            let size = end.offset_from(at).unwrap_or_default();
+            let part = Span::new(at, size).unwrap_or_default();
+            pieces.push(Piece::of(&mapping.store, mapping.span, part));
+            at = end;
+        }
+        Ok(pieces)
     }
 
     /// The record of uses of the block or mapping at `at`.

@@ -1,21 +1,14 @@
 //! Where the simulated device's bytes are.
 
 use core::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{Access, Call, Error, MemoryInfo};
 use forebay_host::mapping::{AddressRange, Grain, MemoryFile};
 use rustix::io::Errno;
 
-/// Names one memory for the checker: two mappings of one page are one memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct StoreId(pub(crate) u64);
-
-impl StoreId {
-    /// All of the host's own memory, by address.
-    pub(crate) const HOST: Self = Self(0);
-}
+use crate::checker::Shadow;
 
 /// Where a store's bytes are.
 #[derive(Debug)]
@@ -34,17 +27,22 @@ enum Home {
 /// and not a crash.
 #[derive(Debug)]
 pub(crate) struct Store {
-    id: StoreId,
     /// Where the simulation itself reads and writes.
     home: Home,
     /// What can be mapped elsewhere or leave the process; only pages have it.
     file: Option<MemoryFile>,
+    /// What was done to the bytes. It lives as long as anything that can reach them.
+    shadow: Mutex<Shadow>,
 }
 
 impl Store {
+    fn at(home: Home, file: Option<MemoryFile>) -> Arc<Self> {
+        Arc::new(Self { home, file, shadow: Mutex::default() })
+    }
+
     /// Memory that keeps nothing.
-    pub(crate) fn phantom(id: StoreId) -> Arc<Self> {
-        Arc::new(Self { id, home: Home::Nowhere, file: None })
+    pub(crate) fn phantom() -> Arc<Self> {
+        Self::at(Home::Nowhere, None)
     }
 
     /// Memory that its owner keeps.
@@ -53,37 +51,34 @@ impl Store {
     ///
     /// * The span is mapped until the store is gone: operations may hold it a while longer than
     ///   the device does, and then do not use it.
-    pub(crate) unsafe fn registered(id: StoreId, span: Span) -> Arc<Self> {
-        Arc::new(Self { id, home: Home::Registered(span), file: None })
+    pub(crate) unsafe fn registered(span: Span) -> Arc<Self> {
+        Self::at(Home::Registered(span), None)
     }
 
     /// Memory that the host can read and write at its own address too.
-    pub(crate) fn plain(
-        id: StoreId,
-        size: Bytes,
-        alignment: Alignment,
-    ) -> Result<Arc<Self>, Errno> {
+    pub(crate) fn plain(size: Bytes, alignment: Alignment) -> Result<Arc<Self>, Errno> {
         let home = AddressRange::reserve(size, alignment)?;
         // SAFETY: the range was reserved a line above and is known to nobody.
         unsafe { home.commit(Bytes::ZERO, home.span().size(), Access::ReadWrite) }?;
-        Ok(Arc::new(Self { id, home: Home::Own(home), file: None }))
+        Ok(Self::at(Home::Own(home), None))
     }
 
     /// A page of `size` fresh bytes.
-    pub(crate) fn page(id: StoreId, size: Bytes) -> Result<Arc<Self>, Errno> {
-        Self::of_file(id, MemoryFile::create(size, Grain::System)?)
+    pub(crate) fn page(size: Bytes) -> Result<Arc<Self>, Errno> {
+        Self::of_file(MemoryFile::create(size, Grain::System)?)
     }
 
     /// A page whose bytes are those of `file`.
-    pub(crate) fn of_file(id: StoreId, file: MemoryFile) -> Result<Arc<Self>, Errno> {
+    pub(crate) fn of_file(file: MemoryFile) -> Result<Arc<Self>, Errno> {
         let home = AddressRange::reserve(file.size(), Alignment::HOST_PAGE)?;
         // SAFETY: the range was reserved a line above and is known to nobody.
         unsafe { home.place(Bytes::ZERO, &file, Access::ReadWrite) }?;
-        Ok(Arc::new(Self { id, home: Home::Own(home), file: Some(file) }))
+        Ok(Self::at(Home::Own(home), Some(file)))
     }
 
-    pub(crate) fn id(&self) -> StoreId {
-        self.id
+    /// What was done to the bytes. The engine's lock is held by whoever asks, so this one is free.
+    pub(crate) fn shadow(&self) -> MutexGuard<'_, Shadow> {
+        self.shadow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the bytes are in memory that its owner registered.

@@ -3,13 +3,31 @@
 
 use crate::program::{Program, Step};
 
-/// A mistake in a program, by the numbers of its operations: fills, copies and kernels from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mistake {
-    /// Two operations conflict and nothing orders them.
-    Race(u64, u64),
-    /// A mapping goes while this operation may still use it.
-    TakenInUse(u64),
+/// The mistakes of a program, by the numbers of its operations: fills, copies and kernels from 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mistakes {
+    /// Pairs of operations that conflict with nothing to order them.
+    pub(crate) races: Vec<(u64, u64)>,
+    /// Unmappings, by their step, and the operations that may still use the mapping.
+    pub(crate) taken: Vec<(usize, u64)>,
+}
+
+impl Mistakes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.races.is_empty() && self.taken.is_empty()
+    }
+
+    /// The first operation that comes too early.
+    pub(crate) fn first_race(&self) -> Option<u64> {
+        self.races.iter().map(|&(_, second)| second).min()
+    }
+
+    /// How many unmappings come too early.
+    pub(crate) fn early_unmaps(&self) -> usize {
+        let mut steps: Vec<usize> = self.taken.iter().map(|&(step, _)| step).collect();
+        steps.dedup();
+        steps.len()
+    }
 }
 
 /// For every step, the steps that lead to it.
@@ -64,8 +82,8 @@ impl Order {
     }
 
     /// Every mistake there is.
-    pub(crate) fn mistakes(&self, program: &Program) -> Vec<Mistake> {
-        let mut mistakes = Vec::new();
+    pub(crate) fn mistakes(&self, program: &Program) -> Mistakes {
+        let mut mistakes = Mistakes::default();
         let mut numbers = Vec::new();
         let mut number = 0;
         for (index, step) in program.steps.iter().enumerate() {
@@ -76,7 +94,7 @@ impl Order {
                     continue;
                 }
                 if earlier.conflicts(step) {
-                    mistakes.push(Mistake::Race(numbers[old], number));
+                    mistakes.races.push((numbers[old], number));
                 }
                 if let Step::Unmap { memory, place } = *step
                     && [earlier.written(), earlier.read()]
@@ -85,7 +103,7 @@ impl Order {
                         .any(|part| part.memory == memory && part.place == place)
                     && !taken_since(program, old, index, memory, place)
                 {
-                    mistakes.push(Mistake::TakenInUse(numbers[old]));
+                    mistakes.taken.push((index, numbers[old]));
                 }
             }
         }

@@ -82,6 +82,11 @@ pub(crate) enum Step {
         memory: usize,
         place: usize,
     },
+    /// Destroys a stream, whose work still runs, and makes another.
+    Restart {
+        old: usize,
+        new: usize,
+    },
 }
 
 impl Step {
@@ -130,6 +135,9 @@ impl Step {
 /// A program, and which of its steps were put in to keep order.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
+    /// The streams there are at the start.
+    pub(crate) first_streams: usize,
+    /// The streams there ever are, numbered as they are made.
     pub(crate) streams: usize,
     pub(crate) events: usize,
     pub(crate) steps: Vec<Step>,
@@ -139,20 +147,23 @@ pub(crate) struct Program {
 impl Program {
     /// A program of given steps, as they are.
     pub(crate) fn of(streams: usize, steps: Vec<Step>) -> Self {
-        Self { streams, events: 8, steps, keepers: Vec::new() }
+        Self { first_streams: streams, streams, events: 8, steps, keepers: Vec::new() }
     }
 
     /// A program without a race.
     pub(crate) fn generate(random: &mut Random) -> Self {
         let streams = pick(random, 2..5);
-        let mut program = Self { streams, events: 0, steps: Vec::new(), keepers: Vec::new() };
+        let (first_streams, steps, keepers) = (streams, Vec::new(), Vec::new());
+        let mut program = Self { first_streams, streams, events: 0, steps, keepers };
+        let mut live: Vec<usize> = (0..streams).collect();
         let mut mapped = [[false; PLACES]; MEMORIES];
         for pages in &mut mapped[FIRST_PAGE..] {
             pages[0] = true;
         }
         for _ in 0..pick(random, 8..30) {
-            let stream = pick(random, 0..streams);
-            match random.below(20) {
+            let turn = pick(random, 0..live.len());
+            let stream = live[turn];
+            match random.below(21) {
                 0 => program.steps.push(Step::SyncStream { stream }),
                 1 => {
                     let event = program.record(stream);
@@ -160,14 +171,28 @@ impl Program {
                 }
                 2 => {
                     let event = program.record(stream);
-                    let waiter = pick(random, 0..streams);
+                    let waiter = *random.pick(&live).unwrap();
                     program.steps.push(Step::Wait { stream: waiter, event });
                 }
                 3..=5 => program.map_or_unmap(random, &mut mapped),
                 6..=9 => {
                     let to = part(random, &mapped, None);
                     let value = random.next_u64().to_le_bytes()[0];
-                    program.add(random, Step::Fill { stream, to, value });
+                    program.add(random, &live, Step::Fill { stream, to, value });
+                }
+                10 => {
+                    let new = program.streams;
+                    program.streams += 1;
+                    program.steps.push(Step::Restart { old: stream, new });
+                    live[turn] = new;
+                }
+                11 | 12 => {
+                    // An update in place, whole or in part.
+                    let to = part(random, &mapped, None);
+                    let start = pick(random, 0..SIZE - to.size + 1);
+                    let add = random.next_u64().to_le_bytes()[0];
+                    let from = Part { start, ..to };
+                    program.add(random, &live, Step::Kernel { stream, to, from, add });
                 }
                 kind => {
                     let to = part(random, &mapped, None);
@@ -175,8 +200,9 @@ impl Program {
                     let add = random.next_u64().to_le_bytes()[0];
                     program.add(
                         random,
+                        &live,
                         match kind {
-                            10..=14 => Step::Copy { stream, to, from },
+                            13..=16 => Step::Copy { stream, to, from },
                             _ => Step::Kernel { stream, to, from, add },
                         },
                     );
@@ -200,7 +226,7 @@ impl Program {
     }
 
     /// Adds an operation, after whatever it takes to order it behind those it conflicts with.
-    fn add(&mut self, random: &mut Random, step: Step) {
+    fn add(&mut self, random: &mut Random, live: &[usize], step: Step) {
         let Some(stream) = step.stream() else { return };
         loop {
             let order = Order::of(&self.with(step));
@@ -208,7 +234,9 @@ impl Program {
             let clash = (0..new)
                 .find(|&old| self.steps[old].conflicts(&step) && !order.is_before(old, new));
             let Some(other) = clash.and_then(|old| self.steps[old].stream()) else { break };
-            match random.below(8) {
+            // A stream that is gone can no longer be asked for.
+            let gone = !live.contains(&other);
+            match if gone { 2 } else { random.below(8) } {
                 0 => self.keep(Step::SyncStream { stream: other }),
                 1 => {
                     let event = self.record(other);

@@ -1,5 +1,7 @@
 //! Running a program on the simulated device.
 
+use std::cell::RefCell;
+
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::{
     Access, Copy, EventHandle, EventKind, Fill, Memory, PageHandle, PageOptions, Pattern, Place,
@@ -7,15 +9,18 @@ use forebay_hal::{
 };
 use forebay_sim::{Finding, Kernel, SimDevice, SimMachine};
 
-use crate::graph::Mistake;
 use crate::program::{FIRST_PAGE, MEMORIES, PLACES, Part, Program, SIZE, Step, compute};
 
 const PAGE: PageSize = PageSize::HOST;
 
 /// What came of a run.
+#[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) memory: Vec<Vec<u8>>,
-    pub(crate) findings: Vec<Mistake>,
+    /// Races found, by the numbers of their operations.
+    pub(crate) races: Vec<(u64, u64)>,
+    /// The operations found to use what was taken away.
+    pub(crate) taken: Vec<u64>,
 }
 
 /// The program's memories, streams and events on a device.
@@ -24,7 +29,7 @@ struct Stage {
     plain: Vec<Address>,
     region: Span,
     pages: Vec<PageHandle>,
-    streams: Vec<StreamHandle>,
+    streams: RefCell<Vec<StreamHandle>>,
     events: Vec<EventHandle>,
 }
 
@@ -41,7 +46,7 @@ impl Stage {
         let page = || device.create_page(PAGE.bytes(), PageOptions::default()).unwrap();
         let pages = (0..count).map(|_| page()).collect();
         let stream = || device.create_stream(Priority::Normal).unwrap();
-        let streams = (0..program.streams).map(|_| stream()).collect();
+        let streams = RefCell::new((0..program.first_streams).map(|_| stream()).collect());
         let event = || device.create_event(EventKind::Order).unwrap();
         let events = (0..program.events).map(|_| event()).collect();
         let stage = Self { device, plain, region, pages, streams, events };
@@ -77,6 +82,10 @@ impl Stage {
         unsafe { self.device.set_access(span, Access::ReadWrite, DeviceOrdinal(0)) }.unwrap();
     }
 
+    fn stream(&self, number: usize) -> StreamHandle {
+        self.streams.borrow()[number]
+    }
+
     fn take(&self, step: Step) {
         let device = &self.device;
         // SAFETY, for all of them: memory lives to the end of the test, on the device and on the
@@ -86,14 +95,14 @@ impl Stage {
                 let span = self.span(to);
                 let fill = Fill::linear(span.start(), span.size(), Pattern::U8(value)).unwrap();
                 // SAFETY: as above.
-                unsafe { device.fill(&fill, self.streams[stream]) }.unwrap();
+                unsafe { device.fill(&fill, self.stream(stream)) }.unwrap();
             }
             Step::Copy { stream, to, from } => {
                 let [to, from] = [self.span(to), self.span(from)];
                 let place = |span: Span| Place::Device(span.start());
                 let copy = Copy::linear(place(to), place(from), to.size()).unwrap();
                 // SAFETY: as above.
-                unsafe { device.copy(&copy, self.streams[stream]) }.unwrap();
+                unsafe { device.copy(&copy, self.stream(stream)) }.unwrap();
             }
             Step::Kernel { stream, to, from, add } => {
                 let [to, from] = [self.span(to), self.span(from)];
@@ -101,20 +110,27 @@ impl Stage {
                     let read = memory.read(from).unwrap();
                     assert!(memory.write(to, &compute(&read, add)));
                 });
-                device.launch(kernel, self.streams[stream]).unwrap();
+                // SAFETY: as above.
+                unsafe { device.launch(kernel, self.stream(stream)) }.unwrap();
             }
             Step::Record { event, stream } => {
-                device.record_event(self.events[event], self.streams[stream]).unwrap();
+                device.record_event(self.events[event], self.stream(stream)).unwrap();
             }
             Step::Wait { stream, event } => {
-                device.wait_event(self.streams[stream], self.events[event]).unwrap();
+                device.wait_event(self.stream(stream), self.events[event]).unwrap();
             }
             Step::SyncStream { stream } => {
-                device.synchronize_stream(self.streams[stream]).unwrap();
+                device.synchronize_stream(self.stream(stream)).unwrap();
             }
             Step::SyncEvent { event } => device.synchronize_event(self.events[event]).unwrap(),
             Step::SyncDevice => device.synchronize_device().unwrap(),
             Step::Map { memory, place } => self.map(memory, place),
+            Step::Restart { old, new } => {
+                device.destroy_stream(self.stream(old)).unwrap();
+                let mut streams = self.streams.borrow_mut();
+                assert_eq!(streams.len(), new);
+                streams.push(device.create_stream(Priority::Normal).unwrap());
+            }
             Step::Unmap { memory, place } => {
                 // SAFETY: as above.
                 unsafe { device.unmap(self.page_span(memory, place)) }.unwrap();
@@ -155,16 +171,16 @@ pub(crate) fn run(program: &Program, seed: u64) -> Outcome {
         stage.take(step);
     }
     stage.device.synchronize_device().unwrap();
-    let findings = machine.findings();
-    Outcome {
-        memory: stage.contents(&machine),
-        findings: findings
-            .iter()
-            .map(|finding| match finding {
-                Finding::Race { first, second, .. } => Mistake::Race(first.number, second.number),
-                Finding::TakenInUse { operation, .. } => Mistake::TakenInUse(operation.number),
-                other => panic!("{other}"),
-            })
-            .collect(),
+    let mut outcome = Outcome { memory: Vec::new(), races: Vec::new(), taken: Vec::new() };
+    for finding in machine.findings() {
+        match finding {
+            Finding::Race { first, second, .. } => {
+                outcome.races.push((first.number, second.number));
+            }
+            Finding::TakenInUse { operation, .. } => outcome.taken.push(operation.number),
+            other => panic!("{other}"),
+        }
     }
+    outcome.memory = stage.contents(&machine);
+    outcome
 }

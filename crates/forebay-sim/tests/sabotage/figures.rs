@@ -33,7 +33,11 @@ pub(crate) struct HeldForgotten;
 
 impl Tamper for HeldForgotten {
     fn memory_info(&self, inner: &dyn Device) -> Result<MemoryInfo> {
-        inner.memory_info().map(|info| MemoryInfo { held: Bytes::ZERO, ..info })
+        inner.memory_info().map(|info| MemoryInfo {
+            held: Bytes::ZERO,
+            managed: Bytes::ZERO,
+            ..info
+        })
     }
 }
 

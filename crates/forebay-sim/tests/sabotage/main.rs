@@ -147,7 +147,9 @@ sabotages! {
     synchronizes_too_much: order::SynchronizesTooMuch => [
         "streams/synchronize_event_waits_for_no_more_than_its_event",
     ];
-    free_waits: order::FreeWaits => ["streams/only_synchronize_waits"];
+    free_waits: order::FreeWaits => [
+        "streams/giving_memory_back_does_not_wait_where_that_is_promised",
+    ];
     destroy_waits: order::DestroyWaits => ["streams/destroying_a_busy_stream_does_not_wait"];
     work_goes_to_one_stream: order::WorkGoesToOneStream => [
         "streams/no_stream_waits_for_another",
@@ -220,7 +222,7 @@ sabotages! {
         "memory/held_is_exact_for_whole_pages",
         "virtual/held_counts_pages_exactly",
         "virtual/a_released_page_goes_with_its_last_mapping",
-        "managed/managed_memory_is_held",
+        "managed/managed_memory_is_counted_apart",
     ];
     zero_allocation_takes_memory: figures::ZeroAllocationTakesMemory => [
         "memory/zero_bytes_is_null",

@@ -211,7 +211,9 @@ impl Bench {
                 Thing::Pinned(address) => self.free_pinned(address)?,
             }
         }
-        ensure_equal!("bytes held when all was given back", self.held()?, Bytes::ZERO);
+        let left = self.info()?;
+        ensure_equal!("bytes held when all was given back", left.held, Bytes::ZERO);
+        ensure_equal!("managed bytes when all was given back", left.managed, Bytes::ZERO);
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ cases! { Transfers "transfers":
     a_copy_from_freed_memory_is_refused wants AddressChecks,
     a_copy_past_the_end_is_refused needs DATA wants AddressChecks,
     a_copy_to_memory_of_others_is_refused wants AddressChecks,
+    work_past_the_end_of_an_allocation_is_refused_whoever_is_next wants AddressChecks,
     the_host_sees_device_memory_in_place needs DATA | HOST_VISIBLE,
 }
 
@@ -287,4 +288,20 @@ fn the_host_sees_device_memory_in_place(bench: &Bench) -> Verdict {
     let mut right = bytes;
     right[4096] = !right[4096];
     ensure_bytes("a byte the host wrote", &bench.read(memory, size)?, &right)
+}
+
+/// Neighbours touch on many devices; a byte too many is still nobody's to write.
+fn work_past_the_end_of_an_allocation_is_refused_whoever_is_next(bench: &Bench) -> Verdict {
+    let size = 4096;
+    let mut memories = Vec::new();
+    for _ in 0..8 {
+        memories.push(bench.allocate(size)?);
+    }
+    for memory in memories {
+        let fill = crate::Fill::linear(memory, Bytes::new(size + 1), crate::Pattern::U8(1))?;
+        // SAFETY: live memory, and one byte after it, which the device says it sees.
+        let filled = unsafe { bench.device().fill(&fill, StreamHandle::DEFAULT) };
+        invalid(Call::Fill, "one byte too many", filled)?;
+    }
+    Ok(())
 }

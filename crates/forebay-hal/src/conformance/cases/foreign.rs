@@ -16,6 +16,7 @@ cases! { Streams "streams":
     adopting_counts needs FOREIGN_STREAMS wants ForeignStream,
     forgetting_what_was_not_adopted_is_refused needs FOREIGN_STREAMS,
     a_stream_of_its_own_is_not_adopted needs FOREIGN_STREAMS,
+    the_default_streams_value_is_adopted_as_the_default needs FOREIGN_STREAMS,
     a_foreign_stream_value_forgets_and_does_not_destroy needs FOREIGN_STREAMS wants ForeignStream
 }
 
@@ -101,6 +102,17 @@ fn a_stream_of_its_own_is_not_adopted(bench: &Bench) -> Verdict {
     // SAFETY: it is a live stream, if not a foreign one.
     let adopted = unsafe { bench.foreign_streams()?.adopt_stream(own.0) };
     invalid(Call::AdoptStream, "a stream of its own", adopted)
+}
+
+fn the_default_streams_value_is_adopted_as_the_default(bench: &Bench) -> Verdict {
+    // SAFETY: the default stream is there as long as the device.
+    let adopted = unsafe { bench.foreign_streams()?.adopt_stream(StreamHandle::DEFAULT.0) }?;
+    ensure_equal!("the default stream, adopted", adopted, StreamHandle::DEFAULT);
+    bench.device().synchronize_stream(adopted)?;
+    forget(bench, adopted)?;
+    bench.device().synchronize_stream(StreamHandle::DEFAULT)?;
+    let again = bench.foreign_streams()?.forget_stream(adopted);
+    invalid(Call::ForgetStream, "the default stream once too often", again)
 }
 
 fn a_foreign_stream_value_forgets_and_does_not_destroy(bench: &Bench) -> Verdict {

@@ -15,6 +15,7 @@ cases! { Sharing "sharing":
     an_imported_page_is_the_exported_one needs SHARE_BY_FD | VIRTUAL_MEMORY | DATA,
     a_shared_page_outlives_its_exporter needs SHARE_BY_FD | VIRTUAL_MEMORY | DATA,
     a_descriptor_can_be_imported_twice needs SHARE_BY_FD | VIRTUAL_MEMORY | DATA,
+    an_imported_page_is_its_creators needs SHARE_BY_FD | VIRTUAL_MEMORY,
     a_page_not_shareable_is_refused needs SHARE_BY_FD | VIRTUAL_MEMORY,
     a_page_that_is_none_is_refused needs SHARE_BY_FD | VIRTUAL_MEMORY,
     a_wrong_size_is_refused needs SHARE_BY_FD | VIRTUAL_MEMORY,
@@ -65,6 +66,18 @@ fn a_shared_page_outlives_its_exporter(bench: &Bench) -> Verdict {
     let mapping = bench.map_open(at(region.start(), grain), twin, grain)?;
     let found = bench.read(mapping.start(), grain)?;
     ensure_bytes("a page whose exporter is gone", &found, &picture(1, grain))
+}
+
+fn an_imported_page_is_its_creators(bench: &Bench) -> Verdict {
+    let grain = bench.grain()?;
+    let page = bench.page_with(grain, PageOptions::shareable())?;
+    let descriptor = bench.sharing()?.export_page(page)?;
+    let held = bench.held()?;
+    let twin = imported(bench, &descriptor, grain)?;
+    ensure_equal!("bytes held with a twin of the page", bench.held()?, held);
+    bench.release_page(twin)?;
+    ensure_equal!("bytes held when the twin is gone", bench.held()?, held);
+    Ok(())
 }
 
 fn a_descriptor_can_be_imported_twice(bench: &Bench) -> Verdict {

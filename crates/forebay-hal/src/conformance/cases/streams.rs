@@ -28,6 +28,7 @@ cases! { Streams "streams":
     the_default_stream_waits_for_no_other needs DATA | HOST_TASKS,
     no_stream_waits_for_the_default needs DATA | HOST_TASKS,
     only_synchronize_waits needs DATA | HOST_TASKS,
+    giving_memory_back_does_not_wait_where_that_is_promised needs HOST_TASKS | PROMPT_FREE,
     work_of_a_destroyed_stream_still_runs needs DATA,
     destroying_a_busy_stream_does_not_wait needs DATA | HOST_TASKS,
     a_destroyed_stream_is_refused_everywhere,
@@ -197,8 +198,7 @@ fn only_synchronize_waits(bench: &Bench) -> Verdict {
     let device_under_test = bench.device();
     bench.fill(memory, MIB, 1, held)?;
     bench.copy(device(spare, 0), device(memory, 0), MIB, held)?;
-    let other = bench.allocate(MIB)?;
-    bench.free(other)?;
+    bench.allocate(MIB)?;
     bench.info()?;
     device_under_test.classify(memory)?;
     let stream = bench.stream()?;
@@ -218,8 +218,25 @@ fn only_synchronize_waits(bench: &Bench) -> Verdict {
         bench.release_region(region)?;
     }
     if device_under_test.pinned_memory().is_some() {
+        bench.allocate_pinned(MIB, crate::PinnedFlags::empty())?;
+    }
+    bench.stays_pending("the held stream", held)?;
+    gate.open()?;
+    bench.synchronize(held)
+}
+
+fn giving_memory_back_does_not_wait_where_that_is_promised(bench: &Bench) -> Verdict {
+    let held = bench.stream()?;
+    let memory = bench.allocate(MIB)?;
+    let gate = Gate::close(bench, held)?;
+    bench.free(memory)?;
+    if bench.device().pinned_memory().is_some() {
         let pinned = bench.allocate_pinned(MIB, crate::PinnedFlags::empty())?;
         bench.free_pinned(pinned)?;
+    }
+    if bench.device().managed_memory().is_some() {
+        let managed = bench.allocate_managed(MIB)?;
+        bench.free_managed(managed)?;
     }
     bench.stays_pending("the held stream", held)?;
     gate.open()?;
