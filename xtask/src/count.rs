@@ -76,6 +76,24 @@ pub(crate) fn without_passed(output: &str) -> String {
     kept
 }
 
+/// How far a run is, from the latest line of `output` that tells: a test that ended, or a crate
+/// being built. `None` where none does.
+pub(crate) fn progress(output: &str) -> Option<String> {
+    output.lines().rev().find_map(|line| {
+        if let Some((_, test)) = status_line(line) {
+            let binary = test.split_whitespace().next()?;
+            let (done, all) = line.split_once('(')?.1.split_once(')')?.0.split_once('/')?;
+            return Some(format!("{} of {} tests, in {binary}", done.trim(), all.trim()));
+        }
+        let (verb, rest) = line.trim_start().split_once(' ')?;
+        let building = matches!(verb, "Compiling" | "Checking" | "Documenting");
+        // "Compiling name v1.0": a sentence of a test's is no such line.
+        let (name, version) = rest.split_once(' ')?;
+        let is_crate = building && version.starts_with('v');
+        is_crate.then(|| format!("{} {name}", verb.to_ascii_lowercase()))
+    })
+}
+
 /// Whether nextest counts a test with this word as passed.
 fn has_passed(status: &str) -> bool {
     matches!(status, "PASS" | "LEAK" | "FLAKY")

@@ -16,8 +16,10 @@ const LEVELS: &[&[&str]] = &[
     &["forebay-trace"],
     &["forebay-report"],
     &["forebay-cli", "forebay-capi", "forebay-py"],
-    &["xtask"],
 ];
+
+/// What stands apart: it may use any crate, and none may use it.
+const APART: &str = "xtask";
 
 /// The crate that decides and does nothing else: it needs no other crate, of anybody.
 const PURE: &str = "forebay-core";
@@ -153,10 +155,12 @@ pub(crate) fn breaches(members: &[Member]) -> Vec<Breach> {
 }
 
 fn level(name: &str) -> Option<usize> {
-    LEVELS.iter().position(|level| level.contains(&name))
+    let apart = (name == APART).then_some(LEVELS.len());
+    LEVELS.iter().position(|level| level.contains(&name)).or(apart)
 }
 
-/// The order as a drawing: a level a line, crates to come in parentheses.
+/// The order as a drawing: a line for each crate with what it uses, one for those of its level that
+/// are to come, in parentheses.
 pub(crate) fn drawing(members: &[Member]) -> String {
     let member = |name: &str| members.iter().find(|member| member.name == name);
     let mut lines = vec!["a crate uses only those above it".to_owned(), String::new()];
@@ -164,27 +168,33 @@ pub(crate) fn drawing(members: &[Member]) -> String {
         if index > 0 {
             lines.push("     │".to_owned());
         }
-        let names: Vec<_> = level
+        lines.extend(level.iter().filter_map(|name| member(name)).map(row));
+        let to_come: Vec<_> = level
             .iter()
-            .map(
-                |name| {
-                    if member(name).is_some() { (*name).to_owned() } else { format!("({name})") }
-                },
-            )
+            .filter(|name| member(name).is_none())
+            .map(|name| format!("({name})"))
             .collect();
-        let used = uses(level.iter().filter_map(|name| member(name)));
-        let used = if used.is_empty() { used } else { format!("uses {used}") };
-        lines.push(format!("  {:<16}  {used}", names.join("  ")).trim_end().to_owned());
+        if !to_come.is_empty() {
+            lines.push(format!("  {}", to_come.join("  ")));
+        }
+    }
+    if let Some(apart) = member(APART) {
+        lines.extend([String::new(), format!("{}  (apart: used by none)", row(apart))]);
     }
     lines.join("\n")
 }
 
-/// The crates of ours that `members` use, by the short names.
-fn uses<'a>(members: impl Iterator<Item = &'a Member>) -> String {
-    let mut levels: Vec<_> = members
-        .flat_map(|member| &member.uses)
-        .filter_map(|(used, _)| Some((level(used)?, used)))
-        .collect();
+/// A crate and what it uses.
+fn row(member: &Member) -> String {
+    let used = uses(member);
+    let used = if used.is_empty() { used } else { format!("uses {used}") };
+    format!("  {:<16}  {used}", member.name).trim_end().to_owned()
+}
+
+/// The crates of ours that `member` uses, by the short names.
+fn uses(member: &Member) -> String {
+    let mut levels: Vec<_> =
+        member.uses.iter().filter_map(|(used, _)| Some((level(used)?, used))).collect();
     levels.sort();
     levels.dedup();
     let short = |(_, name): &(usize, &String)| name.trim_start_matches("forebay-").to_owned();
@@ -256,7 +266,7 @@ mod tests {
 
     #[test]
     fn each_crate_has_one_level() {
-        let mut names: Vec<_> = LEVELS.iter().copied().flatten().collect();
+        let mut names: Vec<_> = LEVELS.iter().copied().flatten().chain([&APART]).collect();
         let count = names.len();
         names.sort();
         names.dedup();
@@ -276,5 +286,22 @@ mod tests {
         assert!(lines.contains(&"  forebay-core"), "{text}");
         assert!(lines.contains(&"  forebay-hal       uses core"), "{text}");
         assert!(text.contains("(forebay-cuda)  (forebay-hip)"), "{text}");
+    }
+
+    #[test]
+    fn the_drawing_says_of_each_crate_what_it_uses_itself() {
+        let cli = member("forebay-cli", &[("forebay-core", Purpose::Normal)]);
+        let text = drawing(&[member("forebay-core", &[]), cli, member(APART, &[])]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.contains(&"  forebay-cli       uses core"), "{text}");
+        assert!(lines.contains(&"  (forebay-capi)  (forebay-py)"), "{text}");
+        assert_eq!(&lines[lines.len() - 2..], ["", "  xtask  (apart: used by none)"], "{text}");
+    }
+
+    #[test]
+    fn what_stands_apart_is_used_by_none() {
+        let found = breaches(&[member("forebay-py", &[(APART, Purpose::Development)])]);
+        assert!(matches!(found[..], [Breach::NotAbove { beside: false, .. }]), "{found:?}");
+        assert_eq!(breaches(&[member(APART, &[("forebay-cli", Purpose::Normal)])]), []);
     }
 }

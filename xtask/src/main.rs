@@ -8,7 +8,7 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
-//!    └── step     what came of a step, and the table at the end
+//!    └── step     what came of a step, and the sum at the end
 //!   screen ── everything a person sees goes through here
 //! ```
 #![forbid(unsafe_code)]

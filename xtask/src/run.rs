@@ -51,8 +51,8 @@ impl Task {
         self
     }
 
-    /// Runs it. `watch` is told every few hundredths of a second how long it has run and which
-    /// line it printed last.
+    /// Runs it. `watch` is told every few hundredths of a second how long it has run, and the end of
+    /// what it printed.
     pub(crate) fn run(&self, watch: &mut dyn FnMut(Duration, &str)) -> Ran {
         let mut output = Vec::new();
         let ending = match self.start() {
@@ -137,7 +137,7 @@ impl Task {
                     ended = ending.map(|ending| (ending, Instant::now()));
                 }
             }
-            watch(started.elapsed(), last_line(output));
+            watch(started.elapsed(), tail(output));
         }
     }
 }
@@ -211,10 +211,17 @@ impl Ran {
     }
 }
 
-fn last_line(output: &[u8]) -> &str {
-    // The last few hundred bytes hold the last line; a cut character at the start costs one try.
-    let tail = output.get(output.len().saturating_sub(400)..).unwrap_or_default();
-    let text = tail.utf8_chunks().last().map_or("", |chunk| chunk.valid());
+/// The end of what was printed, in which a person or [`last_line`] finds what happens now.
+fn tail(output: &[u8]) -> &str {
+    /// Some screens of text: the line that says which test runs may be that far above the last.
+    const ENOUGH: usize = 4000;
+    // A character cut at the start costs it alone.
+    let tail = output.get(output.len().saturating_sub(ENOUGH)..).unwrap_or_default();
+    tail.utf8_chunks().last().map_or("", |chunk| chunk.valid())
+}
+
+/// The last line with something in it.
+pub(crate) fn last_line(text: &str) -> &str {
     text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
 }
 
@@ -290,7 +297,7 @@ mod tests {
     fn the_watcher_sees_time_and_the_last_line() {
         let mut seen = Vec::new();
         let task = Task::new("sh", ["-c", "echo working; sleep 0.3"], Path::new("/"), AMPLE);
-        task.run(&mut |elapsed, line| seen.push((elapsed, line.to_owned())));
+        task.run(&mut |elapsed, tail| seen.push((elapsed, last_line(tail).to_owned())));
         assert!(seen.is_sorted_by_key(|(elapsed, _)| *elapsed));
         assert!(seen.iter().any(|(_, line)| line == "working"));
     }

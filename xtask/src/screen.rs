@@ -1,7 +1,7 @@
 //! Everything a person sees goes through here.
 //!
 //! On a terminal, one line at the bottom says what runs and for how long, and is replaced by what
-//! came of it. Elsewhere there are only whole lines. Colours appear on a terminal alone, and not
+//! came of it. Elsewhere there are only whole lines, one now and then while something takes long. Colours appear on a terminal alone, and not
 //! where `NO_COLOR` is set.
 
 use std::fmt;
@@ -22,12 +22,18 @@ pub(crate) const QUIET: Style = Style::new().dimmed();
 /// The longest live line: on a narrower terminal it would wrap, and could not be replaced.
 const LIVE_WIDTH: usize = 78;
 
+/// How long a file or a pipe is left without a line: shorter than the patience of a person who
+/// wonders whether it hangs, and of services that end what says nothing.
+const BEAT: Duration = Duration::from_secs(30);
+
 /// Where the words go.
 pub(crate) struct Screen {
     out: Out,
     kind: Kind,
     /// How many characters of a live line stand there, to be wiped.
     standing: usize,
+    /// How long the command that runs had run when a line last said so.
+    last_beat: Duration,
 }
 
 /// What takes the words.
@@ -63,13 +69,18 @@ impl Screen {
     /// The program's standard output.
     pub(crate) fn stdout() -> Self {
         let kind = if io::stdout().is_terminal() { Kind::Terminal } else { Kind::Lines };
-        Self { out: Out::Stdout(anstream::stdout()), kind, standing: 0 }
+        Self { out: Out::Stdout(anstream::stdout()), kind, standing: 0, last_beat: Duration::ZERO }
     }
 
     /// No screen at all; what was written can be [read](Self::written).
     #[cfg(test)]
     pub(crate) fn nowhere() -> Self {
-        Self { out: Out::Paper(Vec::new()), kind: Kind::Lines, standing: 0 }
+        Self {
+            out: Out::Paper(Vec::new()),
+            kind: Kind::Lines,
+            standing: 0,
+            last_beat: Duration::ZERO,
+        }
     }
 
     /// What was written [nowhere](Self::nowhere), without styles.
@@ -110,6 +121,18 @@ impl Screen {
         self.standing = length;
     }
 
+    /// Says that a step is still at it, where lines stay and the last is some time ago.
+    pub(crate) fn beat(&mut self, name: &str, elapsed: Duration, progress: &str) {
+        // A clock that went back is that of the next command.
+        self.last_beat = self.last_beat.min(elapsed);
+        if self.kind != Kind::Lines || elapsed - self.last_beat < BEAT {
+            return;
+        }
+        self.last_beat = elapsed;
+        let comma = if progress.is_empty() { "" } else { ", " };
+        self.line(format_args!("{name}: {} s{comma}{progress}", elapsed.as_secs()));
+    }
+
     fn wipe(&mut self) {
         if self.standing > 0 {
             self.out.write(format_args!("\r{:1$}\r", "", self.standing));
@@ -128,7 +151,8 @@ mod tests {
     use super::*;
 
     fn shown(kind: Kind, act: impl FnOnce(&mut Screen)) -> String {
-        let mut screen = Screen { out: Out::Paper(Vec::new()), kind, standing: 0 };
+        let mut screen =
+            Screen { out: Out::Paper(Vec::new()), kind, standing: 0, last_beat: Duration::ZERO };
         act(&mut screen);
         screen.written()
     }
@@ -141,6 +165,22 @@ mod tests {
             screen.line("clippy passed");
         });
         assert_eq!(text, "clippy: cargo clippy\nclippy passed\n");
+    }
+
+    #[test]
+    fn a_file_hears_now_and_then_of_what_takes_long() {
+        let act = |screen: &mut Screen| {
+            for second in 0..=70 {
+                screen.beat("tests", Duration::from_secs(second), "12 of 300 tests");
+            }
+            // The next command begins at nothing.
+            for second in 0..=35 {
+                screen.beat("miri", Duration::from_secs(second), "");
+            }
+        };
+        let text = "tests: 30 s, 12 of 300 tests\ntests: 60 s, 12 of 300 tests\nmiri: 30 s\n";
+        assert_eq!(shown(Kind::Lines, act), text);
+        assert_eq!(shown(Kind::Terminal, act), "", "a terminal has its live line");
     }
 
     #[test]

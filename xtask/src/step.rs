@@ -1,4 +1,4 @@
-//! What came of a step, and the table at the end.
+//! What came of a step, and the sum at the end.
 
 use std::fmt;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    /// One line of the table.
+    /// In one line.
     pub(crate) fn row(&self) -> String {
         let (style, word) = match &self.outcome {
             _ if self.complaint().is_some() => (BAD, "failed"),
@@ -140,12 +140,9 @@ impl Report {
     }
 }
 
-/// Shows the table, what was left out, and the sum as the very last line. Returns the sum.
+/// Shows what was left out, and the sum as the very last line. Returns the sum. How each step went
+/// was shown when it ended.
 pub(crate) fn summarize(reports: &[Report], screen: &mut Screen) -> Tally {
-    screen.line("");
-    for report in reports {
-        screen.line(report.row());
-    }
     let skips: Vec<_> = reports.iter().flat_map(Report::skips).collect();
     if !skips.is_empty() {
         screen.line("\nskipped:");

@@ -19,7 +19,8 @@ pub struct Forebay {
 pub enum Command {
     /// Say what this machine offers, which settings are in force, and what to mend.
     ///
-    /// Exits with 0 where the host device works, whether or not there is an accelerator.
+    /// Tries the host device with a small piece of work. Exits with 0 where it does it, whether or
+    /// not there is an accelerator.
     Doctor(DoctorOptions),
 }
 

@@ -9,15 +9,16 @@
 
 pub mod command;
 pub mod doctor;
-mod output;
+pub mod output;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::command::{Command, Forebay};
+use crate::output::Width;
 
 /// What went wrong is on standard error; the report, if any, is complete.
 const FAULT: u8 = 1;
@@ -27,17 +28,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let forebay = match Forebay::try_parse_from(arguments) {
         Ok(forebay) => forebay,
         Err(refusal) => {
-            // Nobody may be reading; the exit status says it in any case.
-            let _ = refusal.print();
-            // Help and version are no mistake (0); everything else is bad usage (2).
-            return u8::try_from(refusal.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+            return match refusal.print().and_then(|()| io::stdout().flush()) {
+                Err(error) if !output::reader_left(&error) => {
+                    output::complain(&error);
+                    ExitCode::from(FAULT)
+                }
+                // Help and version are no mistake (0); everything else is bad usage (2).
+                _ => u8::try_from(refusal.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+            };
         }
     };
+    let width = Width::of_output();
     let done = match &forebay.command {
         // What programs read goes out as it is; what people read loses its colours where nobody
         // would see them.
-        Command::Doctor(options) if options.json => doctor::run(options, &mut io::stdout()),
-        Command::Doctor(options) => doctor::run(options, &mut anstream::stdout()),
+        Command::Doctor(options) if options.json => doctor::run(options, width, &mut io::stdout()),
+        Command::Doctor(options) => doctor::run(options, width, &mut anstream::stdout()),
     };
     match done {
         Ok(doctor::Verdict::Well) => ExitCode::SUCCESS,

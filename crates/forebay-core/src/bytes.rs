@@ -187,6 +187,10 @@ impl FromStr for Bytes {
             _ => return Err(bad()),
         };
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        // Half a byte is a slip of the pen; a tenth of a gibibyte is rounded down to whole bytes.
+        if unit == 1 && !fraction.is_empty() {
+            return Err(bad());
+        }
         // Nine decimals are more than any unit up to a terabyte needs, and keep the sum in 128 bits.
         if whole.is_empty() || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
             return Err(bad());
@@ -406,7 +410,20 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Bytes>().unwrap().get(), bytes, "{text}");
         }
-        for text in ["", "-1", "1.", ".5", "1e9", "1..5", "4 PiB", "GiB", "0x10", "1.0000000001G"] {
+        for text in [
+            "",
+            "-1",
+            "1.",
+            ".5",
+            "1e9",
+            "1..5",
+            "4 PiB",
+            "GiB",
+            "0x10",
+            "1.0000000001G",
+            "1.5",
+            "1.5B",
+        ] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
         assert!(matches!("99999999TiB".parse::<Bytes>(), Err(QuantityError::Overflow { .. })));

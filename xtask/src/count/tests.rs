@@ -145,3 +145,16 @@ fn only_what_failed_is_shown() {
     let compile = "   Compiling nx\nerror[E0308]: mismatched types\n";
     assert_eq!(without_passed(compile), compile);
 }
+
+#[test]
+fn how_far_a_run_is_is_in_its_latest_telling_line() {
+    let building = "   Compiling forebay-core v0.1.0 (/forebay/crates/forebay-core)\n\
+                       Compiling forebay-hal v0.1.0 (/forebay/crates/forebay-hal)\nwarning: x\n";
+    assert_eq!(progress(building).as_deref(), Some("compiling forebay-hal"));
+    let testing = format!(
+        "{building}        PASS [   0.010s] ( 12/300) forebay-host stream::tests::order\n\
+         ──── STDOUT:\ntest stream::tests::order ... ok\nCompiling is a word\n"
+    );
+    assert_eq!(progress(&testing).as_deref(), Some("12 of 300 tests, in forebay-host"));
+    assert_eq!(progress("nothing of the kind\n"), None);
+}

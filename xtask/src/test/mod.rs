@@ -6,7 +6,8 @@ mod suites;
 
 use std::time::Instant;
 
-use crate::run::{Ran, Task};
+use crate::count;
+use crate::run::{Ran, Task, last_line};
 use crate::screen::{BAD, QUIET, Screen, styled};
 use crate::step::{Outcome, Report, summarize};
 use crate::workplace::Workplace;
@@ -66,8 +67,8 @@ impl Plan {
         }
     }
 
-    /// Runs every step, shows what failed in full, and ends with the table and the sum. Whether
-    /// nothing failed.
+    /// Runs every step, says of each how it went as it ends, what failed in full, and ends with what
+    /// was left out and the sum. Whether nothing failed.
     ///
     /// A step that fails does not stop the others: one run shows all there is to mend.
     pub(crate) fn carry_out(&self, place: &Workplace, screen: &mut Screen) -> bool {
@@ -115,7 +116,15 @@ impl Desk<'_> {
 
     /// Runs a command that only serves the step: looking for a tool, getting it.
     fn run_aside(&mut self, task: &Task) -> Ran {
-        task.run(&mut |elapsed, line| self.screen.live(self.name, elapsed, line))
+        // Kept from call to call: what passing tests print may hide how far they are.
+        let mut progress = String::new();
+        task.run(&mut |elapsed, tail| {
+            if let Some(latest) = count::progress(tail) {
+                progress = latest;
+            }
+            self.screen.live(self.name, elapsed, last_line(tail));
+            self.screen.beat(self.name, elapsed, &progress);
+        })
     }
 
     /// Runs a command that is a check: it holds where the command succeeds.
@@ -161,6 +170,10 @@ mod tests {
         assert!(!well);
         let text = screen.written();
         assert!(text.contains("first") && text.contains("second"), "{text}");
+        for name in ["one", "two"] {
+            let rows = text.lines().filter(|line| line.starts_with(&format!("  {name} ")));
+            assert_eq!(rows.count(), 1, "a step is shown once: {text}");
+        }
         assert_eq!(text.lines().last(), Some("3 passed, 2 failed, 0 skipped"), "{text}");
     }
 

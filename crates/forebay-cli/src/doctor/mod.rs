@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything said comes from something looked at: files, the environment, a device that was
-//! opened. What could not be found out is said to be unknown, with the reason.
+//! opened and tried. What could not be found out is said to be unknown, with the reason.
 
 mod advice;
 pub mod probe;
@@ -19,18 +19,20 @@ use std::io::{self, Write};
 use crate::command::DoctorOptions;
 use crate::doctor::probe::Probe;
 use crate::doctor::report::Report;
+use crate::output::Width;
 
 /// How the machine is, in the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// forebay works here.
     Well,
-    /// Not even the host device works.
+    /// A device that needs no hardware does not work.
     Unwell,
 }
 
-/// Looks at the machine and writes what it found to `out`. Escape sequences are `out`'s to strip.
-pub fn run(options: &DoctorOptions, out: &mut dyn Write) -> io::Result<Verdict> {
+/// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
+/// sequences are `out`'s to strip.
+pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Verdict> {
     let probe = match &options.root {
         Some(root) => Probe::at(root),
         None => Probe::here(),
@@ -41,7 +43,7 @@ pub fn run(options: &DoctorOptions, out: &mut dyn Write) -> io::Result<Verdict> 
     if options.json {
         json(&report, &mut text)?;
     } else {
-        text::render(&report, &mut text)?;
+        text::render(&report, width, &mut text)?;
     }
     out.write_all(&text)?;
     out.flush()?;

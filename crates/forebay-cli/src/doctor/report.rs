@@ -3,7 +3,10 @@
 //! A figure that is not known is `None` (`null`), and the reason stands in the section's
 //! `unknown`. Sizes are whole bytes in fields named `*_bytes`.
 
+use core::fmt;
+
 use forebay_hal::DeviceKind;
+use forebay_host::system::{Cause, Unknown};
 use serde::Serialize;
 
 /// The name and version of this layout. A field may be added under the same version; none is
@@ -47,9 +50,9 @@ impl Report {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
-    /// It was opened and can be used.
+    /// It was opened, tried with a small piece of work, and did it.
     Ready,
-    /// It should be usable and could not be opened.
+    /// It should be usable, and could not be opened or did not do the work.
     Broken,
     /// The machine has it; this version of forebay does not drive it.
     Found,
@@ -86,7 +89,7 @@ pub struct DeviceRow {
     /// What is missing.
     pub missing: Vec<String>,
     /// How to get what is missing.
-    pub cure: Option<String>,
+    pub cure: Option<Cure>,
     /// What it can do, for a device that was opened.
     pub capabilities: Vec<String>,
     /// All its memory, for a device that was opened.
@@ -118,9 +121,9 @@ impl DeviceRow {
     }
 
     /// The same with what is missing and how to get it.
-    pub(super) fn lacking(mut self, missing: Vec<String>, cure: impl Into<String>) -> Self {
+    pub(super) fn lacking(mut self, missing: Vec<String>, cure: Cure) -> Self {
         self.missing = missing;
-        self.cure = Some(cure.into());
+        self.cure = Some(cure);
         self
     }
 }
@@ -132,13 +135,13 @@ pub struct MemorySection {
     pub usable_total_bytes: Option<u64>,
     /// Who says so.
     pub usable_total_whence: Option<String>,
-    /// What could be had now.
+    /// What could be had now, page cache that the system can reclaim included.
     pub usable_free_bytes: Option<u64>,
     /// Who says so.
     pub usable_free_whence: Option<String>,
     /// All the machine has.
     pub machine_total_bytes: Option<u64>,
-    /// What the machine could give.
+    /// What the machine could give, page cache that it can reclaim included.
     pub machine_available_bytes: Option<u64>,
     /// All swap.
     pub swap_total_bytes: Option<u64>,
@@ -147,7 +150,7 @@ pub struct MemorySection {
     /// Whether a container limits this process to less than the machine has.
     pub contained: bool,
     /// Why a figure is not known.
-    pub unknown: Vec<String>,
+    pub unknown: Vec<Unread>,
 }
 
 /// NUMA nodes.
@@ -158,7 +161,7 @@ pub struct NumaSection {
     /// Whether the single node is assumed, because the machine shows none.
     pub assumed: bool,
     /// Why a figure is not known.
-    pub unknown: Vec<String>,
+    pub unknown: Vec<Unread>,
 }
 
 /// One NUMA node.
@@ -170,7 +173,7 @@ pub struct NodeRow {
     pub cpus: Option<String>,
     /// All its memory.
     pub total_bytes: Option<u64>,
-    /// Its free memory.
+    /// Its free memory, page cache not counted; of an assumed node, with it.
     pub free_bytes: Option<u64>,
     /// How far it is to each node, in order; 10 is itself.
     pub distances: Option<Vec<u32>>,
@@ -179,18 +182,24 @@ pub struct NodeRow {
 /// Huge pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HugePageSection {
-    /// What is granted, or how to get it, in a sentence.
+    /// Whether explicit huge pages are granted, or why not, in a sentence.
     pub summary: String,
     /// Whether explicit huge pages can be had now.
     pub granted: bool,
+    /// How to get explicit huge pages, where the machine has empty pools of them.
+    pub cure: Option<Cure>,
     /// The pools, smallest pages first.
     pub pools: Vec<PoolRow>,
     /// The setting for a process's own memory.
     pub transparent: Option<String>,
+    /// Whether a process's own memory can get huge pages under it.
+    pub transparent_granted: Option<bool>,
     /// The setting for memory files.
     pub shmem: Option<String>,
+    /// Whether memory files can get huge pages under it.
+    pub shmem_granted: Option<bool>,
     /// Why a figure is not known.
-    pub unknown: Vec<String>,
+    pub unknown: Vec<Unread>,
 }
 
 /// The pool of huge pages of one size. Counts are pages.
@@ -223,6 +232,17 @@ pub struct LimitSection {
     pub open_files: Option<LimitRow>,
     /// Addresses in bytes.
     pub address_space: Option<LimitRow>,
+    /// The size of one file in bytes; pages lie in memory files.
+    pub file_size: Option<LimitRow>,
+    /// Threads of this user, all processes together.
+    pub threads: Option<LimitRow>,
+    /// Whether the limit on threads does not apply to this process.
+    pub spawns_freely: Option<bool>,
+    /// Whether this process may raise its hard limits.
+    pub raises_freely: Option<bool>,
+    /// The user the limits are those of, as files of limits have it: a name, or "1000:1000" where
+    /// it has none.
+    pub user: Option<String>,
     /// Mappings.
     pub max_map_count: Option<u64>,
     /// How the system promises memory: heuristic, always or never.
@@ -234,7 +254,7 @@ pub struct LimitSection {
     /// Hundredths of a processor's time that containers allow; `None` for no limit.
     pub processor_quota_hundredths: Option<u64>,
     /// Why a figure is not known.
-    pub unknown: Vec<String>,
+    pub unknown: Vec<Unread>,
 }
 
 /// A limit and how far the process itself may raise it.
@@ -251,10 +271,10 @@ pub struct LimitRow {
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
-    pub value: String,
-    /// Where that came from.
-    pub whence: &'static str,
+    /// What it is; `None` where it is not set.
+    pub value: Option<String>,
+    /// Where that came from: "environment", or "default" where it is not set.
+    pub source: &'static str,
     /// What it does.
     pub effect: &'static str,
 }
@@ -266,6 +286,66 @@ pub struct Problem {
     pub what: String,
     /// What it leads to.
     pub why: String,
-    /// What to type or do.
-    pub cure: String,
+    /// What to do about it.
+    pub cure: Cure,
+}
+
+/// What to do, and what to type for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cure {
+    /// What to do, in words.
+    pub how: String,
+    /// Commands for a shell, each to be typed as it stands; none where there is nothing to type.
+    pub commands: Vec<String>,
+}
+
+impl Cure {
+    /// Something to do that no command does.
+    pub(super) fn advice(how: impl Into<String>) -> Self {
+        Self { how: how.into(), commands: Vec::new() }
+    }
+
+    /// Something to type, and what it does.
+    pub(super) fn command(how: impl Into<String>, command: impl Into<String>) -> Self {
+        Self { how: how.into(), commands: vec![command.into()] }
+    }
+}
+
+/// A file that would have told something, and why it did not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unread {
+    /// The file.
+    pub file: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// The same as a kind: absent, forbidden, unreadable or malformed.
+    pub cause: &'static str,
+}
+
+impl Unread {
+    /// What [`cause`](Self::cause) says of a file that is not there.
+    pub(super) const ABSENT: &'static str = "absent";
+    /// What it says of a file that this user may not read.
+    pub(super) const FORBIDDEN: &'static str = "forbidden";
+}
+
+impl From<Unknown> for Unread {
+    fn from(unknown: Unknown) -> Self {
+        Self {
+            file: unknown.file.display().to_string(),
+            reason: unknown.reason,
+            cause: match unknown.cause {
+                Cause::Absent => Self::ABSENT,
+                Cause::Forbidden => Self::FORBIDDEN,
+                Cause::Malformed => "malformed",
+                _ => "unreadable",
+            },
+        }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.reason)
+    }
 }

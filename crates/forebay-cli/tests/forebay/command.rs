@@ -9,7 +9,7 @@ use crate::machine::{LIBRARY, Machine};
 /// The command with an environment that says nothing of colours.
 fn forebay() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "FOREBAY_TEST"] {
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "COLUMNS", "FOREBAY_TEST"] {
         command.env_remove(name);
     }
     command
@@ -147,16 +147,83 @@ fn a_reader_that_leaves_is_no_fault() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_a_fault_that_is_said() {
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let run = forebay().arg("doctor").stdout(full).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(run.status.code(), Some(1));
-    assert!(text(&run.stderr).starts_with("forebay: cannot write the output"));
+    for argument in ["doctor", "--help", "--version"] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let run = forebay().arg(argument).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(run.status.code(), Some(1), "{argument}");
+        assert!(text(&run.stderr).starts_with("forebay: cannot write the output"), "{argument}");
+    }
 }
 
 #[test]
 fn variables_that_look_like_ours_are_named_as_not_read() {
     let run = forebay().arg("doctor").env("FOREBAY_TEST", "1").output().unwrap();
     assert!(text(&run.stdout).contains("FOREBAY_TEST: this version reads no FOREBAY_ names"));
+}
+
+/// Runs the doctor in a shell that first does as `limit` says.
+#[cfg(target_os = "linux")]
+fn limited(limit: &str) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limit} && exec \"$0\" doctor"), env!("CARGO_BIN_EXE_forebay")]);
+    shell.env_remove("COLUMNS").output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_host_that_cannot_work_is_not_called_ready() {
+    let few = text(&limited("ulimit -n 8").stdout);
+    assert!(few.contains("1.  a process may have 8 open files"), "{few}");
+    // A page of the host fits under this limit, one of the simulation does not; a file that grows
+    // past it would end the doctor by a signal.
+    let short = limited("ulimit -f 1000");
+    assert_eq!(short.status.code(), Some(1), "{:?}", short.status);
+    let said = text(&short.stdout);
+    assert!(said.lines().any(|line| line.starts_with("  host    ready")), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("  sim     broken")), "{said}");
+    assert!(said.contains("ulimit -f") && said.contains("no file may be longer than"), "{said}");
+    let narrow = text(&limited("ulimit -v 400000").stdout);
+    assert!(narrow.contains("a process may use 390.62 MiB of addresses"), "{narrow}");
+}
+
+#[test]
+fn lines_are_as_wide_as_asked_and_commands_are_whole() {
+    let machine = Machine::sound().limits("4096", "4096");
+    let root = machine.root().to_str().unwrap();
+    for (columns, most) in [(None, 80), (Some("20"), 60), (Some("70"), 70), (Some("500"), 100)] {
+        let mut command = forebay();
+        command.args(["doctor", "--root", root]).env("LD_LIBRARY_PATH", "/a/path:".repeat(40));
+        if let Some(columns) = columns {
+            command.env("COLUMNS", columns);
+        }
+        let said = text(&command.output().unwrap().stdout);
+        let command =
+            "echo 'ada - memlock 65536' | sudo tee -a /etc/security/limits.d/forebay.conf";
+        assert!(said.lines().any(|line| line.trim() == command), "{said}");
+        // The directory of the machine is one word, and as long as the system likes.
+        let long = |line: &&str| {
+            line.chars().count() > most && !line.contains("sudo ") && !line.contains(root)
+        };
+        assert_eq!(said.lines().find(long), None, "{columns:?}");
+        assert!(said.lines().any(|line| line.chars().count() > most - 12), "{columns:?}: {said}");
+        assert!(said.contains(":/a/p"), "{said}");
+    }
+}
+
+#[test]
+fn settings_are_plain_values_in_json() {
+    let path = "/opt/\"quoted\":".repeat(20);
+    let mut command = forebay();
+    command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", &path).env_remove("TERM");
+    let report: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let setting = |name: &str| {
+        let all = report["settings"].as_array().unwrap();
+        all.iter().find(|setting| setting["name"] == name).unwrap().clone()
+    };
+    assert_eq!(setting("LD_LIBRARY_PATH")["value"], path, "whole, and without quotes around it");
+    assert_eq!(setting("LD_LIBRARY_PATH")["source"], "environment");
+    assert_eq!(setting("TERM")["value"], Value::Null);
+    assert_eq!(setting("TERM")["source"], "default");
 }
 
 #[test]

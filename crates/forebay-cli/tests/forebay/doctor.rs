@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 
 use forebay_cli::doctor::probe::{Environment, Probe};
-use forebay_cli::doctor::report::{DeviceRow, Report, Status};
+use forebay_cli::doctor::report::{Cure, DeviceRow, Report, Status};
+use forebay_cli::output::Width;
 use proptest::prelude::*;
 
 use crate::machine::{LIBRARY, Machine, OTHER_LIBRARY};
@@ -14,6 +15,11 @@ fn report(machine: &Machine) -> Report {
 
 fn row(machine: &Machine, kind: &str) -> DeviceRow {
     report(machine).devices.into_iter().find(|row| row.kind == kind).unwrap()
+}
+
+/// The commands of the first problem's cure, where there is a problem.
+fn first_cure(machine: &Machine) -> Option<Cure> {
+    report(machine).problems.into_iter().next().map(|problem| problem.cure)
 }
 
 const CUDA: &str = "/usr/lib64/libcuda.so.1";
@@ -41,10 +47,11 @@ fn a_machine_without_accelerators_is_well() {
 #[test]
 fn an_nvidia_card_is_followed_from_bare_to_whole() {
     let machine = Machine::sound();
-    assert_eq!(row(&machine, "cuda").summary, "no NVIDIA card seen");
+    let none = "no NVIDIA card seen; this version of forebay does not drive such devices yet";
+    assert_eq!(row(&machine, "cuda").summary, none);
 
     let machine = machine.card("0000:01:00.1", "0x10de", "0x040300");
-    assert_eq!(row(&machine, "cuda").summary, "no NVIDIA card seen", "its sound device is no card");
+    assert_eq!(row(&machine, "cuda").summary, none, "its sound device is no card");
 
     let machine = machine
         .card("0000:01:00.0", "0x10de", "0x030200")
@@ -52,13 +59,14 @@ fn an_nvidia_card_is_followed_from_bare_to_whole() {
     let bare = row(&machine, "cuda");
     assert!(bare.summary.contains("card is in this machine, but no driver"), "{bare:?}");
     assert_eq!(bare.seen, ["NVIDIA card 10de:2335 in 0000:01:00.0"]);
-    assert_eq!(bare.cure.unwrap(), "sudo ubuntu-drivers install");
+    assert_eq!(bare.cure.unwrap().commands, ["sudo ubuntu-drivers install"]);
 
     let machine =
         machine.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX 570.1\nGCC: 13\n");
     let no_node = row(&machine, "cuda");
     assert!(no_node.summary.contains("device files are not here"), "{no_node:?}");
-    assert!(no_node.cure.unwrap().contains("--gpus all"));
+    assert!(no_node.cure.as_ref().unwrap().how.contains("--gpus all"));
+    assert_eq!(no_node.cure.unwrap().commands, ["sudo nvidia-modprobe -u -c=0"]);
 
     let machine = machine.file("/dev/nvidia0", "").file("/dev/nvidiactl", "");
     let no_library = row(&machine, "cuda");
@@ -71,7 +79,7 @@ fn an_nvidia_card_is_followed_from_bare_to_whole() {
     let machine = machine.file(CUDA, LIBRARY);
     let whole = row(&machine, "cuda");
     assert_eq!(whole.status, Status::Found);
-    assert!(whole.summary.contains("does not drive it yet"), "{whole:?}");
+    assert!(whole.summary.contains("does not drive such devices yet"), "{whole:?}");
     assert!(whole.seen.contains(&CUDA.to_owned()), "{whole:?}");
     assert_eq!((whole.missing.len(), whole.cure), (0, None));
 }
@@ -96,7 +104,7 @@ fn a_library_is_found_where_the_loader_is_told_to_look() {
     let found =
         Probe::at(elsewhere.root()).environment(Environment::from_iter([variable])).report();
     assert_eq!(found.devices[2].status, Status::Found);
-    assert_eq!(found.settings.iter().filter(|it| it.whence == "environment").count(), 1);
+    assert_eq!(found.settings.iter().filter(|it| it.source == "environment").count(), 1);
 }
 
 #[test]
@@ -105,12 +113,12 @@ fn an_amd_accelerator_is_followed_from_bare_to_whole() {
     let machine = Machine::sound().card("0000:83:00.0", "0x1002", "0x120000");
     let bare = row(&machine, "hip");
     assert_eq!(bare.status, Status::Missing);
-    assert!(bare.cure.unwrap().contains("modprobe amdgpu"));
+    assert_eq!(bare.cure.unwrap().commands, ["sudo modprobe amdgpu"]);
     let machine = machine.file("/dev/kfd", "");
     assert!(row(&machine, "hip").summary.contains("ROCm's HIP is not"));
     let machine = machine.file("/opt/rocm/lib/libamdhip64.so.6", LIBRARY);
     assert_eq!(row(&machine, "hip").status, Status::Found);
-    assert_eq!(row(&machine, "cuda").summary, "no NVIDIA card seen");
+    assert!(row(&machine, "cuda").summary.starts_with("no NVIDIA card seen"));
 }
 
 #[test]
@@ -128,27 +136,81 @@ fn opencl_needs_a_loader_and_a_driver_that_is_there() {
 }
 
 #[test]
-fn limits_in_the_way_are_problems_with_a_cure_that_can_work() {
-    let cure = |soft, hard| {
-        let problems = report(&Machine::sound().limits(soft, hard)).problems;
-        problems.first().map(|problem| problem.cure.clone())
-    };
-    assert_eq!(cure("8388608", "unlimited").unwrap(), "ulimit -l unlimited");
-    assert_eq!(cure("8388608", "1073741824").unwrap(), "ulimit -l 1048576");
-    assert!(cure("8388608", "8388608").unwrap().contains("limits.d/forebay.conf"));
-    assert_eq!(cure("67108864", "67108864"), None, "64 MiB are enough");
+fn an_opencl_list_that_cannot_be_read_is_not_called_empty() {
+    let machine = Machine::sound().file("/usr/lib/libOpenCL.so.1", LIBRARY);
+    // A link to itself: there, and not even root can read it.
+    std::os::unix::fs::symlink("OpenCL", machine.root().join("etc/OpenCL")).unwrap();
+    let unread = row(&machine, "opencl");
+    assert!(unread.summary.contains("cannot be read"), "{unread:?}");
+    assert!(unread.missing[0].starts_with("a look at /etc/OpenCL/vendors: "), "{unread:?}");
+    assert!(unread.cure.unwrap().commands[0].contains("/etc/OpenCL/vendors"));
+}
 
-    let privileged = Machine::sound()
-        .limits("8388608", "8388608")
-        .file("/proc/self/status", "Cpus_allowed_list:\t0-7\nCapEff:\t0000000000004000\n")
-        .file("/proc/self/uid_map", "0 0 4294967295\n");
+#[test]
+fn no_kind_that_is_not_driven_looks_as_if_it_were() {
+    for row in report(&Machine::sound()).devices.iter().skip(2) {
+        assert!(row.summary.ends_with("does not drive such devices yet"), "{row:?}");
+    }
+}
+
+#[test]
+fn limits_in_the_way_are_problems_with_a_cure_that_can_work() {
+    let commands =
+        |soft, hard| first_cure(&Machine::sound().limits(soft, hard)).map(|cure| cure.commands);
+    assert_eq!(commands("8388608", "unlimited").unwrap(), ["ulimit -l unlimited"]);
+    assert_eq!(commands("8388608", "1073741824").unwrap(), ["ulimit -l 1048576"]);
+    assert_eq!(
+        commands("8388608", "8388608").unwrap(),
+        ["echo 'ada - memlock 65536' | sudo tee -a /etc/security/limits.d/forebay.conf"]
+    );
+    assert_eq!(commands("67108864", "67108864"), None, "64 MiB are enough");
+
+    let privileged = Machine::sound().limits("8388608", "8388608").user(1000, "4000");
     assert_eq!(report(&privileged).problems, [], "the limit does not apply");
 
     let few_maps = Machine::sound().file("/proc/sys/vm/max_map_count", "1000\n");
     let problems = report(&few_maps).problems;
     assert_eq!(problems.len(), 1);
     // 4 GiB are 2048 pages of 2 MiB.
-    assert_eq!(problems[0].cure, "sudo sysctl vm.max_map_count=4096");
+    assert_eq!(problems[0].cure.commands, ["sudo sysctl vm.max_map_count=4096"]);
+}
+
+#[test]
+fn each_limit_that_leaves_no_room_is_one_problem() {
+    for (name, soft, hard, command) in [
+        ("Max open files", "4", "4096", "ulimit -n 4096"),
+        ("Max processes", "10", "unlimited", "ulimit -u unlimited"),
+        ("Max file size", "1048576", "unlimited", "ulimit -f unlimited"),
+        ("Max address space", "1073741824", "unlimited", "ulimit -v unlimited"),
+        (
+            "Max open files",
+            "4",
+            "4",
+            "echo 'ada - nofile 256' | sudo tee -a /etc/security/limits.d/forebay.conf",
+        ),
+        (
+            "Max file size",
+            "4096",
+            "4096",
+            "echo 'ada - fsize unlimited' | sudo tee -a /etc/security/limits.d/forebay.conf",
+        ),
+    ] {
+        let problems = report(&Machine::sound().limit(name, soft, hard)).problems;
+        assert_eq!(problems.len(), 1, "{name}: {problems:?}");
+        assert_eq!(problems[0].cure.commands, [command], "{name}");
+        assert!(!problems[0].cure.how.is_empty());
+    }
+    let nameless = Machine::sound().limit("Max open files", "4", "4").user(77, "0");
+    assert!(first_cure(&nameless).unwrap().commands[0].contains("'77:77 - nofile 256'"));
+    // Root may raise its hard limits, and is not held to the limit on threads.
+    let root = Machine::sound().limit("Max open files", "4", "4").user(0, "1000000");
+    assert_eq!(first_cure(&root).unwrap().commands, ["ulimit -n 256"]);
+    let root = Machine::sound().limit("Max processes", "10", "10").user(0, "0");
+    assert_eq!(first_cure(&root), None);
+    let strange = Machine::sound()
+        .limit("Max open files", "4", "4")
+        .file("/etc/passwd", "$(reboot):x:1000:1000::/:/bin/sh\n");
+    assert!(first_cure(&strange).unwrap().commands[0].contains("'1000:1000 - "));
 }
 
 #[test]
@@ -168,11 +230,13 @@ fn a_container_is_named_and_its_want_is_a_problem() {
 #[test]
 fn what_cannot_be_read_is_unknown_and_said() {
     let report = report(&Machine::sound().file("/sys/fs/cgroup/memory.max", "lots\n"));
-    assert!(report.problems[0].cure.contains("cat /sys/fs/cgroup/memory.max"));
+    assert_eq!(report.problems[0].cure.commands, ["cat /sys/fs/cgroup/memory.max"]);
     let empty = tempfile::tempdir().unwrap();
     let report = Probe::at(empty.path()).report();
     assert_eq!(report.memory.usable_total_bytes, None);
-    assert!(report.memory.unknown[0].starts_with("/proc/meminfo: "));
+    assert_eq!(report.memory.unknown[0].file, "/proc/meminfo");
+    assert_eq!(report.problems.len(), 1, "one cause: {:?}", report.problems);
+    assert_eq!(report.problems[0].cure.commands, ["sudo mount -t proc proc /proc"]);
     assert!(report.numa.assumed);
 }
 
@@ -206,7 +270,7 @@ proptest! {
             }
         };
         let mut out = Vec::new();
-        forebay_cli::doctor::run(&options, &mut out).unwrap();
+        forebay_cli::doctor::run(&options, Width::new(80), &mut out).unwrap();
         let said = anstream::adapter::strip_bytes(&out).into_vec();
         let said = String::from_utf8(said).unwrap();
         prop_assert!(said.chars().all(|letter| letter == '\n' || !letter.is_control()), "{said:?}");

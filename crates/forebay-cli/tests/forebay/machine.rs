@@ -28,7 +28,9 @@ impl Machine {
             .file("/proc/self/cgroup", "0::/\n")
             .file("/proc/self/mountinfo", "1 1 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
             .limits("unlimited", "unlimited")
-            .file("/proc/self/status", "Cpus_allowed_list:\t0-7\nCapEff:\t0000000000000000\n")
+            .user(1000, "0000000000000000")
+            .file("/proc/self/uid_map", "0 0 4294967295\n")
+            .file("/etc/passwd", "root:x:0:0::/root:/bin/sh\nada:x:1000:1000::/:/bin/sh\n")
             .file("/proc/sys/vm/max_map_count", "65530\n")
             .file("/proc/sys/vm/overcommit_memory", "0\n")
             .file("/sys/devices/system/node/online", "0\n")
@@ -62,7 +64,32 @@ impl Machine {
             format!(
                 "Max open files            1024                 4096                 files\n\
                  Max locked memory         {soft} {hard} bytes\n\
-                 Max address space         unlimited            unlimited            bytes\n"
+                 Max address space         unlimited            unlimited            bytes\n\
+                 Max file size             unlimited            unlimited            bytes\n\
+                 Max processes             4096                 4096                 processes\n"
+            ),
+        )
+    }
+
+    /// The same with one limit changed: its name as the system writes it, soft and hard.
+    pub(crate) fn limit(self, name: &str, soft: &str, hard: &str) -> Self {
+        let path = "/proc/self/limits";
+        let text = fs::read_to_string(self.root().join(path.trim_start_matches('/'))).unwrap();
+        assert!(text.contains(name), "{text}");
+        let lines = text.lines().map(|line| {
+            if line.starts_with(name) { format!("{name} {soft} {hard} any") } else { line.into() }
+        });
+        let lines: Vec<String> = lines.collect();
+        self.file(path, lines.join("\n"))
+    }
+
+    /// The same for the user with that number and these capabilities.
+    pub(crate) fn user(self, user: u32, capabilities: &str) -> Self {
+        self.file(
+            "/proc/self/status",
+            format!(
+                "Uid:\t{user}\t{user}\t{user}\t{user}\nCpus_allowed_list:\t0-7\n\
+                 CapEff:\t{capabilities}\n"
             ),
         )
     }

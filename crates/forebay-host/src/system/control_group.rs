@@ -103,7 +103,7 @@ impl System {
             (mounts, paths) => {
                 // A system without control groups has neither file: nothing limits us there.
                 let errors = [mounts.err(), paths.err()].into_iter().flatten();
-                found.unknown.extend(errors.filter(|error| !error.absent));
+                found.unknown.extend(errors.filter(|error| !error.is_absent()));
                 return found;
             }
         };
@@ -230,7 +230,7 @@ impl System {
 fn present<T>(reading: Reading<T>) -> Reading<Option<T>> {
     match reading {
         Ok(value) => Ok(Some(value)),
-        Err(error) if error.absent => Ok(None),
+        Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -21,6 +21,20 @@ const MOST_LISTED: usize = 1 << 16;
 /// What reading a value gives: the value, or why it is not known.
 pub type Reading<T> = Result<T, Unknown>;
 
+/// What stands between a file and its reader. Each has a cure of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The file is not there at all, which on many machines is no fault.
+    Absent,
+    /// The file is there, and this user may not read it.
+    Forbidden,
+    /// The file is there and cannot be read for another reason.
+    Unreadable,
+    /// The file can be read and does not say what it should.
+    Malformed,
+}
+
 /// Why a value is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
@@ -28,20 +42,29 @@ pub struct Unknown {
     pub file: PathBuf,
     /// What is wrong with it.
     pub reason: String,
-    /// Whether the file is not there at all, which on many machines is no fault.
-    pub absent: bool,
+    /// The same as a kind.
+    pub cause: Cause,
 }
 
 impl Unknown {
     /// A file that is there and does not say what it should.
     pub(super) fn malformed(file: &Path, reason: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), reason: reason.into(), absent: false }
+        Self { file: file.to_owned(), reason: reason.into(), cause: Cause::Malformed }
     }
 
-    fn unreadable(file: &Path, error: &io::Error) -> Self {
-        // A component of the path that is a file, not a directory, is as absent as none.
-        let absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
-        Self { file: file.to_owned(), reason: error.to_string(), absent }
+    pub(super) fn unreadable(file: &Path, error: &io::Error) -> Self {
+        let cause = match error.kind() {
+            // A component of the path that is a file, not a directory, is as absent as none.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Cause::Absent,
+            io::ErrorKind::PermissionDenied => Cause::Forbidden,
+            _ => Cause::Unreadable,
+        };
+        Self { file: file.to_owned(), reason: error.to_string(), cause }
+    }
+
+    /// Whether the file is not there at all.
+    pub fn is_absent(&self) -> bool {
+        self.cause == Cause::Absent
     }
 }
 

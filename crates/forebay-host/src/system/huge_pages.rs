@@ -64,6 +64,11 @@ impl TransparentHuge {
             Self::Never => "never",
         }
     }
+
+    /// Whether a process can get huge pages for its own memory at all.
+    pub const fn grants(self) -> bool {
+        !matches!(self, Self::Never)
+    }
 }
 
 impl fmt::Display for TransparentHuge {
@@ -139,29 +144,18 @@ impl HugePages {
         })
     }
 
-    /// In a sentence for people: what is granted, or how to get it.
+    /// In a sentence for people: whether explicit huge pages are granted, or why not.
     pub fn in_words(&self) -> String {
         if let Some((pool, pages)) = self.largest_obtainable() {
             let pages = if pages == 1 { "1 page".into() } else { format!("{pages} pages") };
             return format!("granted: {pages} of {} can be had from the pool", pool.page);
         }
-        let by_itself = match (&self.transparent, &self.shmem) {
-            (_, Ok(shmem)) if shmem.grants() => "; memory files get them by themselves",
-            (Ok(TransparentHuge::Always | TransparentHuge::Madvise), _) => {
-                "; private memory gets them by itself, memory files do not"
-            }
-            (Ok(TransparentHuge::Never), Ok(_)) => "; nor does the system make them by itself",
-            _ => "",
-        };
         match &self.pools {
-            Err(unknown) if unknown.absent => {
-                format!("not granted: this system has no pools of huge pages{by_itself}")
+            Err(unknown) if unknown.is_absent() => {
+                "not granted: this system has no pools of huge pages".to_owned()
             }
-            Err(unknown) => format!("not known: {unknown}{by_itself}"),
-            Ok(_) => format!(
-                "not granted: the pool is empty{by_itself}. \
-                 To set aside 1 GiB: sudo sysctl vm.nr_hugepages=512"
-            ),
+            Err(unknown) => format!("not known: {unknown}"),
+            Ok(_) => "not granted: the pools are empty".to_owned(),
         }
     }
 

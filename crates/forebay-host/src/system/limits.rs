@@ -1,8 +1,9 @@
-//! What the system lets one process have: locked memory, open files, mappings, processors.
+//! What the system lets one process have: locked memory, open files, threads, mappings, processors.
 //!
 //! What each means here: a mapped page is up to one mapping (neighbours in memory and in their file
 //! become one), a page shared with other processes is one open file, a reserved region is one
-//! mapping and as much address space, and pinned memory is locked memory.
+//! mapping and as much address space, a stream is one thread, pages are parts of a file as large as
+//! files can be, and pinned memory is locked memory.
 
 use std::path::Path;
 
@@ -20,6 +21,12 @@ const STATUS: &str = "/proc/self/status";
 const USERS: &str = "/proc/self/uid_map";
 /// The bit among a process's capabilities that lets it lock memory past its limit: CAP_IPC_LOCK.
 const MAY_LOCK: u64 = 1 << 14;
+/// The bits of which one lets it start threads past its limit: CAP_SYS_ADMIN, CAP_SYS_RESOURCE.
+const MAY_SPAWN: u64 = 1 << 21 | MAY_RAISE;
+/// The bit that lets it raise its hard limits: CAP_SYS_RESOURCE.
+const MAY_RAISE: u64 = 1 << 24;
+/// The names of users.
+const PASSWORDS: &str = "/etc/passwd";
 /// The most mappings a process may have.
 const MAX_MAPS: &str = "/proc/sys/vm/max_map_count";
 /// How the system promises memory it may not have.
@@ -86,6 +93,15 @@ pub struct Limits {
     pub open_files: Reading<Ceiling>,
     /// Bytes of addresses: what regions are reserved from.
     pub address_space: Reading<Ceiling>,
+    /// Bytes of one file. Pages lie in memory files, to which this applies too; a process that
+    /// makes a longer one is ended by a signal.
+    pub file_size: Reading<Ceiling>,
+    /// Threads of this user, those of other processes among them: each stream is one.
+    pub threads: Reading<Ceiling>,
+    /// Whether the limit on threads does not apply to this process.
+    pub spawns_freely: Reading<bool>,
+    /// Whether this process may raise its hard limits.
+    pub raises_freely: Reading<bool>,
     /// Mappings: each mapped page and each hole between two may take one.
     pub max_maps: Reading<u64>,
     /// How memory is promised.
@@ -109,9 +125,13 @@ impl System {
     pub fn limits(&self) -> Limits {
         Limits {
             locked_memory: self.ceiling("Max locked memory", Resource::Memlock),
-            locks_freely: self.locks_freely(),
+            locks_freely: self.has_one_of(MAY_LOCK),
             open_files: self.ceiling("Max open files", Resource::Nofile),
             address_space: self.ceiling("Max address space", Resource::As),
+            file_size: self.ceiling("Max file size", Resource::Fsize),
+            threads: self.ceiling("Max processes", Resource::Nproc),
+            spawns_freely: self.spawns_freely(),
+            raises_freely: self.has_one_of(MAY_RAISE),
             max_maps: self.number(MAX_MAPS),
             overcommit: self.overcommit(),
             processors: Processors {
@@ -145,22 +165,62 @@ impl System {
         }
     }
 
-    /// Whether this process may lock memory past its limit.
+    /// Whether this process has one of `capabilities` in a way that lifts a limit.
     ///
-    /// The capability counts only in the first namespace of users: inside a container's own the
+    /// A capability counts only in the first namespace of users: inside a container's own the
     /// process may be shown to have it while the system goes by the limit all the same.
-    fn locks_freely(&self) -> Reading<bool> {
-        let text = self.text(STATUS)?;
-        let capabilities = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let capabilities = capabilities
-            .and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
-            .ok_or_else(|| Unknown::malformed(Path::new(STATUS), "has no readable CapEff"))?;
-        if capabilities & MAY_LOCK == 0 {
+    fn has_one_of(&self, capabilities: u64) -> Reading<bool> {
+        let digits = self.status("CapEff:")?;
+        let held = u64::from_str_radix(digits.trim(), 16)
+            .map_err(|_| Unknown::malformed(Path::new(STATUS), "has no readable CapEff"))?;
+        if held & capabilities == 0 {
             return Ok(false);
         }
+        self.is_first_namespace()
+    }
+
+    /// Whether this process may have more threads than the limit says. To the first namespace's
+    /// root it does not apply, whatever capabilities were taken away.
+    fn spawns_freely(&self) -> Reading<bool> {
+        if self.user()? == 0 && self.is_first_namespace()? {
+            return Ok(true);
+        }
+        self.has_one_of(MAY_SPAWN)
+    }
+
+    /// Whether this process is in the first namespace of users: the one that maps every user there
+    /// can be to itself.
+    fn is_first_namespace(&self) -> Reading<bool> {
         let users = self.text(USERS)?;
-        // The first namespace maps every user there can be to itself.
         Ok(users.split_whitespace().eq(["0", "0", "4294967295"]))
+    }
+
+    /// The number of the user this process runs as.
+    pub fn user(&self) -> Reading<u32> {
+        let line = self.status("Uid:")?;
+        // The first of four is the real one, which limits go by.
+        line.split_whitespace().next().and_then(|number| number.parse().ok()).ok_or_else(|| {
+            let found = quoted(&line);
+            Unknown::malformed(Path::new(STATUS), format!("Uid: expected numbers, found {found}"))
+        })
+    }
+
+    /// The name of the user with the number `user`; `None` where the list of users has none.
+    pub fn user_name(&self, user: u32) -> Option<String> {
+        let list = self.text(PASSWORDS).ok()?;
+        list.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let (name, _password, number) = (fields.next()?, fields.next()?, fields.next()?);
+            (number.parse() == Ok(user)).then(|| name.to_owned())
+        })
+    }
+
+    /// What stands behind `name` in the description of this process.
+    fn status(&self, name: &str) -> Reading<String> {
+        let text = self.text(STATUS)?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(name));
+        let missing = || Unknown::malformed(Path::new(STATUS), format!("has no line \"{name}\""));
+        rest.map(str::to_owned).ok_or_else(missing)
     }
 
     fn overcommit(&self) -> Reading<Overcommit> {
@@ -176,16 +236,11 @@ impl System {
     }
 
     fn allowed_processors(&self) -> Reading<Vec<u32>> {
-        let text = self.text(STATUS)?;
-        let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        list.and_then(parse_list).filter(|cpus| !cpus.is_empty()).ok_or_else(|| {
-            Unknown::malformed(
-                Path::new(STATUS),
-                format!(
-                    "expected Cpus_allowed_list as 0-3,7, found {}",
-                    quoted(list.unwrap_or(""))
-                ),
-            )
+        let list = self.status("Cpus_allowed_list:")?;
+        parse_list(&list).filter(|cpus| !cpus.is_empty()).ok_or_else(|| {
+            let found = quoted(&list);
+            let reason = format!("expected Cpus_allowed_list as 0-3,7, found {found}");
+            Unknown::malformed(Path::new(STATUS), reason)
         })
     }
 }

@@ -27,7 +27,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use control_group::{GroupMemory, GroupVersion};
-pub use file::{Reading, Unknown};
+pub use file::{Cause, Reading, Unknown};
 pub use huge_pages::{HugePagePool, HugePages, ShmemHuge, TransparentHuge};
 pub use limits::{Ceiling, Limits, Overcommit, Processors};
 pub use memory::{Bound, SystemMemory, Whence};

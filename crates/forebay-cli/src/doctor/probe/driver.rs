@@ -9,16 +9,22 @@ use forebay_host::system::System;
 use super::Environment;
 use super::cards::{Maker, cards};
 use super::library::Libraries;
-use crate::doctor::report::{DeviceRow, Status};
+use crate::doctor::advice::unreadable;
+use crate::doctor::report::{Cure, DeviceRow, Status, Unread};
 
-/// What every row ends with that found a device.
-const NOT_DRIVEN: &str = "this version of forebay does not drive it yet";
+/// What every row ends with, so that nobody installs a driver for nothing.
+const NOT_DRIVEN: &str = "this version of forebay does not drive such devices yet";
+
+/// A row of a kind that is not driven.
+fn row(kind: DeviceKind, status: Status, summary: &str, seen: Vec<String>) -> DeviceRow {
+    DeviceRow::new(kind, status, format!("{summary}; {NOT_DRIVEN}")).seen(seen)
+}
 
 /// NVIDIA GPUs.
 pub(super) fn cuda(system: &System, environment: &Environment) -> DeviceRow {
-    let kind = DeviceKind::Cuda;
     let cards = cards(system, Maker::Nvidia);
-    let module = first_line(system, "/proc/driver/nvidia/version");
+    let module = system.text("/proc/driver/nvidia/version").ok();
+    let module = module.as_deref().and_then(first_line);
     // Under Windows the driver is Windows' own, reached through /dev/dxg.
     let under_windows = system.place("/dev/dxg").exists();
     let nodes: Vec<String> =
@@ -33,7 +39,7 @@ pub(super) fn cuda(system: &System, environment: &Environment) -> DeviceRow {
     seen.extend(library.iter().map(|path| path.display().to_string()));
 
     let has_node = !nodes.is_empty() || under_windows;
-    let row = |status, summary: &str| DeviceRow::new(kind, status, summary).seen(seen);
+    let row = |status, summary: &str| row(DeviceKind::Cuda, status, summary, seen);
     let mut missing = Vec::new();
     if library.is_none() {
         missing.push("libcuda.so.1 in the loader's directories".to_owned());
@@ -42,33 +48,38 @@ pub(super) fn cuda(system: &System, environment: &Environment) -> DeviceRow {
         missing.push("/dev/nvidia0".to_owned());
     }
     match (has_node, &module, library.is_some()) {
-        (true, _, true) => {
-            row(Status::Found, &format!("an NVIDIA GPU and its driver are here; {NOT_DRIVEN}"))
-        }
+        (true, _, true) => row(Status::Found, "an NVIDIA GPU and its driver are here"),
         (true, _, false) => {
             row(Status::Missing, "the NVIDIA kernel driver is here, the CUDA driver library is not")
                 .lacking(
                     missing,
-                    "install the driver's user part (Debian, Ubuntu: libcuda1 or \
-             libnvidia-compute of the kernel driver's version), or start the container with \
-             --gpus all",
+                    Cure::advice(
+                        "install the driver's user part (Debian: libcuda1; Ubuntu: \
+                         libnvidia-compute of the kernel driver's version); in a container, start \
+                         it with --gpus all",
+                    ),
                 )
         }
         (false, Some(_), _) => row(
             Status::Missing,
             "the NVIDIA kernel driver is loaded, but its device files are not here",
         )
-        .lacking(missing, "sudo nvidia-modprobe -u -c=0, or start the container with --gpus all"),
+        .lacking(
+            missing,
+            Cure::command(
+                "in a container, start it with --gpus all; elsewhere, make them",
+                "sudo nvidia-modprobe -u -c=0",
+            ),
+        ),
         (false, None, _) if !cards.is_empty() => {
             missing.insert(0, "the NVIDIA kernel driver".to_owned());
-            let install = install_nvidia(system);
             row(Status::Missing, "an NVIDIA card is in this machine, but no driver for it")
-                .lacking(missing, install)
+                .lacking(missing, install_nvidia(system))
         }
         (false, None, _) => {
             missing.insert(0, "an NVIDIA card".to_owned());
             row(Status::Missing, "no NVIDIA card seen")
-                .lacking(missing, "a machine with an NVIDIA card and its driver")
+                .lacking(missing, Cure::advice("a machine with an NVIDIA card and its driver"))
         }
     }
 }
@@ -95,14 +106,16 @@ pub(super) fn hip(system: &System, environment: &Environment) -> DeviceRow {
         missing.push("libamdhip64.so in the loader's directories or /opt/rocm/lib".to_owned());
     }
 
-    let row = |status, summary: &str| DeviceRow::new(DeviceKind::Hip, status, summary).seen(seen);
+    let row = |status, summary: &str| row(DeviceKind::Hip, status, summary, seen);
     match (node, library.is_some()) {
-        (true, true) => row(Status::Found, &format!("an AMD GPU and ROCm are here; {NOT_DRIVEN}")),
+        (true, true) => row(Status::Found, "an AMD GPU and ROCm are here"),
         (true, false) => row(Status::Missing, "the AMD kernel driver is here, ROCm's HIP is not")
             .lacking(
                 missing,
-                "install ROCm's HIP runtime (Debian, Ubuntu: sudo apt install \
-                 rocm-hip-runtime, from AMD's repository)",
+                Cure::command(
+                    "install ROCm's HIP runtime (Debian, Ubuntu: from AMD's repository)",
+                    "sudo apt install rocm-hip-runtime",
+                ),
             ),
         (false, _) if !cards.is_empty() => row(
             Status::Missing,
@@ -110,13 +123,16 @@ pub(super) fn hip(system: &System, environment: &Environment) -> DeviceRow {
         )
         .lacking(
             missing,
-            "sudo modprobe amdgpu, or start the container with \
-             --device /dev/kfd --device /dev/dri",
+            Cure::command(
+                "in a container, start it with --device /dev/kfd --device /dev/dri; elsewhere, \
+                 load it",
+                "sudo modprobe amdgpu",
+            ),
         ),
         (false, _) => {
             missing.insert(0, "an AMD card".to_owned());
             row(Status::Missing, "no AMD card seen")
-                .lacking(missing, "a machine with an AMD card and ROCm")
+                .lacking(missing, Cure::advice("a machine with an AMD card and ROCm"))
         }
     }
 }
@@ -129,9 +145,20 @@ pub(super) fn opencl(system: &System, environment: &Environment) -> DeviceRow {
     let mut seen: Vec<String> = loader.iter().map(|path| path.display().to_string()).collect();
     let mut missing = Vec::new();
     let mut usable = 0_usize;
-    for file in names(system, VENDORS).iter().filter(|name| name.ends_with(".icd")) {
+    let mut unread = Vec::new();
+    let files = system.names(VENDORS).unwrap_or_else(|unknown| {
+        unread.extend((!unknown.is_absent()).then(|| Unread::from(unknown)));
+        Vec::new()
+    });
+    for file in files.iter().filter(|name| name.ends_with(".icd")) {
         // An .icd file holds the name of a driver's library, or its path.
-        let library = first_line(system, Path::new(VENDORS).join(file)).unwrap_or_default();
+        let library = match system.text(Path::new(VENDORS).join(file)) {
+            Ok(text) => first_line(&text).unwrap_or_default(),
+            Err(unknown) => {
+                unread.push(Unread::from(unknown));
+                continue;
+            }
+        };
         match libraries.find(&[&library]) {
             Some(path) => {
                 usable += 1;
@@ -143,53 +170,71 @@ pub(super) fn opencl(system: &System, environment: &Environment) -> DeviceRow {
     if loader.is_none() {
         missing.insert(0, "libOpenCL.so.1 in the loader's directories".to_owned());
     }
+    let row = |status, summary: &str| row(DeviceKind::OpenCl, status, summary, seen);
+    if usable == 0 && !unread.is_empty() {
+        missing.extend(unread.iter().map(|unread| format!("a look at {unread}")));
+        return row(
+            Status::Missing,
+            "whether there is a driver for OpenCL cannot be told: its list cannot be read",
+        )
+        .lacking(missing, unreadable(&unread));
+    }
     if usable == 0 {
         missing.push(format!("a vendor's driver in {VENDORS}"));
     }
-    let row =
-        |status, summary: &str| DeviceRow::new(DeviceKind::OpenCl, status, summary).seen(seen);
     match (loader.is_some(), usable) {
-        (true, 1..) => row(
-            Status::Found,
-            &format!("OpenCL is here with {}; {NOT_DRIVEN}", count(usable, "driver")),
-        ),
+        (true, 1..) => {
+            row(Status::Found, &format!("OpenCL is here with {}", count(usable, "driver")))
+        }
         (true, 0) => row(Status::Missing, "the OpenCL loader is here, no driver for it").lacking(
             missing,
-            "the vendor's driver, or one for the processor (Debian, Ubuntu: \
-                 sudo apt install pocl-opencl-icd)",
+            Cure::command(
+                "the vendor's driver, or one for the processor (Debian, Ubuntu)",
+                "sudo apt install pocl-opencl-icd",
+            ),
         ),
         (false, 0) => row(Status::Missing, "no OpenCL seen").lacking(
             missing,
-            "sudo apt install ocl-icd-libopencl1 pocl-opencl-icd (Debian, \
-                 Ubuntu), or the vendor's driver",
+            Cure::command(
+                "the loader and the vendor's driver, or one for the processor (Debian, Ubuntu)",
+                "sudo apt install ocl-icd-libopencl1 pocl-opencl-icd",
+            ),
         ),
         (false, 1..) => row(Status::Missing, "an OpenCL driver is here, the loader is not")
-            .lacking(missing, "sudo apt install ocl-icd-libopencl1 (Debian, Ubuntu)"),
+            .lacking(
+                missing,
+                Cure::command(
+                    "install the loader (Debian, Ubuntu)",
+                    "sudo apt install ocl-icd-libopencl1",
+                ),
+            ),
     }
 }
 
 /// Apple GPUs.
 pub(super) fn metal() -> DeviceRow {
-    if cfg!(target_os = "macos") {
-        let summary = format!("Metal is part of this system; {NOT_DRIVEN}");
-        DeviceRow::new(DeviceKind::Metal, Status::Found, summary)
+    let (status, summary) = if cfg!(target_os = "macos") {
+        (Status::Found, "Metal is part of this system")
     } else {
-        DeviceRow::new(DeviceKind::Metal, Status::NotHere, "Metal is on macOS only")
-    }
+        (Status::NotHere, "Metal is on macOS only")
+    };
+    row(DeviceKind::Metal, status, summary, Vec::new())
 }
 
 /// How to install NVIDIA's driver on this distribution.
-fn install_nvidia(system: &System) -> String {
+fn install_nvidia(system: &System) -> Cure {
     let release = system.text("/etc/os-release").unwrap_or_default();
     let id = release.lines().find_map(|line| line.strip_prefix("ID=")).unwrap_or_default();
     match id.trim_matches('"') {
-        "ubuntu" => "sudo ubuntu-drivers install",
-        "debian" => "sudo apt install nvidia-driver (from the non-free component)",
-        "fedora" => "sudo dnf install akmod-nvidia (from RPM Fusion)",
-        "arch" => "sudo pacman -S nvidia-open",
-        _ => "install the driver from https://www.nvidia.com/drivers",
+        "ubuntu" => Cure::command("install it", "sudo ubuntu-drivers install"),
+        "debian" => Cure::command(
+            "install it from the non-free component",
+            "sudo apt install nvidia-driver",
+        ),
+        "fedora" => Cure::command("install it from RPM Fusion", "sudo dnf install akmod-nvidia"),
+        "arch" => Cure::command("install it", "sudo pacman -S nvidia-open"),
+        _ => Cure::advice("install it from https://www.nvidia.com/drivers"),
     }
-    .to_owned()
 }
 
 /// "nvidia0", not "nvidiactl" or "nvidia-uvm", which are there without a card too.
@@ -202,8 +247,7 @@ fn names(system: &System, directory: &str) -> Vec<String> {
     system.names(directory).unwrap_or_default()
 }
 
-fn first_line(system: &System, file: impl AsRef<Path>) -> Option<String> {
-    let text = system.text(file).ok()?;
+fn first_line(text: &str) -> Option<String> {
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 

@@ -8,13 +8,14 @@ use crate::doctor::report::Setting;
 
 /// Every variable this version reads, and what it does. All but the last are read where output is
 /// written, the last where the doctor looks for driver libraries.
-const READ: [(&str, &str); 6] = [
+const READ: [(&str, &str); 7] = [
     ("NO_COLOR", "not empty: no colours"),
-    ("CLICOLOR_FORCE", "not empty: colours in pipes and files too"),
+    ("CLICOLOR_FORCE", "not empty: colours in files too"),
     ("CLICOLOR", "0: no colours"),
     ("TERM", "not set, or dumb: no colours"),
-    ("CI", "set: colours on a terminal whatever TERM says"),
-    (LIBRARY_PATH, "where the loader looks for drivers first"),
+    ("CI", "set: colours whatever TERM says"),
+    ("COLUMNS", "how wide lines are, 60 to 100"),
+    (LIBRARY_PATH, "where drivers are looked for first"),
 ];
 
 /// Where the loader looks before all other places.
@@ -52,11 +53,8 @@ impl Environment {
                 let value = self.variables.get(&OsString::from(name));
                 Setting {
                     name,
-                    value: value.map_or_else(
-                        || "not set".to_owned(),
-                        |value| format!("\"{}\"", value.to_string_lossy().escape_debug()),
-                    ),
-                    whence: if value.is_some() { "environment" } else { "default" },
+                    value: value.map(|value| value.to_string_lossy().into_owned()),
+                    source: if value.is_some() { "environment" } else { "default" },
                     effect,
                 }
             })

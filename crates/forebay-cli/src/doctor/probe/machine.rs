@@ -4,13 +4,14 @@ use forebay_core::Bytes;
 use forebay_host::system::{Bound, Ceiling, Reading, System};
 
 use crate::doctor::report::{
-    HugePageSection, LimitRow, LimitSection, MemorySection, NodeRow, NumaSection, PoolRow,
+    Cure, HugePageSection, LimitRow, LimitSection, MemorySection, NodeRow, NumaSection, PoolRow,
+    Unread,
 };
 
 /// Keeps the reasons of what is not known while a section is put together.
 #[derive(Debug, Default)]
 struct Reasons {
-    unknown: Vec<String>,
+    unknown: Vec<Unread>,
 }
 
 impl Reasons {
@@ -18,7 +19,7 @@ impl Reasons {
     fn known<T>(&mut self, reading: Reading<T>) -> Option<T> {
         let error = match reading {
             Ok(value) => return Some(value),
-            Err(error) => error.to_string(),
+            Err(error) => Unread::from(error),
         };
         if !self.unknown.contains(&error) {
             self.unknown.push(error);
@@ -84,6 +85,11 @@ pub(super) fn huge_pages(system: &System) -> HugePageSection {
     let mut reasons = Reasons::default();
     let summary = huge.in_words();
     let granted = huge.explicit_granted();
+    // A machine with pools of other sizes alone has no such setting.
+    let cure = (!granted && huge.pool(Bytes::mib(2)).is_some())
+        .then(|| Cure::command("set 1 GiB aside", "sudo sysctl vm.nr_hugepages=512"));
+    let transparent_granted = huge.transparent.as_ref().ok().map(|setting| setting.grants());
+    let shmem_granted = huge.shmem.as_ref().ok().map(|setting| setting.grants());
     let pools = reasons.known(huge.pools).unwrap_or_default().into_iter().map(|pool| PoolRow {
         page_bytes: pool.page.get(),
         obtainable: pool.obtainable().ok(),
@@ -97,7 +103,10 @@ pub(super) fn huge_pages(system: &System) -> HugePageSection {
     HugePageSection {
         summary,
         granted,
+        cure,
         pools,
+        transparent_granted,
+        shmem_granted,
         transparent: reasons.known(huge.transparent).map(|setting| setting.to_string()),
         shmem: reasons.known(huge.shmem).map(|setting| setting.to_string()),
         unknown: reasons.unknown,
@@ -116,6 +125,11 @@ pub(super) fn limits(system: &System) -> LimitSection {
         locked_memory: row(limits.locked_memory),
         open_files: row(limits.open_files),
         address_space: row(limits.address_space),
+        file_size: row(limits.file_size),
+        threads: row(limits.threads),
+        spawns_freely: reasons.known(limits.spawns_freely),
+        raises_freely: reasons.known(limits.raises_freely),
+        user: reasons.known(system.user()).map(|user| limits_name(system, user)),
         locks_freely: reasons.known(limits.locks_freely),
         max_map_count: reasons.known(limits.max_maps),
         overcommit: reasons.known(limits.overcommit).map(|setting| setting.name()),
@@ -124,6 +138,17 @@ pub(super) fn limits(system: &System) -> LimitSection {
         processor_quota_hundredths: limits.processors.quota_hundredths,
         unknown: reasons.unknown,
     }
+}
+
+/// How a file of limits names the user with the number `user`.
+fn limits_name(system: &System, user: u32) -> String {
+    let plain = |name: &String| {
+        let sound = |letter: char| letter.is_ascii_alphanumeric() || "_.-".contains(letter);
+        name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name.chars().all(sound)
+    };
+    // A range of numbers stands for a user without a name, or with one a shell would not leave be.
+    system.user_name(user).filter(plain).unwrap_or_else(|| format!("{user}:{user}"))
 }
 
 /// Numbers in order as "0-3,7".

@@ -1,4 +1,5 @@
-//! Looking at the machine: nothing here loads a driver or changes anything.
+//! Looking at the machine: nothing here loads a driver or changes anything. The devices that need
+//! no driver are tried with a small piece of work.
 
 mod cards;
 mod device;
@@ -6,6 +7,7 @@ mod driver;
 mod environment;
 mod library;
 mod machine;
+mod trial;
 
 use std::path::Path;
 
@@ -43,21 +45,26 @@ impl Probe {
 
     /// Looks at everything.
     pub fn report(&self) -> Report {
+        // The machine first: a device that is being closed still holds files and threads.
+        let memory = machine::memory(&self.system);
+        let numa = machine::numa(&self.system);
+        let huge_pages = machine::huge_pages(&self.system);
+        let limits = machine::limits(&self.system);
         let mut report = Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             devices: vec![
-                device::host(&self.system),
+                device::host(&self.system, &memory),
                 device::sim(),
                 driver::cuda(&self.system, &self.environment),
                 driver::hip(&self.system, &self.environment),
                 driver::opencl(&self.system, &self.environment),
                 driver::metal(),
             ],
-            memory: machine::memory(&self.system),
-            numa: machine::numa(&self.system),
-            huge_pages: machine::huge_pages(&self.system),
-            limits: machine::limits(&self.system),
+            memory,
+            numa,
+            huge_pages,
+            limits,
             settings: self.environment.settings(),
             ignored_settings: self.environment.ignored(),
             problems: Vec::new(),

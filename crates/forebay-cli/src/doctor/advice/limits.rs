@@ -1,0 +1,185 @@
+//! Limits of the process that are in the way, and the smallest change that moves each.
+
+use forebay_core::{Bytes, GIB, MIB};
+
+use crate::doctor::report::{Cure, LimitRow, Problem, Report};
+
+/// Below this much lockable memory a transfer's pinned buffers do not fit: several threads each
+/// fill pieces of a few MiB ahead of the wire.
+const LEAST_LOCKED: u64 = 64 * MIB;
+
+/// Each page shared with other processes is an open file, and so are the system's own files while
+/// they are read. 256 is what the strictest systems in use give by default.
+const LEAST_FILES: u64 = 256;
+
+/// Each stream is a thread, and the limit counts all of the user's, a desktop's few hundred among
+/// them.
+const LEAST_THREADS: u64 = 256;
+
+/// Address space is used several times over: a page can be mapped in more than one place, and
+/// ranges are reserved before they are filled.
+const ADDRESSES_PER_BYTE: u64 = 4;
+
+/// However little memory there is, the program, its libraries and its threads' stacks, which
+/// reserve far more than they touch, want about this much.
+const LEAST_ADDRESSES: u64 = 4 * GIB;
+
+/// Every limit in the way, the gravest first.
+pub(super) fn problems(report: &Report) -> impl Iterator<Item = Problem> {
+    [
+        file_size(report),
+        address_space(report),
+        open_files(report),
+        threads(report),
+        locked_memory(report),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+fn file_size(report: &Report) -> Option<Problem> {
+    let limit = report.limits.file_size?;
+    let soft = limit.soft?;
+    Some(Problem {
+        what: format!("no file may be longer than {}", Bytes::new(soft)),
+        why: "pages lie in memory files: there can be no more of them than one file holds"
+            .to_owned(),
+        cure: Name { letter: 'f', item: "fsize", unit: 1024 }.raised(report, limit, None),
+    })
+}
+
+fn address_space(report: &Report) -> Option<Problem> {
+    let limit = report.limits.address_space?;
+    let soft = limit.soft?;
+    let total = report.memory.usable_total_bytes.unwrap_or_default();
+    let needed = total.saturating_mul(ADDRESSES_PER_BYTE).max(LEAST_ADDRESSES);
+    if soft >= needed {
+        return None;
+    }
+    Some(Problem {
+        what: format!("a process may use {} of addresses", Bytes::new(soft)),
+        why: format!(
+            "regions and stacks reserve more than they hold; {} of memory ask for {} or more",
+            Bytes::new(total),
+            Bytes::new(needed)
+        ),
+        cure: Name { letter: 'v', item: "as", unit: 1024 }.raised(report, limit, Some(needed)),
+    })
+}
+
+fn open_files(report: &Report) -> Option<Problem> {
+    let limit = report.limits.open_files?;
+    let soft = limit.soft.filter(|&soft| soft < LEAST_FILES)?;
+    Some(Problem {
+        what: format!("a process may have {soft} open files"),
+        why: format!(
+            "each page shared with other processes is one, and the program has its own; \
+             {LEAST_FILES} or more leave room"
+        ),
+        cure: Name { letter: 'n', item: "nofile", unit: 1 }.raised(
+            report,
+            limit,
+            Some(LEAST_FILES),
+        ),
+    })
+}
+
+fn threads(report: &Report) -> Option<Problem> {
+    let limit = report.limits.threads?;
+    let soft = limit.soft.filter(|&soft| soft < LEAST_THREADS)?;
+    if report.limits.spawns_freely == Some(true) {
+        return None;
+    }
+    Some(Problem {
+        what: format!("the threads of this user, all programs together, may be {soft}"),
+        why: format!("each stream is one; {LEAST_THREADS} or more leave room"),
+        cure: Name { letter: 'u', item: "nproc", unit: 1 }.raised(
+            report,
+            limit,
+            Some(LEAST_THREADS),
+        ),
+    })
+}
+
+fn locked_memory(report: &Report) -> Option<Problem> {
+    let limit = report.limits.locked_memory?;
+    let soft = limit.soft.filter(|&soft| soft < LEAST_LOCKED)?;
+    if report.limits.locks_freely == Some(true) {
+        return None;
+    }
+    Some(Problem {
+        what: format!("a process may lock {} of memory", Bytes::new(soft)),
+        why: format!(
+            "pinned memory is locked memory; transfers want {} or more",
+            Bytes::new(LEAST_LOCKED)
+        ),
+        cure: Name { letter: 'l', item: "memlock", unit: 1024 }.raised(
+            report,
+            limit,
+            Some(LEAST_LOCKED),
+        ),
+    })
+}
+
+/// What a limit is called where it is changed.
+struct Name {
+    /// To the shell.
+    letter: char,
+    /// In the files that set limits at login, and to what starts containers.
+    item: &'static str,
+    /// How many of what is limited both count as one.
+    unit: u64,
+}
+
+impl Name {
+    /// How to raise `limit` to `enough`, or to none: in this shell where that is allowed, else for
+    /// this user alone.
+    fn raised(&self, report: &Report, limit: LimitRow, enough: Option<u64>) -> Cure {
+        let (letter, item) = (self.letter, self.item);
+        let allowed = match (limit.hard, enough) {
+            (None, _) => true,
+            (Some(hard), Some(enough)) => hard >= enough,
+            (Some(_), None) => false,
+        };
+        if allowed {
+            return Cure::command(
+                "for this shell and what it starts",
+                format!("ulimit -{letter} {}", self.value(limit.hard)),
+            );
+        }
+        if report.limits.raises_freely == Some(true) {
+            return Cure::command(
+                "for this shell and what it starts; root may go past the hard limit",
+                format!("ulimit -{letter} {}", self.value(enough)),
+            );
+        }
+        // Where containers are started, that limit has no name.
+        let container = match item {
+            "as" => String::new(),
+            _ => format!("; in a container, start it with --ulimit {item}={}", self.raw(enough)),
+        };
+        let Some(user) = &report.limits.user else {
+            return Cure::advice(format!(
+                "the hard limit is in the way, and only root can raise it{container}"
+            ));
+        };
+        let value = self.value(enough);
+        Cure::command(
+            format!("the hard limit is in the way; for {user}, from the next login on{container}"),
+            format!(
+                "echo '{user} - {item} {value}' | sudo tee -a /etc/security/limits.d/forebay.conf"
+            ),
+        )
+    }
+
+    /// The value as shells and files of limits count it.
+    fn value(&self, limit: Option<u64>) -> String {
+        let counted = |limit: u64| limit / self.unit.max(1);
+        limit.map_or_else(|| "unlimited".to_owned(), |limit| counted(limit).to_string())
+    }
+
+    /// The value as what starts containers counts it.
+    fn raw(&self, limit: Option<u64>) -> String {
+        limit.map_or_else(|| "-1".to_owned(), |limit| limit.to_string())
+    }
+}

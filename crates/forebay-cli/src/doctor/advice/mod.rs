@@ -1,0 +1,136 @@
+//! What to mend, from what was found. Only what hinders forebay here and now: that a machine has
+//! no accelerator is no problem, and neither is a default that merely could be faster.
+//!
+//! A problem has one cause, and the cure is the smallest thing that works for this user. What is to
+//! be typed stands apart from the words about it, so that it can be copied.
+
+mod limits;
+
+#[cfg(test)]
+mod tests;
+
+use forebay_core::{Bytes, PageSize};
+
+use super::report::{Cure, Problem, Report, Status, Unread};
+
+/// Free memory below this part of the total is soon none: 1/20.
+const SCARCE_PART: u64 = 20;
+
+/// Everything worth mending, the gravest first.
+pub(super) fn problems(report: &Report) -> Vec<Problem> {
+    let mut causes = unread_memory(&report.memory.unknown);
+    causes.extend(limits::problems(report));
+    let mut problems = broken(report, &causes);
+    problems.extend(causes);
+    problems.extend(scarce_memory(report));
+    problems.extend(mappings(report));
+    problems
+}
+
+/// The devices that do not work, but for those of which the cause is a problem of its own.
+fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
+    let unopened = report.memory.usable_total_bytes.is_none();
+    let rows = report.devices.iter().filter(|row| row.status == Status::Broken);
+    rows.filter(|row| !(unopened && row.kind == "host"))
+        .map(|row| Problem {
+            what: format!("the {} device does not work", row.kind),
+            why: row.summary.clone(),
+            cure: Cure::advice(match causes {
+                [] => "what the message says; the figures are above",
+                _ => "most likely what the next problem says; else what the message says",
+            }),
+        })
+        .collect()
+}
+
+/// What of memory could not be read: one problem for all files that are forbidden, as they have
+/// one cure, and one for each of the others.
+fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
+    let (forbidden, others): (Vec<Unread>, Vec<Unread>) =
+        unread.iter().cloned().partition(|unread| unread.cause == Unread::FORBIDDEN);
+    let groups = (!forbidden.is_empty()).then_some(forbidden).into_iter();
+    groups
+        .chain(others.into_iter().map(|one| vec![one]))
+        .map(|group| {
+            let names: Vec<String> = group.iter().map(ToString::to_string).collect();
+            Problem {
+                what: format!("memory is not fully known: {}", names.join(", ")),
+                why: "a limit that cannot be read cannot be kept".to_owned(),
+                cure: unreadable(&group),
+            }
+        })
+        .collect()
+}
+
+/// What to do about files that could not be read, all for one cause.
+pub(super) fn unreadable(unread: &[Unread]) -> Cure {
+    let files: Vec<String> = unread.iter().map(|unread| shell_word(&unread.file)).collect();
+    let files = files.join(" ");
+    let cause = unread.first().map(|unread| unread.cause);
+    match cause {
+        Some(Unread::FORBIDDEN) => Cure::command(
+            "run forebay as a user who may read it, or get the right to; who may is shown by",
+            format!("ls -ld {files}"),
+        ),
+        Some(Unread::ABSENT) if files.starts_with("/proc/") => Cure::command(
+            "the system tells of itself in /proc, which is not mounted here; in a container, start \
+             it with its own /proc; elsewhere, mount it",
+            "sudo mount -t proc proc /proc",
+        ),
+        Some(Unread::ABSENT) => Cure::command("see what is there", format!("ls -ld {files}")),
+        _ => Cure::command("see what it holds", format!("cat {files}")),
+    }
+}
+
+fn scarce_memory(report: &Report) -> Option<Problem> {
+    let (total, free) = (report.memory.usable_total_bytes?, report.memory.usable_free_bytes?);
+    if free >= total / SCARCE_PART {
+        return None;
+    }
+    let whence = report.memory.usable_free_whence.as_deref().unwrap_or_default();
+    Some(Problem {
+        what: format!("{} of {} are free ({whence})", Bytes::new(free), Bytes::new(total)),
+        why: "requests will fail, or the system will end a process".to_owned(),
+        cure: Cure::command("see who holds it", "ps aux --sort=-rss | head"),
+    })
+}
+
+fn mappings(report: &Report) -> Option<Problem> {
+    let maps = report.limits.max_map_count?;
+    let needed = pages_of(report.memory.usable_total_bytes?);
+    if maps >= needed {
+        return None;
+    }
+    // Holes between mapped pages count too, and a power of two is easy to recognise later.
+    let ample = needed.saturating_mul(2).checked_next_power_of_two().unwrap_or(needed);
+    Some(Problem {
+        what: format!("a process may have {maps} mappings"),
+        why: format!(
+            "each mapped page may take one: {} of {} are sure to find room",
+            in_pages(maps),
+            Bytes::new(report.memory.usable_total_bytes?)
+        ),
+        cure: Cure::command(
+            "allow more, until the machine starts again",
+            format!("sudo sysctl vm.max_map_count={ample}"),
+        ),
+    })
+}
+
+/// How many pages of the device's usual size `bytes` fill.
+fn pages_of(bytes: u64) -> u64 {
+    PageSize::DEVICE.pages_for(Bytes::new(bytes)).get()
+}
+
+fn in_pages(pages: u64) -> Bytes {
+    PageSize::DEVICE.bytes().checked_mul(pages).unwrap_or(Bytes::MAX)
+}
+
+/// The text as one word of a shell.
+fn shell_word(text: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-:,=+@".contains(letter);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

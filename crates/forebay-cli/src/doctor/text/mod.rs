@@ -1,0 +1,232 @@
+//! The report for people: sections, aligned, with the cure beside the complaint.
+//!
+//! Styles are written as escape sequences; the stream below drops them where nobody sees colours.
+
+mod sheet;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use forebay_core::Bytes;
+
+use super::report::{
+    DeviceRow, HugePageSection, LimitRow, LimitSection, MemorySection, NumaSection, Report, Status,
+    Unread,
+};
+use crate::output::Width;
+use sheet::{QUIET, Sheet, shortened};
+
+const GOOD: Style = AnsiColor::Green.on_default();
+const FAIR: Style = AnsiColor::Yellow.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Writes the report in lines of `width`.
+pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io::Result<()> {
+    let sheet = &mut Sheet::new(out, width);
+    sheet.head(&format!("forebay {}", report.version), "what this machine offers")?;
+    sheet.title("Devices")?;
+    for row in &report.devices {
+        device(sheet, row)?;
+    }
+    sheet.title("Memory")?;
+    memory(sheet, &report.memory)?;
+    sheet.title("NUMA")?;
+    numa(sheet, &report.numa)?;
+    sheet.title("Huge pages")?;
+    huge_pages(sheet, &report.huge_pages)?;
+    sheet.title("Limits")?;
+    limits(sheet, &report.limits)?;
+    sheet.title("Settings in force")?;
+    for setting in &report.settings {
+        let value = match &setting.value {
+            None => "not set".to_owned(),
+            // Two for the quotes, which show where it begins and ends.
+            Some(value) => {
+                let room = sheet.value_room().saturating_sub(2);
+                format!("\"{}\"", shortened(&value.escape_debug().to_string(), room))
+            }
+        };
+        sheet.line(setting.name, &value, setting.effect)?;
+    }
+    if !report.ignored_settings.is_empty() {
+        let names = report.ignored_settings.join(", ");
+        let text = format!("{names}: this version reads no FOREBAY_ names");
+        sheet.paragraph(FAIR, "not read", &text)?;
+    }
+    sheet.title("Problems and their cure")?;
+    problems(sheet, report)
+}
+
+fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> {
+    let style = match row.status {
+        Status::Ready => GOOD,
+        Status::Found => FAIR,
+        Status::Broken => BAD,
+        Status::Missing | Status::NotHere => QUIET,
+    };
+    sheet.device(row.kind, (style, row.status.name()), &row.summary)?;
+    if let (Some(total), Some(free)) = (row.total_bytes, row.free_bytes) {
+        let text = format!("memory: {} free of {}", Bytes::new(free), Bytes::new(total));
+        sheet.note(QUIET, &text)?;
+    }
+    // A device opened without a wish takes the huge pages that the system makes by itself.
+    let can = row.capabilities.iter().map(|name| match name.as_str() {
+        "huge_pages" => "transparent huge pages".to_owned(),
+        name => name.replace('_', " "),
+    });
+    let can: Vec<String> = can.collect();
+    for (name, list) in [("can", &can), ("seen", &row.seen), ("missing", &row.missing)] {
+        if !list.is_empty() {
+            sheet.note(QUIET, &format!("{name}: {}", list.join(", ")))?;
+        }
+    }
+    row.cure.as_ref().map_or(Ok(()), |cure| sheet.cure("to get it", cure))
+}
+
+fn memory(sheet: &mut Sheet<'_, impl Write>, memory: &MemorySection) -> io::Result<()> {
+    // That the machine's memory is the machine's need not be said.
+    let whence = |whence: &Option<String>| whence.clone().filter(|_| memory.contained);
+    let total = whence(&memory.usable_total_whence).unwrap_or_default();
+    sheet.line("usable", &size(memory.usable_total_bytes), &total)?;
+    let free = match whence(&memory.usable_free_whence) {
+        Some(whence) => format!("free, and cache that can be dropped; {whence}"),
+        None => "free, and cache that can be dropped".to_owned(),
+    };
+    sheet.line("usable now", &size(memory.usable_free_bytes), &free)?;
+    if memory.contained {
+        let machine = "more than the container may use";
+        sheet.line("machine", &size(memory.machine_total_bytes), machine)?;
+        let available = "free, and cache that can be dropped";
+        sheet.line("machine, available", &size(memory.machine_available_bytes), available)?;
+    }
+    match (memory.swap_total_bytes, memory.swap_free_bytes) {
+        (Some(0), _) => sheet.line("swap", "none", "")?,
+        (total, free) => sheet.line("swap", &size(total), &format!("{} free", size(free)))?,
+    }
+    unknown(sheet, &memory.unknown)
+}
+
+fn numa(sheet: &mut Sheet<'_, impl Write>, numa: &NumaSection) -> io::Result<()> {
+    for node in &numa.nodes {
+        let cpus = match node.cpus.as_deref() {
+            Some("") => "no processors".to_owned(),
+            Some(cpus) => format!("processors {cpus}"),
+            None => "processors unknown".to_owned(),
+        };
+        let mut remark = format!("{} of {}", size(node.free_bytes), size(node.total_bytes));
+        remark.push_str(if numa.assumed {
+            " free, cache included"
+        } else {
+            " free, cache not counted"
+        });
+        if let Some(distances) = node.distances.as_ref().filter(|_| numa.nodes.len() > 1) {
+            let distances: Vec<String> = distances.iter().map(u32::to_string).collect();
+            remark.push_str(&format!(", distances {}", distances.join(" ")));
+        }
+        sheet.line(&format!("node {}", node.id), &cpus, &remark)?;
+    }
+    if numa.assumed {
+        sheet.note(QUIET, "the machine shows no nodes: taken as one")?;
+    }
+    unknown(sheet, &numa.unknown)
+}
+
+fn huge_pages(sheet: &mut Sheet<'_, impl Write>, huge: &HugePageSection) -> io::Result<()> {
+    let kinds = [
+        ("transparent", huge.transparent_granted, &huge.transparent, "a process's own memory"),
+        ("transparent, files", huge.shmem_granted, &huge.shmem, "pages of host memory"),
+    ];
+    for (label, granted, setting, whose) in kinds {
+        let value = match granted {
+            Some(true) => "granted",
+            Some(false) => "not granted",
+            None => "unknown",
+        };
+        let setting = setting.as_deref().map(|setting| format!(": {setting}")).unwrap_or_default();
+        sheet.line(label, value, &format!("{whose}{setting}"))?;
+    }
+    sheet.paragraph(if huge.granted { GOOD } else { FAIR }, "explicit", &huge.summary)?;
+    if let Some(cure) = &huge.cure {
+        sheet.cure("to get them", cure)?;
+    }
+    for pool in &huge.pools {
+        let value = format!("{} of {} free", number(pool.free), number(pool.total));
+        let remark = format!("{} can be had now", number(pool.obtainable));
+        sheet.line(&format!("pool of {}", Bytes::new(pool.page_bytes)), &value, &remark)?;
+    }
+    unknown(sheet, &huge.unknown)
+}
+
+fn limits(sheet: &mut Sheet<'_, impl Write>, limits: &LimitSection) -> io::Result<()> {
+    let bytes = |value: u64| Bytes::new(value).to_string();
+    let count = |value: u64| value.to_string();
+    let locked = match limits.locks_freely {
+        Some(true) => "pinned memory; this user may lock more",
+        _ => "what pinned memory is taken from",
+    };
+    let threads = match limits.spawns_freely {
+        Some(true) => "one a stream; this user may have more",
+        _ => "one a stream, of all of this user's",
+    };
+    let rows = [
+        ("locked memory", limit(limits.locked_memory, bytes), locked),
+        ("open files", limit(limits.open_files, count), "one a page shared with others"),
+        ("threads", limit(limits.threads, count), threads),
+        ("address space", limit(limits.address_space, bytes), "what regions are reserved from"),
+        ("file size", limit(limits.file_size, bytes), "pages lie in a memory file"),
+        ("mappings", number(limits.max_map_count), "each mapped page may take one"),
+        (
+            "overcommit",
+            limits.overcommit.unwrap_or("unknown").to_owned(),
+            "how the system promises memory",
+        ),
+    ];
+    for (label, value, remark) in rows {
+        sheet.line(label, &value, remark)?;
+    }
+    let mut remark = match &limits.processors_allowed {
+        Some(list) => format!("may run on {list}"),
+        None => String::new(),
+    };
+    if let Some(quota) = limits.processor_quota_hundredths {
+        let (whole, part) = (quota / 100, quota % 100);
+        remark.push_str(&format!("; the container allows the time of {whole}.{part:02}"));
+    }
+    sheet.line("processors", &number(limits.processors), &remark)?;
+    unknown(sheet, &limits.unknown)
+}
+
+fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
+    if report.problems.is_empty() {
+        return sheet.none(GOOD);
+    }
+    for (index, problem) in report.problems.iter().enumerate() {
+        sheet.item(BAD, index + 1, &problem.what)?;
+        sheet.under_item(&problem.why)?;
+        sheet.item_cure(&problem.cure)?;
+    }
+    Ok(())
+}
+
+fn unknown(sheet: &mut Sheet<'_, impl Write>, reasons: &[Unread]) -> io::Result<()> {
+    reasons.iter().try_for_each(|reason| sheet.paragraph(FAIR, "unknown", &reason.to_string()))
+}
+
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unknown".to_owned(), |bytes| Bytes::new(bytes).to_string())
+}
+
+fn number(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
+}
+
+/// "1024 of 4096", "8.00 MiB", "unlimited".
+fn limit(row: Option<LimitRow>, show: impl Fn(u64) -> String) -> String {
+    let shown = |value: Option<u64>| value.map_or_else(|| "unlimited".to_owned(), &show);
+    match row {
+        None => "unknown".to_owned(),
+        Some(LimitRow { soft, hard }) if soft == hard => shown(soft),
+        Some(LimitRow { soft, hard }) => format!("{}, hard {}", shown(soft), shown(hard)),
+    }
+}

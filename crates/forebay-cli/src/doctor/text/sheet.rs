@@ -1,0 +1,236 @@
+//! Lines of a report: labels, values and remarks in columns, words broken to fit, commands whole.
+//!
+//! ```text
+//!     label               value               remark
+//!     |<----- LABEL ----->|<---- VALUE ---->|
+//!                         text that is longer goes on below,
+//!                         as do remarks that find no room
+//!                             a command, however long it is
+//! ```
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+
+use crate::doctor::report::Cure;
+use crate::output::Width;
+
+pub(super) const TITLE: Style = Style::new().bold();
+pub(super) const QUIET: Style = Style::new().dimmed();
+
+/// How wide the first column is: its longest label, "transparent, files", and a gap.
+const LABEL: usize = 20;
+/// How wide the kind of a device is within it.
+const KIND: usize = 8;
+/// How wide values are, so that the remarks behind them line up.
+const VALUE: usize = 18;
+/// What stands before a line.
+const MARGIN: usize = 2;
+/// How far problems are set in, behind their numbers.
+const NUMBER: usize = 4;
+
+/// Where a report is written.
+pub(super) struct Sheet<'a, W> {
+    out: &'a mut W,
+    width: usize,
+}
+
+impl<'a, W: Write> Sheet<'a, W> {
+    /// An empty sheet of `width`.
+    pub(super) fn new(out: &'a mut W, width: Width) -> Self {
+        Self { out, width: width.columns() }
+    }
+
+    /// The first line.
+    pub(super) fn head(&mut self, name: &str, rest: &str) -> io::Result<()> {
+        writeln!(self.out, "{TITLE}{name}{TITLE:#}  {rest}")
+    }
+
+    /// The title of a section.
+    pub(super) fn title(&mut self, name: &str) -> io::Result<()> {
+        writeln!(self.out, "\n{TITLE}{name}{TITLE:#}")
+    }
+
+    /// A label, a value, and a remark in quiet letters: beside the value where there is room, else
+    /// below it.
+    pub(super) fn line(&mut self, label: &str, value: &str, remark: &str) -> io::Result<()> {
+        let (value, remark) = (plain(value), plain(remark));
+        let room = self.room(LABEL + VALUE + MARGIN);
+        if remark.is_empty() || length(&value) > VALUE || length(&remark) > room {
+            self.paragraph(Style::new(), label, &value)?;
+            return if remark.is_empty() { Ok(()) } else { self.note(QUIET, &remark) };
+        }
+        writeln!(self.out, "  {label:LABEL$}{value:VALUE$}  {QUIET}{remark}{QUIET:#}")
+    }
+
+    /// A label and a text that may take several lines.
+    pub(super) fn paragraph(&mut self, style: Style, label: &str, text: &str) -> io::Result<()> {
+        for (index, part) in wrapped(text, self.room(LABEL)).iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            writeln!(self.out, "  {label:LABEL$}{style}{part}{style:#}")?;
+        }
+        Ok(())
+    }
+
+    /// A text below the values, that may take several lines.
+    pub(super) fn note(&mut self, style: Style, text: &str) -> io::Result<()> {
+        self.paragraph(style, "", text)
+    }
+
+    /// A kind of device with how it stands, and a text that may take several lines.
+    pub(super) fn device(
+        &mut self,
+        kind: &str,
+        (style, status): (Style, &str),
+        text: &str,
+    ) -> io::Result<()> {
+        // The label by hand, as wide as all others: a style inside a padded one would count as
+        // letters.
+        let rest = LABEL - KIND;
+        let parts = wrapped(text, self.room(LABEL));
+        let (first, below) = parts.split_first().map_or(("", &[][..]), |(one, all)| (one, all));
+        writeln!(self.out, "  {kind:KIND$}{style}{status:rest$}{style:#}{first}")?;
+        below.iter().try_for_each(|part| self.note(Style::new(), part))
+    }
+
+    /// A cure below the values: what to do, and each command on a line of its own.
+    pub(super) fn cure(&mut self, lead: &str, cure: &Cure) -> io::Result<()> {
+        self.note(QUIET, &format!("{lead}: {}", introduction(cure)))?;
+        self.commands(MARGIN + LABEL, cure)
+    }
+
+    /// A numbered text that may take several lines.
+    pub(super) fn item(&mut self, style: Style, number: usize, text: &str) -> io::Result<()> {
+        for (index, part) in wrapped(text, self.room(NUMBER)).iter().enumerate() {
+            let number = if index == 0 { format!("{number}.") } else { String::new() };
+            writeln!(self.out, "  {style}{number:NUMBER$}{style:#}{part}")?;
+        }
+        Ok(())
+    }
+
+    /// A list with nothing in it.
+    pub(super) fn none(&mut self, style: Style) -> io::Result<()> {
+        writeln!(self.out, "  {style}none{style:#}")
+    }
+
+    /// What belongs to a numbered text.
+    pub(super) fn under_item(&mut self, text: &str) -> io::Result<()> {
+        let parts = wrapped(text, self.room(NUMBER));
+        parts.iter().try_for_each(|part| writeln!(self.out, "  {:NUMBER$}{part}", ""))
+    }
+
+    /// The cure of a numbered text.
+    pub(super) fn item_cure(&mut self, cure: &Cure) -> io::Result<()> {
+        self.under_item(&format!("cure: {}", introduction(cure)))?;
+        self.commands(MARGIN + NUMBER, cure)
+    }
+
+    /// Each command alone on its line and never broken: it is there to be copied.
+    fn commands(&mut self, margin: usize, cure: &Cure) -> io::Result<()> {
+        let margin = margin + 4;
+        cure.commands.iter().try_for_each(|command| {
+            writeln!(self.out, "{:margin$}{TITLE}{}{TITLE:#}", "", plain(command))
+        })
+    }
+
+    /// How many letters find room behind `before` columns.
+    pub(super) fn room(&self, before: usize) -> usize {
+        self.width.saturating_sub(MARGIN + before)
+    }
+
+    /// How many letters find room behind a label.
+    pub(super) fn value_room(&self) -> usize {
+        self.room(LABEL)
+    }
+}
+
+/// The words before the commands.
+fn introduction(cure: &Cure) -> String {
+    if cure.commands.is_empty() { cure.how.clone() } else { format!("{}:", cure.how) }
+}
+
+/// The text in lines of at most `room` letters, broken at spaces; a word that is longer keeps a
+/// line for itself. Never empty.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in plain(text).split(' ') {
+        let Some(last) = lines.last_mut() else { break };
+        if last.is_empty() {
+            last.push_str(word);
+        } else if length(last) + 1 + length(word) <= room {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// The text in at most `room` letters, its middle left out where it is longer: the ends of a list
+/// of paths say most.
+pub(super) fn shortened(text: &str, room: usize) -> String {
+    const GAP: &str = "...";
+    let count = length(text);
+    if count <= room {
+        return text.to_owned();
+    }
+    let kept = room.saturating_sub(GAP.len());
+    let head: String = text.chars().take(kept.div_ceil(2)).collect();
+    let tail: String = text.chars().skip(count.saturating_sub(kept / 2)).collect();
+    format!("{head}{GAP}{tail}")
+}
+
+/// The text without control characters: what a file or a name holds must not steer the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(act: impl FnOnce(&mut Sheet<'_, Vec<u8>>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        act(&mut Sheet::new(&mut out, Width::new(60))).unwrap();
+        anstream::adapter::strip_str(&String::from_utf8(out).unwrap()).to_string()
+    }
+
+    #[test]
+    fn words_are_broken_and_commands_are_not() {
+        let command = "echo ".to_owned() + &"word ".repeat(30) + "end";
+        let cure = Cure::command("a cure whose words are broken ".repeat(5).trim(), &command);
+        let text = written(|sheet| {
+            sheet.item(Style::new(), 1, &"something is wrong ".repeat(6))?;
+            sheet.item_cure(&cure)
+        });
+        let (commands, words): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| line.contains("echo"));
+        assert_eq!(commands.iter().map(|line| line.trim()).collect::<Vec<_>>(), [command]);
+        assert!(words.len() > 4 && words.iter().all(|line| line.chars().count() <= 60), "{text}");
+    }
+
+    #[test]
+    fn a_remark_without_room_goes_below() {
+        let text = written(|sheet| {
+            sheet.line("short", "1", "fits here")?;
+            sheet.line("long", "2", "this one finds no room beside its value")
+        });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "  short               1                   fits here");
+        assert_eq!(lines[1], "  long                2");
+        assert_eq!(lines[2..].join(" ").split_whitespace().count(), 8, "{text}");
+    }
+
+    #[test]
+    fn the_middle_is_left_out_of_what_is_long() {
+        assert_eq!(shortened("/opt/a:/opt/b", 13), "/opt/a:/opt/b");
+        assert_eq!(shortened("/opt/a:/opt/b:/opt/c", 13), "/opt/...opt/c");
+        assert_eq!(shortened("long", 3), "...");
+        assert_eq!(shortened("ééééééééé", 7).chars().count(), 7);
+    }
+}
