@@ -37,7 +37,7 @@ mod replay;
 pub mod sample;
 mod trace;
 
-pub use format::{Format, FormatError, Limits, Position};
+pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
 pub use replay::{DriverUse, Latency, PassReport, Player, ReplayError, ReplayOptions, replay};
 pub use trace::{BlockIndex, Breach, Event, Remarks, Statistics, StreamIndex, Trace, TraceBuilder};

@@ -1,7 +1,7 @@
 //! A recorded run that comes with the crate.
 
 use crate::Trace;
-use crate::format::{self, FormatError, Limits};
+use crate::format::{self, FormatError, ReadOptions};
 
 /// The file as shipped: `op,id,bytes,stream`, gzip.
 const GPT2_TRAIN: &[u8] = include_bytes!("../data/gpt2_train.csv.gz");
@@ -9,7 +9,7 @@ const GPT2_TRAIN: &[u8] = include_bytes!("../data/gpt2_train.csv.gz");
 /// Training of GPT-2 124M: one real PyTorch 2.11 run on one NVIDIA H200, batch 8 x 1024 tokens,
 /// bf16 autocast, AdamW, 10 steps. 14,377 allocations with a live peak of 12.379 GiB.
 pub fn gpt2_train() -> Result<Trace, FormatError> {
-    format::read(GPT2_TRAIN, "gpt2_train", &Limits::default())
+    format::read(GPT2_TRAIN, "gpt2_train", &ReadOptions::default())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use forebay_core::Bytes;
 use forebay_sim::{MemoryModel, SimMachine};
-use forebay_trace::{Limits, Model, ReplayOptions, Trace, format, replay, sample};
+use forebay_trace::{Model, ReadOptions, ReplayOptions, Trace, format, replay, sample};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// How far a model may be from the real one: one part in a hundred.
@@ -41,7 +41,7 @@ fn recording(name: &str) -> Result<Result<Trace, String>, Failed> {
     if !path.exists() {
         return Ok(Err(format!("{name}.csv.gz is not in the folder FOREBAY_TRACES names")));
     }
-    Ok(Ok(format::read_path(&path, &Limits::default())?))
+    Ok(Ok(format::read_path(&path, &ReadOptions::default())?))
 }
 
 fn near(what: &str, model: f64, real: f64) -> Result<(), Failed> {
@@ -64,7 +64,6 @@ fn compare(name: &'static str, model: Model, real: f64) -> Result<Completion, Fa
     let mut player = model.player(machine.device(0).ok_or("no device")?)?;
     let reports = replay(&trace, &mut *player, ReplayOptions::new())?;
     let [cold, warm] = reports.as_slice() else { return Err("two passes were asked for".into()) };
-    println!("{name} {model}: {:.4} and {:.4}, measured {real:.4}", cold.ratio(), warm.ratio());
     near("first pass", cold.ratio(), real)?;
     match (name, model) {
         ("serving_threads", Model::Torch) => near("second pass", warm.ratio(), SERVING_AGAIN)?,

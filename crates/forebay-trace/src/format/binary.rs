@@ -22,7 +22,7 @@ use std::io::{self, BufRead, Write};
 
 use forebay_core::Bytes;
 
-use super::{Format, FormatError, Intake, Limits, Position};
+use super::{Format, FormatError, Intake, Position, ReadOptions};
 use crate::{Event, StreamIndex, Trace};
 
 /// What a file begins with, and the id of the form.
@@ -135,9 +135,9 @@ impl<'a> Cursor<'a> {
 pub(super) fn read(
     input: &mut dyn BufRead,
     name: &str,
-    limits: &Limits,
+    options: &ReadOptions,
 ) -> Result<Trace, FormatError> {
-    let bytes = super::whole(input, limits)?;
+    let bytes = super::whole(input, options)?;
     let body = checked(&bytes)?;
     let mut cursor = Cursor { bytes: body, at: SCHEMA.len() };
     if cursor.take(1, "the end of the first line")? != b"\n" {
@@ -148,7 +148,7 @@ pub(super) fn read(
     let stored = core::str::from_utf8(stored)
         .map_err(|_| cursor.broken("bytes that are no text", "the name in UTF-8"))?;
     let mut intake =
-        Intake::new(if stored.is_empty() { name } else { stored }, Format::Binary, limits);
+        Intake::new(if stored.is_empty() { name } else { stored }, Format::Binary, options);
     intake.builder.remarks().failed_allocations = cursor.number("the failed allocations")?;
     intake.builder.remarks().live_at_start = cursor.number("the blocks live at the start")?;
     let streams = cursor.number("the number of streams")?;

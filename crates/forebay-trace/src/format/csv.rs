@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Write};
 use forebay_core::Bytes;
 
 use super::lines::{Lines, fields, number};
-use super::{Format, FormatError, Intake, Limits};
+use super::{Format, FormatError, Intake, ReadOptions};
 use crate::{Event, Trace};
 
 /// The first line.
@@ -23,11 +23,11 @@ const EXPECTED: &str = "\"a,ID,BYTES,STREAM\" or \"f,ID,,STREAM\" with whole num
 pub(super) fn read(
     input: &mut dyn BufRead,
     name: &str,
-    limits: &Limits,
+    options: &ReadOptions,
 ) -> Result<Trace, FormatError> {
     let format = Format::Csv;
-    let mut intake = Intake::new(name, format, limits);
-    let mut lines = Lines::new(input, format, limits);
+    let mut intake = Intake::new(name, format, options);
+    let mut lines = Lines::new(input, format, options);
     match lines.next()? {
         Some((_, HEADER)) | None => {}
         Some((at, other)) => {

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Read};
 
-use super::{Format, FormatError, Limits, Position};
+use super::{Format, FormatError, Position, ReadOptions};
 
 /// The longest line a recording has any use for.
 const MOST: u64 = 4096;
@@ -18,8 +18,8 @@ pub(super) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    pub(super) fn new(input: &'a mut dyn BufRead, format: Format, limits: &Limits) -> Self {
-        let (left, limit) = (limits.bytes, limits.bytes);
+    pub(super) fn new(input: &'a mut dyn BufRead, format: Format, options: &ReadOptions) -> Self {
+        let (left, limit) = (options.bytes, options.bytes);
         Self { input, format, buffer: Vec::new(), number: 0, left, limit }
     }
 

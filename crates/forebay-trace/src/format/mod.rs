@@ -9,7 +9,7 @@
 //!
 //! Which one a file is shows in how it begins, not in its name; each may be gzipped. A reader
 //! believes nothing it reads: counts are checked against what is there before memory is taken for
-//! them, [`Limits`] end what would not, and an error says where and what was expected.
+//! them, the limits in [`ReadOptions`] end what would not, and an error says where and what was expected.
 
 mod binary;
 mod csv;
@@ -58,13 +58,13 @@ impl fmt::Display for Format {
     }
 }
 
-/// How much a reader takes before it gives up.
+/// What to read, and how much before giving up.
 ///
-/// A few bytes of a compressed file can stand for terabytes; these figures are what protects a
+/// A few bytes of a compressed file can stand for terabytes; the limits are what protects a
 /// machine that reads files of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct ReadOptions {
     /// The most events: 67,108,864 unless said, which take about three gigabytes while read.
     pub events: u64,
     /// The most bytes of a file, unpacked: 2 GiB unless said.
@@ -76,13 +76,13 @@ pub struct Limits {
     pub device: Option<u32>,
 }
 
-impl Default for Limits {
+impl Default for ReadOptions {
     fn default() -> Self {
         Self { events: 1 << 26, bytes: 2 << 30, values: 1 << 26, device: None }
     }
 }
 
-impl Limits {
+impl ReadOptions {
     /// The same with at most so many events.
     #[must_use]
     pub fn events(mut self, events: u64) -> Self {
@@ -121,9 +121,9 @@ struct Intake {
 }
 
 impl Intake {
-    fn new(name: &str, format: Format, limits: &Limits) -> Self {
+    fn new(name: &str, format: Format, options: &ReadOptions) -> Self {
         let builder = TraceBuilder::new(name);
-        Self { builder, format, left: limits.events, limit: limits.events }
+        Self { builder, format, left: options.events, limit: options.events }
     }
 
     /// Enters one event.
@@ -145,15 +145,15 @@ impl Intake {
 const HEAD: u64 = 64;
 
 /// Reads a recording in whatever form it is.
-pub fn read(input: impl BufRead, name: &str, limits: &Limits) -> Result<Trace, FormatError> {
+pub fn read(input: impl BufRead, name: &str, options: &ReadOptions) -> Result<Trace, FormatError> {
     let mut input = input;
     let (head, mut whole) = peek(&mut input)?;
     if head.starts_with(&[0x1f, 0x8b]) {
         let mut unpacked = BufReader::new(MultiGzDecoder::new(whole));
         let (head, mut whole) = peek(&mut unpacked)?;
-        return read_unpacked(&head, &mut whole, name, limits);
+        return read_unpacked(&head, &mut whole, name, options);
     }
-    read_unpacked(&head, &mut whole, name, limits)
+    read_unpacked(&head, &mut whole, name, options)
 }
 
 /// The first bytes, and the input with them still in it.
@@ -168,16 +168,16 @@ fn read_unpacked(
     head: &[u8],
     input: &mut dyn BufRead,
     name: &str,
-    limits: &Limits,
+    options: &ReadOptions,
 ) -> Result<Trace, FormatError> {
     if head.starts_with(csv::HEADER.as_bytes()) {
-        csv::read(input, name, limits)
+        csv::read(input, name, options)
     } else if head.starts_with(rmm::HEADER.as_bytes()) {
-        rmm::read(input, name, limits)
+        rmm::read(input, name, options)
     } else if head.starts_with(binary::SCHEMA.as_bytes()) {
-        binary::read(input, name, limits)
+        binary::read(input, name, options)
     } else if head.first() == Some(&pickle::PROTO) {
-        snapshot::read(input, name, limits)
+        snapshot::read(input, name, options)
     } else if head.is_empty() {
         Err(FormatError::Unrecognised { found: "nothing: it is empty".to_owned() })
     } else {
@@ -188,21 +188,21 @@ fn read_unpacked(
 }
 
 /// All of a file that is read at once, no more than allowed.
-fn whole(input: &mut dyn BufRead, limits: &Limits) -> Result<Vec<u8>, FormatError> {
+fn whole(input: &mut dyn BufRead, options: &ReadOptions) -> Result<Vec<u8>, FormatError> {
     let mut bytes = Vec::new();
-    let length = Read::take(input, limits.bytes.saturating_add(1))
+    let length = Read::take(input, options.bytes.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(|error| FormatError::Io { at: None, error })?;
-    if length as u64 > limits.bytes {
-        return Err(FormatError::TooLarge { what: "bytes", limit: limits.bytes });
+    if length as u64 > options.bytes {
+        return Err(FormatError::TooLarge { what: "bytes", limit: options.bytes });
     }
     Ok(bytes)
 }
 
 /// Reads a file, compressed or not; the recording is named after it.
-pub fn read_path(path: &Path, limits: &Limits) -> Result<Trace, FormatError> {
+pub fn read_path(path: &Path, options: &ReadOptions) -> Result<Trace, FormatError> {
     let file = File::open(path).map_err(|error| FormatError::Io { at: None, error })?;
-    read(BufReader::new(file), &name_of(path), limits)
+    read(BufReader::new(file), &name_of(path), options)
 }
 
 /// The file's name without what only says which form it has.
@@ -215,31 +215,57 @@ fn name_of(path: &Path) -> String {
     ended.filter(|bare| !bare.is_empty()).unwrap_or(bare).to_owned()
 }
 
+/// A form that can be written, plain or packed, as a file's ending names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// `.csv`
+    Csv,
+    /// `.csv.gz`
+    PackedCsv,
+    /// `.fbt`: our own.
+    Binary,
+}
+
+impl Ending {
+    fn of(path: &Path) -> Result<Self, FormatError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let endings = [(".csv.gz", Self::PackedCsv), (".csv", Self::Csv), (".fbt", Self::Binary)];
+        let found = endings.iter().find(|(ending, _)| name.ends_with(ending));
+        found
+            .map(|(_, form)| *form)
+            .ok_or_else(|| FormatError::UnknownEnding { name: path.display().to_string() })
+    }
+
+    fn write(self, trace: &Trace, out: &mut dyn Write) -> std::io::Result<()> {
+        match self {
+            Self::Csv => csv::write(trace, out),
+            Self::Binary => binary::write(trace, out),
+            Self::PackedCsv => {
+                let mut packed = GzEncoder::new(out, Compression::best());
+                csv::write(trace, &mut packed)?;
+                packed.finish().map(|_| ())
+            }
+        }
+    }
+}
+
+/// Whether a file of this name could be written: its ending is `.csv`, `.csv.gz` or `.fbt`.
+pub fn check_ending(path: &Path) -> Result<(), FormatError> {
+    Ending::of(path).map(|_| ())
+}
+
 /// Writes a recording in the form that the file's ending names: `.csv`, `.csv.gz` or `.fbt`, our
 /// own.
 ///
 /// The file is written under another name beside it and put in place when it is whole: a write
 /// that fails leaves what was there.
 pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
-    let unknown = || FormatError::UnknownEnding { name: path.display().to_string() };
-    let name = path.file_name().ok_or_else(unknown)?.to_string_lossy().into_owned();
-    let form: fn(&Trace, &mut dyn Write) -> std::io::Result<()> = if name.ends_with(".csv.gz") {
-        |trace, out| {
-            let mut packed = GzEncoder::new(out, Compression::best());
-            csv::write(trace, &mut packed)?;
-            packed.finish().map(|_| ())
-        }
-    } else if name.ends_with(".csv") {
-        csv::write
-    } else if name.ends_with(".fbt") {
-        binary::write
-    } else {
-        return Err(unknown());
-    };
+    let ending = Ending::of(path)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
     let written = File::create(&partial).and_then(|file| {
         let mut out = BufWriter::new(file);
-        form(trace, &mut out)?;
+        ending.write(trace, &mut out)?;
         out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
         std::fs::rename(&partial, path)
     });

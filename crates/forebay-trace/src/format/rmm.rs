@@ -9,7 +9,7 @@ use std::io::BufRead;
 use forebay_core::Bytes;
 
 use super::lines::{Lines, fields, number};
-use super::{Format, FormatError, Intake, Limits};
+use super::{Format, FormatError, Intake, ReadOptions};
 use crate::Trace;
 
 /// The first line.
@@ -30,11 +30,11 @@ fn pointer(text: &str) -> Option<u64> {
 pub(super) fn read(
     input: &mut dyn BufRead,
     name: &str,
-    limits: &Limits,
+    options: &ReadOptions,
 ) -> Result<Trace, FormatError> {
     let format = Format::Rmm;
-    let mut intake = Intake::new(name, format, limits);
-    let mut lines = Lines::new(input, format, limits);
+    let mut intake = Intake::new(name, format, options);
+    let mut lines = Lines::new(input, format, options);
     match lines.next()? {
         Some((_, HEADER)) | None => {}
         Some((at, other)) => {

@@ -16,24 +16,24 @@ use std::io::BufRead;
 use forebay_core::Bytes;
 
 use super::pickle::{self, Heap, ValueId};
-use super::{Format, FormatError, Intake, Limits, Position};
+use super::{Format, FormatError, Intake, Position, ReadOptions};
 use crate::Trace;
 
 pub(super) fn read(
     input: &mut dyn BufRead,
     name: &str,
-    limits: &Limits,
+    options: &ReadOptions,
 ) -> Result<Trace, FormatError> {
-    let bytes = super::whole(input, limits)?;
-    let (heap, root) = pickle::load(&bytes, limits.values)?;
+    let bytes = super::whole(input, options)?;
+    let (heap, root) = pickle::load(&bytes, options.values)?;
     let snapshot = Snapshot { heap, root };
-    let device = snapshot.device(limits.device)?;
+    let device = snapshot.device(options.device)?;
     // Lists can be shared, and a small file could name one event a billion times over. A file that
     // means it has at least a byte for each.
-    let limits = limits.events(limits.events.min(bytes.len() as u64));
+    let options = options.events(options.events.min(bytes.len() as u64));
     let entries = snapshot.history(device)?;
-    let mut intake = Intake::new(name, Format::Snapshot, &limits);
-    let before = snapshot.live_before(device, entries, limits.events)?;
+    let mut intake = Intake::new(name, Format::Snapshot, &options);
+    let before = snapshot.live_before(device, entries, options.events)?;
     for (&address, start) in &before {
         intake.event(start.at, |builder| builder.allocate(address, start.size, start.stream))?;
     }

@@ -9,7 +9,7 @@ use crate::{BlockIndex, Event, StreamIndex};
 use forebay_core::Bytes;
 
 fn parse(bytes: &[u8]) -> Result<Trace, FormatError> {
-    read(bytes, "test", &Limits::default())
+    read(bytes, "test", &ReadOptions::default())
 }
 
 fn refusal(bytes: &[u8]) -> String {
@@ -88,20 +88,20 @@ fn what_is_no_recording_is_told_what_is() {
 
 #[test]
 fn limits_end_what_would_not() {
-    let limits = Limits::default().events(2);
-    let said = read(SMALL.as_bytes(), "test", &limits).unwrap_err().to_string();
+    let options = ReadOptions::default().events(2);
+    let said = read(SMALL.as_bytes(), "test", &options).unwrap_err().to_string();
     assert!(said.contains("more than 2 events"), "{said}");
     // A few kilobytes that stand for gigabytes.
     let row = b"a,1,1,0\nf,1,,0\n".repeat(1 << 16);
     let mut bomb = gzipped(b"op,id,bytes,stream\n");
     let member = gzipped(&row);
     (0..64).for_each(|_| bomb.extend_from_slice(&member));
-    let limits = Limits::default().bytes(1 << 20);
-    let said = read(&bomb[..], "test", &limits).unwrap_err().to_string();
+    let options = ReadOptions::default().bytes(1 << 20);
+    let said = read(&bomb[..], "test", &options).unwrap_err().to_string();
     assert!(said.contains("more than 1048576 bytes"), "{said}");
     for bytes in [binary(&parse(SMALL.as_bytes()).unwrap()), SNAPSHOT.to_vec()] {
-        let limits = Limits::default().bytes(bytes.len() as u64 - 1);
-        let said = read(&bytes[..], "test", &limits).unwrap_err().to_string();
+        let options = ReadOptions::default().bytes(bytes.len() as u64 - 1);
+        let said = read(&bytes[..], "test", &options).unwrap_err().to_string();
         assert!(said.contains("bytes; if the file is sound"), "{said}");
     }
 }
@@ -140,7 +140,7 @@ fn a_pytorch_snapshot_is_read() {
     let first = trace.events().next();
     let size = Bytes::mib(1);
     assert_eq!(first, Some(Event::Allocate { block: BlockIndex(0), size, stream: StreamIndex(0) }));
-    let other = read(SNAPSHOT, "test", &Limits::default().device(3)).unwrap_err().to_string();
+    let other = read(SNAPSHOT, "test", &ReadOptions::default().device(3)).unwrap_err().to_string();
     assert!(other.contains("no history of device 3"), "{other}");
 }
 
@@ -151,7 +151,7 @@ fn files_are_written_by_their_endings_and_read_back() {
     for name in ["gpt2_train.csv", "gpt2_train.csv.gz", "gpt2_train.fbt"] {
         let path = folder.path().join(name);
         write_path(&trace, &path).unwrap();
-        assert_eq!(read_path(&path, &Limits::default()).unwrap(), trace, "{name}");
+        assert_eq!(read_path(&path, &ReadOptions::default()).unwrap(), trace, "{name}");
     }
     let size = std::fs::metadata(folder.path().join("gpt2_train.fbt")).unwrap().len();
     assert!(size < 3 * trace.len() as u64, "{size} bytes for {} events", trace.len());
@@ -229,11 +229,11 @@ fn runs() -> impl Strategy<Value = Trace> {
 proptest! {
     #[test]
     fn what_is_written_is_read(trace in runs()) {
-        let back = read(&binary(&trace)[..], trace.name(), &Limits::default()).unwrap();
+        let back = read(&binary(&trace)[..], trace.name(), &ReadOptions::default()).unwrap();
         prop_assert_eq!(&back, &trace);
         let mut csv = Vec::new();
         write_csv(&trace, &mut csv).unwrap();
-        let back = read(Cursor::new(csv), trace.name(), &Limits::default()).unwrap();
+        let back = read(Cursor::new(csv), trace.name(), &ReadOptions::default()).unwrap();
         prop_assert!(back.events().eq(trace.events()));
         prop_assert_eq!(back.streams(), trace.streams());
     }

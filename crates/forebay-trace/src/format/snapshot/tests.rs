@@ -72,7 +72,7 @@ fn segment(device: u32, stream: u32, blocks: Vec<Piece>) -> Piece {
 fn parse(
     segments: Vec<Piece>,
     histories: Vec<Vec<Piece>>,
-    limits: &Limits,
+    options: &ReadOptions,
 ) -> Result<Trace, FormatError> {
     let histories = histories.into_iter().map(List).collect();
     let snapshot =
@@ -80,7 +80,7 @@ fn parse(
     let mut bytes = b"\x80\x04".to_vec();
     snapshot.put(&mut bytes);
     bytes.push(b'.');
-    format::read(&bytes[..], "hand", limits)
+    format::read(&bytes[..], "hand", options)
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn what_was_live_before_the_history_is_allocated_first() {
         ),
         segment(1, 7, vec![block(0x500, 50, "active_allocated")]),
     ];
-    let trace = parse(segments, vec![history], &Limits::default()).unwrap();
+    let trace = parse(segments, vec![history], &ReadOptions::default()).unwrap();
     let allocate = |block, size, stream| Event::Allocate {
         block: BlockIndex(block),
         size: Bytes::new(size),
@@ -128,21 +128,21 @@ fn what_was_live_before_the_history_is_allocated_first() {
 #[test]
 fn of_several_devices_one_must_be_named() {
     let histories = || vec![vec![event("alloc", 1, 10, 0)], vec![], vec![event("alloc", 2, 20, 0)]];
-    let said = parse(vec![], histories(), &Limits::default()).unwrap_err().to_string();
+    let said = parse(vec![], histories(), &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains("histories of devices 0, 2"), "{said}");
-    let trace = parse(vec![], histories(), &Limits::default().device(2)).unwrap();
+    let trace = parse(vec![], histories(), &ReadOptions::default().device(2)).unwrap();
     assert_eq!(trace.size(BlockIndex(0)), Bytes::new(20));
-    let said = parse(vec![], vec![vec![]], &Limits::default()).unwrap_err().to_string();
+    let said = parse(vec![], vec![vec![]], &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains("_record_memory_history"), "{said}");
 }
 
 #[test]
 fn an_entry_that_is_not_whole_is_named_by_its_place() {
     let broken = Dictionary(vec![("action", Text("alloc")), ("addr", Number(1))]);
-    let said = parse(vec![], vec![vec![broken]], &Limits::default()).unwrap_err().to_string();
+    let said = parse(vec![], vec![vec![broken]], &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains("byte ") && said.contains("no number \"size\""), "{said}");
     let twice = vec![event("alloc", 1, 10, 0), event("alloc", 1, 10, 0)];
-    let said = parse(vec![], vec![twice], &Limits::default()).unwrap_err().to_string();
+    let said = parse(vec![], vec![twice], &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains("allocates 1 (0x1), which is live"), "{said}");
 }
 
@@ -163,6 +163,6 @@ fn a_small_file_cannot_stand_for_a_large_one() {
     bytes.extend_from_slice(b"eU\x0ddevice_traces](](");
     event("oom", 0, 0, 0).put(&mut bytes);
     bytes.extend_from_slice(b"eeu.");
-    let said = format::read(&bytes[..], "hand", &Limits::default()).unwrap_err().to_string();
+    let said = format::read(&bytes[..], "hand", &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains(&format!("more than {} blocks", bytes.len())), "{said}");
 }

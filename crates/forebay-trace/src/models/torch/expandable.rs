@@ -175,8 +175,7 @@ impl Expandable {
             Some(id) => id,
             None => self.reserve(side, stream)?,
         };
-        loop {
-            let Some(block) = self.heap.get(candidate).copied() else { break };
+        while let Some(block) = self.heap.get(candidate).copied() {
             match block.state {
                 State::Bare => self.back(candidate, size.min(block.size))?,
                 _ if block.size >= size => return Ok(candidate),
