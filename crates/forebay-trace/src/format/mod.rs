@@ -9,7 +9,8 @@
 //!
 //! Which one a file is shows in how it begins, not in its name; each may be gzipped. A reader
 //! believes nothing it reads: counts are checked against what is there before memory is taken for
-//! them, the limits in [`ReadOptions`] end what would not, and an error says where and what was expected.
+//! them, the limits in [`ReadOptions`] end what would not, and an error says where it stands and
+//! what was expected.
 
 mod binary;
 mod csv;
