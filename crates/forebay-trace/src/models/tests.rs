@@ -63,16 +63,17 @@ fn torch_cuts_small_blocks_from_2_mib_and_middling_ones_from_20() {
 
 #[test]
 fn torch_leaves_up_to_1_mib_of_a_large_block_unused() {
-    let mut table = Table::large(Model::Torch);
-    table.get(0, 12 * MIB, S0);
-    table.give(0);
-    assert_eq!(table.get(1, 11 * MIB, S0), 12, "1 MiB remains, and is not cut off");
-    assert_eq!(table.get(2, 2 * MIB, S0), 32);
-    table.give(1);
-    assert_eq!(table.get(3, 11 * MIB - 512, S0), 32, "more than 1 MiB remains, and is");
-    table.give(2);
-    table.give(3);
-    assert_eq!(table.get(4, 12 * MIB, S0), 32, "what was cut has merged");
+    for (size, reserved) in [(5 * MIB, 40), (5 * MIB - 512, 20)] {
+        let mut table = Table::large(Model::Torch);
+        table.get(0, 6 * MIB, S0);
+        table.get(1, 9 * MIB, S0);
+        assert_eq!(table.get(2, 5 * MIB, S0), 20, "one segment, full");
+        table.give(0);
+        table.get(3, size, S0);
+        table.give(1);
+        // What was cut off behind block 3 has merged with what block 1 had; 1 MiB is not cut off.
+        assert_eq!(table.get(4, 9 * MIB + 512, S0), reserved, "{size}");
+    }
 }
 
 #[test]
@@ -129,9 +130,11 @@ fn direct_gives_everything_back() {
     assert_eq!(table.get(0, 600 * KIB, S0), 2);
     assert_eq!(table.get(1, 600 * KIB, S0), 2);
     assert_eq!(table.get(2, 3 * MIB, S0), 6);
-    (0..3).for_each(|block| table.give(block));
+    assert_eq!(table.get(3, 1100 * KIB, S0), 8);
+    assert_eq!(table.get(4, 940 * KIB, S0), 8, "below 2 MiB everything shares");
+    (0..5).for_each(|block| table.give(block));
     assert_eq!(table.reserved(), 0);
-    assert_eq!(table.player.driver().calls, 6);
+    assert_eq!(table.player.driver().calls, 10);
 }
 
 #[test]

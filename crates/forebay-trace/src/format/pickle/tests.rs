@@ -74,6 +74,7 @@ fn a_broken_pickle_says_where() {
         (b"\x80\x04](NNu.", "a dictionary to add"),
         (b"\x80\x04}(Nu.", "a dictionary to add"),
         (b"\x80\x04t.", "no mark"),
+        (b"\x80\x04N(.", "byte 5: found nothing since the mark"),
         (b"\x80\x04\xff.", "byte 2: found byte 0xff; expected an instruction"),
         (b"I12x\n.", "no number"),
         (b"I12", "a line"),

@@ -144,6 +144,11 @@ fn an_entry_that_is_not_whole_is_named_by_its_place() {
     let twice = vec![event("alloc", 1, 10, 0), event("alloc", 1, 10, 0)];
     let said = parse(vec![], vec![twice], &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains("allocates 1 (0x1), which is live"), "{said}");
+    let freed = || event("free_requested", 1, 10, 0);
+    for history in [vec![event("alloc", 1, 10, 0), freed(), freed()], vec![freed(), freed()]] {
+        let said = parse(vec![], vec![history], &ReadOptions::default()).unwrap_err().to_string();
+        assert!(said.contains("frees 1 (0x1), which is free already"), "{said}");
+    }
 }
 
 #[test]
