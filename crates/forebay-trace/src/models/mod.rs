@@ -11,7 +11,8 @@
 //!   torch-expandable   the same with expandable segments
 //! ```
 //!
-//! What they say of memory is what the real ones take: see [`torch`] for how that was checked.
+//! What they say of memory is close to what the real ones take: see [`torch`] for how that was
+//! checked and what was assumed. `pow2` is nobody's in particular and was compared with nothing.
 //! What they say of their own speed is the model's and nobody else's.
 
 mod direct;

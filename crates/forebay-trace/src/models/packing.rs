@@ -4,8 +4,10 @@
 //!   unit   |## 512 B ##|#### 300 KiB ####|........ hole ........|## 1 MiB ##|....|
 //! ```
 //!
-//! Seen on CUDA: what is smaller than 2 MiB shares units, what is not gets whole ones, and a unit
-//! with nothing in it goes back. Holes are taken best fit, the lowest first among equals.
+//! What is smaller than 2 MiB shares units, what is not gets whole ones, and a unit with nothing in
+//! it goes back. Holes are taken best fit, the lowest first among equals. No document says so: the
+//! bound was inferred from the peaks of cudaMalloc on five recorded runs, as the one of 512 KiB,
+//! 1 MiB and 2 MiB that agrees with all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
