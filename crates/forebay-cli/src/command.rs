@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, value_parser};
+use forebay_core::Bytes;
+
+use crate::replay::{Place, Policy};
 
 /// Memory for accelerators: devices, pools, transfers, and what they do.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -22,6 +25,14 @@ pub enum Command {
     /// Tries the host device with a small piece of work. Exits with 0 where it does it, whether or
     /// not there is an accelerator.
     Doctor(DoctorOptions),
+    /// Play recorded runs on models of allocators, and say what each takes.
+    ///
+    /// A recording is a CSV of allocations, an RMM log, a PyTorch memory snapshot or a file that
+    /// "forebay convert" wrote; each may be gzipped. Exits with 0 where every run was played and
+    /// no allocation ran out of memory.
+    Replay(ReplayOptions),
+    /// Write a recording in another form, named by the ending: .csv, .csv.gz or .fbt.
+    Convert(ConvertOptions),
 }
 
 /// The options of `forebay doctor`.
@@ -36,6 +47,62 @@ pub struct DoctorOptions {
     /// tests: devices are not opened then, as they belong to another machine.
     #[arg(long, hide = true, value_name = "DIR")]
     pub root: Option<PathBuf>,
+}
+
+/// The options of `forebay replay`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct ReplayOptions {
+    /// The recorded runs.
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+
+    /// Where to play: a simulated accelerator, which takes no memory, or the host.
+    #[arg(long, value_enum, default_value_t = Place::Sim)]
+    pub device: Place,
+
+    /// The allocators, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = Policy::ALL.to_vec()
+    )]
+    pub policy: Vec<Policy>,
+
+    /// How much memory the device has, as 24GiB. Unless said: 1 TiB simulated, the machine's own
+    /// on the host.
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+
+    /// How often each run is played on the same allocator: the first time it is cold.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
+    pub passes: u32,
+
+    /// Which device's history to take from a PyTorch snapshot of several.
+    #[arg(long, value_name = "N")]
+    pub of_device: Option<u32>,
+
+    /// Print one JSON object a line for each pass, with "schema": "forebay.replay.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `forebay convert`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct ConvertOptions {
+    /// The recording to read, in any form.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+
+    /// The file to write.
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+
+    /// Which device's history to take from a PyTorch snapshot of several.
+    #[arg(long, value_name = "N")]
+    pub of_device: Option<u32>,
 }
 
 #[cfg(test)]
@@ -58,10 +125,50 @@ mod tests {
         assert_eq!(parsed.command, Command::Doctor(DoctorOptions { json: true, root: None }));
     }
 
+    #[test]
+    fn a_replay_is_all_models_twice_unless_said() {
+        let replay = |arguments: &[&str]| {
+            let parsed = Forebay::try_parse_from([&["forebay", "replay"], arguments].concat());
+            match parsed.map(|parsed| parsed.command) {
+                Ok(Command::Replay(options)) => Ok(options),
+                Ok(other) => panic!("{other:?}"),
+                Err(refusal) => Err(refusal.to_string()),
+            }
+        };
+        let plain = replay(&["a.csv", "b.csv"]).unwrap();
+        assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, Place::Sim));
+        assert_eq!(plain.policy, Policy::ALL);
+        let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();
+        assert_eq!(
+            chosen.policy.iter().map(|policy| policy.name()).collect::<Vec<_>>(),
+            ["pow2", "direct"]
+        );
+        assert_eq!(chosen.capacity, Some(Bytes::mib(1536)));
+        for (arguments, allowed) in [
+            (&["a", "--policy", "jemalloc"][..], "torch, torch-expandable, pow2, direct"),
+            (&["a", "--device", "cuda:0"], "sim, host"),
+            (&["a", "--passes", "0"], "1..=1000"),
+            (&["a", "--capacity", "much"], "as 4096, 512KiB, 1.5GiB or 2GB"),
+            (&[], "<TRACE>"),
+        ] {
+            let said = replay(arguments).unwrap_err();
+            assert!(said.contains(allowed), "{arguments:?} said {said}");
+        }
+    }
+
     /// Words that mean something, and any others, some of them no text.
     fn argument() -> impl Strategy<Value = OsString> {
         let known = [
             "doctor",
+            "replay",
+            "convert",
+            "--policy=torch,pow2",
+            "--policy",
+            "direct,",
+            "--device=sim",
+            "--capacity=24GiB",
+            "--capacity=-1",
+            "--passes=0",
             "--json",
             "--root",
             "--root=",

@@ -1,15 +1,20 @@
 //! The `forebay` command as a library, so that tests reach its parts.
 //!
 //! ```text
-//!   forebay doctor [--json]    devices, settings in force and whence, problems and their cure
+//!   forebay doctor [--json]           devices, settings in force and whence, problems and their cure
+//!   forebay replay TRACE... [--json]  what a recorded run takes under each allocator
+//!   forebay convert IN OUT            a recording in another form
 //! ```
 //!
 //! Exit status: 0 where all went well, 1 where the command found or met a fault, 2 for bad usage.
 //! Whoever reads the output may stop reading at any time: that is not a fault.
 
 pub mod command;
+mod convert;
 pub mod doctor;
+mod ending;
 pub mod output;
+pub mod replay;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,10 +23,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::command::{Command, Forebay};
+pub use crate::ending::Ending;
 use crate::output::Width;
-
-/// What went wrong is on standard error; the report, if any, is complete.
-const FAULT: u8 = 1;
 
 /// Runs the command with `arguments`, of which the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -29,29 +32,31 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(forebay) => forebay,
         Err(refusal) => {
             return match refusal.print().and_then(|()| io::stdout().flush()) {
-                Err(error) if !output::reader_left(&error) => {
-                    output::complain(&error);
-                    ExitCode::from(FAULT)
-                }
+                Err(error) if !output::reader_left(&error) => unwritten(&error),
                 // Help and version are no mistake (0); everything else is bad usage (2).
                 _ => u8::try_from(refusal.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
             };
         }
     };
     let width = Width::of_output();
+    // What programs read goes out as it is; what people read loses its colours where nobody would
+    // see them.
     let done = match &forebay.command {
-        // What programs read goes out as it is; what people read loses its colours where nobody
-        // would see them.
         Command::Doctor(options) if options.json => doctor::run(options, width, &mut io::stdout()),
         Command::Doctor(options) => doctor::run(options, width, &mut anstream::stdout()),
+        Command::Replay(options) if options.json => replay::run(options, &mut io::stdout()),
+        Command::Replay(options) => replay::run(options, &mut anstream::stdout()),
+        Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };
     match done {
-        Ok(doctor::Verdict::Well) => ExitCode::SUCCESS,
-        Ok(doctor::Verdict::Unwell) => ExitCode::from(FAULT),
+        Ok(ending) => ending.into(),
         Err(error) if output::reader_left(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::complain(&error);
-            ExitCode::from(FAULT)
-        }
+        Err(error) => unwritten(&error),
     }
+}
+
+/// What is left to say where the output could not be written.
+fn unwritten(error: &io::Error) -> ExitCode {
+    output::complain(format_args!("cannot write the output: {error}"));
+    Ending::Fault.into()
 }

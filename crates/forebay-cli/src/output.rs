@@ -1,5 +1,6 @@
 //! Writing for people and pipes.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 /// How many columns lines may take.
@@ -54,10 +55,10 @@ pub(crate) fn reader_left(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// Says on standard error why the output is not complete.
-pub(crate) fn complain(error: &io::Error) {
+/// Says on standard error what went wrong.
+pub(crate) fn complain(what: impl fmt::Display) {
     // Where standard error is gone too, the exit status is all that is left.
-    let _ = writeln!(anstream::stderr(), "forebay: cannot write the output: {error}");
+    let _ = writeln!(anstream::stderr(), "forebay: {what}");
 }
 
 #[cfg(test)]

@@ -16,23 +16,17 @@ mod text;
 
 use std::io::{self, Write};
 
+use crate::Ending;
 use crate::command::DoctorOptions;
 use crate::doctor::probe::Probe;
 use crate::doctor::report::Report;
 use crate::output::Width;
 
-/// How the machine is, in the exit status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// forebay works here.
-    Well,
-    /// A device that needs no hardware does not work.
-    Unwell,
-}
-
 /// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.
-pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Verdict> {
+///
+/// A machine where not even the host device works is a fault.
+pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let probe = match &options.root {
         Some(root) => Probe::at(root),
         None => Probe::here(),
@@ -47,7 +41,7 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     }
     out.write_all(&text)?;
     out.flush()?;
-    Ok(if report.is_well() { Verdict::Well } else { Verdict::Unwell })
+    Ok(if report.is_well() { Ending::Well } else { Ending::Fault })
 }
 
 /// The report as one line.

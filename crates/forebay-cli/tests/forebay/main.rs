@@ -7,3 +7,4 @@
 mod command;
 mod doctor;
 mod machine;
+mod replay;

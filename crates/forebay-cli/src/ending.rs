@@ -1,0 +1,25 @@
+//! How a command ended, in the exit status.
+
+use std::process::ExitCode;
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Ending {
+    /// All went well: 0.
+    Well,
+    /// The command found or met a fault, and said so: 1.
+    Fault,
+    /// What was typed cannot be done, whatever the machine: 2.
+    BadUsage,
+}
+
+impl From<Ending> for ExitCode {
+    fn from(ending: Ending) -> Self {
+        Self::from(match ending {
+            Ending::Well => 0,
+            Ending::Fault => 1,
+            Ending::BadUsage => 2,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! The allocators a run can be played on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use forebay_hal::{Device, Error};
+use forebay_trace::{Model, Player};
+
+/// An allocator to play on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// A model of somebody else's.
+    Model(Model),
+}
+
+impl Policy {
+    /// Every policy there is.
+    pub const ALL: &'static [Self] = &[
+        Self::Model(Model::Torch),
+        Self::Model(Model::TorchExpandable),
+        Self::Model(Model::PowersOfTwo),
+        Self::Model(Model::Direct),
+    ];
+
+    /// The name in commands and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model(model) => model.name(),
+        }
+    }
+
+    /// A player of this kind on `device`.
+    pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, Error> {
+        match self {
+            Self::Model(model) => model.player(device),
+        }
+    }
+}
+
+impl ValueEnum for Policy {
+    fn value_variants<'a>() -> &'a [Self] {
+        Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

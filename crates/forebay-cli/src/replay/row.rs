@@ -1,0 +1,76 @@
+//! What a pass came to, as programs read it.
+
+use forebay_trace::PassReport;
+use serde::Serialize;
+
+use super::{Place, Policy};
+
+/// The id of the form. A key that is there stays there with the same meaning.
+const SCHEMA: &str = "forebay.replay.v1";
+
+/// One pass of one run on one policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// Always "forebay.replay.v1".
+    pub schema: &'static str,
+    /// The run.
+    pub trace: String,
+    /// The device.
+    pub device: &'static str,
+    /// The allocator.
+    pub policy: &'static str,
+    /// Which pass, from 1.
+    pub pass: u32,
+    /// Allocations and frees played.
+    pub ops: u64,
+    /// The most the run asked for at once.
+    pub peak_requested_bytes: u64,
+    /// The most that was taken from the driver at once.
+    pub peak_reserved_bytes: u64,
+    /// The second over the first.
+    pub ratio: f64,
+    /// Time of an operation on this machine, the mean.
+    pub mean_ns: f64,
+    /// The middle one.
+    pub p50_ns: u64,
+    /// What one in a hundred exceeds.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Calls of the driver.
+    pub driver_calls: u64,
+    /// What they took: by the cost table on the simulated device, by the clock on others.
+    pub driver_ns: u64,
+    /// Pages mapped.
+    pub maps: u64,
+    /// Allocations that found no memory.
+    pub ooms: u64,
+    /// Whether what blocks hold was checked and found right; null where it was not checked.
+    pub verified: Option<bool>,
+}
+
+impl Row {
+    pub(super) fn new(trace: &str, device: Place, policy: Policy, report: &PassReport) -> Self {
+        Self {
+            schema: SCHEMA,
+            trace: trace.to_owned(),
+            device: device.name(),
+            policy: policy.name(),
+            pass: report.pass,
+            ops: report.operations,
+            peak_requested_bytes: report.peak_requested.get(),
+            peak_reserved_bytes: report.peak_reserved.get(),
+            ratio: report.ratio(),
+            mean_ns: report.latency.mean(),
+            p50_ns: report.latency.percentile(50),
+            p99_ns: report.latency.percentile(99),
+            max_ns: report.latency.most(),
+            driver_calls: report.driver.calls,
+            driver_ns: u64::try_from(report.driver.time.as_nanos()).unwrap_or(u64::MAX),
+            maps: report.driver.maps,
+            ooms: report.out_of_memory,
+            verified: None,
+        }
+    }
+}

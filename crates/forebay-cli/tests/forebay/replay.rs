@@ -1,0 +1,175 @@
+//! `forebay replay` and `forebay convert`, as built.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn forebay(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env_remove("CLICOLOR_FORCE").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A file of the crate that reads recordings.
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../forebay-trace").join(name)
+}
+
+fn gpt2() -> String {
+    data("data/gpt2_train.csv.gz").display().to_string()
+}
+
+fn rows(run: &Output) -> Vec<Value> {
+    text(&run.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_replay_says_what_each_allocator_takes() {
+    let run = forebay(&["replay", &gpt2()]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(said.starts_with("gpt2_train  14377 allocations on 1 stream, 12.37 GiB"), "{said}");
+    // As measured with the real ones: PyTorch, with expandable segments, and cudaMalloc.
+    for (policy, ratio) in
+        [("torch ", "1.1263"), ("torch-expandable", "1.0721"), ("direct", "1.0187")]
+    {
+        let lines = said.lines().filter(|line| line.trim_start().starts_with(policy));
+        assert!(lines.clone().count() == 2 && lines.clone().all(|l| l.contains(ratio)), "{said}");
+    }
+    assert!(text(&run.stderr).is_empty(), "no bar where nobody looks");
+}
+
+#[test]
+fn json_is_one_object_a_pass_with_the_documented_keys() {
+    let run = forebay(&["replay", &gpt2(), "--json", "--policy", "torch,direct", "--passes", "3"]);
+    assert_eq!(run.status.code(), Some(0));
+    let rows = rows(&run);
+    assert_eq!(rows.len(), 6);
+    for row in &rows {
+        let mut keys: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(
+            keys,
+            [
+                "device",
+                "driver_calls",
+                "driver_ns",
+                "maps",
+                "max_ns",
+                "mean_ns",
+                "ooms",
+                "ops",
+                "p50_ns",
+                "p99_ns",
+                "pass",
+                "peak_requested_bytes",
+                "peak_reserved_bytes",
+                "policy",
+                "ratio",
+                "schema",
+                "trace",
+                "verified",
+            ]
+        );
+        assert_eq!((&row["schema"], &row["device"]), (&"forebay.replay.v1".into(), &"sim".into()));
+        assert_eq!((&row["ops"], &row["ooms"]), (&28_751.into(), &0.into()));
+        assert!(row["p50_ns"].as_u64() <= row["p99_ns"].as_u64());
+        assert!(row["p99_ns"].as_u64() <= row["max_ns"].as_u64());
+    }
+    assert_eq!(rows[1]["driver_calls"], 0, "torch is warm in its second pass");
+    assert_eq!(rows[5]["driver_calls"], 28_751, "direct never is");
+}
+
+#[test]
+fn memory_that_runs_out_is_counted_and_in_the_exit_status() {
+    let run = forebay(&[
+        "replay",
+        &gpt2(),
+        "--json",
+        "--policy",
+        "torch",
+        "--capacity",
+        "8GiB",
+        "--passes=1",
+    ]);
+    assert_eq!(run.status.code(), Some(1));
+    let rows = rows(&run);
+    assert!(rows[0]["ooms"].as_u64() > Some(0), "{rows:?}");
+    assert!(rows[0]["peak_reserved_bytes"].as_u64() <= Some(8 << 30));
+    let said = text(&run.stderr);
+    assert!(said.contains("allocations found no memory; the first: out of memory:"), "{said}");
+    let enough = forebay(&["replay", &gpt2(), "--policy", "torch", "--capacity", "14GiB"]);
+    assert_eq!(enough.status.code(), Some(0), "{}", text(&enough.stderr));
+}
+
+#[test]
+fn the_host_can_be_played_on() {
+    let log = data("tests/data/rmm_log.csv").display().to_string();
+    let run = forebay(&["replay", &log, "--device", "host", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let rows = rows(&run);
+    assert_eq!(rows.len(), 8);
+    assert!(rows.iter().all(|row| row["device"] == "host" && row["ooms"] == 0));
+    assert!(rows[0]["driver_ns"].as_u64() > Some(0));
+}
+
+#[test]
+fn one_bad_file_does_not_hide_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad.csv");
+    std::fs::write(&bad, "op,id,bytes,stream\na,1,2,0\nf,2,,0\n").unwrap();
+    let snapshot = data("tests/data/torch_snapshot.pickle").display().to_string();
+    let run = forebay(&["replay", bad.to_str().unwrap(), "no/such.csv", &snapshot]);
+    assert_eq!(run.status.code(), Some(1));
+    let (said, complained) = (text(&run.stdout), text(&run.stderr));
+    assert!(said.starts_with("torch_snapshot  244 allocations on 2 streams"), "{said}");
+    assert!(said.contains("1 allocation failed when it was recorded"), "{said}");
+    assert!(complained.contains("bad.csv: CSV, line 3: frees 2"), "{complained}");
+    assert!(complained.contains("no/such.csv: "), "{complained}");
+}
+
+#[test]
+fn bad_usage_is_told_what_is_allowed() {
+    for (arguments, allowed) in [
+        (&["replay"][..], "<TRACE>"),
+        (&["replay", "a", "--policy", "jemalloc"], "torch-expandable, pow2, direct"),
+        (&["replay", "a", "--device", "tpu"], "sim, host"),
+        (&["convert", "a"], "<OUT>"),
+        (&["convert", "a.csv", "b.zip"], "end it with .csv, .csv.gz or .fbt"),
+    ] {
+        let run = forebay(arguments);
+        assert_eq!(run.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&run.stderr).contains(allowed), "{arguments:?}: {}", text(&run.stderr));
+        assert!(run.stdout.is_empty());
+    }
+}
+
+#[test]
+fn what_is_converted_is_the_same_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let snapshot = data("tests/data/torch_snapshot.pickle").display().to_string();
+    for (from, to) in [
+        (snapshot.clone(), path("run.fbt")),
+        (path("run.fbt"), path("run.csv")),
+        (path("run.csv"), path("run.csv.gz")),
+    ] {
+        let run = forebay(&["convert", &from, &to]);
+        assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+        assert!(text(&run.stdout).contains("458 events"), "{}", text(&run.stdout));
+    }
+    let peaks = |file: &str| {
+        let rows = rows(&forebay(&["replay", file, "--json"]));
+        rows.iter().map(|row| row["peak_reserved_bytes"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let before = peaks(&snapshot);
+    assert_eq!(before.len(), 8);
+    assert_eq!(peaks(&path("run.csv.gz")), before);
+    let missing = forebay(&["convert", "no/such.csv", &path("x.csv")]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(!Path::new(&path("x.csv")).exists());
+}

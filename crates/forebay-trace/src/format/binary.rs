@@ -1,0 +1,241 @@
+//! Our own form, `forebay.trace.v1`: small files that can be checked.
+//!
+//! ```text
+//!   "forebay.trace.v1\n"
+//!   name: length, UTF-8          failed allocations      blocks live at the start
+//!   streams: count, handles      events: count
+//!   an event each:
+//!     code & 1    0 allocate, 1 free
+//!     code & 2    the stream is another than before: its index follows
+//!     code >> 2   allocate: 0, and the size follows, new in this file; or which of the sizes so
+//!                 far, counted back from the newest, from 1
+//!                 free: how many blocks ago the block was allocated
+//!   CRC-32 of everything above, 4 bytes, little end first
+//! ```
+//!
+//! All numbers but the last are varints: seven bits a byte, low ones first, the top bit set where
+//! more follow. A program asks for few different sizes and frees what is young, so that an event
+//! takes little more than a byte.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, Write};
+
+use forebay_core::Bytes;
+
+use super::{Format, FormatError, Intake, Position, ReadOptions};
+use crate::{Event, StreamIndex, Trace};
+
+/// What a file begins with, and the id of the form.
+pub(super) const SCHEMA: &str = "forebay.trace.v1";
+
+/// The checksum's size.
+const CHECKSUM: usize = 4;
+
+fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push((value & 0x7f) as u8);
+}
+
+pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(trace.len() * 2);
+    bytes.extend_from_slice(SCHEMA.as_bytes());
+    bytes.push(b'\n');
+    put(&mut bytes, trace.name().len() as u64);
+    bytes.extend_from_slice(trace.name().as_bytes());
+    put(&mut bytes, trace.remarks().failed_allocations);
+    put(&mut bytes, trace.remarks().live_at_start);
+    put(&mut bytes, trace.streams().len() as u64);
+    trace.streams().iter().for_each(|&handle| put(&mut bytes, handle));
+    put(&mut bytes, trace.len() as u64);
+    let mut sizes: HashMap<u64, u64> = HashMap::new();
+    let mut last = StreamIndex(0);
+    let mut allocated = 0_u64;
+    for event in trace.events() {
+        let (what, stream, kind, size) = match event {
+            Event::Allocate { size, stream, .. } => {
+                allocated += 1;
+                let count = sizes.len() as u64;
+                let known = sizes.get(&size.get()).map(|&index| count - index);
+                if known.is_none() {
+                    sizes.insert(size.get(), count);
+                }
+                (known.unwrap_or(0), stream, 0, known.is_none().then_some(size.get()))
+            }
+            Event::Free { block, stream } => {
+                ((allocated.saturating_sub(u64::from(block.0))), stream, 1, None)
+            }
+        };
+        let other = u64::from(stream != last) << 1;
+        put(&mut bytes, what << 2 | other | kind);
+        if stream != last {
+            put(&mut bytes, u64::from(stream.0));
+            last = stream;
+        }
+        if let Some(size) = size {
+            put(&mut bytes, size);
+        }
+    }
+    let checksum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    out.write_all(&bytes)?;
+    out.flush()
+}
+
+/// The bytes of a file with a place in them.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn position(&self) -> Position {
+        Position::Byte(self.at as u64)
+    }
+
+    fn broken(&self, found: &str, expected: impl Into<String>) -> FormatError {
+        FormatError::malformed(Format::Binary, self.position(), found, expected)
+    }
+
+    fn take(&mut self, length: u64, what: &str) -> Result<&'a [u8], FormatError> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let length = usize::try_from(length).ok();
+        match length.and_then(|length| Some((length, rest.get(..length)?))) {
+            Some((length, part)) => {
+                self.at += length;
+                Ok(part)
+            }
+            None => Err(self.broken("the end of the file", what)),
+        }
+    }
+
+    fn number(&mut self, what: &str) -> Result<u64, FormatError> {
+        let mut value = 0_u64;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = match self.bytes.get(self.at) {
+                Some(&byte) => byte,
+                None => return Err(self.broken("the end of the file", what)),
+            };
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            self.at += 1;
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.broken("a number of more than 64 bits", what))
+    }
+}
+
+pub(super) fn read(
+    input: &mut dyn BufRead,
+    name: &str,
+    options: &ReadOptions,
+) -> Result<Trace, FormatError> {
+    let bytes = super::whole(input, options)?;
+    let body = checked(&bytes)?;
+    let mut cursor = Cursor { bytes: body, at: SCHEMA.len() };
+    if cursor.take(1, "the end of the first line")? != b"\n" {
+        return Err(cursor.broken("another version of the form", format!("\"{SCHEMA}\"")));
+    }
+    let stored = cursor.number("the length of the name")?;
+    let stored = cursor.take(stored, "the name")?;
+    let stored = core::str::from_utf8(stored)
+        .map_err(|_| cursor.broken("bytes that are no text", "the name in UTF-8"))?;
+    let mut intake =
+        Intake::new(if stored.is_empty() { name } else { stored }, Format::Binary, options);
+    intake.builder.remarks().failed_allocations = cursor.number("the failed allocations")?;
+    intake.builder.remarks().live_at_start = cursor.number("the blocks live at the start")?;
+    let streams = cursor.number("the number of streams")?;
+    let mut handles = Vec::new();
+    for _ in 0..streams {
+        let at = cursor.position();
+        let handle = cursor.number("a stream's handle")?;
+        let format = Format::Binary;
+        intake.builder.stream(handle).map_err(|breach| FormatError::Breach {
+            format,
+            at,
+            breach,
+        })?;
+        handles.push(handle);
+    }
+    let count = cursor.number("the number of events")?;
+    events(&mut cursor, &mut intake, &handles, count)?;
+    if cursor.at != body.len() {
+        return Err(cursor.broken("more bytes", "the checksum after the last event"));
+    }
+    Ok(intake.builder.finish())
+}
+
+/// Everything before the checksum, which must be right.
+fn checked(bytes: &[u8]) -> Result<&[u8], FormatError> {
+    let split = bytes.len().checked_sub(CHECKSUM).filter(|&split| split > SCHEMA.len());
+    let Some((body, stored)) = split.and_then(|split| bytes.split_at_checked(split)) else {
+        let at = Position::Byte(bytes.len() as u64);
+        let format = Format::Binary;
+        return Err(FormatError::malformed(format, at, "the end of the file", "a checksum"));
+    };
+    let stored = stored.iter().rev().fold(0_u32, |sum, &byte| sum << 8 | u32::from(byte));
+    let computed = crc32fast::hash(body);
+    if stored != computed {
+        return Err(FormatError::malformed(
+            Format::Binary,
+            Position::Byte(body.len() as u64),
+            format!("the checksum {stored:#010x}"),
+            format!("{computed:#010x}, of what stands before it: the file is damaged or cut"),
+        ));
+    }
+    Ok(body)
+}
+
+fn events(
+    cursor: &mut Cursor<'_>,
+    intake: &mut Intake,
+    handles: &[u64],
+    count: u64,
+) -> Result<(), FormatError> {
+    let mut sizes: Vec<u64> = Vec::new();
+    let mut allocated = 0_u64;
+    let mut handle = handles.first().copied();
+    for _ in 0..count {
+        let at = cursor.position();
+        let code = cursor.number("an event")?;
+        if code & 2 != 0 {
+            let index = cursor.number("a stream's index")?;
+            handle = usize::try_from(index).ok().and_then(|index| handles.get(index)).copied();
+        }
+        let Some(stream) = handle else {
+            let most = handles.len();
+            return Err(cursor.broken("an index past the streams", format!("one below {most}")));
+        };
+        if code & 1 == 0 {
+            let size = match code >> 2 {
+                0 => {
+                    let size = cursor.number("a size")?;
+                    sizes.push(size);
+                    size
+                }
+                back => {
+                    let index = (sizes.len() as u64).checked_sub(back);
+                    let index = index.and_then(|index| usize::try_from(index).ok());
+                    index.and_then(|index| sizes.get(index)).copied().ok_or_else(|| {
+                        cursor.broken("a size from before the first", "one of those so far")
+                    })?
+                }
+            };
+            intake.event(at, |builder| builder.allocate(allocated, Bytes::new(size), stream))?;
+            allocated += 1;
+        } else {
+            let block = allocated.checked_sub(code >> 2).ok_or_else(|| {
+                cursor.broken("a block from before the first", "an allocated one")
+            })?;
+            intake.event(at, |builder| builder.free(block, stream))?;
+        }
+    }
+    Ok(())
+}

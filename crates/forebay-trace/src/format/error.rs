@@ -1,0 +1,143 @@
+//! What can be wrong with a file.
+
+use core::fmt;
+use std::io;
+
+use super::Format;
+use crate::Breach;
+
+/// Where in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// A line, counted from 1.
+    Line(u64),
+    /// A byte, counted from 0; in a compressed file, of what it holds.
+    Byte(u64),
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Byte(byte) => write!(f, "byte {byte}"),
+        }
+    }
+}
+
+/// Why a recording could not be read or written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The system could not read or write, or a compressed file is damaged.
+    Io {
+        /// How far it got, where that is known.
+        at: Option<Position>,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// No format begins like this.
+    Unrecognised {
+        /// How it begins.
+        found: String,
+    },
+    /// Something is not as the format has it.
+    Malformed {
+        /// Which format.
+        format: Format,
+        /// Where.
+        at: Position,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: String,
+    },
+    /// An event that breaks a rule of recordings.
+    Breach {
+        /// Which format.
+        format: Format,
+        /// Where.
+        at: Position,
+        /// The rule.
+        breach: Breach,
+    },
+    /// More than the reader was allowed to take.
+    TooLarge {
+        /// Of what there is too much.
+        what: &'static str,
+        /// How much is allowed.
+        limit: u64,
+    },
+    /// A file name whose ending names no format that can be written.
+    UnknownEnding {
+        /// The name.
+        name: String,
+    },
+}
+
+impl FormatError {
+    /// Something that is not as it should be. What was found is cut to a length people read.
+    pub(super) fn malformed(
+        format: Format,
+        at: Position,
+        found: impl fmt::Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Malformed {
+            format,
+            at,
+            found: shortened(&found.to_string()),
+            expected: expected.into(),
+        }
+    }
+}
+
+/// The beginning of a text, without what a terminal would take for a command.
+pub(super) fn shortened(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut short: String = text
+        .chars()
+        .take(MOST)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if text.chars().nth(MOST).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { at: Some(at), error } => write!(f, "{at}: {error}"),
+            Self::Io { at: None, error } => error.fmt(f),
+            Self::Unrecognised { found } => write!(
+                f,
+                "no recording forebay knows: it begins with {found}; known are CSV \
+                 (\"op,id,bytes,stream\"), RMM logs (\"Thread,Time,Action,Pointer,Size,Stream\"), \
+                 PyTorch snapshots (pickle) and forebay.trace.v1, each plain or gzip"
+            ),
+            Self::Malformed { format, at, found, expected } => {
+                write!(f, "{format}, {at}: found {found}; expected {expected}")
+            }
+            Self::Breach { format, at, breach } => write!(f, "{format}, {at}: {breach}"),
+            Self::TooLarge { what, limit } => write!(
+                f,
+                "more than {limit} {what}; if the file is sound, read it with larger limits"
+            ),
+            Self::UnknownEnding { name } => write!(
+                f,
+                "\"{name}\" does not say which format to write: end it with .csv, .csv.gz or .fbt"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for FormatError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Io { error, .. } => Some(error),
+            Self::Breach { breach, .. } => Some(breach),
+            _ => None,
+        }
+    }
+}

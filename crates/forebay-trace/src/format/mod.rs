@@ -1,0 +1,291 @@
+//! Files: the forms recordings come in.
+//!
+//! ```text
+//!   CSV               op,id,bytes,stream           read, written
+//!   RMM log           Thread,Time,Action,...       read
+//!   PyTorch snapshot  pickle                       read; nothing in it is ever executed
+//!   forebay.trace.v1  our own, compact             read, written
+//! ```
+//!
+//! Which one a file is shows in how it begins, not in its name; each may be gzipped. A reader
+//! believes nothing it reads: counts are checked against what is there before memory is taken for
+//! them, the limits in [`ReadOptions`] end what would not, and an error says where it stands and
+//! what was expected.
+
+mod binary;
+mod csv;
+mod error;
+mod lines;
+mod pickle;
+mod rmm;
+mod snapshot;
+
+pub use error::{FormatError, Position};
+
+use core::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Cursor, Read, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+
+use self::error::shortened;
+use crate::{Breach, Trace, TraceBuilder};
+
+/// A form of recordings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// `op,id,bytes,stream`.
+    Csv,
+    /// The log of NVIDIA's RAPIDS memory manager.
+    Rmm,
+    /// A memory snapshot of PyTorch.
+    Snapshot,
+    /// Our own compact form, `forebay.trace.v1`.
+    Binary,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Csv => "CSV",
+            Self::Rmm => "RMM log",
+            Self::Snapshot => "PyTorch snapshot",
+            Self::Binary => binary::SCHEMA,
+        })
+    }
+}
+
+/// What to read, and how much before giving up.
+///
+/// A few bytes of a compressed file can stand for terabytes; the limits are what protects a
+/// machine that reads files of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReadOptions {
+    /// The most events: 67,108,864 unless said, which take about three gigabytes while read.
+    pub events: u64,
+    /// The most bytes of a file, unpacked: 2 GiB unless said.
+    pub bytes: u64,
+    /// The most values of a snapshot: 67,108,864 unless said, which take about as much.
+    pub values: u64,
+    /// Which device's history to take from a snapshot of several; unless said, the only one there
+    /// is.
+    pub device: Option<u32>,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { events: 1 << 26, bytes: 2 << 30, values: 1 << 26, device: None }
+    }
+}
+
+impl ReadOptions {
+    /// The same with at most so many events.
+    #[must_use]
+    pub fn events(mut self, events: u64) -> Self {
+        self.events = events;
+        self
+    }
+
+    /// The same with at most so many bytes, unpacked.
+    #[must_use]
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// The same with at most so many values of a snapshot.
+    #[must_use]
+    pub fn values(mut self, values: u64) -> Self {
+        self.values = values;
+        self
+    }
+
+    /// The same with the history of one device.
+    #[must_use]
+    pub fn device(mut self, device: u32) -> Self {
+        self.device = Some(device);
+        self
+    }
+}
+
+/// A builder that counts what it takes and says where it was when a rule broke.
+struct Intake {
+    builder: TraceBuilder,
+    format: Format,
+    left: u64,
+    limit: u64,
+}
+
+impl Intake {
+    fn new(name: &str, format: Format, options: &ReadOptions) -> Self {
+        let builder = TraceBuilder::new(name);
+        Self { builder, format, left: options.events, limit: options.events }
+    }
+
+    /// Enters one event.
+    fn event(
+        &mut self,
+        at: Position,
+        enter: impl FnOnce(&mut TraceBuilder) -> Result<(), Breach>,
+    ) -> Result<(), FormatError> {
+        self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or(FormatError::TooLarge { what: "events", limit: self.limit })?;
+        let format = self.format;
+        enter(&mut self.builder).map_err(|breach| FormatError::Breach { format, at, breach })
+    }
+}
+
+/// How many bytes of a file are enough to tell what it is.
+const HEAD: u64 = 64;
+
+/// Reads a recording in whatever form it is.
+pub fn read(input: impl BufRead, name: &str, options: &ReadOptions) -> Result<Trace, FormatError> {
+    let mut input = input;
+    let (head, mut whole) = peek(&mut input)?;
+    if head.starts_with(&[0x1f, 0x8b]) {
+        let mut unpacked = BufReader::new(MultiGzDecoder::new(whole));
+        let (head, mut whole) = peek(&mut unpacked)?;
+        return read_unpacked(&head, &mut whole, name, options);
+    }
+    read_unpacked(&head, &mut whole, name, options)
+}
+
+/// The first bytes, and the input with them still in it.
+fn peek<R: BufRead>(input: &mut R) -> Result<(Vec<u8>, impl BufRead + '_), FormatError> {
+    let mut head = Vec::new();
+    let taken = input.by_ref().take(HEAD).read_to_end(&mut head);
+    taken.map_err(|error| FormatError::Io { at: None, error })?;
+    Ok((head.clone(), Cursor::new(head).chain(input)))
+}
+
+fn read_unpacked(
+    head: &[u8],
+    input: &mut dyn BufRead,
+    name: &str,
+    options: &ReadOptions,
+) -> Result<Trace, FormatError> {
+    if head.starts_with(csv::HEADER.as_bytes()) {
+        csv::read(input, name, options)
+    } else if head.starts_with(rmm::HEADER.as_bytes()) {
+        rmm::read(input, name, options)
+    } else if head.starts_with(binary::SCHEMA.as_bytes()) {
+        binary::read(input, name, options)
+    } else if head.first() == Some(&pickle::PROTO) {
+        snapshot::read(input, name, options)
+    } else if head.is_empty() {
+        Err(FormatError::Unrecognised { found: "nothing: it is empty".to_owned() })
+    } else {
+        let begins = String::from_utf8_lossy(head);
+        let found = shortened(begins.lines().next().unwrap_or_default());
+        Err(FormatError::Unrecognised { found: format!("\"{found}\"") })
+    }
+}
+
+/// All of a file that is read at once, no more than allowed.
+fn whole(input: &mut dyn BufRead, options: &ReadOptions) -> Result<Vec<u8>, FormatError> {
+    let mut bytes = Vec::new();
+    let length = Read::take(input, options.bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| FormatError::Io { at: None, error })?;
+    if length as u64 > options.bytes {
+        return Err(FormatError::TooLarge { what: "bytes", limit: options.bytes });
+    }
+    Ok(bytes)
+}
+
+/// Reads a file, compressed or not; the recording is named after it.
+pub fn read_path(path: &Path, options: &ReadOptions) -> Result<Trace, FormatError> {
+    let file = File::open(path).map_err(|error| FormatError::Io { at: None, error })?;
+    read(BufReader::new(file), &name_of(path), options)
+}
+
+/// The file's name without what only says which form it has.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let bare = name.strip_suffix(".gz").unwrap_or(&name);
+    let ended = [".csv", ".fbt", ".pickle", ".pkl", ".log", ".txt"]
+        .iter()
+        .find_map(|ending| bare.strip_suffix(ending));
+    ended.filter(|bare| !bare.is_empty()).unwrap_or(bare).to_owned()
+}
+
+/// A form that can be written, plain or packed, as a file's ending names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// `.csv`
+    Csv,
+    /// `.csv.gz`
+    PackedCsv,
+    /// `.fbt`: our own.
+    Binary,
+}
+
+impl Ending {
+    fn of(path: &Path) -> Result<Self, FormatError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let endings = [(".csv.gz", Self::PackedCsv), (".csv", Self::Csv), (".fbt", Self::Binary)];
+        let found = endings.iter().find(|(ending, _)| name.ends_with(ending));
+        found
+            .map(|(_, form)| *form)
+            .ok_or_else(|| FormatError::UnknownEnding { name: path.display().to_string() })
+    }
+
+    fn write(self, trace: &Trace, out: &mut dyn Write) -> std::io::Result<()> {
+        match self {
+            Self::Csv => csv::write(trace, out),
+            Self::Binary => binary::write(trace, out),
+            Self::PackedCsv => {
+                let mut packed = GzEncoder::new(out, Compression::best());
+                csv::write(trace, &mut packed)?;
+                packed.finish().map(|_| ())
+            }
+        }
+    }
+}
+
+/// Whether a file of this name could be written: its ending is `.csv`, `.csv.gz` or `.fbt`.
+pub fn check_ending(path: &Path) -> Result<(), FormatError> {
+    Ending::of(path).map(|_| ())
+}
+
+/// Writes a recording in the form that the file's ending names: `.csv`, `.csv.gz` or `.fbt`, our
+/// own.
+///
+/// The file is written under another name beside it and put in place when it is whole: a write
+/// that fails leaves what was there.
+pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
+    let ending = Ending::of(path)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+    let written = File::create(&partial).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        ending.write(trace, &mut out)?;
+        out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
+        std::fs::rename(&partial, path)
+    });
+    written.map_err(|error| {
+        // Nothing more can be done about a leftover that cannot be removed.
+        let _ = std::fs::remove_file(&partial);
+        FormatError::Io { at: None, error }
+    })
+}
+
+/// Writes a recording as CSV.
+pub fn write_csv(trace: &Trace, out: &mut dyn Write) -> Result<(), FormatError> {
+    csv::write(trace, out).map_err(|error| FormatError::Io { at: None, error })
+}
+
+/// Writes a recording in our own form.
+pub fn write_binary(trace: &Trace, out: &mut dyn Write) -> Result<(), FormatError> {
+    binary::write(trace, out).map_err(|error| FormatError::Io { at: None, error })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! Every form read and written, and files that are broken on purpose.
+
+use std::io::{Cursor, Write as _};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{BlockIndex, Event, StreamIndex};
+use forebay_core::Bytes;
+
+fn parse(bytes: &[u8]) -> Result<Trace, FormatError> {
+    read(bytes, "test", &ReadOptions::default())
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    parse(bytes).unwrap_err().to_string()
+}
+
+fn gzipped(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(bytes).unwrap();
+    packed.finish().unwrap()
+}
+
+fn binary(trace: &Trace) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_binary(trace, &mut bytes).unwrap();
+    bytes
+}
+
+const SMALL: &str = "op,id,bytes,stream\na,17,3145728,0\nf,17,,0\na,17,0,94000\n";
+
+#[test]
+fn csv_is_read_plain_and_packed() {
+    let trace = parse(SMALL.as_bytes()).unwrap();
+    let events: Vec<Event> = trace.events().collect();
+    let size = Bytes::new(3_145_728);
+    assert_eq!(
+        events,
+        [
+            Event::Allocate { block: BlockIndex(0), size, stream: StreamIndex(0) },
+            Event::Free { block: BlockIndex(0), stream: StreamIndex(0) },
+            Event::Allocate { block: BlockIndex(1), size: Bytes::ZERO, stream: StreamIndex(1) },
+        ]
+    );
+    assert_eq!(trace.streams(), [0, 94_000]);
+    assert_eq!(parse(&gzipped(SMALL.as_bytes())).unwrap(), trace);
+    let windows = SMALL.replace('\n', "\r\n");
+    assert_eq!(parse(windows.as_bytes()).unwrap(), trace);
+}
+
+#[test]
+fn a_broken_line_is_named_with_what_was_expected() {
+    for (line, part) in [
+        ("x,1,2,3", "line 2: found \"x,1,2,3\"; expected \"a,ID,BYTES,STREAM\""),
+        ("a,1,2", "line 2"),
+        ("a,1,2,3,4", "line 2"),
+        ("a,1,,3", "line 2"),
+        ("a,-1,2,3", "line 2"),
+        ("a,+1,2,3", "line 2"),
+        ("a,18446744073709551616,2,3", "line 2"),
+        ("a,1,2,", "line 2"),
+        ("f,1,,0", "line 2: frees 1 (0x1), which was never allocated"),
+        ("a,1,1,0\na,1,1,0", "line 3: allocates 1 (0x1), which is live"),
+        ("a,1,1,0\nf,1,,0\nf,1,,0", "line 4: frees 1 (0x1), which is free already"),
+        ("a,1,18446744073709551615,0\na,2,1,0", "line 3: 1 B more than are live"),
+    ] {
+        let said = refusal(format!("op,id,bytes,stream\n{line}\n").as_bytes());
+        assert!(said.contains(part), "{line:?} said {said}");
+    }
+    let long = format!("op,id,bytes,stream\n{}\n", "9".repeat(5000));
+    assert!(refusal(long.as_bytes()).contains("at most 4096 bytes"));
+    assert!(refusal(b"op,id,bytes,stream\n\xff\xfe\n").contains("UTF-8"));
+    assert!(refusal(b"op,id,bytes,streams\n").contains("expected \"op,id,bytes,stream\""));
+}
+
+#[test]
+fn what_is_no_recording_is_told_what_is() {
+    for bytes in [&b""[..], b"hello\x1b[31m", b"{}", b"op;id", b"forebay.trac"] {
+        let said = refusal(bytes);
+        assert!(said.contains("known are CSV") && !said.contains('\x1b'), "{said}");
+    }
+    let twice = gzipped(&gzipped(SMALL.as_bytes()));
+    assert!(refusal(&twice).contains("known are CSV"), "packed once is enough");
+    let whole = gzipped(SMALL.as_bytes());
+    assert!(matches!(parse(&whole[..whole.len() / 2]), Err(FormatError::Io { .. })));
+}
+
+#[test]
+fn limits_end_what_would_not() {
+    let options = ReadOptions::default().events(2);
+    let said = read(SMALL.as_bytes(), "test", &options).unwrap_err().to_string();
+    assert!(said.contains("more than 2 events"), "{said}");
+    // A few kilobytes that stand for gigabytes.
+    let row = b"a,1,1,0\nf,1,,0\n".repeat(1 << 16);
+    let mut bomb = gzipped(b"op,id,bytes,stream\n");
+    let member = gzipped(&row);
+    (0..64).for_each(|_| bomb.extend_from_slice(&member));
+    let options = ReadOptions::default().bytes(1 << 20);
+    let said = read(&bomb[..], "test", &options).unwrap_err().to_string();
+    assert!(said.contains("more than 1048576 bytes"), "{said}");
+    for bytes in [binary(&parse(SMALL.as_bytes()).unwrap()), SNAPSHOT.to_vec()] {
+        let options = ReadOptions::default().bytes(bytes.len() as u64 - 1);
+        let said = read(&bytes[..], "test", &options).unwrap_err().to_string();
+        assert!(said.contains("bytes; if the file is sound"), "{said}");
+    }
+}
+
+const RMM: &[u8] = include_bytes!("../../tests/data/rmm_log.csv");
+
+#[test]
+fn an_rmm_log_is_read() {
+    let sums = parse(RMM).unwrap().statistics();
+    assert_eq!((sums.allocations, sums.frees, sums.never_freed), (300, 300, 0));
+    let text = "Thread,Time,Action,Pointer,Size,Stream\n\
+                1,02:10:09,allocate,0x7f00,100,0x0\n\
+                1,02:10:09,allocate failure,0x0,1000000000000,0x0\n\
+                2,02:10:10,allocate,(nil),0,0x0\n\
+                2,02:10:10,free,(nil),0,0x0\n\
+                2,02:10:10,free,0x7f00,100,0x5580\n\
+                1,02:10:09,allocate,0x7f00,7,0x0\n";
+    let trace = parse(text.as_bytes()).unwrap();
+    assert_eq!((trace.len(), trace.remarks().failed_allocations), (3, 1));
+    assert_eq!(trace.streams(), [0, 0x5580]);
+    let bad = text.replace("allocate failure", "allocation");
+    assert!(refusal(bad.as_bytes()).contains("RMM log, line 3"), "{}", refusal(bad.as_bytes()));
+}
+
+const SNAPSHOT: &[u8] = include_bytes!("../../tests/data/torch_snapshot.pickle");
+
+#[test]
+fn a_pytorch_snapshot_is_read() {
+    let trace = parse(SNAPSHOT).unwrap();
+    let sums = trace.statistics();
+    // 244 in the history, 214 of them freed; all blocks at the end come from it.
+    assert_eq!((sums.allocations, sums.frees, sums.never_freed), (244, 214, 30));
+    assert_eq!(trace.streams(), [0, 830_284_496]);
+    assert_eq!(trace.remarks().failed_allocations, 1);
+    assert_eq!(trace.remarks().live_at_start, 0);
+    let first = trace.events().next();
+    let size = Bytes::mib(1);
+    assert_eq!(first, Some(Event::Allocate { block: BlockIndex(0), size, stream: StreamIndex(0) }));
+    let other = read(SNAPSHOT, "test", &ReadOptions::default().device(3)).unwrap_err().to_string();
+    assert!(other.contains("no history of device 3"), "{other}");
+}
+
+#[test]
+fn files_are_written_by_their_endings_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = crate::sample::gpt2_train().unwrap();
+    for name in ["gpt2_train.csv", "gpt2_train.csv.gz", "gpt2_train.fbt"] {
+        let path = folder.path().join(name);
+        write_path(&trace, &path).unwrap();
+        assert_eq!(read_path(&path, &ReadOptions::default()).unwrap(), trace, "{name}");
+    }
+    let size = std::fs::metadata(folder.path().join("gpt2_train.fbt")).unwrap().len();
+    assert!(size < 3 * trace.len() as u64, "{size} bytes for {} events", trace.len());
+    let refused = write_path(&trace, &folder.path().join("gpt2.txt")).unwrap_err().to_string();
+    assert!(refused.contains(".csv, .csv.gz or .fbt"), "{refused}");
+    let missing = folder.path().join("no/such/folder.csv");
+    assert!(matches!(write_path(&trace, &missing), Err(FormatError::Io { .. })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "no partial files");
+}
+
+#[test]
+fn a_damaged_file_of_our_own_is_found_out() {
+    let trace = parse(SMALL.as_bytes()).unwrap();
+    let bytes = binary(&trace);
+    assert_eq!(parse(&bytes).unwrap(), trace);
+    for at in SCHEMA_END..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        assert!(refusal(&damaged).contains("checksum"), "byte {at}");
+        assert!(parse(&bytes[..at]).is_err(), "cut at {at}");
+    }
+}
+
+const SCHEMA_END: usize = 17;
+
+/// With a checksum that is right, so that what stands before it is looked at.
+fn sealed(body: &[u8]) -> Vec<u8> {
+    let mut bytes = b"forebay.trace.v1\n".to_vec();
+    bytes.extend_from_slice(body);
+    let checksum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn our_own_form_refuses_what_it_does_not_say() {
+    for (body, part) in [
+        (&[0xff; 11][..], "more than 64 bits"),
+        (&[5, b'a'], "the name"),
+        (&[0, 0, 0, 1, 7, 0xff, 0xff, 0xff, 0xff, 0x0f], "an event"),
+        (&[0, 0, 0, 0, 1, 0, 5], "past the streams"),
+        (&[0, 0, 0, 1, 7, 1, 2, 1, 5], "past the streams"),
+        (&[0, 0, 0, 1, 7, 1, 1 << 2], "a size from before the first"),
+        (&[0, 0, 0, 1, 7, 1, 1 << 2 | 1], "a block from before the first"),
+        (&[0, 0, 0, 1, 7, 2, 0, 5, 1], "which was never allocated"),
+        (&[0, 0, 0, 1, 7, 1, 0, 5, 9], "the checksum after the last event"),
+        (&[2, 0xff, 0xfe], "UTF-8"),
+    ] {
+        let said = refusal(&sealed(body));
+        assert!(said.contains(part), "{body:?} said {said}");
+        assert!(said.contains("byte "), "{said}");
+    }
+}
+
+/// Runs that keep the rules, of few names so that they come back.
+fn runs() -> impl Strategy<Value = Trace> {
+    let step = (0_u64..20, prop_oneof![0_u64..5000, any::<u64>()], 0_u64..4);
+    (prop::collection::vec(step, 0..120), "\\PC{0,12}", any::<u64>()).prop_map(
+        |(steps, name, base)| {
+            let mut builder = TraceBuilder::new(name);
+            for (key, size, stream) in steps {
+                let handle = base.wrapping_mul(stream);
+                // A breach is left out: what remains is a run.
+                let _ = match builder.is_live(key) {
+                    true => builder.free(key, handle),
+                    false => builder.allocate(key, Bytes::new(size), handle),
+                };
+            }
+            builder.remarks().failed_allocations = base;
+            builder.finish()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(trace in runs()) {
+        let back = read(&binary(&trace)[..], trace.name(), &ReadOptions::default()).unwrap();
+        prop_assert_eq!(&back, &trace);
+        let mut csv = Vec::new();
+        write_csv(&trace, &mut csv).unwrap();
+        let back = read(Cursor::new(csv), trace.name(), &ReadOptions::default()).unwrap();
+        prop_assert!(back.events().eq(trace.events()));
+        prop_assert_eq!(back.streams(), trace.streams());
+    }
+
+    #[test]
+    fn no_bytes_bring_a_reader_down(
+        head in prop::sample::select(vec![
+            &b""[..], b"op,id,bytes,stream\n", b"Thread,Time,Action,Pointer,Size,Stream\n",
+            b"forebay.trace.v1\n", b"\x80\x04", b"\x1f\x8b", b"\x80\x04}\x8c\rdevice_traces",
+        ]),
+        tail in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let bytes = [head, &tail].concat();
+        if let Err(error) = parse(&bytes) {
+            prop_assert!(!error.to_string().is_empty());
+        }
+        let _ = parse(&sealed(&tail));
+        let _ = parse(&gzipped(&bytes));
+    }
+
+    #[test]
+    fn no_change_to_a_snapshot_brings_its_reader_down(
+        changes in prop::collection::vec((0..SNAPSHOT.len(), any::<u8>()), 1..8),
+        end in 0..SNAPSHOT.len() * 2,
+    ) {
+        let mut bytes = SNAPSHOT[..end.min(SNAPSHOT.len())].to_vec();
+        for (at, byte) in changes {
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+        }
+        let _ = parse(&bytes);
+    }
+}

@@ -1,0 +1,43 @@
+//! Recordings of what programs allocate: read, converted, played.
+//!
+//! ```text
+//!   files       CSV, RMM log, PyTorch snapshot, our own ──┐
+//!   in memory                                           Trace ──► statistics
+//!                                                         │
+//!   replay      a Player for each allocator:  ◄───────────┘
+//!                  models of others (direct, pow2, torch, torch-expandable) on any device
+//! ```
+//!
+//! A [`Trace`] is every allocation and free of a run, in order, with the sizes the program asked
+//! for. [`format`](mod@format) reads the files people have, whoever wrote them, and believes none
+//! of them. [`replay`](fn@replay) plays a recording on a [`Player`] and says what it took;
+//! [`models`] has players that behave as other allocators do, so that on any machine one can see
+//! what a run would need under each.
+//!
+//! ```
+//! use forebay_core::Bytes;
+//! use forebay_sim::{MemoryModel, SimMachine};
+//! use forebay_trace::{Model, ReplayOptions, replay, sample};
+//!
+//! let trace = sample::gpt2_train()?;
+//! let machine = SimMachine::builder()
+//!     .memory(MemoryModel::Phantom)
+//!     .capacity(Bytes::gib(24))
+//!     .checked(false)
+//!     .build()?;
+//! let mut player = Model::Torch.player(machine.device(0).ok_or("no device")?)?;
+//! let reports = replay(&trace, &mut *player, ReplayOptions::new().passes(1))?;
+//! assert_eq!(format!("{:.4}", reports[0].ratio()), "1.1263");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod format;
+pub mod models;
+mod replay;
+pub mod sample;
+mod trace;
+
+pub use format::{Format, FormatError, Position, ReadOptions};
+pub use models::Model;
+pub use replay::{DriverUse, Latency, PassReport, Player, ReplayError, ReplayOptions, replay};
+pub use trace::{BlockIndex, Breach, Event, Remarks, Statistics, StreamIndex, Trace, TraceBuilder};

@@ -1,0 +1,50 @@
+//! No allocator at all: every request goes to the driver.
+
+use std::collections::HashMap;
+
+use forebay_core::{Address, Bytes};
+
+use super::driver::Driver;
+use super::{missing, refused};
+use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+
+/// Asks the driver for every block and gives it back at once: the least memory plain allocations
+/// can do with, at the driver's price for each.
+#[derive(Debug)]
+pub struct Direct {
+    driver: Driver,
+    live: HashMap<BlockIndex, (Address, Bytes)>,
+}
+
+impl Direct {
+    /// Nothing allocated yet.
+    pub fn new(driver: Driver) -> Self {
+        Self { driver, live: HashMap::new() }
+    }
+}
+
+impl Player for Direct {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        _: StreamIndex,
+    ) -> Result<(), ReplayError> {
+        let at = self.driver.allocate(size).map_err(|error| refused(error, size, &self.driver))?;
+        self.live.insert(block, (at, size));
+        Ok(())
+    }
+
+    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+        let (at, size) = self.live.remove(&block).ok_or_else(|| missing(block))?;
+        self.driver.free(at, size).map_err(ReplayError::Device)
+    }
+
+    fn reserved(&self) -> Bytes {
+        self.driver.reserved()
+    }
+
+    fn driver(&self) -> DriverUse {
+        self.driver.used()
+    }
+}

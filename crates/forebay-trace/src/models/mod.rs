@@ -1,0 +1,132 @@
+//! Models of allocators, to compare against on any machine.
+//!
+//! Each is a [`Player`] over a [`Driver`], and so over any device: on a simulated one with phantom
+//! memory a run of many gigabytes is played in seconds, with the capacity, the count of driver
+//! calls and the driver's price the same for all.
+//!
+//! ```text
+//!   direct             every request goes to the driver
+//!   pow2               powers of two, a free list each, nothing shared between them
+//!   torch              PyTorch's caching allocator
+//!   torch-expandable   the same with expandable segments
+//! ```
+//!
+//! What they say of memory is close to what the real ones take: see [`torch`] for how that was
+//! checked and what was assumed. `pow2` is nobody's in particular and was compared with nothing.
+//! What they say of their own speed is the model's and nobody else's.
+
+mod direct;
+mod driver;
+mod packing;
+mod pow2;
+pub mod torch;
+
+pub use direct::Direct;
+pub use driver::Driver;
+pub use pow2::PowersOfTwo;
+
+use core::fmt;
+use core::str::FromStr;
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+use forebay_hal::{Device, Error};
+
+use crate::{BlockIndex, Player, ReplayError};
+
+/// The allocators that can be had as models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Model {
+    /// Every request goes to the driver.
+    Direct,
+    /// A pool of powers of two.
+    PowersOfTwo,
+    /// PyTorch's caching allocator.
+    Torch,
+    /// PyTorch's caching allocator with expandable segments.
+    TorchExpandable,
+}
+
+impl Model {
+    /// Every model there is.
+    pub const ALL: &'static [Self] =
+        &[Self::Torch, Self::TorchExpandable, Self::PowersOfTwo, Self::Direct];
+
+    /// The name in commands and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::PowersOfTwo => "pow2",
+            Self::Torch => "torch",
+            Self::TorchExpandable => "torch-expandable",
+        }
+    }
+
+    /// A player of this kind with nothing allocated, on `device`.
+    pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, Error> {
+        let driver = Driver::new(device)?;
+        Ok(match self {
+            Self::Direct => Box::new(Direct::new(driver)),
+            Self::PowersOfTwo => Box::new(PowersOfTwo::new(driver)),
+            Self::Torch => Box::new(torch::Native::new(driver)),
+            Self::TorchExpandable => Box::new(torch::Expandable::new(driver)),
+        })
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no model has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownModel {
+    /// The name as given.
+    pub given: String,
+}
+
+impl fmt::Display for UnknownModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = Model::ALL.iter().map(|model| model.name()).collect();
+        write!(f, "\"{}\" is no model; allowed: {}", self.given, names.join(", "))
+    }
+}
+
+impl core::error::Error for UnknownModel {}
+
+impl FromStr for Model {
+    type Err = UnknownModel;
+
+    fn from_str(text: &str) -> Result<Self, UnknownModel> {
+        let found = Self::ALL.iter().find(|model| model.name() == text);
+        found.copied().ok_or_else(|| UnknownModel { given: text.to_owned() })
+    }
+}
+
+/// The replay never frees what is not live; a model that cannot find it has lost it.
+fn missing(block: BlockIndex) -> ReplayError {
+    ReplayError::Inconsistent { block, what: "is to be freed and is not live here" }
+}
+
+/// A driver's refusal of a request for `size`.
+fn refused(error: Error, size: Bytes, driver: &Driver) -> ReplayError {
+    match error {
+        Error::OutOfMemory { .. } => too_large(size, driver),
+        other => ReplayError::Device(other),
+    }
+}
+
+/// There is not that much memory.
+fn too_large(size: Bytes, driver: &Driver) -> ReplayError {
+    ReplayError::OutOfMemory {
+        requested: size,
+        reserved: driver.reserved(),
+        capacity: driver.capacity(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! How a driver packs small plain allocations: several to a unit of 2 MiB.
+//!
+//! ```text
+//!   unit   |## 512 B ##|#### 300 KiB ####|........ hole ........|## 1 MiB ##|....|
+//! ```
+//!
+//! What is smaller than 2 MiB shares units, what is not gets whole ones, and a unit with nothing in
+//! it goes back. Holes are taken best fit, the lowest first among equals. No document says so: the
+//! bound was inferred from the peaks of cudaMalloc on five recorded runs, as the one of 512 KiB,
+//! 1 MiB and 2 MiB that agrees with all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_core::{Address, Alignment, Bytes};
+
+/// The unit the driver takes memory in.
+pub(super) const UNIT: Alignment = Alignment::DEVICE_PAGE;
+
+/// What every packed allocation is a multiple of.
+const GRAIN: Alignment = Alignment::BLOCK;
+
+/// The holes of all units that something is packed in.
+#[derive(Debug, Default)]
+pub(super) struct Packing {
+    by_size: BTreeSet<(Bytes, Address)>,
+    by_address: BTreeMap<Address, Bytes>,
+    taken: BTreeMap<Address, Bytes>,
+}
+
+/// What freeing did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freed {
+    /// The unit still holds something.
+    Kept,
+    /// The unit from this address holds nothing any more and is no longer packed in.
+    Emptied(Address),
+    /// Nothing is packed at that address.
+    NotPacked,
+}
+
+impl Packing {
+    /// Whether an allocation of `size` shares a unit.
+    pub(super) fn packs(size: Bytes) -> bool {
+        size < UNIT.bytes()
+    }
+
+    /// Takes the smallest hole that holds `size`; `None` where none does.
+    pub(super) fn take(&mut self, size: Bytes) -> Option<Address> {
+        let size = size.max(Bytes::new(1)).checked_align_up(GRAIN)?;
+        let (hole, at) = self.by_size.range((size, Address::NULL)..).next().copied()?;
+        self.drop_hole(at, hole);
+        if let (Some(rest), Some(from)) = (hole.checked_sub(size), at.checked_add(size)) {
+            self.add_hole(from, rest);
+        }
+        self.taken.insert(at, size);
+        Some(at)
+    }
+
+    /// A fresh unit to pack in, from `start`, which is a multiple of the unit.
+    pub(super) fn add_unit(&mut self, start: Address) {
+        self.add_hole(start, UNIT.bytes());
+    }
+
+    /// Gives back what lies at `at`.
+    pub(super) fn free(&mut self, at: Address) -> Freed {
+        let Some(mut size) = self.taken.remove(&at) else { return Freed::NotPacked };
+        let mut start = at;
+        // Neighbours in the same unit only: the next unit may belong to somebody else tomorrow.
+        let below = self.by_address.range(..at).next_back().map(|(&from, &hole)| (from, hole));
+        if let Some((from, hole)) = below
+            && from.checked_add(hole) == Some(at)
+            && !at.is_aligned_to(UNIT)
+        {
+            self.drop_hole(from, hole);
+            (start, size) = (from, size.saturating_add(hole));
+        }
+        if let Some(end) = start.checked_add(size)
+            && !end.is_aligned_to(UNIT)
+            && let Some(&hole) = self.by_address.get(&end)
+        {
+            self.drop_hole(end, hole);
+            size = size.saturating_add(hole);
+        }
+        if size == UNIT.bytes() {
+            return Freed::Emptied(start);
+        }
+        self.add_hole(start, size);
+        Freed::Kept
+    }
+
+    fn add_hole(&mut self, at: Address, size: Bytes) {
+        if !size.is_zero() {
+            self.by_size.insert((size, at));
+            self.by_address.insert(at, size);
+        }
+    }
+
+    fn drop_hole(&mut self, at: Address, size: Bytes) {
+        self.by_size.remove(&(size, at));
+        self.by_address.remove(&at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_core::MIB;
+
+    use super::*;
+
+    #[test]
+    fn small_allocations_share_a_unit_and_empty_it_again() {
+        let mut packing = Packing::default();
+        assert_eq!(packing.take(Bytes::new(1)), None);
+        packing.add_unit(Address::new(4 * MIB));
+        packing.add_unit(Address::new(6 * MIB));
+        let half = Bytes::mib(1);
+        let spots: Vec<Address> = (0..4).map(|_| packing.take(half).unwrap()).collect();
+        assert_eq!(spots.iter().map(|at| at.get() / MIB).collect::<Vec<_>>(), [4, 5, 6, 7]);
+        assert_eq!(packing.take(Bytes::new(1)), None);
+        assert_eq!(packing.free(spots[1]), Freed::Kept);
+        assert_eq!(packing.free(spots[2]), Freed::Kept, "no merging across units");
+        assert_eq!(packing.take(Bytes::new(MIB + 1)), None);
+        assert_eq!(packing.free(spots[0]), Freed::Emptied(Address::new(4 * MIB)));
+        assert_eq!(packing.free(spots[0]), Freed::NotPacked);
+        assert_eq!(packing.free(spots[3]), Freed::Emptied(Address::new(6 * MIB)));
+        assert_eq!(packing.take(half), None, "empty units are gone");
+    }
+}

@@ -1,0 +1,95 @@
+//! A pool of powers of two, as many programs have their own.
+//!
+//! Sizes are rounded up to a power of two from 512 B to 2 GiB, each with a list of free blocks.
+//! A block never serves another size, nothing is cut or merged, and streams are not told apart:
+//! such pools wait for the device, or trust that nobody uses two streams. Above 2 GiB every
+//! request goes to the driver. When memory runs out, everything free goes back, and the request
+//! is tried once more.
+
+use std::collections::{BTreeMap, HashMap};
+
+use forebay_core::{Address, Bytes, GIB};
+
+use super::driver::Driver;
+use super::{missing, refused};
+use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+
+/// The smallest class.
+const LEAST: u64 = 512;
+/// The largest class.
+const MOST: u64 = 2 * GIB;
+
+/// The pool of powers of two.
+#[derive(Debug)]
+pub struct PowersOfTwo {
+    driver: Driver,
+    free: BTreeMap<Bytes, Vec<Address>>,
+    live: HashMap<BlockIndex, (Address, Bytes)>,
+}
+
+impl PowersOfTwo {
+    /// An empty pool.
+    pub fn new(driver: Driver) -> Self {
+        Self { driver, free: BTreeMap::new(), live: HashMap::new() }
+    }
+
+    /// What a request is rounded to: a power of two, or itself where it is too large for any.
+    fn class(size: Bytes) -> Bytes {
+        if size.get() > MOST { size } else { Bytes::new(size.get().max(LEAST).next_power_of_two()) }
+    }
+
+    fn release_free(&mut self) -> Result<(), ReplayError> {
+        for (size, list) in core::mem::take(&mut self.free) {
+            for at in list {
+                self.driver.free(at, size).map_err(ReplayError::Device)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, class: Bytes, size: Bytes) -> Result<Address, ReplayError> {
+        match self.driver.allocate(class) {
+            Ok(at) => Ok(at),
+            Err(error) if error.may_pass() && !self.free.is_empty() => {
+                self.release_free()?;
+                self.driver.allocate(class).map_err(|error| refused(error, size, &self.driver))
+            }
+            Err(error) => Err(refused(error, size, &self.driver)),
+        }
+    }
+}
+
+impl Player for PowersOfTwo {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        _: StreamIndex,
+    ) -> Result<(), ReplayError> {
+        let class = Self::class(size);
+        // The last one freed first: it is the one whose memory is warm.
+        let at = match self.free.get_mut(&class).and_then(Vec::pop) {
+            Some(at) => at,
+            None => self.grow(class, size)?,
+        };
+        self.live.insert(block, (at, class));
+        Ok(())
+    }
+
+    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+        let (at, class) = self.live.remove(&block).ok_or_else(|| missing(block))?;
+        if class.get() > MOST {
+            return self.driver.free(at, class).map_err(ReplayError::Device);
+        }
+        self.free.entry(class).or_default().push(at);
+        Ok(())
+    }
+
+    fn reserved(&self) -> Bytes {
+        self.driver.reserved()
+    }
+
+    fn driver(&self) -> DriverUse {
+        self.driver.used()
+    }
+}

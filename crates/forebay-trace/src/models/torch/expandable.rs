@@ -1,0 +1,283 @@
+//! PyTorch's allocator with `expandable_segments:True`: one growing range for each pool and stream.
+//!
+//! ```text
+//!   range   [ live ][ free ][ live ][ free |.............. bare ..............]
+//!            page     page    page    page
+//! ```
+//!
+//! A range is addresses for an eighth more than the device has; pages come behind its lowest bare
+//! part as they are needed and go only when memory runs out, those that are wholly free.
+
+use std::collections::{BTreeMap, HashMap};
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{Call, Error, PageHandle};
+
+use super::heap::{Block, BlockId, Heap, SegmentId, State};
+use super::{GRAIN, LARGE_SEGMENT, SMALL_SEGMENT, Side, rounded};
+use crate::models::driver::Driver;
+use crate::models::{missing, refused, too_large};
+use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+
+/// A reserved range and the pages behind it.
+#[derive(Debug)]
+struct Range {
+    start: Address,
+    page: Bytes,
+    /// By offset.
+    pages: BTreeMap<Bytes, PageHandle>,
+}
+
+/// The model of expandable segments.
+#[derive(Debug)]
+pub struct Expandable {
+    driver: Driver,
+    heap: Heap,
+    ranges: BTreeMap<SegmentId, Range>,
+    serial: u64,
+    live: HashMap<BlockIndex, BlockId>,
+}
+
+/// Whether nobody has the block: free, or addresses alone.
+fn is_open(block: &Block) -> bool {
+    block.state != State::Live
+}
+
+impl Expandable {
+    /// Nothing reserved yet.
+    pub fn new(driver: Driver) -> Self {
+        Self {
+            driver,
+            heap: Heap::default(),
+            ranges: BTreeMap::new(),
+            serial: 0,
+            live: HashMap::new(),
+        }
+    }
+
+    const fn page(side: Side) -> Bytes {
+        match side {
+            Side::Small => SMALL_SEGMENT,
+            Side::Large => LARGE_SEGMENT,
+        }
+    }
+
+    /// The size of a free block with the bare addresses after it, into which it can grow.
+    fn reach(&self, id: BlockId) -> Bytes {
+        let Some(block) = self.heap.get(id) else { return Bytes::ZERO };
+        let after = block.next().and_then(|next| self.heap.get(next));
+        let bare = after.filter(|next| next.state == State::Bare).map_or(Bytes::ZERO, |b| b.size);
+        block.size.saturating_add(bare)
+    }
+
+    /// The best fit, where the block that can still grow counts as large as it can become: it is
+    /// spared for as long as another holds the request.
+    fn best_fit(&self, side: Side, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
+        let mut fits = self.heap.fits(side, stream, size);
+        let mut best = fits.next()?;
+        for next in fits {
+            let part = self.heap.get(best).is_some_and(Block::is_part);
+            if !part || self.reach(next) >= self.reach(best) {
+                break;
+            }
+            best = next;
+        }
+        Some(best)
+    }
+
+    /// Whether the open blocks from `id` on hold `size` together.
+    fn has_room(&self, id: BlockId, size: Bytes) -> bool {
+        let mut sum = Bytes::ZERO;
+        let mut at = Some(id);
+        while let Some(block) = at.and_then(|id| self.heap.get(id)).filter(|block| is_open(block)) {
+            sum = sum.saturating_add(block.size);
+            if sum >= size {
+                return true;
+            }
+            at = block.next();
+        }
+        false
+    }
+
+    /// Where to grow: the lowest bare block, with the free one before it, that has room.
+    fn growth(&self, side: Side, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
+        self.heap.bare(side, stream).find_map(|bare| {
+            let before = self.heap.get(bare)?.previous();
+            let open = before.filter(|&id| self.heap.get(id).is_some_and(is_open));
+            let first = open.unwrap_or(bare);
+            self.has_room(first, size).then_some(first)
+        })
+    }
+
+    /// A new range, all of it bare.
+    fn reserve(&mut self, side: Side, stream: StreamIndex) -> Result<BlockId, Error> {
+        let page = Self::page(side);
+        let capacity = self.driver.capacity();
+        let wanted = capacity.saturating_add(Bytes::new(capacity.get() / 8));
+        let size = page.try_mul(wanted.get().div_ceil(page.get()));
+        let size = size.map_err(|error| Error::quantity(Call::Reserve, "size", &error))?;
+        let span = self.driver.reserve(size)?;
+        let id = SegmentId(self.serial);
+        self.serial += 1;
+        self.ranges.insert(id, Range { start: span.start(), page, pages: BTreeMap::new() });
+        Ok(self.heap.add_segment(id, size, (side, stream), State::Bare))
+    }
+
+    /// Puts pages behind the first `size` bytes of a bare block, which begins at a page. All or
+    /// none; what it got merges with free neighbours.
+    fn back(&mut self, id: BlockId, size: Bytes) -> Result<(), Error> {
+        let lost = || Error::Invalid {
+            call: Call::Map,
+            argument: "block",
+            given: "a block that is gone".into(),
+            allowed: "a bare block of a range".into(),
+        };
+        let block = *self.heap.get(id).ok_or_else(lost)?;
+        let range = self.ranges.get_mut(&block.segment()).ok_or_else(lost)?;
+        let page = range.page;
+        let count = size.get().div_ceil(page.get());
+        let mut backed: Vec<(Bytes, PageHandle)> = Vec::new();
+        let mut offset = block.offset();
+        for _ in 0..count {
+            let at = range.start.checked_add(offset).ok_or_else(lost)?;
+            match self.driver.back(at, page) {
+                Ok(handle) => backed.push((offset, handle)),
+                Err(error) => {
+                    for (offset, handle) in backed {
+                        let span = page_span(range.start, offset, page)?;
+                        self.driver.unback(span, handle)?;
+                    }
+                    return Err(error);
+                }
+            }
+            offset = offset.saturating_add(page);
+        }
+        range.pages.extend(backed);
+        let start = range.start.checked_add(block.offset()).ok_or_else(lost)?;
+        let whole = page
+            .try_mul(count)
+            .and_then(|size| Span::new(start, size))
+            .map_err(|error| Error::quantity(Call::SetAccess, "span", &error))?;
+        self.driver.grant(whole, page)?;
+        self.heap.split(id, whole.size());
+        self.heap.set_state(id, State::Free);
+        self.heap.merge(id);
+        Ok(())
+    }
+
+    /// A free block of at least `size`, got by growing.
+    fn grow(&mut self, side: Side, stream: StreamIndex, size: Bytes) -> Result<BlockId, Error> {
+        // No range could ever hold it: do not reserve one more each time it is tried.
+        if size > self.driver.capacity() {
+            return Err(self.exhausted(size));
+        }
+        let mut candidate = match self.growth(side, stream, size) {
+            Some(id) => id,
+            None => self.reserve(side, stream)?,
+        };
+        while let Some(block) = self.heap.get(candidate).copied() {
+            match block.state {
+                State::Bare => self.back(candidate, size.min(block.size))?,
+                _ if block.size >= size => return Ok(candidate),
+                _ => {
+                    let Some(next) = block.next() else { break };
+                    let bare = self.heap.get(next).map_or(Bytes::ZERO, |next| next.size);
+                    self.back(next, size.saturating_sub(block.size).min(bare))?;
+                    candidate = next;
+                }
+            }
+        }
+        // Room was seen before the first page, so the chain does not end early.
+        Err(self.exhausted(size))
+    }
+
+    /// There is not that much.
+    fn exhausted(&self, size: Bytes) -> Error {
+        let total = self.driver.capacity();
+        let free = total.saturating_sub(self.driver.reserved());
+        Error::OutOfMemory { call: Call::CreatePage, requested: size, free, total }
+    }
+
+    /// Takes the pages that lie wholly in free blocks away, of all streams.
+    fn release_cached(&mut self) -> Result<(), Error> {
+        for id in self.heap.all_free() {
+            let Some(block) = self.heap.get(id).copied() else { continue };
+            let Some(range) = self.ranges.get_mut(&block.segment()) else { continue };
+            let page = range.page.get();
+            let first = block.offset().get().div_ceil(page) * page;
+            let end = block.offset().saturating_add(block.size).get() / page * page;
+            if first >= end {
+                continue;
+            }
+            let span = Bytes::new(first)..Bytes::new(end);
+            let taken: Vec<(Bytes, PageHandle)> =
+                range.pages.range(span).map(|(&offset, &handle)| (offset, handle)).collect();
+            for (offset, handle) in taken {
+                self.driver.unback(page_span(range.start, offset, range.page)?, handle)?;
+                range.pages.remove(&offset);
+            }
+            let before = first - block.offset().get();
+            let bare = match before {
+                0 => Some(id),
+                _ => self.heap.split(id, Bytes::new(before)),
+            };
+            if let Some(bare) = bare {
+                self.heap.split(bare, Bytes::new(end - first));
+                self.heap.set_state(bare, State::Bare);
+                self.heap.merge(bare);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn page_span(start: Address, offset: Bytes, page: Bytes) -> Result<Span, Error> {
+    let start = Address::new(start.get().saturating_add(offset.get()));
+    Span::new(start, page).map_err(|error| Error::quantity(Call::Unmap, "span", &error))
+}
+
+impl Player for Expandable {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        stream: StreamIndex,
+    ) -> Result<(), ReplayError> {
+        let size = rounded(size).ok_or_else(|| too_large(size, &self.driver))?;
+        let side = Side::of(size);
+        let id = match self.best_fit(side, stream, size) {
+            Some(id) => id,
+            None => match self.grow(side, stream, size) {
+                Ok(id) => id,
+                Err(error) if error.may_pass() => {
+                    self.release_cached().map_err(ReplayError::Device)?;
+                    self.grow(side, stream, size)
+                        .map_err(|error| refused(error, size, &self.driver))?
+                }
+                Err(error) => return Err(ReplayError::Device(error)),
+            },
+        };
+        let rest = self.heap.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
+        if rest >= GRAIN.bytes() {
+            self.heap.split(id, size);
+        }
+        self.heap.set_state(id, State::Live);
+        self.live.insert(block, id);
+        Ok(())
+    }
+
+    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
+        self.heap.set_state(id, State::Free);
+        self.heap.merge(id);
+        Ok(())
+    }
+
+    fn reserved(&self) -> Bytes {
+        self.driver.reserved()
+    }
+
+    fn driver(&self) -> DriverUse {
+        self.driver.used()
+    }
+}

@@ -1,0 +1,122 @@
+//! PyTorch's allocator as it is unless told otherwise: segments of plain memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use forebay_core::{Address, Bytes};
+
+use super::heap::{BlockId, Heap, SegmentId, State};
+use super::{
+    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, SMALL_MOST, SMALL_SEGMENT, Side,
+    rounded,
+};
+use crate::models::driver::Driver;
+use crate::models::{missing, refused, too_large};
+use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+
+/// The model of the native backend.
+#[derive(Debug)]
+pub struct Native {
+    driver: Driver,
+    heap: Heap,
+    segments: BTreeMap<SegmentId, (Address, Bytes)>,
+    serial: u64,
+    live: HashMap<BlockIndex, BlockId>,
+}
+
+impl Native {
+    /// Nothing cached yet.
+    pub fn new(driver: Driver) -> Self {
+        Self {
+            driver,
+            heap: Heap::default(),
+            segments: BTreeMap::new(),
+            serial: 0,
+            live: HashMap::new(),
+        }
+    }
+
+    /// How large a segment is got for a block.
+    fn segment_size(size: Bytes) -> Option<Bytes> {
+        match Side::of(size) {
+            Side::Small => Some(SMALL_SEGMENT),
+            Side::Large if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
+            Side::Large => size.checked_align_up(OWN_SEGMENT_UNIT),
+        }
+    }
+
+    /// Whether what remains of a block is cut off.
+    fn splits(side: Side, rest: Bytes) -> bool {
+        match side {
+            Side::Small => rest >= GRAIN.bytes(),
+            Side::Large => rest > SMALL_MOST,
+        }
+    }
+
+    /// A new segment; where the driver has none left, cached ones go back first.
+    fn grow(&mut self, size: Bytes, stream: StreamIndex) -> Result<BlockId, ReplayError> {
+        let segment = Self::segment_size(size).ok_or_else(|| too_large(size, &self.driver))?;
+        let at = match self.driver.allocate(segment) {
+            Ok(at) => at,
+            Err(error) if error.may_pass() => {
+                self.release_cached()?;
+                self.driver.allocate(segment).map_err(|error| refused(error, size, &self.driver))?
+            }
+            Err(error) => return Err(ReplayError::Device(error)),
+        };
+        let id = SegmentId(self.serial);
+        self.serial += 1;
+        self.segments.insert(id, (at, segment));
+        Ok(self.heap.add_segment(id, segment, (Side::of(size), stream), State::Free))
+    }
+
+    /// Gives back every segment that is wholly free, of all streams.
+    fn release_cached(&mut self) -> Result<(), ReplayError> {
+        for id in self.heap.all_free() {
+            let Some(block) = self.heap.get(id).filter(|block| !block.is_part()) else { continue };
+            if let Some((at, size)) = self.segments.remove(&block.segment()) {
+                self.driver.free(at, size).map_err(ReplayError::Device)?;
+            }
+            self.heap.remove_segment(id);
+        }
+        Ok(())
+    }
+}
+
+impl Player for Native {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        stream: StreamIndex,
+    ) -> Result<(), ReplayError> {
+        let size = rounded(size).ok_or_else(|| too_large(size, &self.driver))?;
+        let side = Side::of(size);
+        let found = self.heap.fits(side, stream, size).next();
+        let id = match found {
+            Some(id) => id,
+            None => self.grow(size, stream)?,
+        };
+        let rest = self.heap.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
+        if Self::splits(side, rest) {
+            self.heap.split(id, size);
+        }
+        self.heap.set_state(id, State::Live);
+        self.live.insert(block, id);
+        Ok(())
+    }
+
+    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
+        self.heap.set_state(id, State::Free);
+        self.heap.merge(id);
+        Ok(())
+    }
+
+    fn reserved(&self) -> Bytes {
+        self.driver.reserved()
+    }
+
+    fn driver(&self) -> DriverUse {
+        self.driver.used()
+    }
+}

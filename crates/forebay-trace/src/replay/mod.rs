@@ -1,0 +1,223 @@
+//! Playing a recording on an allocator, and what came of it.
+//!
+//! A pass plays every event in order; then what is still live is freed, and the next pass begins
+//! on the same player: the first shows a cold allocator, the second a warm one.
+
+mod latency;
+mod player;
+
+pub use latency::Latency;
+pub use player::{DriverUse, Player, ReplayError};
+
+use core::fmt;
+use std::time::Instant;
+
+use forebay_core::Bytes;
+
+use crate::{BlockIndex, Event, Trace};
+
+/// How often progress is told: often enough for a person, too seldom to cost.
+const PROGRESS_EVERY: usize = 1 << 13;
+
+/// How a recording is to be played.
+#[non_exhaustive]
+pub struct ReplayOptions<'a> {
+    /// How many passes; one at least is played.
+    pub passes: u32,
+    /// Told how many more events were played, every few thousand.
+    pub progress: Option<&'a mut dyn FnMut(u64)>,
+}
+
+impl ReplayOptions<'_> {
+    /// Two passes, a cold and a warm one, and nobody told.
+    pub fn new() -> Self {
+        Self { passes: 2, progress: None }
+    }
+}
+
+impl<'a> ReplayOptions<'a> {
+    /// The same with `passes`.
+    #[must_use]
+    pub fn passes(mut self, passes: u32) -> Self {
+        self.passes = passes;
+        self
+    }
+
+    /// The same with somebody told.
+    #[must_use]
+    pub fn progress(mut self, progress: &'a mut dyn FnMut(u64)) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+}
+
+impl Default for ReplayOptions<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for ReplayOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplayOptions").field("passes", &self.passes).finish_non_exhaustive()
+    }
+}
+
+/// What one pass came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PassReport {
+    /// Which pass, from 1.
+    pub pass: u32,
+    /// How many allocations and frees were played.
+    pub operations: u64,
+    /// The most that was asked for at once.
+    pub peak_requested: Bytes,
+    /// The most that was taken from the driver at once.
+    pub peak_reserved: Bytes,
+    /// What each operation took on the host's clock, which itself adds some 20 to 50 ns.
+    pub latency: Latency,
+    /// What this pass asked of the driver.
+    pub driver: DriverUse,
+    /// How many allocations found no memory.
+    pub out_of_memory: u64,
+    /// The first of them.
+    pub first_out_of_memory: Option<ReplayError>,
+}
+
+impl PassReport {
+    /// What was taken over what was asked for: 1 is the limit. 0 where nothing was asked for.
+    pub fn ratio(&self) -> f64 {
+        if self.peak_requested.is_zero() {
+            return 0.0;
+        }
+        self.peak_reserved.get() as f64 / self.peak_requested.get() as f64
+    }
+}
+
+/// Which blocks the player has at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// Not allocated, freed again, or never got.
+    No,
+    /// Allocated on that stream.
+    On(crate::StreamIndex),
+}
+
+/// Plays `trace` on `player`, pass after pass.
+///
+/// An allocation that finds no memory is counted, and playing goes on without that block; any
+/// other failure ends it. Frees of blocks that were not got are left out.
+///
+/// ```
+/// use forebay_core::Bytes;
+/// use forebay_sim::{MemoryModel, SimMachine};
+/// use forebay_trace::{Model, ReplayOptions, TraceBuilder, replay};
+///
+/// let mut builder = TraceBuilder::new("one block");
+/// builder.allocate(0, Bytes::mib(3), 0)?;
+/// let trace = builder.finish();
+/// let machine = SimMachine::builder().memory(MemoryModel::Phantom).build()?;
+/// let device = machine.device(0).ok_or("no device")?;
+/// let mut player = Model::Torch.player(device)?;
+/// let reports = replay(&trace, &mut *player, ReplayOptions::new().passes(1))?;
+/// assert_eq!(reports[0].peak_reserved, Bytes::mib(20), "3 MiB come out of a 20 MiB segment");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn replay(
+    trace: &Trace,
+    player: &mut dyn Player,
+    mut options: ReplayOptions<'_>,
+) -> Result<Vec<PassReport>, ReplayError> {
+    let mut held = vec![Held::No; trace.blocks()];
+    let mut reports = Vec::new();
+    for pass in 1..=options.passes.max(1) {
+        let report = play(trace, player, pass, &mut held, &mut options.progress)?;
+        for (index, held) in held.iter_mut().enumerate() {
+            if let Held::On(stream) = core::mem::replace(held, Held::No) {
+                // Blocks are numbered in 31 bits, so this never saturates.
+                let block = BlockIndex(u32::try_from(index).unwrap_or(u32::MAX));
+                player.free(block, stream)?;
+            }
+        }
+        player.end_pass()?;
+        reports.push(report);
+    }
+    Ok(reports)
+}
+
+fn play(
+    trace: &Trace,
+    player: &mut dyn Player,
+    pass: u32,
+    held: &mut [Held],
+    progress: &mut Option<&mut dyn FnMut(u64)>,
+) -> Result<PassReport, ReplayError> {
+    let before = player.driver();
+    let mut report = PassReport {
+        pass,
+        operations: 0,
+        peak_requested: Bytes::ZERO,
+        peak_reserved: player.reserved(),
+        latency: Latency::default(),
+        driver: DriverUse::default(),
+        out_of_memory: 0,
+        first_out_of_memory: None,
+    };
+    let mut requested = Bytes::ZERO;
+    let mut told = 0_u64;
+    for (index, event) in trace.events().enumerate() {
+        match event {
+            Event::Allocate { block, size, stream } => {
+                // What was asked for counts whether it was got or not: the peak is the program's.
+                requested = requested.saturating_add(size);
+                report.peak_requested = report.peak_requested.max(requested);
+                let began = Instant::now();
+                let got = player.allocate(block, size, stream);
+                let took = began.elapsed();
+                report.latency.record(took);
+                report.operations += 1;
+                match got {
+                    Ok(()) => {
+                        if let Some(held) = held.get_mut(block.0 as usize) {
+                            *held = Held::On(stream);
+                        }
+                    }
+                    Err(error @ ReplayError::OutOfMemory { .. }) => {
+                        report.out_of_memory += 1;
+                        report.first_out_of_memory.get_or_insert(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+                report.peak_reserved = report.peak_reserved.max(player.reserved());
+            }
+            Event::Free { block, stream } => {
+                requested = requested.saturating_sub(trace.size(block));
+                let was = held
+                    .get_mut(block.0 as usize)
+                    .map_or(Held::No, |held| core::mem::replace(held, Held::No));
+                if let Held::On(_) = was {
+                    let began = Instant::now();
+                    player.free(block, stream)?;
+                    let took = began.elapsed();
+                    report.latency.record(took);
+                    report.operations += 1;
+                }
+            }
+        }
+        if index % PROGRESS_EVERY == 0
+            && let Some(tell) = progress
+        {
+            tell(index as u64 - told);
+            told = index as u64;
+        }
+    }
+    if let Some(tell) = progress {
+        tell(trace.len() as u64 - told);
+    }
+    report.driver = player.driver().since(before);
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Who plays a recording, and how playing can fail.
+
+use core::fmt;
+use core::time::Duration;
+
+use forebay_core::Bytes;
+use forebay_hal::Error;
+
+use crate::{BlockIndex, StreamIndex};
+
+/// What a player has asked of the driver since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverUse {
+    /// All calls, failed ones counted.
+    pub calls: u64,
+    /// What they took: by the cost table on a simulated device, by the clock on a real one.
+    pub time: Duration,
+    /// Pages mapped.
+    pub maps: u64,
+    /// Pages created, and plain allocations: how often memory was taken from the driver.
+    pub creates: u64,
+}
+
+impl DriverUse {
+    /// What came since `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(earlier.calls),
+            time: self.time.saturating_sub(earlier.time),
+            maps: self.maps.saturating_sub(earlier.maps),
+            creates: self.creates.saturating_sub(earlier.creates),
+        }
+    }
+}
+
+/// Why a player could not do what the recording says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// There was not enough memory, and nothing was left to give back. Playing goes on without the
+    /// block, as a program that catches the error does.
+    OutOfMemory {
+        /// What the recording asked for.
+        requested: Bytes,
+        /// What the player held at that moment.
+        reserved: Bytes,
+        /// What the device has in all.
+        capacity: Bytes,
+    },
+    /// The device failed in another way. Playing ends.
+    Device(Error),
+    /// The player was told to free what it does not have, or lost count. Playing ends.
+    Inconsistent {
+        /// The block in question.
+        block: BlockIndex,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory { requested, reserved, capacity } => write!(
+                f,
+                "out of memory: {requested} asked for with {reserved} of {capacity} taken from the \
+                 driver; a larger device or a tighter policy would help"
+            ),
+            Self::Device(error) => error.fmt(f),
+            Self::Inconsistent { block, what } => {
+                write!(f, "{block} {what}: a fault of the player, not of the recording")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReplayError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Device(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// An allocator that a recording can be played on.
+///
+/// The replay allocates each block once a pass, frees only what is live, and frees everything
+/// before a pass ends. A block whose allocation failed is never freed.
+pub trait Player {
+    /// Gets memory for `block`.
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        stream: StreamIndex,
+    ) -> Result<(), ReplayError>;
+
+    /// Gives the memory of `block` back.
+    fn free(&mut self, block: BlockIndex, stream: StreamIndex) -> Result<(), ReplayError>;
+
+    /// How much is taken from the driver now. Asked after every allocation: must be cheap.
+    fn reserved(&self) -> Bytes;
+
+    /// What was asked of the driver since the player was made.
+    fn driver(&self) -> DriverUse;
+
+    /// A pass is over and everything is freed: the moment to wait for streams or to check books.
+    fn end_pass(&mut self) -> Result<(), ReplayError> {
+        Ok(())
+    }
+}

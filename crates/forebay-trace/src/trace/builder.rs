@@ -1,0 +1,242 @@
+//! Making a recording, with the rules every recording keeps.
+
+use core::fmt;
+use std::collections::HashMap;
+
+use forebay_core::Bytes;
+
+use super::{FREE, Remarks, Trace};
+
+/// A rule of recordings that an event broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Breach {
+    /// A block was freed that is free.
+    FreedTwice {
+        /// The id, address or pointer of the source.
+        key: u64,
+    },
+    /// A block was freed that was never allocated.
+    NeverAllocated {
+        /// The id, address or pointer of the source.
+        key: u64,
+    },
+    /// A block was allocated under the name of one that is live.
+    StillLive {
+        /// The id, address or pointer of the source.
+        key: u64,
+    },
+    /// More blocks than a recording can number.
+    TooManyBlocks,
+    /// More streams than a recording can number.
+    TooManyStreams,
+    /// The sizes of all live blocks come to more than 64 bits hold.
+    TooMuchLive {
+        /// The size of the block that was too much.
+        size: Bytes,
+    },
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FreedTwice { key } => {
+                write!(f, "frees {key} ({key:#x}), which is free already; a block is freed once")
+            }
+            Self::NeverAllocated { key } => {
+                write!(f, "frees {key} ({key:#x}), which was never allocated")
+            }
+            Self::StillLive { key } => write!(
+                f,
+                "allocates {key} ({key:#x}), which is live; a name may come back once it is freed"
+            ),
+            Self::TooManyBlocks => {
+                write!(f, "one block too many; a recording has at most {MOST_BLOCKS}")
+            }
+            Self::TooManyStreams => {
+                write!(f, "one stream too many; a recording has at most {MOST_STREAMS}")
+            }
+            Self::TooMuchLive { size } => write!(
+                f,
+                "{} B more than are live do not fit in 64 bits; no device has that much",
+                size.get()
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Breach {}
+
+/// The most blocks of a recording: their number shares 32 bits with the kind of event.
+const MOST_BLOCKS: u32 = FREE;
+
+/// The most streams of a recording. Programs have a few dozen.
+const MOST_STREAMS: usize = 1 << 16;
+
+/// What a name of the source stands for.
+#[derive(Clone, Copy, Debug)]
+enum Name {
+    /// A block that is live.
+    Live(u32),
+    /// A block that was freed; the name may come back.
+    Freed,
+}
+
+/// A recording in the making.
+///
+/// Blocks are named by keys of the source: ids, addresses, whatever it has. A key may come back
+/// once its block is freed, as addresses do. An event that breaks a rule is refused and changes
+/// nothing.
+#[derive(Clone, Debug)]
+pub struct TraceBuilder {
+    trace: Trace,
+    names: HashMap<u64, Name>,
+    stream_indices: HashMap<u64, u16>,
+    live: Bytes,
+}
+
+impl TraceBuilder {
+    /// A recording with nothing in it.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            trace: Trace {
+                name: name.into(),
+                streams: Vec::new(),
+                sizes: Vec::new(),
+                marks: Vec::new(),
+                lanes: Vec::new(),
+                remarks: Remarks::default(),
+            },
+            names: HashMap::new(),
+            stream_indices: HashMap::new(),
+            live: Bytes::ZERO,
+        }
+    }
+
+    /// How many events there are so far.
+    pub fn len(&self) -> usize {
+        self.trace.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.trace.is_empty()
+    }
+
+    /// Enters a stream ahead of its first event, which fixes its index.
+    pub fn stream(&mut self, handle: u64) -> Result<(), Breach> {
+        self.lane(handle).map(|_| ())
+    }
+
+    /// `size` bytes were allocated on the stream `handle`; from now on `key` names them.
+    pub fn allocate(&mut self, key: u64, size: Bytes, handle: u64) -> Result<(), Breach> {
+        if let Some(Name::Live(_)) = self.names.get(&key) {
+            return Err(Breach::StillLive { key });
+        }
+        let live = self.live.checked_add(size).ok_or(Breach::TooMuchLive { size })?;
+        let block = u32::try_from(self.trace.sizes.len())
+            .ok()
+            .filter(|&block| block < MOST_BLOCKS)
+            .ok_or(Breach::TooManyBlocks)?;
+        let lane = self.lane(handle)?;
+        self.live = live;
+        self.names.insert(key, Name::Live(block));
+        self.trace.sizes.push(size.get());
+        self.trace.marks.push(block);
+        self.trace.lanes.push(lane);
+        Ok(())
+    }
+
+    /// What `key` names was freed on the stream `handle`.
+    pub fn free(&mut self, key: u64, handle: u64) -> Result<(), Breach> {
+        let block = match self.names.get(&key) {
+            Some(Name::Live(block)) => *block,
+            Some(Name::Freed) => return Err(Breach::FreedTwice { key }),
+            None => return Err(Breach::NeverAllocated { key }),
+        };
+        let lane = self.lane(handle)?;
+        self.names.insert(key, Name::Freed);
+        let size = self.trace.sizes.get(block as usize).copied().unwrap_or(0);
+        self.live = self.live.saturating_sub(Bytes::new(size));
+        self.trace.marks.push(block | FREE);
+        self.trace.lanes.push(lane);
+        Ok(())
+    }
+
+    /// Whether `key` names a live block.
+    pub fn is_live(&self, key: u64) -> bool {
+        matches!(self.names.get(&key), Some(Name::Live(_)))
+    }
+
+    /// What the source says beside the events.
+    pub fn remarks(&mut self) -> &mut Remarks {
+        &mut self.trace.remarks
+    }
+
+    /// The recording. What is live now lives to its end.
+    pub fn finish(self) -> Trace {
+        self.trace
+    }
+
+    /// The index of a stream, a new one for a handle not seen before.
+    fn lane(&mut self, handle: u64) -> Result<u16, Breach> {
+        if let Some(&lane) = self.stream_indices.get(&handle) {
+            return Ok(lane);
+        }
+        let lane = u16::try_from(self.trace.streams.len()).map_err(|_| Breach::TooManyStreams)?;
+        self.trace.streams.push(handle);
+        self.stream_indices.insert(handle, lane);
+        Ok(lane)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockIndex, Event, StreamIndex};
+
+    #[test]
+    fn a_breach_is_refused_and_changes_nothing() {
+        let mut builder = TraceBuilder::new("breaches");
+        builder.allocate(7, Bytes::new(100), 0).unwrap();
+        assert_eq!(builder.allocate(7, Bytes::new(1), 9), Err(Breach::StillLive { key: 7 }));
+        assert_eq!(builder.free(8, 9), Err(Breach::NeverAllocated { key: 8 }));
+        builder.free(7, 0).unwrap();
+        assert_eq!(builder.free(7, 0), Err(Breach::FreedTwice { key: 7 }));
+        let much = Bytes::MAX;
+        builder.allocate(1, much, 0).unwrap();
+        let size = Bytes::new(1);
+        assert_eq!(builder.allocate(2, size, 0), Err(Breach::TooMuchLive { size }));
+        let trace = builder.finish();
+        assert_eq!(trace.len(), 3);
+        assert_eq!(trace.streams(), [0], "a refused event brings no stream");
+    }
+
+    #[test]
+    fn a_name_that_comes_back_is_another_block() {
+        let mut builder = TraceBuilder::new("again");
+        builder.allocate(5, Bytes::new(1), 30).unwrap();
+        builder.free(5, 40).unwrap();
+        builder.allocate(5, Bytes::ZERO, 40).unwrap();
+        let events: Vec<Event> = builder.finish().events().collect();
+        let (first, second) = (BlockIndex(0), BlockIndex(1));
+        assert_eq!(
+            events,
+            [
+                Event::Allocate { block: first, size: Bytes::new(1), stream: StreamIndex(0) },
+                Event::Free { block: first, stream: StreamIndex(1) },
+                Event::Allocate { block: second, size: Bytes::ZERO, stream: StreamIndex(1) },
+            ]
+        );
+    }
+
+    #[test]
+    fn streams_have_an_end() {
+        let mut builder = TraceBuilder::new("streams");
+        for handle in 0..MOST_STREAMS as u64 {
+            builder.stream(handle).unwrap();
+        }
+        assert_eq!(builder.stream(MOST_STREAMS as u64), Err(Breach::TooManyStreams));
+        assert_eq!(builder.stream(3), Ok(()));
+    }
+}

@@ -1,0 +1,164 @@
+//! A recording in memory: what was allocated and freed, in order.
+//!
+//! ```text
+//!   events    a0  a1  f0  a2  f2 ...      one mark (block and kind) and one stream index each
+//!   sizes     0: 3145728   1: 512  ...    by block
+//!   streams   0: 0x0   1: 0x317d2c10      the handles the recorder saw, by stream index
+//! ```
+//!
+//! Blocks are numbered in the order they were allocated, streams in the order they appear, so both
+//! index plain arrays: a run of half a million events takes a few megabytes, and playing it costs
+//! no lookup.
+
+mod builder;
+mod statistics;
+
+pub use builder::{Breach, TraceBuilder};
+pub use statistics::Statistics;
+
+use core::fmt;
+
+use forebay_core::Bytes;
+
+/// Which block of a recording, counted from 0 in the order of allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockIndex(pub u32);
+
+impl fmt::Display for BlockIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {}", self.0)
+    }
+}
+
+/// Which stream of a recording, counted from 0 in the order of appearance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamIndex(pub u16);
+
+impl fmt::Display for StreamIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {}", self.0)
+    }
+}
+
+/// One thing the recorded program did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It asked for memory.
+    Allocate {
+        /// The block it got.
+        block: BlockIndex,
+        /// How much it asked for, before any rounding.
+        size: Bytes,
+        /// The stream it asked on.
+        stream: StreamIndex,
+    },
+    /// It gave memory back.
+    Free {
+        /// The block.
+        block: BlockIndex,
+        /// The stream it was given back on.
+        stream: StreamIndex,
+    },
+}
+
+/// What a recording's source had to say that is no event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remarks {
+    /// Allocations the recorded program asked for and did not get.
+    pub failed_allocations: u64,
+    /// Blocks that were live before the recording began; they are allocated first.
+    pub live_at_start: u64,
+}
+
+/// The bit of a mark that tells a free from an allocation.
+const FREE: u32 = 1 << 31;
+
+/// A recorded run.
+///
+/// Made by a reader, or by hand through a [`TraceBuilder`], which sees to it that what is freed is
+/// live and what is allocated is not.
+///
+/// ```
+/// use forebay_core::Bytes;
+/// use forebay_trace::TraceBuilder;
+///
+/// let mut builder = TraceBuilder::new("two blocks");
+/// builder.allocate(17, Bytes::mib(3), 0)?;
+/// builder.allocate(18, Bytes::new(512), 0)?;
+/// builder.free(17, 0)?;
+/// let trace = builder.finish();
+/// assert_eq!(trace.len(), 3);
+/// assert_eq!(trace.statistics().never_freed, 1);
+/// # Ok::<(), forebay_trace::Breach>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    name: String,
+    streams: Vec<u64>,
+    sizes: Vec<u64>,
+    marks: Vec<u32>,
+    lanes: Vec<u16>,
+    remarks: Remarks,
+}
+
+impl Trace {
+    /// What the run is called: usually the file it came from.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same run under another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Whether nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// How many blocks were allocated.
+    pub fn blocks(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The streams' handles as the recorder saw them, by [`StreamIndex`].
+    pub fn streams(&self) -> &[u64] {
+        &self.streams
+    }
+
+    /// How much a block was asked to hold; nothing for a block that is not in the recording.
+    pub fn size(&self, block: BlockIndex) -> Bytes {
+        Bytes::new(self.sizes.get(block.0 as usize).copied().unwrap_or(0))
+    }
+
+    /// What the source said beside the events.
+    pub fn remarks(&self) -> Remarks {
+        self.remarks
+    }
+
+    /// What happened, in order.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
+        self.marks.iter().zip(&self.lanes).map(|(&mark, &lane)| {
+            let (block, stream) = (BlockIndex(mark & !FREE), StreamIndex(lane));
+            if mark & FREE == 0 {
+                Event::Allocate { block, size: self.size(block), stream }
+            } else {
+                Event::Free { block, stream }
+            }
+        })
+    }
+
+    /// What the run comes to.
+    pub fn statistics(&self) -> Statistics {
+        Statistics::of(self)
+    }
+}

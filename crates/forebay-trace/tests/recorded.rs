@@ -1,0 +1,84 @@
+//! The models against the real allocators: peak memory on recorded runs.
+//!
+//! The figures were measured on one NVIDIA H200 (PyTorch 2.11, driver 580.159, CUDA 13.0) by the
+//! driver's own count of free memory: what a run took at its peak over what it asked for. One run
+//! comes with the crate. The others are looked for in the folder that `FOREBAY_TRACES` names.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use forebay_core::Bytes;
+use forebay_sim::{MemoryModel, SimMachine};
+use forebay_trace::{Model, ReadOptions, ReplayOptions, Trace, format, replay, sample};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// How far a model may be from the real one: one part in a hundred.
+const TOLERANCE: f64 = 0.01;
+
+/// A run, and the ratios of cudaMalloc, PyTorch, and PyTorch with expandable segments.
+const MEASURED: [(&str, [f64; 3]); 5] = [
+    ("gpt2_train", [1.0187, 1.1263, 1.0721]),
+    ("llama_varlen_train", [1.0136, 2.9005, 1.1526]),
+    ("llm_generate", [1.0789, 1.3238, 1.0594]),
+    ("resnet_multiscale", [1.0384, 1.3552, 1.0065]),
+    ("serving_threads", [1.0785, 2.5993, 2.3355]),
+];
+
+/// What the second pass of `serving_threads` came to under PyTorch: streams share nothing.
+const SERVING_AGAIN: f64 = 2.68;
+
+const MODELS: [Model; 3] = [Model::Direct, Model::Torch, Model::TorchExpandable];
+
+/// The run, or why it is not here.
+fn recording(name: &str) -> Result<Result<Trace, String>, Failed> {
+    if name == "gpt2_train" {
+        return Ok(Ok(sample::gpt2_train()?));
+    }
+    let Some(folder) = std::env::var_os("FOREBAY_TRACES") else {
+        return Ok(Err("FOREBAY_TRACES names no folder of recorded runs".to_owned()));
+    };
+    let path = PathBuf::from(folder).join(format!("{name}.csv.gz"));
+    if !path.exists() {
+        return Ok(Err(format!("{name}.csv.gz is not in the folder FOREBAY_TRACES names")));
+    }
+    Ok(Ok(format::read_path(&path, &ReadOptions::default())?))
+}
+
+fn near(what: &str, model: f64, real: f64) -> Result<(), Failed> {
+    if (model / real - 1.0).abs() > TOLERANCE {
+        return Err(format!("{what}: the model says {model:.4}, measured was {real:.4}").into());
+    }
+    Ok(())
+}
+
+fn compare(name: &'static str, model: Model, real: f64) -> Result<Completion, Failed> {
+    let trace = match recording(name)? {
+        Ok(trace) => trace,
+        Err(reason) => return Ok(Completion::ignored_with(reason)),
+    };
+    let machine = SimMachine::builder()
+        .memory(MemoryModel::Phantom)
+        .capacity(Bytes::gib(140))
+        .checked(false)
+        .build()?;
+    let mut player = model.player(machine.device(0).ok_or("no device")?)?;
+    let reports = replay(&trace, &mut *player, ReplayOptions::new())?;
+    let [cold, warm] = reports.as_slice() else { return Err("two passes were asked for".into()) };
+    near("first pass", cold.ratio(), real)?;
+    match (name, model) {
+        ("serving_threads", Model::Torch) => near("second pass", warm.ratio(), SERVING_AGAIN)?,
+        _ => near("second pass", warm.ratio(), real)?,
+    }
+    Ok(Completion::Completed)
+}
+
+fn main() -> ExitCode {
+    let mut trials = Vec::new();
+    for (name, figures) in MEASURED {
+        for (model, real) in MODELS.into_iter().zip(figures) {
+            let title = format!("{}_takes_what_the_real_one_took_on_{name}", model.name());
+            trials.push(Trial::ignorable_test(title, move || compare(name, model, real)));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
