@@ -18,6 +18,7 @@
 mod address;
 mod bytes;
 mod id;
+pub mod line;
 mod quantity_error;
 mod random;
 mod size_class;

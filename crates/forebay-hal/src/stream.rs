@@ -276,16 +276,23 @@ impl Stream {
     }
 }
 
+/// Ends something in a drop, which has nobody to tell of an error. What may pass is tried once more,
+/// so that one fault does not leak; a device that refuses again has lost it already.
+fn destroy(end: impl Fn() -> Result<()>) {
+    if end().is_err_and(|error| error.may_pass()) {
+        let _ = end();
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
-        // A device that refuses has lost the stream already; a drop has nobody to tell.
-        let _ = match self.ownership {
+        destroy(|| match self.ownership {
             Ownership::Owned => self.device.destroy_stream(self.handle),
             Ownership::Foreign => {
                 let streams = self.device.foreign_streams();
                 streams.map_or(Ok(()), |streams| streams.forget_stream(self.handle))
             }
-        };
+        });
     }
 }
 
@@ -346,8 +353,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // As with streams: a drop has nobody to tell.
-        let _ = self.device.destroy_event(self.handle);
+        destroy(|| self.device.destroy_event(self.handle));
     }
 }
 

@@ -5,6 +5,7 @@
 //!   in memory                                           Trace ──► statistics
 //!                                                         │
 //!   replay      a Player for each allocator:  ◄───────────┘
+//!                  forebay's own pool, and
 //!                  models of others (direct, pow2, torch, torch-expandable) on any device
 //! ```
 //!
@@ -33,11 +34,13 @@
 
 pub mod format;
 pub mod models;
+mod pool;
 mod replay;
 pub mod sample;
 mod trace;
 
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
+pub use pool::PoolPlayer;
 pub use replay::{DriverUse, Latency, PassReport, Player, ReplayError, ReplayOptions, replay};
 pub use trace::{BlockIndex, Breach, Event, Remarks, Statistics, StreamIndex, Trace, TraceBuilder};

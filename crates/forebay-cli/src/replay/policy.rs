@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use forebay_hal::{Device, Error};
-use forebay_trace::{Model, Player};
+use forebay_hal::Device;
+use forebay_trace::{Model, Player, PoolPlayer};
 
 /// An allocator to play on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
+    /// forebay's own pool.
+    Forebay,
     /// A model of somebody else's.
     Model(Model),
 }
@@ -19,6 +21,7 @@ pub enum Policy {
 impl Policy {
     /// Every policy there is.
     pub const ALL: &'static [Self] = &[
+        Self::Forebay,
         Self::Model(Model::Torch),
         Self::Model(Model::TorchExpandable),
         Self::Model(Model::PowersOfTwo),
@@ -28,14 +31,16 @@ impl Policy {
     /// The name in commands and files.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Forebay => "forebay",
             Self::Model(model) => model.name(),
         }
     }
 
     /// A player of this kind on `device`.
-    pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, Error> {
+    pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, forebay::Error> {
         match self {
-            Self::Model(model) => model.player(device),
+            Self::Forebay => Ok(Box::new(PoolPlayer::new(device)?)),
+            Self::Model(model) => Ok(model.player(device)?),
         }
     }
 }

@@ -43,6 +43,25 @@ fn a_replay_says_what_each_allocator_takes() {
     assert!(text(&run.stderr).is_empty(), "no bar where nobody looks");
 }
 
+/// The pool takes less than the allocator it is measured against, pays the driver less for it, and
+/// in a second pass pays it nothing.
+#[test]
+fn the_pool_beats_what_it_is_measured_against() {
+    let run = forebay(&["replay", &gpt2(), "--json", "--policy", "forebay,torch-expandable"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let rows = rows(&run);
+    let [first, second, other, _] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!(
+        (&first["policy"], &other["policy"]),
+        (&"forebay".into(), &"torch-expandable".into())
+    );
+    let figure = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    assert!(figure(first, "ratio") < 1.02, "{first}");
+    assert!(figure(first, "ratio") < figure(other, "ratio") - 0.05, "{first} {other}");
+    assert!(figure(first, "driver_ns") < figure(other, "driver_ns"), "{first} {other}");
+    assert_eq!((figure(second, "maps"), figure(second, "driver_ns")), (0.0, 0.0), "{second}");
+}
+
 #[test]
 fn json_is_one_object_a_pass_with_the_documented_keys() {
     let run = forebay(&["replay", &gpt2(), "--json", "--policy", "torch,direct", "--passes", "3"]);
@@ -112,7 +131,7 @@ fn the_host_can_be_played_on() {
     let run = forebay(&["replay", &log, "--device", "host", "--json"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let rows = rows(&run);
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 10);
     assert!(rows.iter().all(|row| row["device"] == "host" && row["ooms"] == 0));
     assert!(rows[0]["driver_ns"].as_u64() > Some(0));
 }
@@ -167,7 +186,7 @@ fn what_is_converted_is_the_same_run() {
         rows.iter().map(|row| row["peak_reserved_bytes"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     let before = peaks(&snapshot);
-    assert_eq!(before.len(), 8);
+    assert_eq!(before.len(), 10);
     assert_eq!(peaks(&path("run.csv.gz")), before);
     let missing = forebay(&["convert", "no/such.csv", &path("x.csv")]);
     assert_eq!(missing.status.code(), Some(1));

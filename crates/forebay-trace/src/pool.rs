@@ -1,0 +1,98 @@
+//! forebay's own pool as a player.
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use forebay::{Pool, PoolOptions};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Call, Device, DeviceKind, Error, Priority, Stream};
+use forebay_sim::CostModel;
+
+use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+
+/// forebay's pool: each stream of the recording is a stream of the device.
+#[derive(Debug)]
+pub struct PoolPlayer {
+    pool: Pool,
+    device: Arc<dyn Device>,
+    streams: HashMap<StreamIndex, Stream>,
+    live: HashMap<BlockIndex, Address>,
+}
+
+impl PoolPlayer {
+    /// An empty pool with the default options.
+    pub fn new(device: Arc<dyn Device>) -> Result<Self, forebay::Error> {
+        let pool = PoolOptions::new().build(&device)?;
+        Ok(Self { pool, device, streams: HashMap::new(), live: HashMap::new() })
+    }
+
+    fn stream(&mut self, index: StreamIndex) -> Result<&Stream, Error> {
+        if !self.streams.contains_key(&index) {
+            let stream = Stream::new(&self.device, Priority::Normal)?;
+            self.streams.insert(index, stream);
+        }
+        let gone = || Error::Lost { call: Call::StreamId, reason: "a stream vanished".into() };
+        self.streams.get(&index).ok_or_else(gone)
+    }
+}
+
+fn failed(error: forebay::Error) -> ReplayError {
+    match error {
+        forebay::Error::OutOfMemory { requested, held, device_free, .. } => {
+            let capacity = held.saturating_add(device_free);
+            ReplayError::OutOfMemory { requested, reserved: held, capacity }
+        }
+        forebay::Error::Device(error) => ReplayError::Device(error),
+        other => ReplayError::Device(Error::Transient {
+            call: Call::Allocate,
+            reason: other.to_string().into(),
+        }),
+    }
+}
+
+impl Player for PoolPlayer {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        stream: StreamIndex,
+    ) -> Result<(), ReplayError> {
+        let stream = self.stream(stream).map_err(ReplayError::Device)?.handle();
+        let got = self.pool.allocate(size, stream).map_err(failed)?;
+        self.live.insert(block, got.address());
+        Ok(())
+    }
+
+    fn free(&mut self, block: BlockIndex, stream: StreamIndex) -> Result<(), ReplayError> {
+        let what = "is to be freed and is not live here";
+        let missing = ReplayError::Inconsistent { block, what };
+        let address = self.live.remove(&block).ok_or(missing)?;
+        let stream = self.stream(stream).map_err(ReplayError::Device)?.handle();
+        self.pool.free(address, stream).map_err(failed)
+    }
+
+    fn reserved(&self) -> Bytes {
+        self.pool.held()
+    }
+
+    fn driver(&self) -> DriverUse {
+        let log = self.pool.statistics().driver;
+        let price = |(call, size, count): (Call, Bytes, u64)| {
+            let times = u32::try_from(count).unwrap_or(u32::MAX);
+            CostModel::H200.call(call, size).saturating_mul(times)
+        };
+        let time = match self.device.descriptor().kind {
+            DeviceKind::Sim => {
+                log.entries().map(price).fold(Duration::ZERO, Duration::saturating_add)
+            }
+            _ => log.time(),
+        };
+        DriverUse {
+            calls: log.entries().map(|(.., count)| count).sum(),
+            time,
+            maps: log.of(Call::Map),
+            creates: log.of(Call::CreatePage),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Memory for accelerators.
+//!
+//! A [`Pool`] takes pages from a device and hands out blocks of any size in the order of streams:
+//! what is freed on a stream serves the next request on that stream at once, and a request on
+//! another stream after one event. Free pages serve any request, wherever they lie.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use forebay::Pool;
+//! use forebay_core::Bytes;
+//! use forebay_hal::{Device, StreamHandle};
+//! use forebay_host::HostDevice;
+//!
+//! let device: Arc<dyn Device> = HostDevice::open()?;
+//! let pool = Pool::new(&device)?;
+//! let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+//! assert!(block.size() >= Bytes::mib(1));
+//! pool.free(block.address(), StreamHandle::DEFAULT)?;
+//! assert_eq!(pool.statistics().live, Bytes::ZERO);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod pool;
+
+pub use error::{Error, Result};
+pub use pool::{Block, DriverLog, Pool, PoolOptions, Statistics};
