@@ -20,8 +20,9 @@ use crate::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
-    /// The largest page. 32 MiB: half the price a byte of 16 MiB by the measured costs of an H200,
-    /// while 64 MiB are only a third cheaper again and are wholly free less often.
+    /// The largest page. 32 MiB: by the measured costs of an H200 a gibibyte of such pages takes
+    /// 1.3 ms to create, map and open, against 4.6 ms of 8 MiB and 0.5 ms of 128 MiB, which are
+    /// wholly free less often.
     pub largest_page: Bytes,
     /// A page is at most this part of what is held, so that a small program does not take large
     /// ones: 16 means a sixteenth.

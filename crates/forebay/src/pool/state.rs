@@ -12,9 +12,8 @@ use super::lanes::Lanes;
 use super::{Block, DriverLog, PoolOptions, Statistics};
 use crate::{Error, Result};
 
-/// Blocks up to this size live on a line of their own. A quarter of the smallest page that large
-/// lines come to have: what is below is too small to be worth a page of its own, and too many not
-/// to keep large pages in use.
+/// Blocks up to this size live on a line of their own, so that they do not keep large pages in use.
+/// An eighth of the smallest page of a device: a page holds several, and wastes little at its end.
 const SMALL: Bytes = Bytes::new(256 << 10);
 
 /// Which line.
@@ -37,7 +36,7 @@ struct Record {
 #[derive(Debug)]
 enum When {
     /// Once this event is reached.
-    Reached(Event),
+    Reached(Arc<Event>),
     /// Once the whole device was synchronised: there was no event to be had.
     Synchronised,
     /// Now: its event was reached, but it failed.
@@ -235,8 +234,9 @@ impl State {
             // The taker has waited for everyone whose memory it took, so what it has enqueued so
             // far comes after every use through the old mappings. Where no event is to be had, the
             // next time the device is synchronised will do.
+            let end = self.end_of(stream).map(Arc::new).ok();
             for alias in aliases {
-                let when = self.end_of(stream).map_or(When::Synchronised, When::Reached);
+                let when = end.clone().map_or(When::Synchronised, When::Reached);
                 self.errands.push((when, Errand::Clear(side, alias)));
             }
         }
@@ -298,7 +298,7 @@ impl State {
     pub(super) fn forget_stream(&mut self, stream: StreamHandle) -> Result<()> {
         let event = self.end_of(stream)?;
         if let Some(number) = self.lanes.leave(stream) {
-            self.errands.push((When::Reached(event), Errand::Forget(number)));
+            self.errands.push((When::Reached(Arc::new(event)), Errand::Forget(number)));
         }
         Ok(())
     }
