@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, value_parser};
 use forebay_core::Bytes;
 
+use crate::bench::Subjects;
 use crate::replay::{Place, Policy};
 
 /// Memory for accelerators: devices, pools, transfers, and what they do.
@@ -25,12 +26,24 @@ pub enum Command {
     /// Tries the host device with a small piece of work. Exits with 0 where it does it, whether or
     /// not there is an accelerator.
     Doctor(DoctorOptions),
+    /// Show what forebay does: a recorded run under several allocators, and what a pair costs.
+    ///
+    /// Replays the training of GPT-2 that comes with the program: on this machine, and on a
+    /// simulated NVIDIA H200 under forebay and models of others. Needs no accelerator and takes
+    /// seconds.
+    Demo(DemoOptions),
     /// Play recorded runs on models of allocators, and say what each takes.
     ///
     /// A recording is a CSV of allocations, an RMM log, a PyTorch memory snapshot or a file that
     /// "forebay convert" wrote; each may be gzipped. Exits with 0 where every run was played and
     /// no allocation ran out of memory.
     Replay(ReplayOptions),
+    /// Time named workloads on the pool, on the driver, and against mimalloc.
+    ///
+    /// An operation is an allocation and a free. Its time is the best of several rounds by this
+    /// machine's clock; on the simulated device the driver's calls are priced by the cost table of
+    /// one H200 and shown beside it. Exits with 0 where no workload failed.
+    Bench(BenchOptions),
     /// Write a recording in another form, named by the ending: .csv, .csv.gz or .fbt.
     Convert(ConvertOptions),
 }
@@ -79,11 +92,53 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
     pub passes: u32,
 
+    /// Write to every block when it is allocated, in the order of its stream, and check it before
+    /// it is freed. Blocks of up to 64 KiB are written whole; of larger ones 64 bytes of every
+    /// 4 KiB and the last 64. The device must have memory for the whole run: the host, or the
+    /// simulated device with --backed. Times are taken without the writing and checking.
+    #[arg(long)]
+    pub verify: bool,
+
+    /// Put memory of this machine behind the simulated device.
+    #[arg(long)]
+    pub backed: bool,
+
     /// Which device's history to take from a PyTorch snapshot of several.
     #[arg(long, value_name = "N")]
     pub of_device: Option<u32>,
 
     /// Print one JSON object a line for each pass, with "schema": "forebay.replay.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `forebay demo`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct DemoOptions {
+    /// Print JSON, one object a line: the replay's rows, the pairs', and one with "schema":
+    /// "forebay.demo.v1" that says what was saved.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `forebay bench`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct BenchOptions {
+    /// What to time.
+    #[arg(value_enum)]
+    pub what: Subjects,
+
+    /// Where: a simulated accelerator, which takes no memory, or the host.
+    #[arg(long, value_enum, default_value_t = Place::Sim)]
+    pub device: Place,
+
+    /// Few rounds: to see that everything works, not for figures.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Print one JSON object a line for each case, with "schema": "forebay.bench.v1".
     #[arg(long)]
     pub json: bool,
 }
@@ -162,6 +217,13 @@ mod tests {
             "doctor",
             "replay",
             "convert",
+            "bench",
+            "alloc",
+            "transfer",
+            "--quick",
+            "demo",
+            "--verify",
+            "--backed",
             "--policy=torch,pow2",
             "--policy",
             "direct,",

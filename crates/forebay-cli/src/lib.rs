@@ -2,18 +2,23 @@
 //!
 //! ```text
 //!   forebay doctor [--json]           devices, settings in force and whence, problems and their cure
+//!   forebay demo [--json]             what forebay does, on a recorded run
 //!   forebay replay TRACE... [--json]  what a recorded run takes under each allocator
+//!   forebay bench alloc [--json]      named workloads, timed
 //!   forebay convert IN OUT            a recording in another form
 //! ```
 //!
 //! Exit status: 0 where all went well, 1 where the command found or met a fault, 2 for bad usage.
 //! Whoever reads the output may stop reading at any time: that is not a fault.
 
+pub mod bench;
 pub mod command;
 mod convert;
+pub mod demo;
 pub mod doctor;
 mod ending;
 pub mod output;
+mod progress;
 pub mod replay;
 
 use std::ffi::OsString;
@@ -44,6 +49,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match &forebay.command {
         Command::Doctor(options) if options.json => doctor::run(options, width, &mut io::stdout()),
         Command::Doctor(options) => doctor::run(options, width, &mut anstream::stdout()),
+        Command::Demo(options) if options.json => demo::run(options, width, &mut io::stdout()),
+        Command::Demo(options) => demo::run(options, width, &mut anstream::stdout()),
+        Command::Bench(options) if options.json => bench::run(options, &mut io::stdout()),
+        Command::Bench(options) => bench::run(options, &mut anstream::stdout()),
         Command::Replay(options) if options.json => replay::run(options, &mut io::stdout()),
         Command::Replay(options) => replay::run(options, &mut anstream::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),

@@ -240,6 +240,11 @@ impl Alignment {
     /// 1 GiB: the host's largest huge page.
     pub const GIB: Self = Self { shift: 30 };
 
+    /// Two to the power of `log2`, which must be below 64.
+    pub const fn of_log2(log2: u8) -> Option<Self> {
+        if log2 < 64 { Some(Self { shift: log2 }) } else { None }
+    }
+
     /// That many bytes, which must be a power of two.
     pub const fn new(bytes: u64) -> Result<Self, QuantityError> {
         if bytes.is_power_of_two() {

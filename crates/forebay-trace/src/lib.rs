@@ -7,6 +7,8 @@
 //!   replay      a Player for each allocator:  ◄───────────┘
 //!                  forebay's own pool, and
 //!                  models of others (direct, pow2, torch, torch-expandable) on any device
+//!
+//!   workload    named sequences for benchmarks, as traces and as scripts
 //! ```
 //!
 //! A [`Trace`] is every allocation and free of a run, in order, with the sizes the program asked
@@ -38,9 +40,13 @@ mod pool;
 mod replay;
 pub mod sample;
 mod trace;
+pub mod workload;
 
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
 pub use pool::PoolPlayer;
-pub use replay::{DriverUse, Latency, PassReport, Player, ReplayError, ReplayOptions, replay};
+pub use replay::{
+    DriverUse, FreeOrder, Latency, Mismatch, NoData, PassReport, Placed, Player, ReplayError,
+    ReplayOptions, Verdict, Verifier, replay,
+};
 pub use trace::{BlockIndex, Breach, Event, Remarks, Statistics, StreamIndex, Trace, TraceBuilder};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use forebay::{Pool, PoolOptions};
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, Device, DeviceKind, Error, Priority, Stream};
+use forebay_hal::{Call, Device, DeviceKind, Error, Priority, Stream, StreamHandle};
 use forebay_sim::CostModel;
 
-use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
 
 /// forebay's pool: each stream of the recording is a stream of the device.
 #[derive(Debug)]
@@ -94,5 +94,25 @@ impl Player for PoolPlayer {
             maps: log.of(Call::Map),
             creates: log.of(Call::CreatePage),
         }
+    }
+
+    fn placed(&mut self) -> Option<&mut dyn Placed> {
+        Some(self)
+    }
+}
+
+// SAFETY: the pool gives each block memory of its own, which is its from the moment of allocation
+// in the order of the stream it was allocated on, to the free in the order of the stream of that.
+unsafe impl Placed for PoolPlayer {
+    fn address(&self, block: BlockIndex) -> Option<Address> {
+        self.live.get(&block).copied()
+    }
+
+    fn stream(&mut self, stream: StreamIndex) -> Result<StreamHandle, ReplayError> {
+        Self::stream(self, stream).map(Stream::handle).map_err(ReplayError::Device)
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::Stream
     }
 }

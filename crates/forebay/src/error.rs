@@ -2,8 +2,10 @@
 
 use core::fmt;
 
-use forebay_core::{Address, Bytes};
+use forebay_core::{Address, Bytes, Span};
 use forebay_hal::StreamHandle;
+
+use crate::PoolId;
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;
@@ -27,10 +29,49 @@ pub enum Error {
         /// What the device could still give.
         device_free: Bytes,
     },
-    /// No live block begins there: never given out by this pool, or freed already.
+    /// No block of this pool begins there, live or freed lately.
     NotABlock {
         /// The address.
         address: Address,
+    },
+    /// A block of this pool begins there that was freed already.
+    DoubleFree {
+        /// The address.
+        address: Address,
+        /// How large the block was.
+        size: Bytes,
+    },
+    /// What is at the address now is a later block than the one that was to be freed.
+    Outlived {
+        /// The address.
+        address: Address,
+        /// How large the later block is.
+        size: Bytes,
+    },
+    /// The block is of another pool.
+    WrongPool {
+        /// The address.
+        address: Address,
+        /// The pool that was asked.
+        pool: PoolId,
+        /// The pool it is of.
+        owner: PoolId,
+    },
+    /// The block has another size than was said.
+    WrongSize {
+        /// The address.
+        address: Address,
+        /// What was said.
+        said: Bytes,
+        /// What was asked for when it was allocated.
+        requested: Bytes,
+        /// How large it is, rounding included.
+        size: Bytes,
+    },
+    /// The pool is gone, and all its blocks with it.
+    PoolGone {
+        /// Which pool.
+        pool: PoolId,
     },
     /// The pool tells no more streams apart.
     TooManyStreams {
@@ -39,10 +80,10 @@ pub enum Error {
         /// How many there may be.
         most: u32,
     },
-    /// A device without virtual memory: the pool cannot work on it yet.
-    NoVirtualMemory {
-        /// The device.
-        device: String,
+    /// The device gave addresses that the pool cannot keep account of.
+    AddressRange {
+        /// The addresses.
+        span: Span,
     },
     /// The device refused.
     Device(forebay_hal::Error),
@@ -62,17 +103,42 @@ impl fmt::Display for Error {
             }
             Self::NotABlock { address } => write!(
                 f,
-                "{address} is no live block of this pool: never given out by it, inside a block, or \
-                 freed already; nothing was changed"
+                "{address} is no block of this pool: never given out by it, inside a block, or freed \
+                 long ago; nothing was changed"
             ),
+            Self::DoubleFree { address, size } => {
+                write!(f, "the block of {size} at {address} is free already; nothing was changed")
+            }
+            Self::Outlived { address, size } => write!(
+                f,
+                "the block that was at {address} is free already, and a later one of {size} is there \
+                 now; nothing was changed"
+            ),
+            Self::WrongPool { address, pool, owner } => write!(
+                f,
+                "the block at {address} is of {owner}, not of {pool}: free it there; nothing was \
+                 changed"
+            ),
+            Self::WrongSize { address, said, requested, size } => write!(
+                f,
+                "the block at {address} was said to have {} B; {} B were asked for and it has {} B; \
+                 nothing was changed",
+                said.get(),
+                requested.get(),
+                size.get()
+            ),
+            Self::PoolGone { pool } => {
+                write!(f, "{pool} was dropped, and its blocks went with it; keep a pool as long as they")
+            }
             Self::TooManyStreams { stream, most } => write!(
                 f,
                 "{stream} is one too many: a pool tells {most} streams apart; forget those that are \
                  no longer used"
             ),
-            Self::NoVirtualMemory { device } => {
-                write!(f, "{device} cannot map pages, and the pool does not work without yet")
-            }
+            Self::AddressRange { span } => write!(
+                f,
+                "the device gave {span}, which the pool cannot tell from other memory of its own"
+            ),
             Self::Device(error) => error.fmt(f),
         }
     }

@@ -21,8 +21,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod adaptor;
+pub mod arena;
+mod block;
+pub mod config;
 mod error;
+pub mod handle;
 mod pool;
+mod sync;
 
+pub use block::{Allocate, Block, PoolId, Request};
+pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
-pub use pool::{Block, DriverLog, Pool, PoolOptions, Statistics};
+pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
+pub use pool::{DriverLog, Pool, PoolOptions, Statistics};

@@ -25,7 +25,7 @@ use crate::output::Width;
 /// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.
 ///
-/// A machine where not even the host device works is a fault.
+/// A machine where not even the host device works is a fault, and so is a setting that is refused.
 pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let probe = match &options.root {
         Some(root) => Probe::at(root),

@@ -30,7 +30,7 @@ pub struct Report {
     pub huge_pages: HugePageSection,
     /// What one process may have.
     pub limits: LimitSection,
-    /// What was read from the environment.
+    /// What is set, and where: the keys of pools, then the variables that this command reads.
     pub settings: Vec<Setting>,
     /// Variables that look like forebay's and are not read.
     pub ignored_settings: Vec<String>,
@@ -39,9 +39,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether forebay works here: no device that should work failed.
+    /// Whether forebay works here: no device that should work failed, and no setting is refused.
     pub fn is_well(&self) -> bool {
         self.devices.iter().all(|row| row.status != Status::Broken)
+            && !self.problems.iter().any(|problem| problem.fault)
     }
 }
 
@@ -266,15 +267,32 @@ pub struct LimitRow {
     pub hard: Option<u64>,
 }
 
+/// Whose a setting is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Owner {
+    /// Pools that are made from the environment: a key of the library.
+    Pool,
+    /// This command: a variable.
+    Command,
+}
+
 /// A setting in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// Its name.
+    /// Its name: a key of the library, or a variable.
     pub name: &'static str,
-    /// What it is; `None` where it is not set.
+    /// Whose it is.
+    pub of: Owner,
+    /// What it is; `None` where it is a variable that is not set.
     pub value: Option<String>,
-    /// Where that came from: "environment", or "default" where it is not set.
+    /// Where that came from, in a word: "default", "preset", "file", "conf" or "environment".
     pub source: &'static str,
+    /// The same so that it can be found: the line of which file, the name of which variable.
+    pub whence: String,
+    /// Whether it can change while a program runs.
+    pub changeable: bool,
     /// What it does.
     pub effect: &'static str,
 }
@@ -288,6 +306,8 @@ pub struct Problem {
     pub why: String,
     /// What to do about it.
     pub cure: Cure,
+    /// Whether something that should work does not until this is mended. The exit status tells.
+    pub fault: bool,
 }
 
 /// What to do, and what to type for it.

@@ -13,28 +13,38 @@
 
 mod place;
 mod policy;
-mod progress;
 mod row;
 mod text;
 
 pub use place::Place;
 pub use policy::Policy;
 pub use row::Row;
+pub(crate) use text::time;
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use forebay_trace::format::read_path;
-use forebay_trace::{ReadOptions, Trace, replay};
+use forebay_trace::{PassReport, ReadOptions, Trace, Verifier, replay};
 
-use self::progress::Progress;
 use crate::Ending;
 use crate::command::ReplayOptions;
 use crate::output::complain;
+use crate::progress::Progress;
+
+/// Runs with fewer operations are over before a bar could be read, unless they are verified.
+const WORTH_SHOWING: u64 = 1 << 20;
 
 /// Plays every run on every policy and writes what came of it to `out`. Escape sequences are
 /// `out`'s to strip.
 pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
+    if options.verify && options.device == Place::Sim && !options.backed {
+        complain(
+            "--verify writes to every block, and the simulated device has addresses alone; put \
+             memory behind it with --backed, or play on --device host",
+        );
+        return Ok(Ending::BadUsage);
+    }
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
     for path in &options.traces {
@@ -87,36 +97,26 @@ fn read(path: &Path, options: &ReplayOptions) -> Option<Trace> {
 fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
     let mut ending = Ending::Well;
     let mut rows = Vec::new();
-    let operations = trace.len() as u64 * u64::from(options.passes);
-    let progress = Progress::of(trace.name(), operations * options.policy.len() as u64);
+    let operations = trace.len() as u64 * u64::from(options.passes) * options.policy.len() as u64;
+    let progress = if operations < WORTH_SHOWING && !options.verify {
+        Progress::hidden()
+    } else {
+        Progress::of(trace.name(), operations)
+    };
     for &policy in &options.policy {
-        progress.policy(policy.name());
+        progress.doing(policy.name());
         let mut tell = |more| progress.advance(more);
-        let playing =
-            forebay_trace::ReplayOptions::new().passes(options.passes).progress(&mut tell);
-        // A device of its own for each: none finds what another left.
-        let reports = options
-            .device
-            .open(options.capacity)
-            .and_then(|device| policy.player(device).map_err(|error| error.to_string()))
-            .and_then(|mut player| {
-                replay(trace, &mut *player, playing).map_err(|error| error.to_string())
-            });
-        match reports {
+        match play_on(policy, trace, options, &mut tell) {
             Ok(reports) => {
-                let (device, name) = (options.device, trace.name());
                 for report in &reports {
-                    if let Some(first) = &report.first_out_of_memory {
+                    for fault in faults(report) {
                         ending = Ending::Fault;
-                        let (count, pass) = (report.out_of_memory, report.pass);
+                        let (name, pass) = (trace.name(), report.pass);
                         progress.aside(|| {
-                            complain(format_args!(
-                                "{name}: {policy}, pass {pass}: {count} allocations found no \
-                                 memory; the first: {first}"
-                            ));
+                            complain(format_args!("{name}: {policy}, pass {pass}: {fault}"));
                         });
                     }
-                    rows.push(Row::new(name, device, policy, report));
+                    rows.push(Row::new(trace.name(), options.device, policy, report));
                 }
             }
             Err(error) => {
@@ -126,4 +126,37 @@ fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
         }
     }
     (rows, ending)
+}
+
+/// Plays one run on one policy, on a device of its own: none finds what another left.
+fn play_on(
+    policy: Policy,
+    trace: &Trace,
+    options: &ReplayOptions,
+    tell: &mut dyn FnMut(u64),
+) -> Result<Vec<PassReport>, String> {
+    let device = options.device.open(options.capacity, options.backed)?;
+    let mut verifier = match options.verify {
+        true => Some(Verifier::new(device.clone()).map_err(|error| error.to_string())?),
+        false => None,
+    };
+    let mut player = policy.player(device).map_err(|error| error.to_string())?;
+    let mut playing = forebay_trace::ReplayOptions::new().passes(options.passes).progress(tell);
+    playing.verify = verifier.as_mut();
+    replay(trace, &mut *player, playing).map_err(|error| error.to_string())
+}
+
+/// What went wrong in a pass that was played to its end.
+fn faults(report: &PassReport) -> impl Iterator<Item = String> {
+    let count = report.out_of_memory;
+    let memory = report
+        .first_out_of_memory
+        .as_ref()
+        .map(|first| format!("{count} allocations found no memory; the first: {first}"));
+    let held = report.verified.as_ref().and_then(|verdict| {
+        let (wrong, of) = (verdict.mismatches, verdict.blocks);
+        let first = verdict.first.as_ref()?;
+        Some(format!("{wrong} of {of} blocks did not hold what was written; the first: {first}"))
+    });
+    memory.into_iter().chain(held)
 }

@@ -17,7 +17,7 @@ const CAPACITY: Bytes = Bytes::new(TIB);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Place {
-    /// A simulated accelerator without memory behind it.
+    /// A simulated accelerator.
     Sim,
     /// The machine's own memory.
     Host,
@@ -32,12 +32,14 @@ impl Place {
         }
     }
 
-    /// A fresh device, or why there is none.
-    pub fn open(self, capacity: Option<Bytes>) -> Result<Arc<dyn Device>, String> {
+    /// A fresh device, or why there is none. A simulated one keeps what is written to it where it
+    /// is to be `backed`; the host always does.
+    pub fn open(self, capacity: Option<Bytes>, backed: bool) -> Result<Arc<dyn Device>, String> {
         match self {
             Self::Sim => {
+                let memory = if backed { MemoryModel::Backed } else { MemoryModel::Phantom };
                 let machine = SimMachine::builder()
-                    .memory(MemoryModel::Phantom)
+                    .memory(memory)
                     .capacity(capacity.unwrap_or(CAPACITY))
                     .checked(false)
                     .build()

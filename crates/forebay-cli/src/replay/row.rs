@@ -51,7 +51,7 @@ pub struct Row {
 }
 
 impl Row {
-    pub(super) fn new(trace: &str, device: Place, policy: Policy, report: &PassReport) -> Self {
+    pub(crate) fn new(trace: &str, device: Place, policy: Policy, report: &PassReport) -> Self {
         Self {
             schema: SCHEMA,
             trace: trace.to_owned(),
@@ -70,7 +70,7 @@ impl Row {
             driver_ns: u64::try_from(report.driver.time.as_nanos()).unwrap_or(u64::MAX),
             maps: report.driver.maps,
             ooms: report.out_of_memory,
-            verified: None,
+            verified: report.verified.as_ref().map(|verdict| verdict.mismatches == 0),
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             _ => Style::new(),
         };
         let ooms = if row.ooms > 0 { BAD } else { QUIET };
-        writeln!(
+        write!(
             out,
             "  {:POLICY$}{:>4}  {:>10}  {ratio}{:>7.4}{ratio:#}  {:>8}  {:>11}  {:>6}  {:>8.0}  \
              {:>8}  {ooms}{:>5}{ooms:#}",
@@ -82,6 +82,11 @@ pub(super) fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             row.p99_ns,
             row.ooms
         )?;
+        match row.verified {
+            Some(true) => writeln!(out, "  {GOOD}verified{GOOD:#}")?,
+            Some(false) => writeln!(out, "  {BAD}wrong{BAD:#}")?,
+            None => writeln!(out)?,
+        }
     }
     Ok(())
 }
@@ -104,7 +109,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 /// A time in the unit people would say it in.
-fn time(nanos: u64) -> String {
+pub(crate) fn time(nanos: u64) -> String {
     let seconds = Duration::from_nanos(nanos).as_secs_f64();
     match nanos {
         0 => "0".to_owned(),

@@ -1,11 +1,14 @@
 //! What the doctor says of machines laid out in a directory.
 
 use std::ffi::OsString;
+use std::process::{Command, Output};
 
+use forebay::config::Key;
 use forebay_cli::doctor::probe::{Environment, Probe};
-use forebay_cli::doctor::report::{Cure, DeviceRow, Report, Status};
+use forebay_cli::doctor::report::{Cure, DeviceRow, Owner, Report, Setting, Status};
 use forebay_cli::output::Width;
 use proptest::prelude::*;
+use serde_json::Value;
 
 use crate::machine::{LIBRARY, Machine, OTHER_LIBRARY};
 
@@ -238,6 +241,160 @@ fn what_cannot_be_read_is_unknown_and_said() {
     assert_eq!(report.problems.len(), 1, "one cause: {:?}", report.problems);
     assert_eq!(report.problems[0].cure.commands, ["sudo mount -t proc proc /proc"]);
     assert!(report.numa.assumed);
+}
+
+/// A sound machine with these variables.
+fn with_variables(variables: &[(&str, &str)]) -> Report {
+    let variables = variables.iter().map(|&(name, value)| (name.into(), value.into()));
+    Probe::at(Machine::sound().root()).environment(variables.collect()).report()
+}
+
+fn setting(report: &Report, name: &str) -> Setting {
+    report.settings.iter().find(|setting| setting.name == name).unwrap().clone()
+}
+
+#[test]
+fn every_key_is_shown_with_its_value_and_where_that_came_from() {
+    let report = with_variables(&[
+        ("FOREBAY_CONF", "preset:debug, max_bytes:8 GiB, history:7"),
+        ("FOREBAY_HISTORY", "9"),
+        ("FOREBAY_TRACES", "/data"),
+    ]);
+    assert!(report.is_well());
+    assert_eq!(report.problems, []);
+    let keys = report.settings.iter().filter(|setting| setting.of == Owner::Pool);
+    let names = keys.map(|setting| (setting.name, setting.changeable, setting.effect));
+    let expected = Key::ALL.iter().map(|key| (key.name(), key.is_changeable(), key.help()));
+    assert_eq!(names.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    for (name, value, source, whence) in [
+        ("preset", "debug", "conf", "FOREBAY_CONF, entry 1"),
+        ("max_bytes", "8GiB", "conf", "FOREBAY_CONF, entry 2"),
+        ("history", "9", "environment", "FOREBAY_HISTORY"),
+        ("poison", "on", "preset", "preset debug"),
+        ("upkeep", "off", "default", "default"),
+    ] {
+        let shown = setting(&report, name);
+        assert_eq!(
+            (shown.value.as_deref(), shown.source, shown.whence.as_str()),
+            (Some(value), source, whence),
+            "{name}"
+        );
+    }
+    assert_eq!(report.ignored_settings, ["FOREBAY_TRACES"]);
+    assert_eq!(setting(&report, "TERM").of, Owner::Command);
+}
+
+#[test]
+fn a_file_of_settings_is_read_where_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("my settings.toml");
+    let name = path.to_str().unwrap();
+    std::fs::write(&path, "# ours\nupkeep = true\n").unwrap();
+    let report = with_variables(&[("FOREBAY_CONFIG", name)]);
+    assert_eq!(setting(&report, "upkeep").value.as_deref(), Some("on"));
+    assert_eq!(setting(&report, "upkeep").whence, format!("{name}, line 2"));
+
+    std::fs::write(&path, "upkeep = true\nupkep = true\n").unwrap();
+    let report = with_variables(&[("FOREBAY_CONFIG", name)]);
+    assert!(!report.is_well());
+    assert!(report.problems[0].what.ends_with("did you mean upkeep?"), "{:?}", report.problems);
+    assert_eq!(report.problems[0].cure.commands, [format!("sed -n 2p '{name}'")]);
+
+    std::fs::write(&path, "\n\nupkeep = = 1\n").unwrap();
+    let report = with_variables(&[("FOREBAY_CONFIG", name)]);
+    assert_eq!(report.problems[0].cure.commands, [format!("sed -n 3p '{name}'")]);
+
+    let missing = with_variables(&[("FOREBAY_CONFIG", "/no/such.toml")]);
+    assert!(!missing.is_well());
+    assert_eq!(missing.problems[0].cure.commands, ["ls -ld /no/such.toml"]);
+}
+
+#[test]
+fn each_setting_that_is_refused_is_a_problem_with_its_own_cure() {
+    let report = with_variables(&[
+        ("FOREBAY_CONF", "max_bytes:lots,upkeep:on,nonsense"),
+        ("FOREBAY_HISTORY", "-1"),
+        ("FOREBAY_POISN", "on"),
+    ]);
+    assert!(!report.is_well());
+    let problems: Vec<(&str, &str)> = report
+        .problems
+        .iter()
+        .map(|problem| (problem.what.as_str(), problem.cure.commands[0].as_str()))
+        .collect();
+    let [lots, nonsense, history, poison] = problems.as_slice() else { panic!("{problems:?}") };
+    assert!(lots.0.starts_with("max_bytes cannot be \"lots\" (FOREBAY_CONF, entry 1): allowed is"));
+    assert_eq!(lots.1, "echo \"$FOREBAY_CONF\"");
+    assert_eq!(nonsense.0, "\"nonsense\" is not key:value (FOREBAY_CONF, entry 3)");
+    assert_eq!(history.1, "unset FOREBAY_HISTORY");
+    assert_eq!(poison.1, "export FOREBAY_POISON=\"$FOREBAY_POISN\"; unset FOREBAY_POISN");
+    assert!(report.problems.iter().all(|problem| problem.fault));
+    assert_eq!(setting(&report, "upkeep").value.as_deref(), Some("on"), "the good ones are shown");
+    assert_eq!(setting(&report, "max_bytes").source, "default");
+
+    let apart = with_variables(&[("FOREBAY_PRESSURE_LOW", "0.85")]);
+    assert_eq!(apart.problems[0].cure.commands, ["unset FOREBAY_PRESSURE_LOW"]);
+    assert!(apart.problems[0].what.starts_with("pressure_low must be less than pressure_moderate"));
+}
+
+/// The built command on a sound machine, with these variables and no other settings.
+fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let machine = Machine::sound();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FOREBAY_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("COLUMNS").env_remove("CLICOLOR_FORCE");
+    command.envs(variables.iter().copied()).arg("doctor").arg("--root").arg(machine.root());
+    command.args(arguments).output().unwrap()
+}
+
+#[test]
+fn settings_stand_in_columns_and_their_cure_is_beside_the_complaint() {
+    let good = doctor(&[], &[("FOREBAY_CONF", "max_bytes:8GiB,collect_after:never")]);
+    let said = String::from_utf8(good.stdout).unwrap();
+    assert_eq!(good.status.code(), Some(0), "{said}");
+    for line in [
+        "Settings in force",
+        "  max_bytes           8GiB                FOREBAY_CONF, entry 1",
+        "  collect_after       never               FOREBAY_CONF, entry 2",
+        "  pressure_critical   0.95                default",
+    ] {
+        assert!(said.lines().any(|it| it == line), "{line} is missing in\n{said}");
+    }
+    assert!(said.ends_with("Problems and their cure\n  none\n"), "{said}");
+
+    let bad = doctor(&[], &[("FOREBAY_CONF", "max_byte:8GiB")]);
+    assert_eq!(bad.status.code(), Some(1), "a setting that is refused is a fault");
+    let said = String::from_utf8(bad.stdout).unwrap();
+    assert!(said.contains("  1.  \"max_byte\" is no key (FOREBAY_CONF, entry 1): did you mean"));
+    assert!(said.contains("\n          echo \"$FOREBAY_CONF\"\n"), "{said}");
+    assert!(said.lines().any(|it| it == "  max_bytes           none                default"));
+}
+
+#[test]
+fn settings_in_json_carry_what_programs_ask_for() {
+    let run = doctor(&["--json"], &[("FOREBAY_MAX_BYTES", "8GiB"), ("FOREBAY_HISTORY", "many")]);
+    assert_eq!(run.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let rows = report["settings"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == "max_bytes").unwrap();
+    assert_eq!(
+        *row,
+        serde_json::json!({
+            "name": "max_bytes",
+            "of": "pool",
+            "value": "8GiB",
+            "source": "environment",
+            "whence": "FOREBAY_MAX_BYTES",
+            "changeable": true,
+            "effect": "The most a pool takes from its device.",
+        })
+    );
+    assert_eq!(report["problems"][0]["fault"], true);
+    assert!(report["problems"][0]["what"].as_str().unwrap().starts_with("history cannot be"));
 }
 
 proptest! {

@@ -205,15 +205,7 @@ impl Line {
         streams: Streams,
     ) -> Result<(), LineError> {
         let size = size.get();
-        let malformed = LineError::Malformed { at, size };
-        let end = at.checked_add(size).filter(|&end| end <= self.size).ok_or(malformed)?;
-        let granule = self.granule.bytes().get();
-        if size == 0 || !at.is_multiple_of(granule) || !size.is_multiple_of(granule) {
-            return Err(malformed);
-        }
-        if self.next_occupied(at) < end || self.occupied_at(at) {
-            return Err(LineError::Occupied { at });
-        }
+        let end = self.vacant(at, size)?;
         self.pages.insert(at, Placed { size, page });
         self.backed += size;
         self.holes.add(at, Hole { end, streams });
@@ -232,6 +224,14 @@ impl Line {
         self.aliases.insert(at, placed.size);
         self.backed -= placed.size;
         Ok((placed.page, Bytes::new(placed.size), streams))
+    }
+
+    /// Keeps addresses where nothing is from being planned with, as an alias does, until
+    /// [`clear`](Self::clear): something is about to be put there.
+    pub fn hold(&mut self, at: Offset, size: Bytes) -> Result<(), LineError> {
+        let end = self.vacant(at, size.get())?;
+        self.aliases.insert(at, end - at);
+        Ok(())
     }
 
     /// Records that the mapping behind an alias is gone: its addresses are a gap again.
@@ -265,6 +265,20 @@ impl Line {
     /// Where the last page ends: beyond it the line can always grow.
     fn top(&self) -> Offset {
         self.pages.last_key_value().map_or(0, |(&start, page)| start + page.size)
+    }
+
+    /// Whether `size` bytes from `at` can take a page or alias; gives their end.
+    fn vacant(&self, at: Offset, size: u64) -> Result<Offset, LineError> {
+        let malformed = LineError::Malformed { at, size };
+        let end = at.checked_add(size).filter(|&end| end <= self.size).ok_or(malformed)?;
+        let granule = self.granule.bytes().get();
+        if size == 0 || !at.is_multiple_of(granule) || !size.is_multiple_of(granule) {
+            return Err(malformed);
+        }
+        if self.next_occupied(at) < end || self.occupied_at(at) {
+            return Err(LineError::Occupied { at });
+        }
+        Ok(end)
     }
 
     /// Whether every byte of `at..end` has a page behind it.

@@ -183,6 +183,26 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Where the next segment goes, and how large it is, on a device that maps no pages: apart from
+    /// all others, since a block cannot lie in two. `None` where the limit leaves no way.
+    pub fn segment(
+        line: &Line,
+        size: Bytes,
+        growth: &Growth,
+        standing: Standing,
+    ) -> Option<(Offset, Bytes)> {
+        let granule = line.granule.bytes().get();
+        let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
+        let room = standing.limit.get().checked_sub(line.backed)?;
+        let at = if line.pages.is_empty() { 0 } else { line.top().checked_add(granule)? };
+        let page = growth.page(line.backed.saturating_add(least), granule);
+        let wanted = least.max(page.min(room / granule * granule));
+        let fits = least <= room && at.checked_add(wanted).is_some_and(|end| end <= line.size);
+        fits.then_some((at, Bytes::new(wanted)))
+    }
+}
+
 impl Line {
     /// Where blocks may come to lie: runs of holes that `taker` can use and of gaps.
     fn openings(&self, taker: Streams) -> Vec<Vec<Stretch>> {

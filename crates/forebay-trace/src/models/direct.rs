@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use forebay_core::{Address, Bytes};
+use forebay_hal::StreamHandle;
 
 use super::driver::Driver;
 use super::{missing, refused};
-use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
 
 /// Asks the driver for every block and gives it back at once: the least memory plain allocations
 /// can do with, at the driver's price for each.
@@ -46,5 +47,24 @@ impl Player for Direct {
 
     fn driver(&self) -> DriverUse {
         self.driver.used()
+    }
+
+    fn placed(&mut self) -> Option<&mut dyn Placed> {
+        Some(self)
+    }
+}
+
+// SAFETY: the driver gave the block memory of at least its size; and it is the block's until it is freed.
+unsafe impl Placed for Direct {
+    fn address(&self, block: BlockIndex) -> Option<Address> {
+        self.live.get(&block).map(|&(at, _)| at)
+    }
+
+    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
+        Ok(StreamHandle::DEFAULT)
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::Idle
     }
 }

@@ -128,7 +128,7 @@ impl Driver {
         self.priced(Call::SetAccess, page, |driver| {
             let ordinal = driver.device.descriptor().ordinal;
             let memory = driver.virtual_memory(Call::SetAccess)?;
-            // SAFETY: access is granted, not taken away, and models run no work.
+            // SAFETY: access is granted, not taken away.
             unsafe { memory.set_access(span, Access::ReadWrite, ordinal) }
         })
     }
@@ -137,7 +137,8 @@ impl Driver {
     pub fn unback(&mut self, span: Span, page: PageHandle) -> Result<()> {
         let size = span.size();
         self.priced(Call::Unmap, size, |driver| {
-            // SAFETY: models run no work and touch no memory, so nobody uses the span.
+            // SAFETY: models run no work of their own, and whoever works on their blocks waits for
+            // that before a free, as their order of frees asks: nobody uses the span.
             unsafe { driver.virtual_memory(Call::Unmap)?.unmap(span) }
         })?;
         self.priced(Call::ReleasePage, size, |driver| {
@@ -182,7 +183,8 @@ impl Driver {
     }
 
     fn free_whole(&mut self, at: Address) -> Result<()> {
-        // SAFETY: models run no work and touch no memory, so nobody uses it.
+        // SAFETY: models run no work of their own, and whoever works on their blocks waits for that
+        // before a free, as their order of frees asks: nobody uses it.
         unsafe { self.device.free(at) }?;
         let size = self.whole.remove(&at).unwrap_or_default();
         self.reserved = self.reserved.saturating_sub(size);

@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use forebay_core::{Address, Bytes, GIB};
+use forebay_hal::StreamHandle;
 
 use super::driver::Driver;
 use super::{missing, refused};
-use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
 
 /// The smallest class.
 const LEAST: u64 = 512;
@@ -91,5 +92,24 @@ impl Player for PowersOfTwo {
 
     fn driver(&self) -> DriverUse {
         self.driver.used()
+    }
+
+    fn placed(&mut self) -> Option<&mut dyn Placed> {
+        Some(self)
+    }
+}
+
+// SAFETY: the driver gave the block memory of its class, which is no smaller than its size; and it is the block's until it is freed.
+unsafe impl Placed for PowersOfTwo {
+    fn address(&self, block: BlockIndex) -> Option<Address> {
+        self.live.get(&block).map(|&(at, _)| at)
+    }
+
+    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
+        Ok(StreamHandle::DEFAULT)
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::Idle
     }
 }

@@ -5,9 +5,11 @@
 
 mod latency;
 mod player;
+mod verify;
 
 pub use latency::Latency;
-pub use player::{DriverUse, Player, ReplayError};
+pub use player::{DriverUse, FreeOrder, Placed, Player, ReplayError};
+pub use verify::{Mismatch, NoData, Verdict, Verifier};
 
 use core::fmt;
 use std::time::Instant;
@@ -26,12 +28,14 @@ pub struct ReplayOptions<'a> {
     pub passes: u32,
     /// Told how many more events were played, every few thousand.
     pub progress: Option<&'a mut dyn FnMut(u64)>,
+    /// Who sees to it that blocks keep what is written to them.
+    pub verify: Option<&'a mut Verifier>,
 }
 
 impl ReplayOptions<'_> {
-    /// Two passes, a cold and a warm one, and nobody told.
+    /// Two passes, a cold and a warm one, nobody told and nothing verified.
     pub fn new() -> Self {
-        Self { passes: 2, progress: None }
+        Self { passes: 2, progress: None, verify: None }
     }
 }
 
@@ -47,6 +51,14 @@ impl<'a> ReplayOptions<'a> {
     #[must_use]
     pub fn progress(mut self, progress: &'a mut dyn FnMut(u64)) -> Self {
         self.progress = Some(progress);
+        self
+    }
+
+    /// The same with every block written when it is allocated and read before it is freed, outside
+    /// of what is timed. `verifier` is one for the player's device.
+    #[must_use]
+    pub fn verify(mut self, verifier: &'a mut Verifier) -> Self {
+        self.verify = Some(verifier);
         self
     }
 }
@@ -83,6 +95,8 @@ pub struct PassReport {
     pub out_of_memory: u64,
     /// The first of them.
     pub first_out_of_memory: Option<ReplayError>,
+    /// What came of verifying what blocks hold; `None` where that was not asked for.
+    pub verified: Option<Verdict>,
 }
 
 impl PassReport {
@@ -129,16 +143,37 @@ pub fn replay(
     player: &mut dyn Player,
     mut options: ReplayOptions<'_>,
 ) -> Result<Vec<PassReport>, ReplayError> {
+    let played = play_passes(trace, player, &mut options);
+    if played.is_err()
+        && let Some(verifier) = &mut options.verify
+    {
+        // Work on blocks may be under way, and the caller lets go of the player next.
+        let _ = verifier.settle();
+    }
+    played
+}
+
+fn play_passes(
+    trace: &Trace,
+    player: &mut dyn Player,
+    options: &mut ReplayOptions<'_>,
+) -> Result<Vec<PassReport>, ReplayError> {
     let mut held = vec![Held::No; trace.blocks()];
     let mut reports = Vec::new();
     for pass in 1..=options.passes.max(1) {
-        let report = play(trace, player, pass, &mut held, &mut options.progress)?;
+        let mut report = play(trace, player, pass, &mut held, options)?;
         for (index, held) in held.iter_mut().enumerate() {
             if let Held::On(stream) = core::mem::replace(held, Held::No) {
                 // Blocks are numbered in 31 bits, so this never saturates.
                 let block = BlockIndex(u32::try_from(index).unwrap_or(u32::MAX));
+                if let Some(verifier) = &mut options.verify {
+                    verifier.read(player, block, stream)?;
+                }
                 player.free(block, stream)?;
             }
+        }
+        if let Some(verifier) = &mut options.verify {
+            report.verified = Some(verifier.verdict()?);
         }
         player.end_pass()?;
         reports.push(report);
@@ -151,7 +186,7 @@ fn play(
     player: &mut dyn Player,
     pass: u32,
     held: &mut [Held],
-    progress: &mut Option<&mut dyn FnMut(u64)>,
+    options: &mut ReplayOptions<'_>,
 ) -> Result<PassReport, ReplayError> {
     let before = player.driver();
     let mut report = PassReport {
@@ -163,6 +198,7 @@ fn play(
         driver: DriverUse::default(),
         out_of_memory: 0,
         first_out_of_memory: None,
+        verified: None,
     };
     let mut requested = Bytes::ZERO;
     let mut told = 0_u64;
@@ -182,6 +218,9 @@ fn play(
                         if let Some(held) = held.get_mut(block.0 as usize) {
                             *held = Held::On(stream);
                         }
+                        if let Some(verifier) = &mut options.verify {
+                            verifier.write(player, block, size, stream)?;
+                        }
                     }
                     Err(error @ ReplayError::OutOfMemory { .. }) => {
                         report.out_of_memory += 1;
@@ -197,6 +236,9 @@ fn play(
                     .get_mut(block.0 as usize)
                     .map_or(Held::No, |held| core::mem::replace(held, Held::No));
                 if let Held::On(_) = was {
+                    if let Some(verifier) = &mut options.verify {
+                        verifier.read(player, block, stream)?;
+                    }
                     let began = Instant::now();
                     player.free(block, stream)?;
                     let took = began.elapsed();
@@ -206,13 +248,13 @@ fn play(
             }
         }
         if index % PROGRESS_EVERY == 0
-            && let Some(tell) = progress
+            && let Some(tell) = &mut options.progress
         {
             tell(index as u64 - told);
             told = index as u64;
         }
     }
-    if let Some(tell) = progress {
+    if let Some(tell) = &mut options.progress {
         tell(trace.len() as u64 - told);
     }
     report.driver = player.driver().since(before);

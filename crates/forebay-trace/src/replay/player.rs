@@ -3,8 +3,8 @@
 use core::fmt;
 use core::time::Duration;
 
-use forebay_core::Bytes;
-use forebay_hal::Error;
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Error, StreamHandle};
 
 use crate::{BlockIndex, StreamIndex};
 
@@ -58,6 +58,9 @@ pub enum ReplayError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// What blocks hold was to be verified, and the player does not say where they lie. Playing
+    /// ends.
+    NotPlaced,
 }
 
 impl fmt::Display for ReplayError {
@@ -72,6 +75,10 @@ impl fmt::Display for ReplayError {
             Self::Inconsistent { block, what } => {
                 write!(f, "{block} {what}: a fault of the player, not of the recording")
             }
+            Self::NotPlaced => f.write_str(
+                "this player does not say where its blocks lie, so what they hold cannot be \
+                 verified; play without verifying",
+            ),
         }
     }
 }
@@ -107,8 +114,44 @@ pub trait Player {
     /// What was asked of the driver since the player was made.
     fn driver(&self) -> DriverUse;
 
+    /// Where blocks lie, for whoever looks at what they hold; `None` where a player does not tell.
+    fn placed(&mut self) -> Option<&mut dyn Placed> {
+        None
+    }
+
     /// A pass is over and everything is freed: the moment to wait for streams or to check books.
     fn end_pass(&mut self) -> Result<(), ReplayError> {
         Ok(())
     }
+}
+
+/// When the memory of a block may be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreeOrder {
+    /// In the order of a stream: work on the block that comes before the free in that order may
+    /// still be to come.
+    Stream,
+    /// When all work on the block is done.
+    Idle,
+}
+
+/// A player whose blocks can be written and read.
+///
+/// # Safety
+///
+/// An implementation promises:
+///
+/// * A live block of so many bytes lies at its address, all of it memory of the device that the
+///   player was made on, from its allocation to its free.
+/// * Work on a block that is enqueued on the stream it was allocated on, or after that, finds this
+///   memory; and so does work that comes before its free, as [`free_order`](Self::free_order) says.
+pub unsafe trait Placed {
+    /// Where a live block begins; null for a block of no bytes, `None` for one that is not live.
+    fn address(&self, block: BlockIndex) -> Option<Address>;
+
+    /// The device's stream for a stream of the recording.
+    fn stream(&mut self, stream: StreamIndex) -> Result<StreamHandle, ReplayError>;
+
+    /// When a block may be freed.
+    fn free_order(&self) -> FreeOrder;
 }

@@ -1,13 +1,16 @@
-//! One line of addresses with the device behind it: what the plan says, done by the driver.
+//! The device under a line: what a plan says, done by the driver. The heap's lock is held only to
+//! note what was done, never while the driver works.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_core::line::{Line, Offset, Plan, Standing, Step, Streams};
-use forebay_core::{Address, Bytes, Span};
+use forebay_core::line::{Growth, Line, Offset, Plan, Standing, Step, Streams};
+use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, VirtualMemory};
 
-use super::{DriverLog, PoolOptions, no_virtual_memory};
-use crate::Result;
+use super::DriverLog;
+use super::heap::{Field, Heap, Place};
+use super::map::{AddressMap, LEAF, Side};
+use crate::{Error, Result};
 
 /// How many times the device's memory the addresses of a line span. Pages that move leave gaps, and
 /// gaps are filled again, so a few times are enough; addresses cost nothing.
@@ -16,6 +19,9 @@ const ADDRESSES_PER_BYTE: u64 = 8;
 /// The least a line spans: enough for a device whose memory is not known to be larger.
 const LEAST_ADDRESSES: Bytes = Bytes::gib(64);
 
+/// The line of a device that gives segments: longer than any memory.
+const SEGMENT_LINE: Bytes = Bytes::new(1 << 46);
+
 /// A page that was moved away, whose old mapping stands until nothing uses it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alias {
@@ -23,53 +29,79 @@ pub(super) struct Alias {
     pub(super) size: Bytes,
 }
 
-/// A line and the region it stands for.
+/// A page taken off the line to be given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lifted {
+    at: Offset,
+    page: u64,
+    size: Bytes,
+    streams: Streams,
+}
+
+impl Lifted {
+    /// Whether no work can use it any more, as far as is known without asking the device.
+    pub(super) fn idle(&self) -> bool {
+        self.streams == Streams::ALL
+    }
+
+    pub(super) fn size(&self) -> Bytes {
+        self.size
+    }
+}
+
+/// What one side has from the device.
 #[derive(Debug)]
 pub(super) struct Ground {
     device: Arc<dyn Device>,
-    region: Span,
-    pub(super) line: Line,
+    side: Side,
+    /// The region reserved, where the device maps pages.
+    region: Option<Address>,
     /// Pages that are nowhere any more, which the device would not take back when asked.
     orphans: Vec<(PageHandle, Bytes)>,
-    /// Bytes in blocks on this line now, and at the most.
-    pub(super) live: Bytes,
-    pub(super) peak: Bytes,
+}
+
+fn lock(heap: &Mutex<Heap>) -> MutexGuard<'_, Heap> {
+    // Every change of the heap is made in steps that each leave it whole.
+    heap.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ground {
-    /// Reserves addresses for a line on `device`.
-    pub(super) fn new(device: &Arc<dyn Device>, log: &mut DriverLog) -> Result<Self> {
-        let memory = device.virtual_memory().ok_or_else(|| no_virtual_memory(device))?;
+    /// Reserves addresses for a side on `device`, where it maps pages.
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        side: Side,
+        log: &mut DriverLog,
+    ) -> Result<(Self, Field)> {
+        let ground =
+            |region| Self { device: Arc::clone(device), side, region, orphans: Vec::new() };
+        let Some(memory) = device.virtual_memory() else {
+            let place = Place::Segments(Default::default(), Default::default());
+            return Ok((ground(None), Field::new(PageSize::DEVICE, SEGMENT_LINE, place)));
+        };
         let granule = memory.granularity().recommended;
         let total = device.memory_info()?.total;
         let size = total.checked_mul(ADDRESSES_PER_BYTE).unwrap_or(total).max(LEAST_ADDRESSES);
-        let size = size.align_down(granule.alignment());
-        let region = log.make(Call::Reserve, size, || memory.reserve(size, granule.alignment()))?;
-        let line = Line::new(granule, size);
-        let (live, peak) = (Bytes::ZERO, Bytes::ZERO);
-        let (device, orphans) = (Arc::clone(device), Vec::new());
-        Ok(Self { device, region, line, orphans, live, peak })
+        let size = size.align_down(LEAF);
+        // One leaf of the address map more, so that the line can begin where one does.
+        let whole = size.saturating_add(LEAF.bytes());
+        let reserve = || memory.reserve(whole, granule.alignment());
+        let region = log.make(Call::Reserve, whole, reserve)?;
+        let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
+        Ok((ground(Some(region.start())), Field::new(granule, size, Place::Region(start))))
     }
 
     fn memory(&self) -> Result<&dyn VirtualMemory> {
-        self.device.virtual_memory().ok_or_else(|| no_virtual_memory(&self.device))
+        let unsupported = || forebay_hal::Error::Unsupported {
+            call: Call::Map,
+            missing: "mapping of pages".into(),
+        };
+        Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
     }
 
-    /// The address of a place on the line.
-    pub(super) fn address(&self, at: Offset) -> Address {
-        Address::new(self.region.start().get().saturating_add(at))
-    }
-
-    fn span(&self, at: Offset, size: Bytes) -> Span {
-        // Whatever is on the line lies in the region.
-        Span::new(self.address(at), size).unwrap_or_default()
-    }
-
-    /// Maps `page` at `at` with access for the device; nothing is mapped where it fails.
-    fn attach(&self, at: Offset, page: PageHandle, size: Bytes, log: &mut DriverLog) -> Result<()> {
+    /// Maps `page` at `span` with access for the device; nothing is mapped where it fails.
+    fn attach(&self, span: Span, page: PageHandle, log: &mut DriverLog) -> Result<()> {
         let memory = self.memory()?;
-        let span = self.span(at, size);
-        let own = self.device.descriptor().ordinal;
+        let (own, size) = (self.device.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
         // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
         let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
@@ -83,108 +115,262 @@ impl Ground {
     }
 
     /// Does what it takes for a hole of `size` in the order of `taker`, which has waited for all
-    /// others. Gives the old mappings of pages that moved.
+    /// others; `false` where there is no way. Gives the old mappings of pages that moved in
+    /// `aliases`.
     ///
-    /// Each step leaves the ground whole, so a failure half way loses nothing: what was done is
+    /// Each step leaves everything whole, so a failure half way loses nothing: what was done is
     /// holes.
     pub(super) fn make_room(
         &mut self,
+        context: Context<'_>,
         size: Bytes,
         taker: Streams,
-        options: &PoolOptions,
-        limit: Bytes,
+        aliases: &mut Vec<Alias>,
         log: &mut DriverLog,
-    ) -> (Vec<Alias>, Result<bool>) {
-        let mut aliases = Vec::new();
-        let live = self.live.saturating_add(size);
-        let standing = Standing { live, peak: self.peak, limit };
-        let Some(plan) = Plan::make(&self.line, size, taker, &options.growth, standing) else {
-            return (aliases, Ok(false));
+    ) -> Result<bool> {
+        let plan = {
+            let mut heap = lock(context.heap);
+            let held = heap.held();
+            let field = heap.field(self.side);
+            let limit = context.limit.saturating_sub(held.saturating_sub(field.line.backed_bytes()));
+            let live = field.out.saturating_add(size);
+            let standing = Standing { live, peak: field.peak, limit };
+            if self.region.is_none() {
+                let segment = Plan::segment(&field.line, size, context.growth, standing);
+                drop(heap);
+                return match segment {
+                    Some((at, wanted)) => self.add_segment(context, at, wanted, size, taker, log),
+                    None => Ok(false),
+                };
+            }
+            Plan::make(&field.line, size, taker, context.growth, standing)
         };
+        let Some(plan) = plan else { return Ok(false) };
         for step in plan.steps {
-            let done = match step {
-                Step::Create { at, size } => self.create(at, size, taker, log),
-                Step::Move { from, to, size } => self.shift(from, to, size, taker, log).map(|()| {
+            match step {
+                Step::Create { at, size } => self.create(context, at, size, taker, log)?,
+                Step::Move { from, to, size } => {
+                    // Where someone has taken of it meanwhile, what was done so far is there, and
+                    // the next plan sees how things stand.
+                    if !self.shift(context, from, to, size, taker, log)? {
+                        break;
+                    }
                     aliases.push(Alias { at: from, size });
-                }),
-                _ => Ok(()),
-            };
-            if let Err(error) = done {
-                return (aliases, Err(error));
+                }
+                _ => {}
             }
         }
-        (aliases, Ok(true))
+        Ok(true)
     }
 
     fn create(
         &mut self,
+        context: Context<'_>,
         at: Offset,
         size: Bytes,
         taker: Streams,
         log: &mut DriverLog,
     ) -> Result<()> {
-        let memory = self.memory()?;
+        let span = {
+            let mut heap = lock(context.heap);
+            let field = heap.field(self.side);
+            if field.line.hold(at, size).is_err() {
+                return Ok(());
+            }
+            field.span(at, size)
+        };
+        let made = self.make_page(context.map, span, log);
+        let mut heap = lock(context.heap);
+        let field = heap.field(self.side);
+        let cleared = field.line.clear(at);
+        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        // New memory is in nobody's past, but free for all it would become one with a neighbour that
+        // the taker cannot use.
+        let placed = field.line.place(at, size, made?.0, taker);
+        debug_assert!(placed.is_ok(), "the plan put a page where one is: {placed:?}");
+        heap.peak_held = heap.peak_held.max(heap.held());
+        Ok(())
+    }
+
+    /// A new page, mapped at `span`.
+    fn make_page(
+        &mut self,
+        map: &AddressMap,
+        span: Span,
+        log: &mut DriverLog,
+    ) -> Result<PageHandle> {
+        if !map.make(span, self.side) {
+            return Err(Error::AddressRange { span });
+        }
+        let (memory, size) = (self.memory()?, span.size());
         let create = || memory.create_page(size, PageOptions::default());
         let page = log.make(Call::CreatePage, size, create)?;
-        if let Err(error) = self.attach(at, page, size, log) {
+        if let Err(error) = self.attach(span, page, log) {
             self.orphans.push((page, size));
             // The error that brought us here is the one to tell.
             let _ = self.release_orphans(log);
             return Err(error);
         }
-        // New memory is in nobody's past, but free for all it would become one with a neighbour that
-        // the taker cannot use.
-        let placed = self.line.place(at, size, page.0, taker);
-        debug_assert!(placed.is_ok(), "the plan put a page where one is: {placed:?}");
-        Ok(())
+        Ok(page)
     }
 
+    /// Moves a free page; `false` where it is free no longer.
     fn shift(
         &mut self,
+        context: Context<'_>,
         from: Offset,
         to: Offset,
         size: Bytes,
         taker: Streams,
         log: &mut DriverLog,
-    ) -> Result<()> {
-        let found = self.line.pages().find(|&(at, ..)| at == from);
-        let Some((_, page, _)) = found else { return Ok(()) };
-        self.attach(to, PageHandle(page), size, log)?;
-        let moved = self.line.lift(from).and_then(|_| self.line.place(to, size, page, taker));
-        debug_assert!(moved.is_ok(), "the plan moved what cannot be: {moved:?}");
-        Ok(())
+    ) -> Result<bool> {
+        let (page, streams, span) = {
+            let mut heap = lock(context.heap);
+            let field = heap.field(self.side);
+            let Ok((page, _, streams)) = field.line.lift(from) else { return Ok(false) };
+            if !streams.contains(taker) || field.line.hold(to, size).is_err() {
+                put_back(&mut field.line, Lifted { at: from, page, size, streams });
+                return Ok(false);
+            }
+            (page, streams, field.span(to, size))
+        };
+        let attached = if context.map.make(span, self.side) {
+            self.attach(span, PageHandle(page), log)
+        } else {
+            Err(Error::AddressRange { span })
+        };
+        let mut heap = lock(context.heap);
+        let line = &mut heap.field(self.side).line;
+        let cleared = line.clear(to);
+        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        if let Err(error) = attached {
+            put_back(line, Lifted { at: from, page, size, streams });
+            return Err(error);
+        }
+        let placed = line.place(to, size, page, taker);
+        debug_assert!(placed.is_ok(), "the plan moved what cannot be: {placed:?}");
+        Ok(true)
+    }
+
+    /// A segment of `wanted` bytes, or of what is needed where the device has not that much.
+    fn add_segment(
+        &mut self,
+        context: Context<'_>,
+        at: Offset,
+        wanted: Bytes,
+        size: Bytes,
+        taker: Streams,
+        log: &mut DriverLog,
+    ) -> Result<bool> {
+        let least = size.checked_align_up(Alignment::DEVICE_PAGE).unwrap_or(wanted).min(wanted);
+        let mut allocate = |bytes: Bytes| {
+            log.make(Call::Allocate, bytes, || {
+                self.device.allocate(bytes, Alignment::DEVICE_PAGE)
+            })
+        };
+        let (start, bytes) = match allocate(wanted) {
+            Ok(start) => (start, wanted),
+            Err(forebay_hal::Error::OutOfMemory { .. }) if least < wanted => {
+                (allocate(least)?, least)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let span = Span::new(start, bytes).unwrap_or_default();
+        // Both sides have slots of the finer kind: segments come where they come, and may share the
+        // addresses of a leaf.
+        if !context.map.make(span, Side::Small) {
+            // SAFETY: it was had just now, and nobody has used it.
+            let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
+            return Err(Error::AddressRange { span });
+        }
+        let mut heap = lock(context.heap);
+        let field = heap.field(self.side);
+        if let Place::Segments(by_place, by_address) = &mut field.place {
+            by_place.insert(at, (start, bytes));
+            by_address.insert(start, (at, bytes));
+        }
+        let placed = field.line.place(at, bytes, start.get(), taker);
+        debug_assert!(placed.is_ok(), "the plan put a segment where one is: {placed:?}");
+        heap.peak_held = heap.peak_held.max(heap.held());
+        Ok(true)
     }
 
     /// Takes the old mapping of a moved page away: nothing may use it any more.
-    pub(super) fn clear(&mut self, alias: Alias, log: &mut DriverLog) -> Result<()> {
-        self.unmap(alias.at, alias.size, log)?;
-        let cleared = self.line.clear(alias.at);
+    pub(super) fn clear(
+        &mut self,
+        heap: &Mutex<Heap>,
+        alias: Alias,
+        log: &mut DriverLog,
+    ) -> Result<()> {
+        let span = lock(heap).field(self.side).span(alias.at, alias.size);
+        self.unmap(span, log)?;
+        let cleared = lock(heap).field(self.side).line.clear(alias.at);
         debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
         Ok(())
     }
 
-    /// Gives idle pages back to the device until no more than `keep` is held; gives how much. All
-    /// work of the device must be over.
-    pub(super) fn trim(&mut self, keep: Bytes, log: &mut DriverLog) -> Result<Bytes> {
-        let mut given = Bytes::ZERO;
-        let mut pages: Vec<(Offset, Bytes)> = self.line.idle_pages().collect();
+    /// Takes free pages off the line, until `spare` bytes are: nobody can have them any more.
+    pub(super) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
+        let field = heap.field(self.side);
+        let mut pages: Vec<(Offset, Bytes)> = field.line.idle_pages().collect();
         // From the end: what is left stays together.
         pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
+        let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
         for (at, size) in pages {
-            if self.line.backed_bytes() <= keep {
+            if bytes >= spare {
                 break;
             }
-            // Off the device first: where it refuses, the line still says the truth.
-            self.unmap(at, size, log)?;
-            let Ok((page, ..)) = self.line.lift(at) else { continue };
-            let cleared = self.line.clear(at);
-            debug_assert!(cleared.is_ok(), "a page that was no alias: {cleared:?}");
-            self.orphans.push((PageHandle(page), size));
-            self.release_orphans(log)?;
-            given = given.saturating_add(size);
+            if let Ok((page, size, streams)) = field.line.lift(at) {
+                lifted.push(Lifted { at, page, size, streams });
+            }
+            bytes = bytes.saturating_add(size);
         }
-        self.release_orphans(log)?;
-        Ok(given)
+        lifted
+    }
+
+    /// Puts lifted pages back on the line.
+    pub(super) fn put_back(&self, heap: &Mutex<Heap>, pages: impl IntoIterator<Item = Lifted>) {
+        let mut heap = lock(heap);
+        let line = &mut heap.field(self.side).line;
+        for page in pages {
+            put_back(line, page);
+        }
+    }
+
+    /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
+    /// line where the device refuses.
+    pub(super) fn release(
+        &mut self,
+        heap: &Mutex<Heap>,
+        page: Lifted,
+        log: &mut DriverLog,
+    ) -> Result<()> {
+        let span = lock(heap).field(self.side).span(page.at, page.size);
+        let given = if self.region.is_some() {
+            self.unmap(span, log)
+        } else {
+            // SAFETY: whoever calls this has seen the end of all work that used it.
+            let free = || unsafe { self.device.free(span.start()) };
+            log.make(Call::Free, page.size, free).map_err(Error::from)
+        };
+        if let Err(error) = given {
+            self.put_back(heap, [page]);
+            return Err(error);
+        }
+        {
+            let mut heap = lock(heap);
+            let field = heap.field(self.side);
+            let cleared = field.line.clear(page.at);
+            debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
+            if let Place::Segments(by_place, by_address) = &mut field.place {
+                by_place.remove(&page.at);
+                by_address.remove(&span.start());
+            }
+        }
+        if self.region.is_some() {
+            self.orphans.push((PageHandle(page.page), page.size));
+        }
+        self.release_orphans(log)
     }
 
     /// Gives pages back that are nowhere any more.
@@ -197,31 +383,56 @@ impl Ground {
         Ok(())
     }
 
-    fn unmap(&self, at: Offset, size: Bytes, log: &mut DriverLog) -> Result<()> {
+    fn unmap(&self, span: Span, log: &mut DriverLog) -> Result<()> {
         let memory = self.memory()?;
         // SAFETY: whoever calls this has seen the end of all work that used what is mapped there,
         // and no block lies in it.
-        let unmap = || unsafe { memory.unmap(self.span(at, size)) };
-        Ok(log.make(Call::Unmap, size, unmap)?)
+        let unmap = || unsafe { memory.unmap(span) };
+        Ok(log.make(Call::Unmap, span.size(), unmap)?)
     }
-}
 
-impl Drop for Ground {
-    /// Gives everything back. Blocks that are still live lose their memory: their owner dropped the
-    /// pool.
-    fn drop(&mut self) {
-        let Ok(memory) = self.device.virtual_memory().ok_or(()) else { return };
-        let pages: Vec<(Offset, u64, Bytes)> = self.line.pages().collect();
-        for (at, page, size) in pages {
-            // SAFETY: the pool synchronised the device before it let go of its grounds, and whoever
-            // drops a pool has no more use for its blocks. A drop has nobody to tell of errors.
-            let _ = unsafe { memory.unmap(self.span(at, size)) };
-            let _ = memory.release_page(PageHandle(page));
+    /// Gives everything back. Blocks that are still live lose their memory. All work is over; a drop
+    /// has nobody to tell of errors.
+    pub(super) fn tear_down(&mut self, field: &Field) {
+        for (at, page, size) in field.line.pages() {
+            let span = field.span(at, size);
+            match self.device.virtual_memory() {
+                Some(memory) if self.region.is_some() => {
+                    // SAFETY: the pool synchronised the device before, and whoever drops a pool has
+                    // no more use for its blocks.
+                    let _ = unsafe { memory.unmap(span) };
+                    let _ = memory.release_page(PageHandle(page));
+                }
+                _ => {
+                    // SAFETY: likewise.
+                    let _ = unsafe { self.device.free(span.start()) };
+                }
+            }
         }
+        let (Some(memory), Some(region)) = (self.device.virtual_memory(), self.region) else {
+            return;
+        };
         for &(page, _) in &self.orphans {
             let _ = memory.release_page(page);
         }
-        // SAFETY: as above; aliases were cleared by the pool.
-        let _ = unsafe { memory.release_region(self.region.start()) };
+        // SAFETY: likewise; aliases were cleared by the pool.
+        let _ = unsafe { memory.release_region(region) };
     }
+}
+
+/// What making room needs beside the ground.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) heap: &'a Mutex<Heap>,
+    pub(super) map: &'a AddressMap,
+    pub(super) growth: &'a Growth,
+    /// The most both sides may hold.
+    pub(super) limit: Bytes,
+}
+
+/// Puts a lifted page back where it was: its mapping still stands.
+fn put_back(line: &mut Line, page: Lifted) {
+    let cleared = line.clear(page.at);
+    let placed = line.place(page.at, page.size, page.page, page.streams);
+    debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
 }

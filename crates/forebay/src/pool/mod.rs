@@ -1,54 +1,43 @@
 //! The pool: blocks of any size, in the order of streams, from pages that serve any request.
 //!
 //! ```text
-//!   allocate ── this stream's holes, best fit
-//!            ── the stream that has the best hole: one event there, one wait here, on the device
-//!            ── all other streams likewise
-//!            ── a plan: new pages, or pages that lie free elsewhere mapped here
-//!            ── give back what is idle, and once more; then an error with all figures
-//!   free     ── a hole in the order of the stream it was freed on, one with its neighbours
+//!   shelves   a thread's magazines, one for each stream        no lock: the thread's own
+//!   heap      what is free, of which side, in whose order      one lock, held for a moment
+//!   works     pages, events, errands: the driver               one lock, held while it works
+//!   map       what is known of the block at an address         atomics, no lock
 //! ```
 //!
 //! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
-//! page from becoming free. One lock over all of it, today.
+//! page from becoming free.
 
 mod ground;
+mod heap;
 mod lanes;
-mod state;
-#[cfg(test)]
+mod map;
+mod registry;
+mod shared;
+mod shelf;
+mod statistics;
+#[cfg(all(test, not(loom)))]
 mod tests;
+mod works;
 
 use core::fmt;
-use core::time::Duration;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use forebay_core::line::Growth;
-use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, Device, StreamHandle};
+use forebay_core::{Address, Alignment, Bytes, SizeClasses};
+use forebay_hal::{Device, StreamHandle};
 
-use self::state::State;
-use crate::{Error, Result};
+use self::map::Known;
+use self::shared::Shared;
+use crate::{Allocate, Block, Error, PoolId, Request, Result};
 
-/// A block of a pool: plain data. Dropping it frees nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    pub(crate) address: Address,
-    pub(crate) size: Bytes,
-}
+pub use statistics::{DriverLog, Statistics};
 
-impl Block {
-    /// Where it begins; null for a block of no bytes.
-    pub fn address(&self) -> Address {
-        self.address
-    }
-
-    /// How large it is: what was asked for, rounded up.
-    pub fn size(&self) -> Bytes {
-        self.size
-    }
-}
+/// How much a thread keeps at hand of what it freed on a stream. A block larger than that is kept
+/// too, alone.
+const MAGAZINE_BYTES: Bytes = Bytes::mib(16);
 
 /// How a pool is to be.
 #[derive(Clone, Debug)]
@@ -56,11 +45,18 @@ impl Block {
 pub struct PoolOptions {
     pub(crate) max_bytes: Bytes,
     pub(crate) growth: Growth,
+    pub(crate) classes: SizeClasses,
+    pub(crate) magazine_bytes: Bytes,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { max_bytes: Bytes::MAX, growth: Growth::default() }
+        Self {
+            max_bytes: Bytes::MAX,
+            growth: Growth::default(),
+            classes: SizeClasses::exact(),
+            magazine_bytes: MAGAZINE_BYTES,
+        }
     }
 }
 
@@ -82,75 +78,31 @@ impl PoolOptions {
         self
     }
 
+    /// What sizes are rounded to.
+    pub fn size_classes(mut self, classes: SizeClasses) -> Self {
+        self.classes = classes;
+        self
+    }
+
+    /// How much a thread keeps at hand of what it freed on a stream; with none, every free goes to
+    /// the heap at once.
+    pub fn magazine_bytes(mut self, bytes: Bytes) -> Self {
+        self.magazine_bytes = bytes;
+        self
+    }
+
     /// The pool, on `device`.
     pub fn build(self, device: &Arc<dyn Device>) -> Result<Pool> {
-        Ok(Pool { shared: Arc::new(Mutex::new(State::new(device, self)?)) })
+        let shared = Arc::new(Shared::new(device, self)?);
+        registry::add(&shared);
+        Ok(Pool { shared })
     }
-}
-
-/// How often the pool called the driver, and over what.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DriverLog {
-    counts: BTreeMap<(Call, Bytes), u64>,
-    time: Duration,
-}
-
-impl DriverLog {
-    /// Makes one call over one page or range of `size`, and notes it.
-    pub(crate) fn make<T>(&mut self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
-        *self.counts.entry((call, size)).or_default() += 1;
-        let begun = Instant::now();
-        let made = make();
-        self.time = self.time.saturating_add(begun.elapsed());
-        made
-    }
-
-    /// How long all of them took, by the clock.
-    pub fn time(&self) -> Duration {
-        self.time
-    }
-
-    /// Each kind of call, the size it was over, and how often it was made.
-    pub fn entries(&self) -> impl Iterator<Item = (Call, Bytes, u64)> {
-        self.counts.iter().map(|(&(call, size), &count)| (call, size, count))
-    }
-
-    /// How often a kind of call was made.
-    pub fn of(&self, call: Call) -> u64 {
-        self.entries().filter(|&(kind, ..)| kind == call).map(|(.., count)| count).sum()
-    }
-}
-
-/// How a pool stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Bytes in blocks, rounding counted.
-    pub live: Bytes,
-    /// The most bytes ever in blocks at once.
-    pub peak_live: Bytes,
-    /// Bytes asked for by live blocks.
-    pub requested: Bytes,
-    /// Bytes taken from the device.
-    pub held: Bytes,
-    /// The most bytes ever taken from the device at once.
-    pub peak_held: Bytes,
-    /// Blocks given out.
-    pub allocations: u64,
-    /// Blocks taken back.
-    pub frees: u64,
-    /// Requests that no hole held.
-    pub misses: u64,
-    /// Times a stream was made to wait for another.
-    pub waits: u64,
-    /// Calls of the driver.
-    pub driver: DriverLog,
 }
 
 /// A pool of device memory. Clones are the same pool.
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
 }
 
 impl Pool {
@@ -159,54 +111,148 @@ impl Pool {
         PoolOptions::default().build(device)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is made in steps that each leave it whole.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Which pool it is.
+    pub fn id(&self) -> PoolId {
+        self.shared.id
+    }
+
+    /// The device its blocks are on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.shared.device
     }
 
     /// A block of at least `size` bytes, to be used in the order of `stream`. What it holds is not
     /// defined. No bytes: the null address, and no memory.
+    #[inline]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        self.state().allocate(size, stream)
+        match self.shared.take_at_hand(size, stream) {
+            Some(block) => Ok(block),
+            None => self.shared.allocate(Request::new(size, stream)),
+        }
+    }
+
+    /// A block as requested.
+    pub fn allocate_as(&self, request: Request) -> Result<Block> {
+        if request.alignment <= Alignment::BLOCK {
+            return self.allocate(request.size, request.stream);
+        }
+        self.shared.allocate(request)
     }
 
     /// Gives back the block at `address`, in the order of `stream`: its memory may be used again by
     /// what is enqueued on `stream` from now on. The null address is ignored.
+    #[inline]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.state().free(address, stream)
+        if self.shared.keep_at_hand(address, stream, |_| true) {
+            return Ok(());
+        }
+        self.shared.free(address, stream, &|_| Ok(()))
+    }
+
+    /// As [`free`](Self::free), where the caller knows how much was asked for, or how large the block
+    /// is: anything else is refused.
+    #[inline]
+    pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
+        let right = |known: Known| known.requested() == size.get() || known.size() == size;
+        if self.shared.keep_at_hand(address, stream, right) {
+            return Ok(());
+        }
+        self.shared.free(address, stream, &|known| {
+            if right(known) {
+                return Ok(());
+            }
+            let (requested, actual) = (Bytes::new(known.requested()), known.size());
+            Err(Error::WrongSize { address, said: size, requested, size: actual })
+        })
+    }
+
+    /// As [`free`](Self::free), for the very block that was given out: one of another pool is
+    /// refused, and one whose address was given out again since.
+    #[inline]
+    pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        let Block { address, pool: owner, generation, .. } = block;
+        let pool = self.id();
+        if owner != pool {
+            return Err(Error::WrongPool { address, pool, owner });
+        }
+        let same = |known: Known| known.generation() == generation;
+        if self.shared.keep_at_hand(address, stream, same) {
+            return Ok(());
+        }
+        self.shared.free(address, stream, &|known| {
+            if same(known) {
+                return Ok(());
+            }
+            Err(Error::Outlived { address, size: known.size() })
+        })
+    }
+
+    /// Notes that the block at `address` is used on `stream` beside the one it will be freed on: when
+    /// it is, its memory is reused only after what is enqueued on both by then.
+    pub fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.shared.record_use(address, stream)
+    }
+
+    /// The live block that begins at `address`.
+    pub fn block_at(&self, address: Address) -> Option<Block> {
+        self.shared.block_at(address).map(|(block, _)| block)
+    }
+
+    /// How much was asked for when the block at `address` was allocated.
+    pub fn requested_at(&self, address: Address) -> Option<Bytes> {
+        self.shared.block_at(address).map(|(_, requested)| requested)
     }
 
     /// Says that a stream will be destroyed: to be called before that. What was freed on it becomes
     /// everybody's once its work so far is done.
     pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.state().forget_stream(stream)
+        self.shared.forget_stream(stream)
     }
 
-    /// Gives back to the device what is free and idle, down to `keep` bytes held; gives how much.
-    /// Waits for the device.
+    /// Takes back what was freed while other streams used it, as far as they are done; and whatever
+    /// else was put off. Does not wait. The pool does this by itself before it takes new memory.
+    pub fn process_deferred(&self) -> Result<()> {
+        self.shared.process_deferred()
+    }
+
+    /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits for
+    /// the device where work may still use it.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
-        self.state().trim(keep)
+        self.shared.trim(keep)
     }
 
     /// How much is taken from the device now.
     pub fn held(&self) -> Bytes {
-        self.state().held()
+        self.shared.heap().held()
     }
 
-    /// How the pool stands.
+    /// How the pool stands. Stops the threads that are in it for a moment.
     pub fn statistics(&self) -> Statistics {
-        self.state().statistics()
+        statistics::of(&self.shared)
+    }
+}
+
+impl Allocate for Pool {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        self.allocate_as(request)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        Self::free(self, address, stream)
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        Self::block_at(self, address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        Self::device(self)
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state().statistics();
-        write!(f, "Pool({} live, {} held)", state.live, state.held)
+        let heap = self.shared.heap();
+        write!(f, "Pool({}, {} out, {} held)", self.id(), heap.out(), heap.held())
     }
-}
-
-/// The error for a device that cannot map pages.
-pub(crate) fn no_virtual_memory(device: &Arc<dyn Device>) -> Error {
-    Error::NoVirtualMemory { device: device.descriptor().to_string() }
 }

@@ -45,6 +45,7 @@ fn file_size(report: &Report) -> Option<Problem> {
         why: "pages lie in memory files: there can be no more of them than one file holds"
             .to_owned(),
         cure: Name { letter: 'f', item: "fsize", unit: 1024 }.raised(report, limit, None),
+        fault: false,
     })
 }
 
@@ -64,6 +65,7 @@ fn address_space(report: &Report) -> Option<Problem> {
             Bytes::new(needed)
         ),
         cure: Name { letter: 'v', item: "as", unit: 1024 }.raised(report, limit, Some(needed)),
+        fault: false,
     })
 }
 
@@ -81,6 +83,7 @@ fn open_files(report: &Report) -> Option<Problem> {
             limit,
             Some(LEAST_FILES),
         ),
+        fault: false,
     })
 }
 
@@ -98,6 +101,7 @@ fn threads(report: &Report) -> Option<Problem> {
             limit,
             Some(LEAST_THREADS),
         ),
+        fault: false,
     })
 }
 
@@ -118,6 +122,7 @@ fn locked_memory(report: &Report) -> Option<Problem> {
             limit,
             Some(LEAST_LOCKED),
         ),
+        fault: false,
     })
 }
 

@@ -5,10 +5,12 @@
 //! be typed stands apart from the words about it, so that it can be copied.
 
 mod limits;
+mod settings;
 
 #[cfg(test)]
 mod tests;
 
+use forebay::ConfigError;
 use forebay_core::{Bytes, PageSize};
 
 use super::report::{Cure, Problem, Report, Status, Unread};
@@ -16,11 +18,12 @@ use super::report::{Cure, Problem, Report, Status, Unread};
 /// Free memory below this part of the total is soon none: 1/20.
 const SCARCE_PART: u64 = 20;
 
-/// Everything worth mending, the gravest first.
-pub(super) fn problems(report: &Report) -> Vec<Problem> {
+/// Everything worth mending, the gravest first. `refused` is what of the settings is.
+pub(super) fn problems(report: &Report, refused: &[ConfigError]) -> Vec<Problem> {
     let mut causes = unread_memory(&report.memory.unknown);
     causes.extend(limits::problems(report));
-    let mut problems = broken(report, &causes);
+    let mut problems: Vec<Problem> = refused.iter().map(settings::problem).collect();
+    problems.extend(broken(report, &causes));
     problems.extend(causes);
     problems.extend(scarce_memory(report));
     problems.extend(mappings(report));
@@ -39,6 +42,7 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
                 [] => "what the message says; the figures are above",
                 _ => "most likely what the next problem says; else what the message says",
             }),
+            fault: true,
         })
         .collect()
 }
@@ -57,6 +61,7 @@ fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
                 what: format!("memory is not fully known: {}", names.join(", ")),
                 why: "a limit that cannot be read cannot be kept".to_owned(),
                 cure: unreadable(&group),
+                fault: false,
             }
         })
         .collect()
@@ -92,6 +97,7 @@ fn scarce_memory(report: &Report) -> Option<Problem> {
         what: format!("{} of {} are free ({whence})", Bytes::new(free), Bytes::new(total)),
         why: "requests will fail, or the system will end a process".to_owned(),
         cure: Cure::command("see who holds it", "ps aux --sort=-rss | head"),
+        fault: false,
     })
 }
 
@@ -114,6 +120,7 @@ fn mappings(report: &Report) -> Option<Problem> {
             "allow more, until the machine starts again",
             format!("sudo sysctl vm.max_map_count={ample}"),
         ),
+        fault: false,
     })
 }
 

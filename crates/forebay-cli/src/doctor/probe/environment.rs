@@ -1,13 +1,15 @@
-//! The environment variables that are read, and those that only look as if they were.
+//! The environment variables that this command reads, and those that the library reads.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::doctor::report::Setting;
+use forebay::config::Sources;
 
-/// Every variable this version reads, and what it does. All but the last are read where output is
-/// written, the last where the doctor looks for driver libraries.
+use crate::doctor::report::{Owner, Setting};
+
+/// Every variable that this command reads, and what it does. All but the last are read where output
+/// is written, the last where the doctor looks for driver libraries.
 const READ: [(&str, &str); 7] = [
     ("NO_COLOR", "not empty: no colours"),
     ("CLICOLOR_FORCE", "not empty: colours in files too"),
@@ -20,9 +22,6 @@ const READ: [(&str, &str); 7] = [
 
 /// Where the loader looks before all other places.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-
-/// The names that later versions keep for themselves.
-const OURS: &str = "FOREBAY_";
 
 /// The variables of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,25 +45,25 @@ impl Environment {
             .collect()
     }
 
-    /// Every variable that is read, with its value.
-    pub(super) fn settings(&self) -> Vec<Setting> {
-        READ.iter()
-            .map(|&(name, effect)| {
-                let value = self.variables.get(&OsString::from(name));
-                Setting {
-                    name,
-                    value: value.map(|value| value.to_string_lossy().into_owned()),
-                    source: if value.is_some() { "environment" } else { "default" },
-                    effect,
-                }
-            })
-            .collect()
+    /// Every variable that this command reads, with its value.
+    pub(super) fn settings(&self) -> impl Iterator<Item = Setting> {
+        READ.iter().map(|&(name, effect)| {
+            let value = self.variables.get(&OsString::from(name));
+            Setting {
+                name,
+                of: Owner::Command,
+                value: value.map(|value| value.to_string_lossy().into_owned()),
+                source: if value.is_some() { "environment" } else { "default" },
+                whence: if value.is_some() { name } else { "default" }.to_owned(),
+                changeable: false,
+                effect,
+            }
+        })
     }
 
-    /// The variables that begin as forebay's own would. None of them is read.
-    pub(super) fn ignored(&self) -> Vec<String> {
-        let names = self.variables.keys().map(|name| name.to_string_lossy());
-        names.filter(|name| name.starts_with(OURS)).map(|name| name.into_owned()).collect()
+    /// Where the library finds the settings of pools: these variables, and the file they name.
+    pub(super) fn sources(&self) -> Sources {
+        Sources::of(self.variables.clone()).read_file()
     }
 }
 

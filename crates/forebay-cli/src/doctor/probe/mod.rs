@@ -7,6 +7,7 @@ mod driver;
 mod environment;
 mod library;
 mod machine;
+mod settings;
 mod trial;
 
 use std::path::Path;
@@ -50,6 +51,7 @@ impl Probe {
         let numa = machine::numa(&self.system);
         let huge_pages = machine::huge_pages(&self.system);
         let limits = machine::limits(&self.system);
+        let examined = self.environment.sources().examine();
         let mut report = Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
@@ -65,11 +67,13 @@ impl Probe {
             numa,
             huge_pages,
             limits,
-            settings: self.environment.settings(),
-            ignored_settings: self.environment.ignored(),
+            settings: settings::pool(&examined.settings)
+                .chain(self.environment.settings())
+                .collect(),
+            ignored_settings: examined.ignored,
             problems: Vec::new(),
         };
-        report.problems = advice::problems(&report);
+        report.problems = advice::problems(&report, &examined.refused);
         report
     }
 }

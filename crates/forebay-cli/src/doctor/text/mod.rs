@@ -11,8 +11,8 @@ use anstyle::{AnsiColor, Style};
 use forebay_core::Bytes;
 
 use super::report::{
-    DeviceRow, HugePageSection, LimitRow, LimitSection, MemorySection, NumaSection, Report, Status,
-    Unread,
+    DeviceRow, HugePageSection, LimitRow, LimitSection, MemorySection, NumaSection, Owner, Report,
+    Setting, Status, Unread,
 };
 use crate::output::Width;
 use sheet::{QUIET, Sheet, shortened};
@@ -37,23 +37,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     huge_pages(sheet, &report.huge_pages)?;
     sheet.title("Limits")?;
     limits(sheet, &report.limits)?;
-    sheet.title("Settings in force")?;
-    for setting in &report.settings {
-        let value = match &setting.value {
-            None => "not set".to_owned(),
-            // Two for the quotes, which show where it begins and ends.
-            Some(value) => {
-                let room = sheet.value_room().saturating_sub(2);
-                format!("\"{}\"", shortened(&value.escape_debug().to_string(), room))
-            }
-        };
-        sheet.line(setting.name, &value, setting.effect)?;
-    }
-    if !report.ignored_settings.is_empty() {
-        let names = report.ignored_settings.join(", ");
-        let text = format!("{names}: this version reads no FOREBAY_ names");
-        sheet.paragraph(FAIR, "not read", &text)?;
-    }
+    settings(sheet, report)?;
     sheet.title("Problems and their cure")?;
     problems(sheet, report)
 }
@@ -195,6 +179,34 @@ fn limits(sheet: &mut Sheet<'_, impl Write>, limits: &LimitSection) -> io::Resul
     }
     sheet.line("processors", &number(limits.processors), &remark)?;
     unknown(sheet, &limits.unknown)
+}
+
+/// What pools go by, and where each value came from; then what this command goes by.
+fn settings(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
+    let of = |owner: Owner| report.settings.iter().filter(move |setting| setting.of == owner);
+    sheet.title("Settings in force")?;
+    for setting in of(Owner::Pool) {
+        sheet.line(setting.name, setting.value.as_deref().unwrap_or("not set"), &setting.whence)?;
+    }
+    if !report.ignored_settings.is_empty() {
+        let names = report.ignored_settings.join(", ");
+        let text = format!("{names}: this version reads no FOREBAY_ names but those of settings");
+        sheet.paragraph(FAIR, "not read", &text)?;
+    }
+    sheet.title("Variables of this command")?;
+    of(Owner::Command).try_for_each(|setting| variable(sheet, setting))
+}
+
+fn variable(sheet: &mut Sheet<'_, impl Write>, setting: &Setting) -> io::Result<()> {
+    let value = match &setting.value {
+        None => "not set".to_owned(),
+        // Two for the quotes, which show where it begins and ends.
+        Some(value) => {
+            let room = sheet.value_room().saturating_sub(2);
+            format!("\"{}\"", shortened(&value.escape_debug().to_string(), room))
+        }
+    };
+    sheet.line(setting.name, &value, setting.effect)
 }
 
 fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {

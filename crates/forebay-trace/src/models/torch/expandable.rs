@@ -11,13 +11,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{Call, Error, PageHandle};
+use forebay_hal::{Call, Error, PageHandle, StreamHandle};
 
 use super::heap::{Block, BlockId, Heap, SegmentId, State};
 use super::{GRAIN, LARGE_SEGMENT, SMALL_SEGMENT, Side, rounded};
 use crate::models::driver::Driver;
 use crate::models::{missing, refused, too_large};
-use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
 
 /// A reserved range and the pages behind it.
 #[derive(Debug)]
@@ -279,5 +279,26 @@ impl Player for Expandable {
 
     fn driver(&self) -> DriverUse {
         self.driver.used()
+    }
+
+    fn placed(&mut self) -> Option<&mut dyn Placed> {
+        Some(self)
+    }
+}
+
+// SAFETY: the block is a part of a range that has pages and access there, and no two blocks of
+// one share bytes; and it is the block's until it is freed.
+unsafe impl Placed for Expandable {
+    fn address(&self, block: BlockIndex) -> Option<Address> {
+        let block = self.heap.get(*self.live.get(&block)?)?;
+        self.ranges.get(&block.segment())?.start.checked_add(block.offset())
+    }
+
+    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
+        Ok(StreamHandle::DEFAULT)
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::Idle
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use forebay_core::{Address, Bytes};
+use forebay_hal::StreamHandle;
 
 use super::heap::{BlockId, Heap, SegmentId, State};
 use super::{
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::models::driver::Driver;
 use crate::models::{missing, refused, too_large};
-use crate::{BlockIndex, DriverUse, Player, ReplayError, StreamIndex};
+use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
 
 /// The model of the native backend.
 #[derive(Debug)]
@@ -118,5 +119,26 @@ impl Player for Native {
 
     fn driver(&self) -> DriverUse {
         self.driver.used()
+    }
+
+    fn placed(&mut self) -> Option<&mut dyn Placed> {
+        Some(self)
+    }
+}
+
+// SAFETY: the block is a part of a segment that the driver gave, and no two blocks of one share bytes; and it is the block's until it is freed.
+unsafe impl Placed for Native {
+    fn address(&self, block: BlockIndex) -> Option<Address> {
+        let block = self.heap.get(*self.live.get(&block)?)?;
+        let &(start, _) = self.segments.get(&block.segment())?;
+        start.checked_add(block.offset())
+    }
+
+    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
+        Ok(StreamHandle::DEFAULT)
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::Idle
     }
 }

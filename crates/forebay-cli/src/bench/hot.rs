@@ -1,0 +1,225 @@
+//! The hot pair: a block that was just freed, allocated and freed again, against mimalloc in the
+//! same run.
+//!
+//! Contestants take turns, a batch each, and the best batch of each counts: what disturbs the
+//! machine disturbs all of them, and what disturbs one batch is left out of all. A variant of the
+//! pool is one more contestant.
+
+use core::hint::black_box;
+use core::time::Duration;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use forebay::PoolOptions;
+use forebay_core::{Bytes, KIB, MIB};
+use forebay_hal::{Call, StreamHandle};
+use forebay_trace::workload::size_name;
+
+use super::Effort;
+use super::ground::Ground;
+use super::row::Row;
+use super::subject::{Forebay, Mimalloc, Subject};
+use crate::progress::Progress;
+use crate::replay::Place;
+
+/// The sizes of the pool's pairs.
+pub(crate) const SIZES: [Bytes; 5] = [
+    Bytes::new(512),
+    Bytes::new(64 * KIB),
+    Bytes::new(MIB),
+    Bytes::new(16 * MIB),
+    Bytes::new(256 * MIB),
+];
+
+/// The size of mimalloc's pairs.
+const YARDSTICK: Bytes = Bytes::new(512);
+
+/// The size threads take.
+const THREADED: Bytes = Bytes::new(64 * KIB);
+
+/// The names of these workloads.
+pub(super) const PAIRS: &str = "HOT";
+pub(super) const THREADS: &str = "HOT-THREADS";
+
+/// A batch of so many pairs on so many threads: from the first thread's beginning to the last's end.
+type Batch<'a> = Box<dyn Fn(u32) -> forebay::Result<Duration> + 'a>;
+
+struct Contestant<'a> {
+    row: Row,
+    batch: Batch<'a>,
+    best: Option<Duration>,
+}
+
+/// So many pairs of one size, one after the other.
+fn pairs<S: Subject>(
+    subject: &S,
+    size: Bytes,
+    stream: StreamHandle,
+    count: u32,
+) -> forebay::Result<(Instant, Instant)> {
+    let began = Instant::now();
+    for _ in 0..count {
+        let held = subject.allocate(black_box(size), stream)?;
+        subject.free(held, stream)?;
+    }
+    Ok((began, Instant::now()))
+}
+
+/// One thread's batch.
+fn alone<S: Subject>(
+    subject: &S,
+    size: Bytes,
+    stream: StreamHandle,
+    count: u32,
+) -> forebay::Result<Duration> {
+    pairs(subject, size, stream, count).map(|(began, ended)| ended - began)
+}
+
+/// A batch on several threads, each with a stream of its own.
+fn side_by_side<S: Subject>(
+    subject: &S,
+    size: Bytes,
+    streams: &[StreamHandle],
+    count: u32,
+) -> forebay::Result<Duration> {
+    let gate = Barrier::new(streams.len());
+    let ends: Vec<forebay::Result<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let begin = |&stream: &StreamHandle| {
+            let gate = &gate;
+            scope.spawn(move || {
+                // What a thread does first, as getting its own caches, is not the hot pair.
+                let warm = pairs(subject, size, stream, 1);
+                gate.wait();
+                warm.and_then(|_| pairs(subject, size, stream, count))
+            })
+        };
+        let threads: Vec<_> = streams.iter().map(begin).collect();
+        let panicked = |_| {
+            let reason = "a thread of the benchmark panicked".into();
+            Err(forebay_hal::Error::Transient { call: Call::Allocate, reason }.into())
+        };
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    });
+    let ends: Vec<(Instant, Instant)> = ends.into_iter().collect::<forebay::Result<_>>()?;
+    let began = ends.iter().map(|&(began, _)| began).min();
+    let ended = ends.iter().map(|&(_, ended)| ended).max();
+    Ok(began.zip(ended).map_or(Duration::ZERO, |(began, ended)| ended - began))
+}
+
+/// Lets the contestants take turns, and fills in their rows.
+fn contest(
+    mut contestants: Vec<Contestant<'_>>,
+    (rounds, count): (u32, u32),
+    progress: &Progress,
+) -> Vec<Row> {
+    // The first turn warms up, and its time does not count.
+    for round in 0..=rounds {
+        for one in contestants.iter_mut().filter(|one| one.row.error.is_none()) {
+            match (one.batch)(count) {
+                Ok(_) if round == 0 => {}
+                Ok(took) => one.best = Some(one.best.map_or(took, |best| best.min(took))),
+                Err(error) => one.row.error = Some(error.to_string()),
+            }
+        }
+        progress.advance(1);
+    }
+    let finish = |one: Contestant<'_>| {
+        let mut row = one.row;
+        row.rounds = rounds;
+        row.ops = row.threads * u64::from(count);
+        if row.error.is_none() {
+            row.ns_per_op = one.best.map(|best| best.as_nanos() as f64 / row.ops.max(1) as f64);
+        }
+        row
+    };
+    contestants.into_iter().map(finish).collect()
+}
+
+/// Pairs of `sizes` through the pool, and mimalloc's of 512 B; with the quotients.
+pub(crate) fn against_mimalloc(
+    place: Place,
+    sizes: &[Bytes],
+    effort: Effort,
+    progress: &Progress,
+) -> Result<Vec<Row>, String> {
+    let ground = Ground::open(place, None)?;
+    let streams = ground.streams(1)?;
+    let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
+    // A pool for each size: none finds what another left.
+    let pool = || PoolOptions::new().build(&ground.device).map_err(|error| error.to_string());
+    let pools: Vec<(Bytes, Forebay)> =
+        sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, String>>()?;
+    let yardstick = Contestant {
+        row: Row::of(PAIRS, size_name(YARDSTICK), place, "mimalloc"),
+        batch: Box::new(move |count| alone(&Mimalloc, YARDSTICK, stream, count)),
+        best: None,
+    };
+    let ours = pools.iter().map(|(size, pool)| Contestant {
+        row: Row::of(PAIRS, size_name(*size), place, "forebay"),
+        batch: Box::new(move |count| alone(pool, *size, stream, count)),
+        best: None,
+    });
+    let contestants = [yardstick].into_iter().chain(ours).collect();
+    let mut rows = contest(contestants, effort.hot(), progress);
+    let yardstick = rows.first().and_then(|row| row.ns_per_op).filter(|&ns| ns > 0.0);
+    for row in &mut rows {
+        row.quotient = row.ns_per_op.zip(yardstick).map(|(ns, yardstick)| ns / yardstick);
+    }
+    Ok(rows)
+}
+
+/// One thread, two, and on in doublings to as many as the machine has cores.
+fn thread_counts() -> Vec<usize> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let doubled = core::iter::successors(Some(1_usize), |count| count.checked_mul(2));
+    let mut counts: Vec<usize> = doubled.take_while(|&count| count <= cores.max(2)).collect();
+    if !counts.contains(&cores) {
+        counts.push(cores);
+    }
+    counts
+}
+
+/// The pair of 64 KiB on several threads, each with a stream of its own; with the speed-up. mimalloc
+/// beside it shows what the machine allows.
+pub(super) fn on_threads(
+    place: Place,
+    effort: Effort,
+    progress: &Progress,
+) -> Result<Vec<Row>, String> {
+    let counts = thread_counts();
+    let ground = Ground::open(place, None)?;
+    let streams = ground.streams(counts.iter().copied().max().unwrap_or(1))?;
+    let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
+    let pool = PoolOptions::new().build(&ground.device).map_err(|error| error.to_string())?;
+    let pool = Forebay(pool);
+    let contestant = |size: Bytes, allocator, count: usize, batch| {
+        let mut row = Row::of(THREADS, size_name(size), place, allocator);
+        row.threads = count as u64;
+        Contestant { row, batch, best: None }
+    };
+    let (pool, handles) = (&pool, &handles);
+    let ours = counts.iter().map(|&count| {
+        let batch: Batch<'_> = Box::new(move |pairs| {
+            side_by_side(pool, THREADED, handles.get(..count).unwrap_or_default(), pairs)
+        });
+        contestant(THREADED, "forebay", count, batch)
+    });
+    let yardstick = counts.iter().map(|&count| {
+        let batch: Batch<'_> = Box::new(move |pairs| {
+            side_by_side(&Mimalloc, YARDSTICK, handles.get(..count).unwrap_or_default(), pairs)
+        });
+        contestant(YARDSTICK, "mimalloc", count, batch)
+    });
+    let mut rows = contest(ours.chain(yardstick).collect(), effort.threaded(), progress);
+    let ones: Vec<(&str, Option<f64>)> = rows
+        .iter()
+        .filter(|row| row.threads == 1)
+        .map(|row| (row.allocator, row.ns_per_op))
+        .collect();
+    for row in &mut rows {
+        let one = ones.iter().find(|(allocator, _)| *allocator == row.allocator);
+        let one = one.and_then(|&(_, ns)| ns);
+        row.speed_up = one.zip(row.ns_per_op.filter(|&ns| ns > 0.0)).map(|(one, ns)| one / ns);
+    }
+    Ok(rows)
+}

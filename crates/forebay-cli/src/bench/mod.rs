@@ -1,0 +1,316 @@
+//! `forebay bench`: named workloads on the pool and on what it is measured against.
+//!
+//! ```text
+//!   Workload ──► Sequence ──► for each round, for each allocator: a fresh device, a fresh allocator
+//!   hot pairs ──────────────► for each round, in turn: a batch each, warm
+//!                                              │
+//!                     row: plain data ◄────────┘
+//!                      ├────► table, a workload at a time, for people
+//!                      └────► JSON, one line a case, "forebay.bench.v1"
+//! ```
+//!
+//! What our code takes is told by this machine's clock. On the simulated device the driver's calls
+//! are priced by its cost table and stand beside that, and the driver as an allocator of its own is
+//! timed by the table alone: the clock would tell how fast it is simulated.
+
+mod ground;
+pub(crate) mod hot;
+mod play;
+mod row;
+mod subject;
+mod text;
+
+pub use row::{Each, Row};
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use forebay::PoolOptions;
+use forebay_core::Bytes;
+use forebay_trace::workload::{Script, Sequence, Timing, Workload};
+
+use self::ground::Ground;
+use self::play::Measured;
+use self::subject::{Driver, Forebay, Mimalloc};
+use crate::Ending;
+use crate::command::BenchOptions;
+use crate::output::complain;
+use crate::progress::Progress;
+use crate::replay::Place;
+
+/// What is to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Subjects {
+    /// Allocating and freeing.
+    Alloc,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Long enough for figures that come again.
+    Full,
+    /// Long enough to see that everything works.
+    Quick,
+}
+
+impl Effort {
+    /// How often a sequence is played on each allocator.
+    const fn rounds(self) -> u32 {
+        match self {
+            Self::Full => 5,
+            Self::Quick => 1,
+        }
+    }
+
+    /// Turns of each contestant, and pairs of a turn: short turns, so that some are undisturbed.
+    const fn hot(self) -> (u32, u32) {
+        match self {
+            Self::Full => (200, 5_000),
+            Self::Quick => (10, 1_000),
+        }
+    }
+
+    /// The same with threads, which must run long enough to run at the same time.
+    const fn threaded(self) -> (u32, u32) {
+        match self {
+            Self::Full => (20, 50_000),
+            Self::Quick => (3, 5_000),
+        }
+    }
+}
+
+/// The allocators a sequence is played on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allocator {
+    /// The pool.
+    Forebay,
+    /// The device, asked for every block.
+    Driver,
+    /// The yardstick, for pairs of 512 B alone.
+    Mimalloc,
+}
+
+impl Allocator {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Forebay => "forebay",
+            Self::Driver => "driver",
+            Self::Mimalloc => "mimalloc",
+        }
+    }
+}
+
+/// Measures everything and writes what came of it to `out`. Escape sequences are `out`'s to strip.
+pub fn run(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending> {
+    match options.what {
+        Subjects::Alloc => allocation(options, out),
+    }
+}
+
+fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending> {
+    let effort = if options.quick { Effort::Quick } else { Effort::Full };
+    let place = options.device;
+    let limit = match Ground::full_device(place) {
+        Ok(limit) => limit,
+        Err(error) => {
+            complain(error);
+            return Ok(Ending::Fault);
+        }
+    };
+    let turns = u64::from(effort.hot().0 + effort.threaded().0);
+    let progress = Progress::of("bench alloc", Workload::ALL.len() as u64 * 20 + turns);
+    let mut ending = Ending::Well;
+    let mut show = |name: &'static str, about: &str, rows: Result<Vec<Row>, String>| {
+        match rows {
+            Ok(rows) => {
+                for row in rows.iter().filter(|row| row.error.is_some()) {
+                    ending = Ending::Fault;
+                    let why = row.error.as_deref().unwrap_or_default();
+                    let (case, allocator) = (&row.case, row.allocator);
+                    progress.aside(|| complain(format_args!("{name}, {case}: {allocator}: {why}")));
+                }
+                // One write for a workload: lines of others do not cut it in two.
+                let mut text = Vec::new();
+                if options.json {
+                    for row in &rows {
+                        serde_json::to_writer(&mut text, row)?;
+                        text.push(b'\n');
+                    }
+                } else {
+                    text::workload(name, about, &rows, &mut text)?;
+                }
+                progress.aside(|| out.write_all(&text).and_then(|()| out.flush()))
+            }
+            Err(error) => {
+                ending = Ending::Fault;
+                progress.aside(|| complain(format_args!("{name}: {error}")));
+                Ok(())
+            }
+        }
+    };
+    for &workload in Workload::ALL {
+        progress.doing(workload.name());
+        let rows = measure(workload, place, limit, effort);
+        progress.advance(20);
+        show(workload.name(), workload.about(), rows)?;
+    }
+    progress.doing(hot::PAIRS);
+    let rows = hot::against_mimalloc(place, &hot::SIZES, effort, &progress);
+    show(hot::PAIRS, "pairs of what was just freed, against mimalloc, in turns", rows)?;
+    progress.doing(hot::THREADS);
+    let rows = hot::on_threads(place, effort, &progress);
+    show(hot::THREADS, "the hot pair on threads with streams of their own", rows)?;
+    drop(progress);
+    if !options.json {
+        text::reading_aid(place, out)?;
+        out.flush()?;
+    }
+    Ok(ending)
+}
+
+/// Plays one workload on every allocator it concerns.
+fn measure(
+    workload: Workload,
+    place: Place,
+    limit: Bytes,
+    effort: Effort,
+) -> Result<Vec<Row>, String> {
+    let sequences = workload.sequences(limit).map_err(|error| error.to_string())?;
+    let clock_ns = clock_overhead();
+    let mut rows = Vec::new();
+    for sequence in &sequences {
+        let scripts = sequence.scripts();
+        let mut tables: Vec<Table<'_>> = allocators(workload, sequence)
+            .map(|allocator| Table::new(allocator, sequence))
+            .collect();
+        for _ in 0..effort.rounds() {
+            for table in tables.iter_mut().filter(|table| table.error.is_none()) {
+                match play_fresh(table.allocator, place, sequence, &scripts) {
+                    Ok((measured, clock)) => table.enter(measured, clock),
+                    Err(error) => table.error = Some(error),
+                }
+            }
+        }
+        // The cases of a sequence one after the other, the allocators of a case together.
+        for phase in 0..sequence.phases().len() {
+            rows.extend(
+                tables.iter().filter_map(|table| table.row(workload, place, phase, clock_ns)),
+            );
+        }
+    }
+    Ok(rows)
+}
+
+/// Whom a sequence is played on: mimalloc where all of it is pairs of 512 B on one thread.
+fn allocators(workload: Workload, sequence: &Sequence) -> impl Iterator<Item = Allocator> {
+    let small = sequence.trace().statistics().largest == Bytes::new(512);
+    let yardstick = workload == Workload::MpLat && small;
+    let all = [Allocator::Forebay, Allocator::Driver, Allocator::Mimalloc];
+    all.into_iter().filter(move |&allocator| allocator != Allocator::Mimalloc || yardstick)
+}
+
+/// Plays a sequence once, on a device and an allocator that nobody has used.
+fn play_fresh(
+    allocator: Allocator,
+    place: Place,
+    sequence: &Sequence,
+    scripts: &[Script],
+) -> Result<(Vec<Measured>, &'static str), String> {
+    let ground = Ground::open(place, sequence.limit())?;
+    let clock = match allocator {
+        Allocator::Driver => ground.driver_clock(),
+        Allocator::Forebay | Allocator::Mimalloc => ground.host_clock(),
+    };
+    let measured = match allocator {
+        Allocator::Forebay => {
+            let options = PoolOptions::new();
+            let options =
+                sequence.limit().map_or(options.clone(), |limit| options.max_bytes(limit));
+            let pool = options.build(&ground.device).map_err(|error| error.to_string())?;
+            play::play(&Forebay(pool), &ground, clock, sequence, scripts)
+        }
+        Allocator::Driver => {
+            let driver = Driver(Arc::clone(&ground.device));
+            play::play(&driver, &ground, clock, sequence, scripts)
+        }
+        Allocator::Mimalloc => play::play(&Mimalloc, &ground, clock, sequence, scripts),
+    };
+    measured.map(|measured| (measured, clock.name()))
+}
+
+/// What the rounds of one allocator came to, phase by phase.
+struct Table<'a> {
+    allocator: Allocator,
+    sequence: &'a Sequence,
+    best: Vec<Option<Measured>>,
+    rounds: u32,
+    clock: &'static str,
+    error: Option<String>,
+}
+
+impl<'a> Table<'a> {
+    fn new(allocator: Allocator, sequence: &'a Sequence) -> Self {
+        let best = vec![None; sequence.phases().len()];
+        Self { allocator, sequence, best, rounds: 0, clock: "host", error: None }
+    }
+
+    /// One more round: the best time of each phase stays, and all pairs that were timed.
+    fn enter(&mut self, measured: Vec<Measured>, clock: &'static str) {
+        self.rounds += 1;
+        self.clock = clock;
+        for (best, mut new) in self.best.iter_mut().zip(measured) {
+            if let Some(old) = best.take() {
+                new.each.extend(old.each);
+                if old.elapsed < new.elapsed {
+                    (new.elapsed, new.driver) = (old.elapsed, old.driver);
+                }
+            }
+            *best = Some(new);
+        }
+    }
+
+    /// The row of a phase; `None` where it is not timed.
+    fn row(&self, workload: Workload, place: Place, phase: usize, clock_ns: u64) -> Option<Row> {
+        let plan = self.sequence.phases().get(phase)?;
+        if plan.timing == Timing::Untimed {
+            return None;
+        }
+        let mut row = Row::of(workload.name(), &plan.case, place, self.allocator.name());
+        row.threads = self.sequence.threads() as u64;
+        row.ops = plan.operations();
+        row.rounds = self.rounds;
+        row.clock = self.clock;
+        row.error.clone_from(&self.error);
+        if let (None, Some(Some(best))) = (&self.error, self.best.get(phase)) {
+            let over_ops = |nanos: f64| nanos / row.ops.max(1) as f64;
+            // Where each was timed, their mean: without what is between them.
+            let sum = best.each.iter().map(|&nanos| nanos as f64).sum::<f64>();
+            row.ns_per_op = Some(match best.each.len() {
+                0 => over_ops(best.elapsed.as_nanos() as f64),
+                count => sum / count as f64,
+            });
+            row.driver_ns_per_op = match self.allocator {
+                Allocator::Forebay => best.driver.map(|price| over_ops(price.as_nanos() as f64)),
+                Allocator::Driver | Allocator::Mimalloc => None,
+            };
+            let clock_ns = if self.clock == "host" { clock_ns } else { 0 };
+            row.each = Each::of(best.each.clone(), clock_ns);
+        }
+        Some(row)
+    }
+}
+
+/// What two readings of the clock take with nothing in between, at the best.
+fn clock_overhead() -> u64 {
+    let origin = Instant::now();
+    let once = |_| {
+        let began = origin.elapsed();
+        origin.elapsed().saturating_sub(began)
+    };
+    let least = (0..1000).map(once).min().unwrap_or_default();
+    u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
+}

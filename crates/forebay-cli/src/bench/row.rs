@@ -1,0 +1,146 @@
+//! What a case came to, as programs read it.
+
+use serde::Serialize;
+
+use crate::replay::Place;
+
+/// The id of the form. A key that is there stays there with the same meaning.
+const SCHEMA: &str = "forebay.bench.v1";
+
+/// One case of one workload on one allocator.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// Always "forebay.bench.v1".
+    pub schema: &'static str,
+    /// The workload.
+    pub bench: &'static str,
+    /// Which part of it.
+    pub case: String,
+    /// The device.
+    pub device: &'static str,
+    /// The allocator.
+    pub allocator: &'static str,
+    /// How many threads took part.
+    pub threads: u64,
+    /// How many operations were timed in a round, of all threads together.
+    pub ops: u64,
+    /// How many rounds; the best of them counts.
+    pub rounds: u32,
+    /// What the figure was taken by: "host", this machine's clock, or "model", the cost table of
+    /// the simulated device.
+    pub clock: &'static str,
+    /// The time of an operation: of all threads from the first to the last, over their operations.
+    /// Null where it failed.
+    pub ns_per_op: Option<f64>,
+    /// What an operation's calls of the driver would cost besides, by the cost table of the
+    /// simulated device. Absent where the clock has it already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_ns_per_op: Option<f64>,
+    /// The figures of operations timed one by one, where the workload asks for them.
+    #[serde(flatten)]
+    pub each: Option<Each>,
+    /// Over a pair of 512 B by mimalloc in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quotient: Option<f64>,
+    /// The throughput of so many threads over that of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed_up: Option<f64>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Operations timed one by one, of all rounds. Reading the clock is in each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Each {
+    /// The shortest.
+    pub min_ns: u64,
+    /// The middle one.
+    pub p50_ns: u64,
+    /// What one in a hundred exceeds.
+    pub p99_ns: u64,
+    /// What one in a thousand exceeds.
+    pub p99_9_ns: u64,
+    /// What two readings of the clock take with nothing in between.
+    pub clock_ns: u64,
+}
+
+impl Each {
+    /// The figures of `times`, in any order; `None` of none.
+    pub(super) fn of(mut times: Vec<u64>, clock_ns: u64) -> Option<Self> {
+        times.sort_unstable();
+        let min_ns = times.first().copied()?;
+        let at = |parts: usize| {
+            let rank = (times.len() * parts).div_ceil(1000).max(1);
+            times.get(rank - 1).copied().unwrap_or(min_ns)
+        };
+        Some(Self { min_ns, p50_ns: at(500), p99_ns: at(990), p99_9_ns: at(999), clock_ns })
+    }
+}
+
+impl Row {
+    /// A row that says what was measured and not yet what came of it.
+    pub(super) fn of(
+        bench: &'static str,
+        case: impl Into<String>,
+        device: Place,
+        allocator: &'static str,
+    ) -> Self {
+        Self {
+            schema: SCHEMA,
+            bench,
+            case: case.into(),
+            device: device.name(),
+            allocator,
+            threads: 1,
+            ops: 0,
+            rounds: 0,
+            clock: "host",
+            ns_per_op: None,
+            driver_ns_per_op: None,
+            each: None,
+            quotient: None,
+            speed_up: None,
+            error: None,
+        }
+    }
+
+    /// What an operation takes with the driver's part of it.
+    pub(crate) fn whole_ns(&self) -> Option<f64> {
+        // By the model's clock the figure is the driver's.
+        match self.clock {
+            "model" => self.ns_per_op,
+            _ => Some(self.ns_per_op? + self.driver_ns_per_op.unwrap_or(0.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_all_times() {
+        assert_eq!(Each::of(Vec::new(), 0), None);
+        let times: Vec<u64> = (1..=1000).rev().collect();
+        let each = Each::of(times, 7).unwrap();
+        assert_eq!((each.min_ns, each.p50_ns, each.p99_ns, each.p99_9_ns), (1, 500, 990, 999));
+        let one = Each::of(vec![5], 0).unwrap();
+        assert_eq!((one.min_ns, one.p50_ns, one.p99_ns, one.p99_9_ns), (5, 5, 5, 5));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_not_there() {
+        let row = Row::of("MP-T", "1 MiB", Place::Sim, "forebay");
+        let said = serde_json::to_string(&row).unwrap();
+        for absent in ["min_ns", "quotient", "speed_up", "error", "each"] {
+            assert!(!said.contains(absent), "{said}");
+        }
+        assert!(said.contains("\"ns_per_op\":null"), "{said}");
+        let each = Each::of(vec![1, 2], 0);
+        let said = serde_json::to_string(&Row { each, ..row }).unwrap();
+        assert!(said.contains("\"p99_9_ns\":2"), "{said}");
+    }
+}

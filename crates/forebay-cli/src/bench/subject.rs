@@ -1,0 +1,99 @@
+//! What is measured: allocators behind one face, without a lookup or an indirect call in between.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use forebay::{Pool, Result};
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::{Call, Device, Error, StreamHandle};
+
+/// An allocator to be measured. Threads share it.
+pub(crate) trait Subject: Sync {
+    /// What stands for a block. It cannot be copied, so a block is freed once.
+    type Held: Send;
+
+    /// A block of `size` bytes.
+    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Self::Held>;
+
+    /// Gives a block back.
+    fn free(&self, held: Self::Held, stream: StreamHandle) -> Result<()>;
+}
+
+/// forebay's pool, freed by pointer as programs in other languages do.
+pub(crate) struct Forebay(pub(crate) Pool);
+
+/// A block of the pool.
+pub(crate) struct PoolBlock(Address);
+
+impl Subject for Forebay {
+    type Held = PoolBlock;
+
+    #[inline]
+    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<PoolBlock> {
+        self.0.allocate(size, stream).map(|block| PoolBlock(block.address()))
+    }
+
+    #[inline]
+    fn free(&self, held: PoolBlock, stream: StreamHandle) -> Result<()> {
+        self.0.free(held.0, stream)
+    }
+}
+
+/// The device, asked for every block.
+pub(crate) struct Driver(pub(crate) Arc<dyn Device>);
+
+/// Plain memory of the device.
+pub(crate) struct DeviceBlock(Address);
+
+impl Subject for Driver {
+    type Held = DeviceBlock;
+
+    #[inline]
+    fn allocate(&self, size: Bytes, _: StreamHandle) -> Result<DeviceBlock> {
+        Ok(self.0.allocate(size, Alignment::BLOCK).map(DeviceBlock)?)
+    }
+
+    #[inline]
+    fn free(&self, held: DeviceBlock, _: StreamHandle) -> Result<()> {
+        // SAFETY: the address came from this device and is given back once, since what stands for
+        // it is not copied; no work was ever enqueued on it.
+        Ok(unsafe { self.0.free(held.0) }?)
+    }
+}
+
+/// mimalloc, a good allocator of host memory: the yardstick of what a pair can cost.
+pub(crate) struct Mimalloc;
+
+/// Memory of mimalloc.
+pub(crate) struct MimallocBlock(NonNull<c_void>);
+
+// SAFETY: mimalloc's memory may be freed on any thread, and nothing is read or written through it.
+unsafe impl Send for MimallocBlock {}
+
+impl Subject for Mimalloc {
+    type Held = MimallocBlock;
+
+    #[inline]
+    fn allocate(&self, size: Bytes, _: StreamHandle) -> Result<MimallocBlock> {
+        let bytes =
+            size.to_usize().map_err(|error| Error::quantity(Call::Allocate, "size", &error));
+        // SAFETY: any size may be asked for; what cannot be had is null.
+        let got = NonNull::new(unsafe { libmimalloc_sys::mi_malloc(bytes?) });
+        let refused = || Error::OutOfMemory {
+            call: Call::Allocate,
+            requested: size,
+            free: Bytes::ZERO,
+            total: Bytes::ZERO,
+        };
+        Ok(MimallocBlock(got.ok_or_else(refused)?))
+    }
+
+    #[inline]
+    fn free(&self, held: MimallocBlock, _: StreamHandle) -> Result<()> {
+        // SAFETY: the pointer came from mimalloc and is given back once, since what stands for it
+        // is not copied.
+        unsafe { libmimalloc_sys::mi_free(held.0.as_ptr()) };
+        Ok(())
+    }
+}

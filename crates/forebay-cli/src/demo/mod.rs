@@ -1,0 +1,45 @@
+//! `forebay demo`: what forebay does, told on a recorded run.
+//!
+//! ```text
+//!   the run that ships ──┬──► on this machine, under forebay
+//!                        └──► on a simulated H200, under forebay and models of others ──► what is saved
+//!   a hot pair ─────────────► beside mimalloc, and the driver by its cost table
+//! ```
+//!
+//! Everything it says is measured while it runs, but for the driver's times on the simulated
+//! device, which are priced by a table, and says so.
+
+mod story;
+mod text;
+
+pub use story::{Saving, Story};
+
+use std::io::{self, Write};
+
+use crate::Ending;
+use crate::command::DemoOptions;
+use crate::output::{Width, complain};
+use crate::progress::Progress;
+
+/// Plays the run, times a pair, and tells the story on `out`. Escape sequences are `out`'s to strip.
+pub fn run(options: &DemoOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
+    let progress = Progress::of("demo", story::STEPS);
+    let story = match Story::live(&progress) {
+        Ok(story) => story,
+        Err(error) => {
+            drop(progress);
+            complain(error);
+            return Ok(Ending::Fault);
+        }
+    };
+    drop(progress);
+    let mut text = Vec::new();
+    if options.json {
+        story.json(&mut text)?;
+    } else {
+        text::tell(&story, width, &mut text)?;
+    }
+    out.write_all(&text)?;
+    out.flush()?;
+    Ok(story.ending())
+}

@@ -1,0 +1,192 @@
+//! What the demonstration finds, as plain data.
+
+use std::io::{self, Write};
+
+use forebay_core::{Bytes, KIB};
+use forebay_hal::Call;
+use forebay_sim::CostModel;
+use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::bench::{self, Effort, hot};
+use crate::progress::Progress;
+use crate::replay::{Place, Policy, Row};
+
+/// The id of the summary's form. A key that is there stays there with the same meaning.
+const SCHEMA: &str = "forebay.demo.v1";
+
+/// What the simulated device has: the memory of one H200.
+const H200: Bytes = Bytes::new(150_109_880_320);
+
+/// The pair that is timed.
+const PAIR: Bytes = Bytes::new(64 * KIB);
+
+/// Room beyond what the run asks for, without which the host is not played on: a machine that is
+/// full for a demonstration is no use to anybody.
+const ROOM: Bytes = Bytes::gib(1);
+
+/// How far a bar has to go: one step for each replay, and one for each turn of the pairs.
+pub(super) const STEPS: u64 = 6 + 201;
+
+/// What was found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Story {
+    /// The run.
+    pub trace: String,
+    /// What it comes to.
+    pub sums: Statistics,
+    /// The pool on this machine's own device, cold and warm.
+    pub here: Vec<Row>,
+    /// Every policy on the simulated H200, cold and warm.
+    pub there: Vec<Row>,
+    /// The hot pair, and mimalloc's.
+    pub pairs: Vec<bench::Row>,
+    /// What the driver takes for a pair of that size, by its cost table.
+    pub driver_pair_ns: u64,
+}
+
+/// What forebay saves against another allocator, in the first pass.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Saving {
+    /// Against whom.
+    pub policy: &'static str,
+    /// What it takes more than forebay does; below zero where it takes less.
+    pub bytes: i128,
+    /// That over what it takes.
+    pub share: f64,
+    /// What it spends in the driver more than forebay does, both passes together.
+    pub driver_ns: i128,
+}
+
+/// The summary, as programs read it.
+#[derive(Serialize)]
+struct Summary<'a> {
+    schema: &'static str,
+    trace: &'a str,
+    device: Option<&'static str>,
+    peak_requested_bytes: u64,
+    savings: Vec<Saving>,
+    hot_pair_ns: Option<f64>,
+    mimalloc_pair_ns: Option<f64>,
+    quotient: Option<f64>,
+    driver_pair_ns: u64,
+}
+
+impl Story {
+    /// Finds it all out.
+    pub(super) fn live(progress: &Progress) -> Result<Self, String> {
+        let trace = sample::gpt2_train().map_err(|error| error.to_string())?;
+        let sums = trace.statistics();
+        let place = best_place(sums.peak_requested);
+        progress.doing("on this machine");
+        let here = played(&trace, place, None, Policy::Forebay)?;
+        progress.advance(1);
+        let mut there = Vec::new();
+        for &policy in Policy::ALL {
+            progress.doing(policy.name());
+            there.extend(played(&trace, Place::Sim, Some(H200), policy)?);
+            progress.advance(1);
+        }
+        progress.doing("a hot pair");
+        let pairs = hot::against_mimalloc(place, &[PAIR], Effort::Full, progress)?;
+        let price = |call| CostModel::H200.call(call, PAIR);
+        let pair = price(Call::Allocate).saturating_add(price(Call::Free));
+        let driver_pair_ns = u64::try_from(pair.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self { trace: trace.name().to_owned(), sums, here, there, pairs, driver_pair_ns })
+    }
+
+    /// A fault where a replay ran out of memory or a pair failed.
+    pub(super) fn ending(&self) -> Ending {
+        let short = self.here.iter().chain(&self.there).any(|row| row.ooms > 0);
+        let failed = self.pairs.iter().any(|row| row.error.is_some());
+        if short || failed { Ending::Fault } else { Ending::Well }
+    }
+
+    /// A policy's pass on the simulated device.
+    pub(super) fn pass(&self, policy: &str, pass: u32) -> Option<&Row> {
+        self.there.iter().find(|row| row.policy == policy && row.pass == pass)
+    }
+
+    /// The pool's pair, or mimalloc's.
+    pub(super) fn pair(&self, allocator: &str) -> Option<&bench::Row> {
+        self.pairs.iter().find(|row| row.allocator == allocator)
+    }
+
+    /// What is saved against each of the others.
+    pub fn savings(&self) -> Vec<Saving> {
+        let Some(ours) = self.pass("forebay", 1) else { return Vec::new() };
+        let driver = |policy: &str| -> i128 {
+            let passes = self.there.iter().filter(|row| row.policy == policy);
+            passes.map(|row| i128::from(row.driver_ns)).sum()
+        };
+        let others = self.there.iter().filter(|row| row.pass == 1 && row.policy != ours.policy);
+        others
+            .map(|other| {
+                let bytes =
+                    i128::from(other.peak_reserved_bytes) - i128::from(ours.peak_reserved_bytes);
+                Saving {
+                    policy: other.policy,
+                    bytes,
+                    share: bytes as f64 / other.peak_reserved_bytes.max(1) as f64,
+                    driver_ns: driver(other.policy) - driver(ours.policy),
+                }
+            })
+            .collect()
+    }
+
+    /// One object a line: the rows, then the summary.
+    pub(super) fn json(&self, out: &mut impl Write) -> io::Result<()> {
+        for row in self.here.iter().chain(&self.there) {
+            line(row, out)?;
+        }
+        for row in &self.pairs {
+            line(row, out)?;
+        }
+        let ours = self.pair("forebay");
+        let summary = Summary {
+            schema: SCHEMA,
+            trace: &self.trace,
+            device: self.here.first().map(|row| row.device),
+            peak_requested_bytes: self.sums.peak_requested.get(),
+            savings: self.savings(),
+            hot_pair_ns: ours.and_then(|row| row.ns_per_op),
+            mimalloc_pair_ns: self.pair("mimalloc").and_then(|row| row.ns_per_op),
+            quotient: ours.and_then(|row| row.quotient),
+            driver_pair_ns: self.driver_pair_ns,
+        };
+        line(&summary, out)
+    }
+}
+
+fn line(object: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, object)?;
+    out.write_all(b"\n")
+}
+
+/// The host where it has room for a run of that peak; the simulated device elsewhere.
+fn best_place(peak: Bytes) -> Place {
+    let free = Place::Host
+        .open(None, true)
+        .ok()
+        .and_then(|device| device.memory_info().ok())
+        .map_or(Bytes::ZERO, |info| info.free);
+    if free >= peak.saturating_add(ROOM) { Place::Host } else { Place::Sim }
+}
+
+/// A cold and a warm pass of one policy.
+fn played(
+    trace: &Trace,
+    place: Place,
+    capacity: Option<Bytes>,
+    policy: Policy,
+) -> Result<Vec<Row>, String> {
+    let said = |error: &dyn core::fmt::Display| format!("{}: {policy}: {error}", trace.name());
+    let device = place.open(capacity, false).map_err(|error| said(&error))?;
+    let mut player = policy.player(device).map_err(|error| said(&error))?;
+    let reports =
+        replay(trace, &mut *player, ReplayOptions::new()).map_err(|error| said(&error))?;
+    Ok(reports.iter().map(|report| Row::new(trace.name(), place, policy, report)).collect())
+}

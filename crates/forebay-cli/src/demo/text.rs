@@ -1,0 +1,257 @@
+//! The story for people.
+
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use forebay_core::Bytes;
+
+use super::{Saving, Story};
+use crate::output::Width;
+use crate::replay::{Row, time};
+
+const TITLE: Style = Style::new().bold();
+const QUIET: Style = Style::new().dimmed();
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const PLAIN: Style = Style::new();
+
+/// The columns before a bar, and after it.
+const BEFORE: usize = 20;
+const AFTER: usize = 38;
+
+/// Everything, from what is played to what to do next.
+pub(super) fn tell(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
+    what(story, out)?;
+    here(story, out)?;
+    there(story, width, out)?;
+    saved(story, out)?;
+    pair(story, out)?;
+    next(out)
+}
+
+fn what(story: &Story, out: &mut impl Write) -> io::Result<()> {
+    let sums = &story.sums;
+    writeln!(
+        out,
+        "{TITLE}A recorded run{TITLE:#}  {}: ten steps of training GPT-2, PyTorch on one NVIDIA H200",
+        story.trace
+    )?;
+    writeln!(
+        out,
+        "  {} allocations and {} frees; at most {} asked for at once\n",
+        sums.allocations, sums.frees, sums.peak_requested
+    )
+}
+
+/// What the pool does with it on this machine.
+fn here(story: &Story, out: &mut impl Write) -> io::Result<()> {
+    let [cold, warm] = story.here.as_slice() else { return Ok(()) };
+    let device = match cold.device {
+        "host" => "this machine's own memory",
+        _ => "a simulated device: this machine has no room for the run",
+    };
+    writeln!(out, "{TITLE}Played here{TITLE:#}  forebay's pool on {device}")?;
+    for (row, said) in [(cold, "first pass"), (warm, "second")] {
+        writeln!(
+            out,
+            "  {said:12}{} taken, {:.2} % above what was asked; {} driver calls; {:.0} ns an operation",
+            Bytes::new(row.peak_reserved_bytes),
+            (row.ratio - 1.0) * 100.0,
+            row.driver_calls,
+            row.mean_ns
+        )?;
+    }
+    writeln!(out)
+}
+
+/// The comparison: what each takes, as bars.
+fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{TITLE}On an H200{TITLE:#}  simulated, with models of other allocators; the driver's time \
+         by its cost table"
+    )?;
+    writeln!(
+        out,
+        "  {QUIET}{:BEFORE$}{}{:>12}{:>12}{:>12}{QUIET:#}",
+        "allocator",
+        " ".repeat(bar_width(width)),
+        "memory",
+        "beyond",
+        "driver"
+    )?;
+    let most = story.there.iter().map(|row| row.peak_reserved_bytes).max().unwrap_or(1).max(1);
+    for row in story.there.iter().filter(|row| row.pass == 1) {
+        let ours = row.policy == "forebay";
+        let style = if ours { GOOD } else { PLAIN };
+        let both = story.pass(row.policy, 2).map_or(0, |second| second.driver_ns);
+        writeln!(
+            out,
+            "  {style}{:BEFORE$}{}{:>12}{:>12}{:>12}{style:#}",
+            name(row),
+            bar(row.peak_reserved_bytes, most, bar_width(width)),
+            Bytes::new(row.peak_reserved_bytes).to_string(),
+            format!("{:.2} %", (row.ratio - 1.0) * 100.0),
+            time(row.driver_ns.saturating_add(both)),
+        )?;
+    }
+    let asked = story.sums.peak_requested;
+    writeln!(
+        out,
+        "  {QUIET}{:BEFORE$}{}{:>12}{QUIET:#}\n",
+        "asked for",
+        bar(asked.get(), most, bar_width(width)),
+        asked.to_string()
+    )
+}
+
+/// What people call the policies.
+fn name(row: &Row) -> &'static str {
+    match row.policy {
+        "torch" => "PyTorch",
+        "torch-expandable" => "PyTorch expandable",
+        "pow2" => "powers of two",
+        "direct" => "driver, each time",
+        other => other,
+    }
+}
+
+fn bar_width(width: Width) -> usize {
+    width.columns().saturating_sub(2 + BEFORE + AFTER).max(4)
+}
+
+/// A bar of eighths of a column, so long that `most` would fill it.
+fn bar(bytes: u64, most: u64, columns: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = u128::from(bytes) * columns as u128 * 8 / u128::from(most.max(1));
+    let eighths = usize::try_from(eighths).unwrap_or(usize::MAX).min(columns * 8);
+    let (full, rest) = (eighths / 8, eighths % 8);
+    let part = EIGHTHS.get(rest).copied().unwrap_or_default();
+    let used = full + usize::from(rest > 0);
+    format!("{}{part}{}", "█".repeat(full), " ".repeat(columns - used))
+}
+
+fn saved(story: &Story, out: &mut impl Write) -> io::Result<()> {
+    let savings = story.savings();
+    let of = |policy: &str| savings.iter().find(|saving| saving.policy == policy);
+    writeln!(out, "{TITLE}What that saves{TITLE:#}")?;
+    for (policy, name) in [
+        ("torch", "PyTorch"),
+        ("torch-expandable", "PyTorch with expandable segments"),
+        ("pow2", "a pool of powers of two"),
+        ("direct", "asking the driver each time"),
+    ] {
+        let Some(saving) = of(policy) else { continue };
+        writeln!(out, "  against {name}: {}", in_words(saving))?;
+    }
+    writeln!(out)
+}
+
+/// "1.38 GiB (1,479,540,736 B), 9.9 %; and 5.1 ms in the driver".
+fn in_words(saving: &Saving) -> String {
+    let amount = |value: i128| u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX);
+    let bytes = amount(saving.bytes);
+    let memory = match saving.bytes {
+        0 => "the same memory".to_owned(),
+        over => format!(
+            "{} {} ({} B), {:.1} %",
+            Bytes::new(bytes),
+            if over > 0 { "less" } else { "more" },
+            grouped(bytes),
+            saving.share.abs() * 100.0
+        ),
+    };
+    let driver = match saving.driver_ns {
+        0 => "as long in the driver".to_owned(),
+        over if over > 0 => format!("{} less in the driver", time(amount(over))),
+        under => format!("{} more in the driver", time(amount(under))),
+    };
+    format!("{memory}; {driver}")
+}
+
+/// A number with a comma every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn pair(story: &Story, out: &mut impl Write) -> io::Result<()> {
+    let (Some(ours), Some(yardstick)) = (story.pair("forebay"), story.pair("mimalloc")) else {
+        return Ok(());
+    };
+    writeln!(out, "{TITLE}A hot pair{TITLE:#}  an allocation and a free of what was just freed")?;
+    let line = |out: &mut dyn Write, name: &str, figure: String, said: &str| {
+        writeln!(out, "  {name:BEFORE$}{figure:>12}  {QUIET}{said}{QUIET:#}")
+    };
+    let figure =
+        |ns: Option<f64>| ns.map_or_else(|| "failed".to_owned(), |ns| format!("{ns:.1} ns"));
+    let size = format!("forebay, {}", ours.case);
+    let times = ours.quotient.map_or_else(String::new, |times| format!("{times:.1}x mimalloc"));
+    line(out, &size, figure(ours.ns_per_op), &format!("here; {times}"))?;
+    line(
+        out,
+        "mimalloc, 512 B",
+        figure(yardstick.ns_per_op),
+        "here, in the same run: host memory",
+    )?;
+    line(out, "the driver", time(story.driver_pair_ns), "on the H200, by its cost table")?;
+    writeln!(out)
+}
+
+/// What to do next, as it can be pasted.
+fn next(out: &mut impl Write) -> io::Result<()> {
+    // Cargo tells programs that it runs; whoever came that way has no command of that name yet.
+    let command = match std::env::var_os("CARGO") {
+        Some(_) => "cargo run --release --",
+        None => "forebay",
+    };
+    writeln!(out, "{TITLE}Next{TITLE:#}")?;
+    for (what, say) in [
+        ("replay SNAPSHOT.pickle", "your own run: torch.cuda.memory._dump_snapshot() writes one"),
+        ("bench alloc", "all named workloads on this machine"),
+        ("doctor", "what this machine offers, and what to mend"),
+    ] {
+        writeln!(out, "  {command} {what:24}{QUIET}{say}{QUIET:#}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_their_share_and_always_as_wide() {
+        assert_eq!(bar(100, 100, 4), "████");
+        assert_eq!(bar(50, 100, 4), "██  ");
+        assert_eq!(bar(0, 100, 4), "    ");
+        assert_eq!(bar(1, 32, 4), "▏   ");
+        assert_eq!(bar(u64::MAX, 1, 4), "████", "never beyond its columns");
+        for bytes in 0..100 {
+            assert_eq!(bar(bytes, 100, 9).chars().count(), 9);
+        }
+    }
+
+    #[test]
+    fn savings_are_said_either_way_round() {
+        let saving = |bytes, driver_ns| Saving { policy: "torch", bytes, share: 0.1, driver_ns };
+        assert_eq!(
+            in_words(&saving(1 << 30, -5_000_000)),
+            "1.00 GiB less (1,073,741,824 B), 10.0 %; 5.0 ms more in the driver"
+        );
+        assert!(in_words(&saving(-1024, 7000)).starts_with("1.00 KiB more (1,024 B)"));
+        assert_eq!(in_words(&saving(0, 0)), "the same memory; as long in the driver");
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let said = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(said, ["0", "999", "1,000", "1,234,567"]);
+    }
+}

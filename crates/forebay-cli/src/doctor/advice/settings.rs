@@ -1,0 +1,53 @@
+//! Settings that are refused, and where to mend each.
+
+use forebay::ConfigError;
+use forebay::config::Source;
+
+use super::shell_word;
+use crate::doctor::report::{Cure, Problem};
+
+/// What a setting that is refused leads to, and what to do about it.
+pub(super) fn problem(refused: &ConfigError) -> Problem {
+    Problem {
+        what: refused.to_string(),
+        why:
+            "no pool is made from settings of which one is refused; the values shown are without it"
+                .to_owned(),
+        cure: cure(refused),
+        fault: true,
+    }
+}
+
+fn cure(refused: &ConfigError) -> Cure {
+    match (refused, refused.origin()) {
+        (ConfigError::File { path, line: Some(line), .. }, _)
+        | (_, Some(Source::File { path, line })) => Cure::command(
+            "mend that line, which is shown by",
+            format!("sed -n {line}p {}", shell_word(&path.display().to_string())),
+        ),
+        (ConfigError::File { path, line: None, .. }, _) => Cure::command(
+            "name a file of settings that can be read, or none; what is there is shown by",
+            format!("ls -ld {}", shell_word(&path.display().to_string())),
+        ),
+        (_, Some(Source::Conf { entry })) => Cure::command(
+            format!("mend entry {entry} of FOREBAY_CONF or leave it out; all of it is shown by"),
+            "echo \"$FOREBAY_CONF\"",
+        ),
+        (
+            ConfigError::UnknownKey { suggestion: Some(key), .. },
+            Some(Source::Environment { variable }),
+        ) if is_shell_name(variable) => Cure::command(
+            "call it by its name",
+            format!("export {}=\"${variable}\"; unset {variable}", key.variable()),
+        ),
+        (_, Some(Source::Environment { variable })) if is_shell_name(variable) => {
+            Cure::command("set it to what is allowed, or take it back", format!("unset {variable}"))
+        }
+        (_, _) => Cure::advice("set it to what is allowed, or leave it out"),
+    }
+}
+
+/// Whether a shell takes it for the name of a variable.
+fn is_shell_name(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}

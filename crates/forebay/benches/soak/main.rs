@@ -1,0 +1,185 @@
+//! The soak: a hundred million random operations on the pool, with an oracle looking on.
+//!
+//! ```text
+//!   main     the words of the command line, the rounds, the figures at the end
+//!   round    one pool, some threads, a number of operations, everything freed and nothing left
+//!   worker   one thread: its stream, its blocks, what it does next
+//!   pace     whether the threads run together, or one at a time in an order that a seed decides
+//!   claims   who has which bytes: the oracle, shared with the tests
+//! ```
+//!
+//! `cargo xtask soak` builds it and runs it. Memory is phantom and no checker looks on, for speed:
+//! what the tests play in thousands of steps with everything on is played here in millions. A round
+//! is wholly decided by its seed, its number of threads and its pace, so what goes wrong in turns
+//! goes wrong again; what goes wrong together does so by chance, and the seed brings it near.
+
+// What it prints is what it is for; a pipe that was closed ends it, as it should.
+#![allow(clippy::print_stdout)]
+
+#[path = "../../tests/oracle/claims.rs"]
+mod claims;
+mod pace;
+mod round;
+mod worker;
+
+use std::fmt;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::pace::Pace;
+use crate::round::{Figures, Round, Violation};
+
+/// How often a line says how far it is.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The rounds of a soak that is not told otherwise: threads, and how they run.
+const ROUNDS: &[(usize, Pace)] = &[
+    (1, Pace::Turns),
+    (2, Pace::Together),
+    (4, Pace::Turns),
+    (8, Pace::Together),
+    (1, Pace::Turns),
+    (3, Pace::Together),
+    (8, Pace::Turns),
+    (4, Pace::Together),
+];
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    operations: u64,
+    seed: u64,
+    threads: Option<usize>,
+    pace: Option<Pace>,
+    /// Whether the oracle looks on: without it the figures say what it costs.
+    oracle: bool,
+    /// The step at which a block is claimed that nobody gave out, to see that it is found.
+    plant: Option<u64>,
+}
+
+impl Wanted {
+    /// From words such as `operations=1000`.
+    fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut wanted = Self {
+            operations: 100_000_000,
+            seed: 1,
+            threads: None,
+            pace: None,
+            oracle: true,
+            plant: None,
+        };
+        for word in words {
+            // cargo's own, where it runs this as a benchmark.
+            if word == "--bench" {
+                continue;
+            }
+            let (name, value) = word.split_once('=').ok_or_else(|| unknown(&word))?;
+            match name {
+                "operations" => wanted.operations = number(name, value)?,
+                "seed" => wanted.seed = number(name, value)?,
+                "threads" => wanted.threads = Some(number(name, value)?),
+                "pace" => wanted.pace = Some(value.parse()?),
+                "oracle" => wanted.oracle = value != "off",
+                "plant" => wanted.plant = Some(number(name, value)?),
+                _ => return Err(unknown(&word)),
+            }
+        }
+        if wanted.threads.is_some_and(|threads| !(1..=64).contains(&threads)) {
+            return Err("threads: 1 to 64 are allowed".to_owned());
+        }
+        Ok(wanted)
+    }
+
+    /// The rounds. One, where everything about it is said: so that a failure can be had again.
+    fn rounds(&self) -> Vec<Round> {
+        let round = |seed, threads, pace, operations| Round {
+            seed,
+            threads,
+            pace,
+            operations,
+            oracle: self.oracle,
+            plant: self.plant,
+        };
+        if let (Some(threads), Some(pace)) = (self.threads, self.pace) {
+            return vec![round(self.seed, threads, pace, self.operations)];
+        }
+        let count = ROUNDS.len() as u64;
+        let each = self.operations.div_ceil(count).max(1);
+        let mut left = self.operations;
+        let mut rounds = Vec::new();
+        for (number, &(threads, pace)) in (0..).zip(ROUNDS) {
+            let (threads, pace) = (self.threads.unwrap_or(threads), self.pace.unwrap_or(pace));
+            let operations = each.min(left);
+            left -= operations;
+            if operations > 0 {
+                rounds.push(round(self.seed.wrapping_add(number), threads, pace, operations));
+            }
+        }
+        rounds
+    }
+}
+
+fn unknown(word: &str) -> String {
+    format!("{word}: operations=, seed=, threads=, pace=, oracle= and plant= are understood")
+}
+
+fn number<T: FromStr<Err: fmt::Display>>(name: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|error| format!("{name}={value}: {error}"))
+}
+
+fn main() -> ExitCode {
+    let wanted = match Wanted::parse(std::env::args().skip(1)) {
+        Ok(wanted) => wanted,
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    match soak(&wanted) {
+        Ok((sum, elapsed)) => {
+            println!("{}", sum.line(elapsed));
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All rounds, with a line now and then; the sum, or the first violation.
+fn soak(wanted: &Wanted) -> Result<(Figures, Duration), Box<Violation>> {
+    let done = AtomicU64::new(0);
+    let started = Instant::now();
+    let rounds = wanted.rounds();
+    let (over, ticks) = channel::<()>();
+    thread::scope(|scope| {
+        let done = &done;
+        scope.spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = ticks.recv_timeout(TICK) {
+                println!("{}", progress(done.load(Ordering::Relaxed), wanted.operations, started));
+            }
+        });
+        let mut sum = Figures::default();
+        for round in &rounds {
+            let begun = Instant::now();
+            let figures = round.run(done)?;
+            println!("{round}: {}", figures.line(begun.elapsed()));
+            sum.add(&figures);
+        }
+        drop(over);
+        Ok((sum, started.elapsed()))
+    })
+}
+
+/// How far it is, as a bar and in figures.
+fn progress(done: u64, of: u64, started: Instant) -> String {
+    let tenths = (done.saturating_mul(20) / of.max(1)).min(20);
+    let bar: String = (0..20).map(|place| if place < tenths { '█' } else { '░' }).collect();
+    let each = started.elapsed().as_nanos() / u128::from(done.max(1));
+    format!("{bar} {:>3} %  {done} of {of} operations, {each} ns each", done * 100 / of.max(1))
+}

@@ -1,0 +1,75 @@
+//! Every block at a multiple of more than was asked for.
+
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment};
+use forebay_hal::{Call, Device, StreamHandle, invalid};
+
+use crate::{Allocate, Block, Request, Result};
+
+/// An allocator whose blocks all begin at a multiple of some alignment at least: for programs that
+/// cannot be changed to ask for it.
+///
+/// Requests that ask for more get more. The allocator beneath is asked with the larger alignment,
+/// and is held to it: a block that begins elsewhere is given back, and the request refused.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use forebay::adaptor::Aligned;
+/// use forebay::{Allocate, Pool, Request};
+/// use forebay_core::{Alignment, Bytes};
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+///
+/// let aligned = Aligned::new(Pool::new(&device)?, Alignment::HOST_PAGE);
+/// let block = aligned.allocate(Request::new(Bytes::new(100), StreamHandle::DEFAULT))?;
+/// assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Aligned<A> {
+    inner: A,
+    alignment: Alignment,
+}
+
+impl<A: Allocate> Aligned<A> {
+    /// Blocks of `inner` at multiples of `alignment`.
+    pub fn new(inner: A, alignment: Alignment) -> Self {
+        Self { inner, alignment }
+    }
+
+    /// What every block begins at a multiple of.
+    pub fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// The allocator beneath.
+    pub fn inner(&self) -> &A {
+        &self.inner
+    }
+}
+
+impl<A: Allocate> Allocate for Aligned<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        let alignment = request.alignment().max(self.alignment);
+        let block = self.inner.allocate(request.aligned_to(alignment))?;
+        if !block.address().is_aligned_to(alignment) {
+            self.inner.free(block.address(), request.stream())?;
+            let kept = format!("one the allocator keeps: it gave {}", block.address());
+            return Err(invalid(Call::Allocate, "alignment", alignment, kept).into());
+        }
+        Ok(block)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.free(address, stream)
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        self.inner.block_at(address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+}

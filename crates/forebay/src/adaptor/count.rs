@@ -1,0 +1,153 @@
+//! How many, how much, how much at most.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Device, StreamHandle};
+
+use super::ledger::Ledger;
+use crate::{Allocate, Block, Request, Result};
+
+/// What went through an adaptor, all figures of one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Blocks given out.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Requests that failed.
+    pub failed_allocations: u64,
+    /// Frees that failed.
+    pub failed_frees: u64,
+    /// Blocks that are out.
+    pub live_blocks: u64,
+    /// The most blocks that were out at once.
+    pub peak_blocks: u64,
+    /// Bytes that are out, rounding counted.
+    pub live: Bytes,
+    /// The most bytes that were out at once, rounding counted.
+    pub peak: Bytes,
+    /// Bytes that were asked for by blocks that are out.
+    pub requested: Bytes,
+    /// The most of them at once.
+    pub peak_requested: Bytes,
+    /// All bytes ever given out, rounding counted.
+    pub total: Bytes,
+}
+
+impl Counts {
+    fn given(&mut self, entry: Entry) {
+        self.allocations += 1;
+        self.live_blocks += 1;
+        self.peak_blocks = self.peak_blocks.max(self.live_blocks);
+        self.live = self.live.saturating_add(entry.size);
+        self.peak = self.peak.max(self.live);
+        self.requested = self.requested.saturating_add(entry.requested);
+        self.peak_requested = self.peak_requested.max(self.requested);
+        self.total = self.total.saturating_add(entry.size);
+    }
+
+    fn taken_back(&mut self, entry: Entry) {
+        self.frees += 1;
+        self.live_blocks = self.live_blocks.saturating_sub(1);
+        self.live = self.live.saturating_sub(entry.size);
+        self.requested = self.requested.saturating_sub(entry.requested);
+    }
+}
+
+/// What is counted of a block.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    size: Bytes,
+    requested: Bytes,
+}
+
+/// An allocator that counts.
+///
+/// A block counts from when the allocator beneath has given it until it has taken it back. With many
+/// threads the peaks are those of that order: what is on its way in does not count yet, and what is
+/// on its way out still does.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use forebay::adaptor::Counted;
+/// use forebay::{Allocate, Pool, Request};
+/// use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let stream = StreamHandle::DEFAULT;
+///
+/// let counted = Counted::new(Pool::new(&device)?);
+/// for _ in 0..3 {
+///     let block = counted.allocate(Request::new(Bytes::new(1000), stream))?;
+///     counted.free(block.address(), stream)?;
+/// }
+/// let counts = counted.counts();
+/// assert_eq!((counts.allocations, counts.frees, counts.peak_blocks), (3, 3, 1));
+/// assert_eq!((counts.live, counts.peak_requested), (Bytes::ZERO, Bytes::new(1000)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Counted<A> {
+    inner: A,
+    counts: Mutex<Counts>,
+    ledger: Ledger<Entry>,
+}
+
+impl<A: Allocate> Counted<A> {
+    /// Counts what goes through to `inner`, from nothing.
+    pub fn new(inner: A) -> Self {
+        Self { inner, counts: Mutex::default(), ledger: Ledger::new() }
+    }
+
+    /// The figures.
+    pub fn counts(&self) -> Counts {
+        *self.lock()
+    }
+
+    /// The allocator beneath.
+    pub fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        // Plain numbers: whole at any time.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: Allocate> Allocate for Counted<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        let block = self.inner.allocate(request).inspect_err(|_| {
+            self.lock().failed_allocations += 1;
+        })?;
+        if !block.address().is_null() {
+            let entry = Entry { size: block.size(), requested: request.size() };
+            let past = self.ledger.enter(block.address(), entry);
+            let mut counts = self.lock();
+            // What was at that address was freed past this adaptor.
+            past.into_iter().for_each(|past| counts.taken_back(past));
+            counts.given(entry);
+        }
+        Ok(block)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        let freed = self.ledger.free(&self.inner, address, stream).inspect_err(|_| {
+            self.lock().failed_frees += 1;
+        })?;
+        if let Some(entry) = freed {
+            self.lock().taken_back(entry);
+        }
+        Ok(())
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        self.inner.block_at(address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+}

@@ -1,0 +1,80 @@
+//! What went through an adaptor and is still out.
+
+use core::{array, fmt};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay_core::Address;
+use forebay_hal::StreamHandle;
+
+use crate::{Allocate, Result};
+
+/// Into how many parts the ledger is split by address, so that threads seldom meet at one.
+const PARTS: usize = 64;
+
+/// An entry for each live block that came through an adaptor, by address.
+pub(super) struct Ledger<T> {
+    parts: [Mutex<HashMap<Address, T>>; PARTS],
+}
+
+impl<T> Ledger<T> {
+    pub(super) fn new() -> Self {
+        Self { parts: array::from_fn(|_| Mutex::new(HashMap::new())) }
+    }
+
+    fn lock(part: &Mutex<HashMap<Address, T>>) -> MutexGuard<'_, HashMap<Address, T>> {
+        // Entries are whole whenever the lock is free, whoever panicked.
+        part.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn part(&self, address: Address) -> MutexGuard<'_, HashMap<Address, T>> {
+        // Blocks begin at multiples of 512 B, most at multiples of much more. The multiplication
+        // (by 2^64 over the golden ratio) carries what tells them apart into the upper six bits.
+        let mixed = (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let index = usize::try_from(mixed >> 58).unwrap_or_default() % PARTS;
+        Self::lock(&self.parts[index])
+    }
+
+    /// Enters a block; the null address is none. Gives the entry that was there: of a block that was
+    /// freed past the adaptor, or its address would not have come again.
+    pub(super) fn enter(&self, address: Address, entry: T) -> Option<T> {
+        if address.is_null() {
+            return None;
+        }
+        self.part(address).insert(address, entry)
+    }
+
+    /// Frees a block at the allocator beneath, and gives its entry where it came through here.
+    ///
+    /// The part stays locked meanwhile: of two threads that free the same block by mistake, the one
+    /// that was first has the entry, and the other finds neither block nor entry.
+    pub(super) fn free(
+        &self,
+        inner: &impl Allocate,
+        address: Address,
+        stream: StreamHandle,
+    ) -> Result<Option<T>> {
+        let mut part = self.part(address);
+        inner.free(address, stream)?;
+        Ok(part.remove(&address))
+    }
+
+    /// A copy of every entry, in no order.
+    pub(super) fn entries(&self) -> Vec<T>
+    where
+        T: Clone,
+    {
+        let mut entries = Vec::new();
+        for part in &self.parts {
+            entries.extend(Self::lock(part).values().cloned());
+        }
+        entries
+    }
+}
+
+impl<T> fmt::Debug for Ledger<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks: usize = self.parts.iter().map(|part| Self::lock(part).len()).sum();
+        write!(f, "Ledger({blocks} blocks)")
+    }
+}

@@ -1,0 +1,136 @@
+//! At most so many bytes.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Device, StreamHandle};
+
+use super::ledger::Ledger;
+use crate::{Allocate, Block, Error, Request, Result};
+
+/// An allocator that lets at most so many bytes through at a time.
+///
+/// It counts what was asked for, so that a program meets the limit at the same request whatever the
+/// allocator beneath rounds up to. Room is taken before the allocator beneath is asked and given
+/// back where it refuses: however many threads ask at once, never more than the limit is out.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use forebay::adaptor::Limited;
+/// use forebay::{Allocate, Error, Pool, Request};
+/// use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let stream = StreamHandle::DEFAULT;
+///
+/// let limited = Limited::new(Pool::new(&device)?, Bytes::mib(10));
+/// let block = limited.allocate(Request::new(Bytes::mib(7), stream))?;
+/// let refused = limited.allocate(Request::new(Bytes::mib(4), stream));
+/// assert!(matches!(refused, Err(Error::OutOfMemory { limit, .. }) if limit == Bytes::mib(10)));
+/// limited.free(block.address(), stream)?;
+/// assert_eq!(limited.available(), Bytes::mib(10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Limited<A> {
+    inner: A,
+    limit: Bytes,
+    used: AtomicU64,
+    ledger: Ledger<Bytes>,
+}
+
+impl<A: Allocate> Limited<A> {
+    /// At most `limit` bytes of `inner`.
+    pub fn new(inner: A, limit: Bytes) -> Self {
+        Self { inner, limit, used: AtomicU64::new(0), ledger: Ledger::new() }
+    }
+
+    /// The most that may be out.
+    pub fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    /// How much is out, or being asked for this moment.
+    pub fn used(&self) -> Bytes {
+        Bytes::new(self.used.load(Ordering::Relaxed))
+    }
+
+    /// How much is left.
+    pub fn available(&self) -> Bytes {
+        self.limit.saturating_sub(self.used())
+    }
+
+    /// The allocator beneath.
+    pub fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    /// Takes room for `size` bytes, given back with the value unless it is kept.
+    fn reserve(&self, size: Bytes) -> Result<Room<'_>> {
+        let room = |used: u64| {
+            Bytes::new(used).checked_add(size).filter(|&sum| sum <= self.limit).map(Bytes::get)
+        };
+        // The sum is exact in any order: no other memory is ordered by it.
+        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room) {
+            Ok(_) => Ok(Room { used: &self.used, size }),
+            Err(used) => Err(self.refuse(size, Bytes::new(used))),
+        }
+    }
+
+    fn refuse(&self, requested: Bytes, used: Bytes) -> Error {
+        Error::OutOfMemory {
+            requested,
+            limit: self.limit,
+            held: used,
+            live: used,
+            largest_free: self.limit.saturating_sub(used),
+            device_free: self.inner.device().memory_info().map_or(Bytes::ZERO, |info| info.free),
+        }
+    }
+}
+
+/// Room that was taken. It goes back when the value goes, so that a panic beneath loses none.
+struct Room<'a> {
+    used: &'a AtomicU64,
+    size: Bytes,
+}
+
+impl Room<'_> {
+    /// Leaves the room taken.
+    fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.size.get(), Ordering::Relaxed);
+    }
+}
+
+impl<A: Allocate> Allocate for Limited<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        let room = self.reserve(request.size())?;
+        let block = self.inner.allocate(request)?;
+        // What was at that address went past this adaptor: its room is free again.
+        let past = self.ledger.enter(block.address(), request.size());
+        drop(past.map(|size| Room { used: &self.used, size }));
+        room.keep();
+        Ok(block)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        let freed = self.ledger.free(&self.inner, address, stream)?;
+        drop(freed.map(|size| Room { used: &self.used, size }));
+        Ok(())
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        self.inner.block_at(address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+}

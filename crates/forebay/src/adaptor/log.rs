@@ -1,0 +1,190 @@
+//! One line an operation.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Device, StreamHandle};
+
+use crate::{Allocate, Block, Request, Result};
+
+/// The first line of a log.
+const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
+
+/// The number of the calling thread: in the order in which they first wrote to any log. The
+/// system's own number takes a call of the system to learn.
+fn thread_number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: u64 = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    }
+    // A thread that is ending has no number any more: 0.
+    NUMBER.try_with(|&number| number).unwrap_or_default()
+}
+
+/// The time of day in UTC, to the microsecond.
+struct TimeOfDay;
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A clock that stands before 1970 shows midnight.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = now.as_secs() % (24 * 60 * 60);
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        write!(f, "{hour:02}:{minute:02}:{second:02}.{:06}", now.subsec_micros())
+    }
+}
+
+/// The writer, and what is behind it.
+#[derive(Debug)]
+struct Log<W> {
+    writer: W,
+    /// What live blocks were asked for with: a free has to name it.
+    sizes: HashMap<Address, Bytes>,
+    lost: u64,
+    error: Option<io::Error>,
+    /// Whether the last line may have been written in part.
+    torn: bool,
+}
+
+impl<W: Write> Log<W> {
+    fn line(&mut self, action: &str, address: Address, size: Bytes, stream: StreamHandle) {
+        let (thread, size) = (thread_number(), size.get());
+        // The default stream is a plain 0 in logs.
+        let stream =
+            if stream == StreamHandle::DEFAULT { "0" } else { &format!("{:#x}", stream.0) };
+        self.write(&format!("{thread},{TimeOfDay},{action},{address},{size},{stream}\n"));
+    }
+
+    fn write(&mut self, line: &str) {
+        // An end of line first after a failure: then a line that was cut spoils no other.
+        let start = if self.torn { "\n" } else { "" };
+        let written = self.writer.write_all(format!("{start}{line}").as_bytes());
+        self.torn = written.is_err();
+        if let Err(error) = written {
+            self.lost += 1;
+            self.error = Some(error);
+        }
+    }
+}
+
+/// An allocator that writes down what it does: `Thread,Time,Action,Pointer,Size,Stream`, as RMM's
+/// logs are, so that what reads those reads these; forebay's own replay is one.
+///
+/// Sizes are those asked for. A request that failed is an `allocate failure`; a free that failed
+/// changed nothing and leaves no line, because a reader would take it for one, and neither does that
+/// of a block that came another way. So every log tells a run that can have been: no address is
+/// given out in it before it was free again, and nothing is freed that was not given out.
+///
+/// An allocation never fails because of its log. Lines that could not be written are
+/// [counted](Self::lost_lines), and the last reason is [kept](Self::take_error). The writer must not
+/// allocate from this allocator, which waits for it.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use forebay::adaptor::Logged;
+/// use forebay::{Allocate, Pool, Request};
+/// use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let stream = StreamHandle::DEFAULT;
+///
+/// let logged = Logged::new(Pool::new(&device)?, Vec::new());
+/// let block = logged.allocate(Request::new(Bytes::new(1000), stream))?;
+/// logged.free(block.address(), stream)?;
+/// let (_, log) = logged.into_parts();
+/// let log = String::from_utf8(log)?;
+/// assert!(log.lines().nth(1).is_some_and(|line| line.ends_with(",1000,0")));
+/// assert!(log.lines().nth(2).is_some_and(|line| line.contains(",free,0x")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Logged<A, W> {
+    inner: A,
+    log: Mutex<Log<W>>,
+}
+
+impl<A: Allocate, W: Write + Send> Logged<A, W> {
+    /// Writes what goes through to `inner` to `writer`, beginning with the names of the columns.
+    /// Lines are written one by one: a file is best given in a [`BufWriter`](io::BufWriter).
+    pub fn new(inner: A, writer: W) -> Self {
+        let mut log = Log { writer, sizes: HashMap::new(), lost: 0, error: None, torn: false };
+        log.write(&format!("{HEADER}\n"));
+        Self { inner, log: Mutex::new(log) }
+    }
+
+    /// How many lines could not be written.
+    pub fn lost_lines(&self) -> u64 {
+        self.lock().lost
+    }
+
+    /// Why the last of them was lost; asked again, `None` until another is.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.lock().error.take()
+    }
+
+    /// Has the writer write what it holds back.
+    pub fn flush(&self) -> io::Result<()> {
+        self.lock().writer.flush()
+    }
+
+    /// The allocator and the writer, which may hold lines back: [`flush`](Self::flush) it before.
+    pub fn into_parts(self) -> (A, W) {
+        let log = self.log.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (self.inner, log.writer)
+    }
+
+    /// The allocator beneath.
+    pub fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log<W>> {
+        // A writer that panicked may have lost a line; the rest is whole.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        let (size, stream) = (request.size(), request.stream());
+        let allocated = self.inner.allocate(request);
+        let mut log = self.lock();
+        match &allocated {
+            Ok(block) => {
+                let address = block.address();
+                let past = if address.is_null() { None } else { log.sizes.insert(address, size) };
+                if let Some(past) = past {
+                    // What was there was freed past this adaptor, at the latest now.
+                    log.line("free", address, past, stream);
+                }
+                log.line("allocate", address, size, stream);
+            }
+            Err(_) => log.line("allocate failure", Address::NULL, size, stream),
+        }
+        allocated
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        // Locked across the free: who is given the address next writes it down after this.
+        let mut log = self.lock();
+        self.inner.free(address, stream)?;
+        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(&address) };
+        if let Some(size) = size {
+            log.line("free", address, size, stream);
+        }
+        Ok(())
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        self.inner.block_at(address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+}

@@ -1,0 +1,225 @@
+//! Which blocks are live, since when, and who asked for them.
+
+use core::cell::RefCell;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::backtrace::Backtrace;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Device, StreamHandle};
+
+use super::ledger::Ledger;
+use crate::{Allocate, Block, Request, Result};
+
+/// How many blocks a report lists unless all are asked for.
+const LISTED: usize = 32;
+
+thread_local! {
+    static LABEL: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work` with every block that the calling thread allocates through any [`Tracked`] meanwhile
+/// labelled so; inside another label, the inner one counts.
+pub fn labelled<R>(label: &str, work: impl FnOnce() -> R) -> R {
+    /// Puts the label back that was there, also where the work panics.
+    struct Before(Option<Arc<str>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let before = self.0.take();
+            // A thread that is ending has no labels any more.
+            let _ = LABEL.try_with(|cell| cell.replace(before));
+        }
+    }
+    let replaced = LABEL.try_with(|cell| cell.replace(Some(label.into())));
+    let _before = Before(replaced.ok().flatten());
+    work()
+}
+
+/// A block that is out, as a tracker knows it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LiveBlock {
+    /// The block.
+    pub block: Block,
+    /// What was asked for.
+    pub requested: Bytes,
+    /// On which stream.
+    pub stream: StreamHandle,
+    /// Which allocation it was, counted from 1.
+    pub number: u64,
+    /// When, after the tracker was made.
+    pub at: Duration,
+    /// What [`labelled`] said.
+    pub label: Option<Arc<str>>,
+    /// From where, if the tracker takes backtraces.
+    pub backtrace: Option<Arc<Backtrace>>,
+}
+
+impl fmt::Display for LiveBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, requested, stream) = (self.block.address(), self.requested, self.stream);
+        write!(f, "block {} at {address}: {requested} ({} B)", self.number, requested.get())?;
+        write!(f, " on {stream}, {:.6} s from the start", self.at.as_secs_f64())?;
+        if let Some(label) = &self.label {
+            write!(f, ", \"{label}\"")?;
+        }
+        Ok(())
+    }
+}
+
+/// Blocks that are out, the oldest first. Shown, the first few of them; all with their backtraces as
+/// `{:#}`.
+#[derive(Clone, Debug, Default)]
+pub struct Leaks {
+    blocks: Vec<LiveBlock>,
+}
+
+impl Leaks {
+    /// The blocks, the oldest first.
+    pub fn blocks(&self) -> &[LiveBlock] {
+        &self.blocks
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// How large they are together, rounding counted.
+    pub fn size(&self) -> Bytes {
+        self.blocks.iter().fold(Bytes::ZERO, |sum, live| sum.saturating_add(live.block.size()))
+    }
+}
+
+impl fmt::Display for Leaks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.blocks.len();
+        if count == 0 {
+            return f.write_str("no blocks are live");
+        }
+        let size = self.size();
+        write!(f, "{count} blocks of {size} ({} B) together are live", size.get())?;
+        let listed = if f.alternate() { count } else { LISTED };
+        for live in self.blocks.iter().take(listed) {
+            write!(f, "\n  {live}")?;
+            if let Some(backtrace) = live.backtrace.as_ref().filter(|_| f.alternate()) {
+                for line in backtrace.to_string().lines() {
+                    write!(f, "\n    {line}")?;
+                }
+            }
+        }
+        match count.saturating_sub(listed) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+/// Whether a tracker looks where requests come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traces {
+    /// It does not.
+    Off,
+    /// It takes a backtrace of each: some microseconds and kilobytes a block.
+    On,
+}
+
+/// An allocator that knows which blocks are out.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use forebay::adaptor::{Tracked, labelled};
+/// use forebay::{Allocate, Pool, Request};
+/// use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let stream = StreamHandle::DEFAULT;
+///
+/// let tracked = Tracked::new(Pool::new(&device)?);
+/// let kept = labelled("weights", || tracked.allocate(Request::new(Bytes::mib(1), stream)))?;
+/// let freed = tracked.allocate(Request::new(Bytes::mib(2), stream))?;
+/// tracked.free(freed.address(), stream)?;
+/// let leaks = tracked.leaks();
+/// assert_eq!(leaks.blocks().len(), 1);
+/// assert!(leaks.to_string().contains("1.00 MiB (1048576 B)"));
+/// assert!(leaks.to_string().ends_with("\"weights\""));
+/// # tracked.free(kept.address(), stream)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Tracked<A> {
+    inner: A,
+    begun: Instant,
+    numbers: AtomicU64,
+    traces: Traces,
+    ledger: Ledger<LiveBlock>,
+}
+
+impl<A: Allocate> Tracked<A> {
+    /// Tracks what goes through to `inner`.
+    pub fn new(inner: A) -> Self {
+        let (begun, numbers) = (Instant::now(), AtomicU64::new(0));
+        Self { inner, begun, numbers, traces: Traces::Off, ledger: Ledger::new() }
+    }
+
+    /// The same with a backtrace of every request from now on, whatever the environment says.
+    #[must_use]
+    pub fn with_backtraces(mut self) -> Self {
+        self.traces = Traces::On;
+        self
+    }
+
+    /// What is out now: at the end of a program, what leaked. A block that was freed past this
+    /// adaptor is not among them.
+    pub fn leaks(&self) -> Leaks {
+        let mut blocks = self.ledger.entries();
+        // Asked outside the ledger's locks, under which others free.
+        blocks.retain(|live| {
+            let there = self.inner.block_at(live.block.address());
+            there.is_some_and(|block| block.generation() == live.block.generation())
+        });
+        blocks.sort_unstable_by_key(|live| live.number);
+        Leaks { blocks }
+    }
+
+    /// The allocator beneath.
+    pub fn inner(&self) -> &A {
+        &self.inner
+    }
+}
+
+impl<A: Allocate> Allocate for Tracked<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        let block = self.inner.allocate(request)?;
+        if !block.address().is_null() {
+            let label = LABEL.try_with(|cell| cell.borrow().clone()).ok().flatten();
+            let traced = self.traces == Traces::On;
+            let live = LiveBlock {
+                block,
+                requested: request.size(),
+                stream: request.stream(),
+                number: self.numbers.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+                at: self.begun.elapsed(),
+                label,
+                backtrace: traced.then(|| Arc::new(Backtrace::force_capture())),
+            };
+            self.ledger.enter(block.address(), live);
+        }
+        Ok(block)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.ledger.free(&self.inner, address, stream).map(drop)
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        self.inner.block_at(address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+}

@@ -1,0 +1,149 @@
+//! A part of a program that leaves its arena as it found it.
+
+use core::fmt;
+
+use forebay_core::{Alignment, BumpMark, BumpUsage, Bytes};
+
+use super::{Arena, ArenaBlock, ArenaError, ArenaSlice};
+use crate::Allocate;
+
+/// An arena while a scope runs: made by [`Arena::scope`], and inside one by [`Scope::scope`].
+///
+/// Blocks live as long as the scope, across the scopes inside it, and no longer:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay::{Pool, arena::Arena};
+/// # use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
+/// arena.scope(|outer| {
+///     let kept = outer.allocate(Bytes::new(100))?;
+///     let first = outer.scope(|inner| inner.allocate(Bytes::new(100)).map(|it| it.address()))?;
+///     let again = outer.scope(|inner| inner.allocate(Bytes::new(100)).map(|it| it.address()))?;
+///     assert_eq!(first, again);
+///     assert!(kept.address() < again);
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })?;
+/// assert!(arena.usage().used.is_zero());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A block that is carried out of its scope does not compile:
+///
+/// ```compile_fail
+/// # use std::sync::Arc;
+/// # use forebay::{Pool, arena::Arena};
+/// # use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
+/// let carried_out = arena.scope(|scope| scope.allocate(Bytes::new(100)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Nor does one that is put where an outer scope would find it:
+///
+/// ```compile_fail,E0521
+/// # use std::sync::Arc;
+/// # use forebay::{Pool, arena::Arena};
+/// # use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
+/// arena.scope(|outer| {
+///     let mut blocks = Vec::new();
+///     blocks.push(outer.allocate(Bytes::new(100)));
+///     outer.scope(|inner| blocks.push(inner.allocate(Bytes::new(100))));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Nor does allocating in the outer scope while the inner one runs, whose end would take it back:
+///
+/// ```compile_fail,E0502
+/// # use std::sync::Arc;
+/// # use forebay::{Pool, arena::Arena};
+/// # use forebay_core::Bytes;
+/// # use forebay_hal::{Device, StreamHandle};
+/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
+/// arena.scope(|outer| {
+///     outer.scope(|_inner| {
+///         let _ = outer.allocate(Bytes::new(100));
+///     });
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Scope<'s, A: Allocate> {
+    // Private, and never handed out for all of 's: who had it could allocate here while an inner
+    // scope runs, and lose the block when that ends.
+    arena: &'s Arena<A>,
+}
+
+impl<'s, A: Allocate> Scope<'s, A> {
+    /// `size` bytes at a multiple of the arena's alignment. What they hold is not defined.
+    pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'s>, ArenaError> {
+        self.arena.allocate(size)
+    }
+
+    /// `size` bytes at a multiple of `alignment`.
+    pub fn allocate_aligned(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+    ) -> Result<ArenaBlock<'s>, ArenaError> {
+        self.arena.allocate_aligned(size, alignment)
+    }
+
+    /// Room for `count` values, at a multiple of the arena's alignment and of theirs.
+    pub fn allocate_of<T: Copy + 'static>(
+        &self,
+        count: u64,
+    ) -> Result<ArenaSlice<'s, T>, ArenaError> {
+        self.arena.allocate_of(count)
+    }
+
+    /// Runs `work` in a scope inside this one: what it allocates is taken back when it ends, however
+    /// it ends.
+    pub fn scope<R>(&mut self, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
+        run(self.arena, work)
+    }
+
+    /// How the arena stands.
+    pub fn usage(&self) -> BumpUsage {
+        self.arena.usage()
+    }
+}
+
+impl<A: Allocate> fmt::Debug for Scope<'_, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scope of {:?}", self.arena)
+    }
+}
+
+/// Goes back when it goes: so a panic leaves the arena as it was too.
+struct Return<'a, A: Allocate> {
+    arena: &'a Arena<A>,
+    mark: BumpMark,
+}
+
+impl<A: Allocate> Drop for Return<'_, A> {
+    fn drop(&mut self) {
+        // Scopes end in the order they nest, and whoever runs one has lent out all other ways to go
+        // back: the mark stands.
+        let returned = self.arena.bump.borrow_mut().rewind(self.mark);
+        debug_assert_eq!(returned, Ok(()));
+    }
+}
+
+/// Runs `work` in a scope. The caller has the arena, or the scope this one is in, to itself: for
+/// the lifetime it is given, nothing else allocates from the arena or takes it back.
+pub(super) fn run<A: Allocate, R>(
+    arena: &Arena<A>,
+    work: impl FnOnce(&mut Scope<'_, A>) -> R,
+) -> R {
+    let _return = Return { arena, mark: arena.bump.borrow().mark() };
+    work(&mut Scope { arena })
+}

@@ -1,0 +1,123 @@
+//! Blocks and requests: plain data that every allocator and adaptor speaks in.
+
+use core::fmt;
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::{Device, StreamHandle};
+
+use crate::Result;
+
+/// Which pool, for the whole life of the process: never given out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub(crate) u64);
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pool {}", self.0)
+    }
+}
+
+/// A block of a pool: plain data. Dropping it frees nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub(crate) address: Address,
+    pub(crate) size: Bytes,
+    pub(crate) pool: PoolId,
+    pub(crate) generation: u32,
+}
+
+impl Block {
+    /// Where it begins; null for a block of no bytes.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// How large it is: what was asked for, rounded up.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// The pool it is of.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// How often its address had been given out before, as far as that is counted: tells it from a
+    /// later block at the same address.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+}
+
+/// What a block is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a request asks for nothing until it is given to an allocator"]
+pub struct Request {
+    pub(crate) size: Bytes,
+    pub(crate) stream: StreamHandle,
+    pub(crate) alignment: Alignment,
+}
+
+impl Request {
+    /// At least `size` bytes, to be used in the order of `stream`, at a multiple of 512 B.
+    pub const fn new(size: Bytes, stream: StreamHandle) -> Self {
+        Self { size, stream, alignment: Alignment::BLOCK }
+    }
+
+    /// At a multiple of `alignment` too.
+    pub const fn aligned_to(mut self, alignment: Alignment) -> Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// How many bytes.
+    pub const fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// In whose order.
+    pub const fn stream(&self) -> StreamHandle {
+        self.stream
+    }
+
+    /// What its address is a multiple of.
+    pub const fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+}
+
+/// What hands out blocks: a pool, or an adaptor over another allocator.
+pub trait Allocate: Send + Sync {
+    /// A block as requested. What it holds is not defined. No bytes: the null address, and no
+    /// memory.
+    fn allocate(&self, request: Request) -> Result<Block>;
+
+    /// Gives back the block that begins at `address`, in the order of `stream`: its memory may be
+    /// used again by what is enqueued there from now on. The null address is ignored.
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()>;
+
+    /// The live block that begins at `address`.
+    fn block_at(&self, address: Address) -> Option<Block>;
+
+    /// The device the blocks are on.
+    fn device(&self) -> &Arc<dyn Device>;
+}
+
+impl<A: Allocate + ?Sized> Allocate for Arc<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        (**self).allocate(request)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        (**self).free(address, stream)
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        (**self).block_at(address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        (**self).device()
+    }
+}

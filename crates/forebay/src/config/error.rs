@@ -1,0 +1,183 @@
+//! Why settings are refused.
+
+use core::fmt;
+use std::path::PathBuf;
+
+use super::key::Key;
+use super::nearest::nearest;
+use super::settings::Entry;
+use super::source::Source;
+
+/// Why settings are refused: what was given, where, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// There is no such key.
+    UnknownKey {
+        /// What was given.
+        name: String,
+        /// Where.
+        source: Source,
+        /// The key that was meant, as far as can be told.
+        suggestion: Option<Key>,
+    },
+    /// The key does not take that value.
+    BadValue {
+        /// The key.
+        key: Key,
+        /// What was given.
+        value: String,
+        /// Where.
+        source: Source,
+    },
+    /// Two keys have values that do not go together.
+    Disagreement {
+        /// The one.
+        one: Box<Entry>,
+        /// What it must be to the other, as "must be less than".
+        rule: &'static str,
+        /// The other.
+        other: Box<Entry>,
+    },
+    /// The key cannot change once a pool is built.
+    Fixed {
+        /// What it is.
+        in_force: Box<Entry>,
+        /// What it was to become.
+        wanted: String,
+    },
+    /// An entry of `FOREBAY_CONF`, or of a text like it, has no colon.
+    NoColon {
+        /// The entry.
+        entry: String,
+        /// Where.
+        source: Source,
+    },
+    /// A variable holds bytes that are no text.
+    NotText {
+        /// What can be read of it.
+        value: String,
+        /// Where.
+        source: Source,
+    },
+    /// A file cannot be read, or is not as it should be.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The line, counted from 1, where it is known.
+        line: Option<usize>,
+        /// What is wrong.
+        reason: String,
+        /// Whether the variable `FOREBAY_CONFIG` named it.
+        by_variable: bool,
+    },
+}
+
+impl ConfigError {
+    /// The error for a name that is no key, with the key that was likely meant.
+    pub(super) fn unknown_key(name: &str, source: Source) -> Self {
+        // Two in five letters wrong: beyond that it is another word.
+        let most = (name.chars().count() * 2 / 5).max(1);
+        Self::UnknownKey { name: name.to_owned(), source, suggestion: nearest(name, most) }
+    }
+
+    /// Where what is refused was set; of two keys that do not go together, one that someone set.
+    /// `None` for a file as a whole.
+    pub fn origin(&self) -> Option<&Source> {
+        match self {
+            Self::UnknownKey { source, .. }
+            | Self::BadValue { source, .. }
+            | Self::NoColon { source, .. }
+            | Self::NotText { source, .. } => Some(source),
+            Self::Disagreement { one, other, .. } => {
+                let set = one.source != Source::Default;
+                Some(if set { &one.source } else { &other.source })
+            }
+            Self::Fixed { .. } => Some(&Source::RunTime),
+            Self::File { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownKey { name, source: Source::Environment { variable }, suggestion } => {
+                write!(f, "{} is no variable of forebay", Quoted(variable))?;
+                match suggestion {
+                    Some(key) => write!(f, ": did you mean {}?", key.variable()),
+                    None => write!(f, " and no key is called {}", Quoted(name)),
+                }
+            }
+            Self::UnknownKey { name, source, suggestion } => {
+                write!(f, "{} is no key ({source}): ", Quoted(name))?;
+                match suggestion {
+                    Some(key) => write!(f, "did you mean {key}?"),
+                    None => {
+                        let keys: Vec<&str> = Key::ALL.iter().map(|key| key.name()).collect();
+                        write!(f, "the keys are {}", keys.join(", "))
+                    }
+                }
+            }
+            Self::BadValue { key, value, source } => {
+                let allowed = key.allowed();
+                write!(f, "{key} cannot be {} ({source}): allowed is {allowed}", Quoted(value))
+            }
+            Self::Disagreement { one, rule, other } => write!(
+                f,
+                "{} {rule} {}: they are {} ({}) and {} ({})",
+                one.key, other.key, one.value, one.source, other.value, other.source
+            ),
+            Self::Fixed { in_force, wanted } => write!(
+                f,
+                "{} cannot become {} while a pool lives: it is {} ({}); build another pool with it",
+                in_force.key,
+                Quoted(wanted),
+                in_force.value,
+                in_force.source
+            ),
+            Self::NoColon { entry, source } => {
+                write!(f, "{} is not key:value ({source})", Quoted(entry))?;
+                if entry.contains('/') || entry.ends_with(".toml") {
+                    write!(f, "; a file is named by FOREBAY_CONFIG")?;
+                }
+                Ok(())
+            }
+            Self::NotText { value, source } => {
+                write!(f, "{source} holds bytes that are not UTF-8: {}", Quoted(value))
+            }
+            Self::File { path, line, reason, by_variable } => {
+                let path = path.display().to_string();
+                match line {
+                    Some(line) => write!(f, "{path}, line {line}: {reason}")?,
+                    None => write!(f, "{}: {reason}", Quoted(&path))?,
+                }
+                if *by_variable {
+                    write!(f, " (named by FOREBAY_CONFIG")?;
+                    let keys = line.is_none() && path.contains(':');
+                    f.write_str(if keys { "; keys are set by FOREBAY_CONF)" } else { ")" })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// Something given from outside, in quotes: nothing in it steers a terminal, and what is very long
+/// is cut.
+struct Quoted<'a>(&'a str);
+
+impl Quoted<'_> {
+    /// Enough to recognise what one wrote.
+    const MOST: usize = 80;
+}
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut = self.0.char_indices().nth(Self::MOST).map(|(index, _)| index);
+        let shown = cut.and_then(|index| self.0.get(..index)).unwrap_or(self.0);
+        write!(f, "\"{}{}\"", shown.escape_debug(), if cut.is_some() { "..." } else { "" })
+    }
+}

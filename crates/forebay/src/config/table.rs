@@ -1,0 +1,61 @@
+//! The table of keys: the one place where a key is made.
+//!
+//! A line is: what the key does; its variant and its name; its type and default; when it can
+//! change; which values of its type are allowed. Whoever needs the table hands `for_each_key` the
+//! name of a macro, which gets every line.
+
+/// Calls the macro `$act` with the whole table.
+macro_rules! for_each_key {
+    ($act:ident) => {
+        $act! {
+            /// Values for a purpose, beneath every key that is set by itself.
+            Preset preset: Preset = Preset::Default, AtStart, Any;
+            /// The most a pool takes from its device.
+            MaxBytes max_bytes: Option<Bytes> = None, AnyTime, AtLeast(Some(Bytes::new(1)));
+            /// The most a pool takes, as a part of the device's memory.
+            MaxFraction max_fraction: Fraction = Fraction::ONE, AnyTime, AtLeast(Fraction::percent(1));
+            /// What a pool keeps when it gives memory back by itself or is trimmed.
+            MinBytes min_bytes: Bytes = Bytes::ZERO, AnyTime, Any;
+            /// How sizes are rounded: to 512 B, to eight classes a doubling, to powers of two.
+            SizeClasses size_classes: Rounding = Rounding::Exact, AtStart, Any;
+            /// Whether freed blocks wait in a cache of their thread and stream.
+            Magazines magazines: bool = true, AtStart, Any;
+            /// The most that the cache of one thread and stream holds.
+            MagazineBytes magazine_bytes: Bytes = Bytes::mib(16), AnyTime, Any;
+            /// Whether a pool counts what it does, and whether to the last operation at every moment.
+            Statistics statistics: Counting = Counting::On, AtStart, Any;
+            /// How many events a pool remembers.
+            History history: u64 = 0, AnyTime, AtMost(MOST_EVENTS);
+            /// Whether a thread gives back idle memory and answers pressure in the background.
+            Upkeep upkeep: bool = false, AnyTime, Any;
+            /// How often the background thread looks for something to do.
+            UpkeepInterval upkeep_interval: Duration = Duration::from_secs(1), AnyTime, Between(SHORTEST_INTERVAL, LONGEST_INTERVAL);
+            /// How long memory lies idle before collecting gives it back.
+            CollectAfter collect_after: Option<Duration> = Some(Duration::from_secs(60)), AnyTime, Any;
+            /// Use of the limit below which caches may grow again.
+            PressureLow pressure_low: Fraction = Fraction::percent(30), AnyTime, Any;
+            /// Use of the limit from which idle memory is cleaned up.
+            PressureModerate pressure_moderate: Fraction = Fraction::percent(80), AnyTime, Any;
+            /// Use of the limit from which the program is warned.
+            PressureHigh pressure_high: Fraction = Fraction::percent(90), AnyTime, Any;
+            /// Use of the limit from which everything idle is given back at once.
+            PressureCritical pressure_critical: Fraction = Fraction::percent(95), AnyTime, Any;
+            /// The largest page a pool takes at once; never less than the device's own.
+            LargestPage largest_page: PageSize = page_of(Bytes::mib(32)), AnyTime, Any;
+            /// What is zeroed: nothing, pages when they come from the device, or every block.
+            Zero zero: Zeroing = Zeroing::Never, AtStart, Any;
+            /// Whether freed blocks are filled with a pattern that shows.
+            Poison poison: bool = false, AtStart, Any;
+            /// Whether a pattern behind each block shows who writes past its end.
+            Canaries canaries: bool = false, AtStart, Any;
+            /// Whether nothing is mapped behind each block, so that the device stops who reads there.
+            GuardPages guard_pages: bool = false, AtStart, Any;
+            /// How many freed bytes are kept from use for a while, to catch who still uses them.
+            Quarantine quarantine: Bytes = Bytes::ZERO, AnyTime, Any;
+            /// Whether a stream's handle is checked for being that of another stream by now.
+            StrictStreams strict_streams: bool = false, AtStart, Any;
+        }
+    };
+}
+
+pub(super) use for_each_key;

@@ -1,0 +1,232 @@
+//! One block as elements of a type.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid, valid_span};
+
+use super::{OwnedBlock, Plain, Refused, does_not_fit};
+use crate::{Allocate, Error, Pool, Request, Result};
+
+/// How much is copied at once, through memory of this module's own. Large enough that what a copy
+/// costs to start is lost in it; small enough to lose when a device fails in the middle.
+const STAGE: usize = 4 << 20;
+
+/// Room on a device for so many elements of a type, given back when this value goes.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::Pool;
+/// use forebay::handle::DeviceArray;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let mut array = DeviceArray::<f32>::new(&pool, 1000, StreamHandle::DEFAULT)?;
+/// array.copy_from_slice(&[1.5; 1000])?;
+/// let mut back = [0.0; 1000];
+/// array.copy_to_slice(&mut back)?;
+/// assert_eq!(back, [1.5; 1000]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the array is given back when this value goes"]
+pub struct DeviceArray<T: Plain, A: Allocate = Pool> {
+    block: OwnedBlock<A>,
+    length: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Plain, A: Allocate> DeviceArray<T, A> {
+    /// Room for `length` elements, for `stream`. What they are is not defined.
+    pub fn new(allocator: &A, length: usize, stream: StreamHandle) -> Result<Self>
+    where
+        A: Clone,
+    {
+        let size = Self::size_of(length)?;
+        // Blocks begin at multiples of 512 B in any case: few types need more.
+        let alignment = Self::alignment().max(Alignment::BLOCK);
+        let block = OwnedBlock::new(allocator, Request::new(size, stream).aligned_to(alignment))?;
+        // An allocator of the caller's own may give less than was asked; copies rely on it.
+        Ok(Self::from_block(block, length)?)
+    }
+
+    /// The block as `length` elements. Refused where they do not fit into it, or where it does not
+    /// begin at a multiple of what the type asks for.
+    pub fn from_block(
+        block: OwnedBlock<A>,
+        length: usize,
+    ) -> core::result::Result<Self, Refused<OwnedBlock<A>>> {
+        let size = match Self::size_of(length) {
+            Ok(size) => size,
+            Err(error) => return Err(Refused::new(block, error)),
+        };
+        if size > block.size() {
+            let given = format!("{length} elements, {} B", size.get());
+            let allowed = format!("{} B, the block's size, at most", block.size().get());
+            let error = invalid(Call::Allocate, "length", given, allowed);
+            return Err(Refused::new(block, error.into()));
+        }
+        if !block.address().is_aligned_to(Self::alignment()) {
+            let allowed = format!("a multiple of {} B", Self::alignment().get());
+            let error = invalid(Call::Allocate, "address", block.address(), allowed);
+            return Err(Refused::new(block, error.into()));
+        }
+        Ok(Self { block, length, element: PhantomData })
+    }
+
+    fn size_of(length: usize) -> Result<Bytes> {
+        Bytes::of::<T>(length as u64).map_err(|error| does_not_fit("length", &error))
+    }
+
+    fn alignment() -> Alignment {
+        // Every type's alignment is a power of two, so the default is never taken.
+        Alignment::new(align_of::<T>() as u64).unwrap_or_default()
+    }
+
+    /// The block, without the type.
+    pub fn into_block(self) -> OwnedBlock<A> {
+        self.block
+    }
+
+    /// The block, to be asked and to be told of [further streams](OwnedBlock::used_on).
+    // Not to be changed: copies rely on its being as large as the elements.
+    pub fn block(&self) -> &OwnedBlock<A> {
+        &self.block
+    }
+
+    /// As [`OwnedBlock::hand_over_to`].
+    pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
+        self.block.hand_over_to(stream)
+    }
+
+    /// As [`OwnedBlock::set_stream`].
+    pub fn set_stream(&mut self, stream: StreamHandle) {
+        self.block.set_stream(stream);
+    }
+
+    /// Where the first element is; null where the elements have no bytes.
+    pub fn address(&self) -> Address {
+        self.block.address()
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Where an element is; `None` past the last.
+    pub fn address_of(&self, index: usize) -> Option<Address> {
+        if index >= self.length {
+            return None;
+        }
+        self.address().checked_add(Bytes::of::<T>(index as u64).ok()?)
+    }
+
+    /// Gives the array back in the order of its stream, and says whether that went well.
+    pub fn free(self) -> core::result::Result<(), Refused<OwnedBlock<A>>> {
+        self.block.free()
+    }
+
+    /// Copies `from` here, in the order of the array's stream, and waits until it is done. Both have
+    /// the same length, or it is refused.
+    ///
+    /// For the plain case, not for speed: it goes through a few megabytes of its own, because a
+    /// device that fails while it copies may go on reading, and must not be left with the caller's
+    /// memory.
+    pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
+        self.check_length("from", from.len())?;
+        let mut stage = Vec::with_capacity(Self::stage_length().min(from.len()));
+        let mut to = self.address();
+        for chunk in from.chunks(Self::stage_length()) {
+            stage.clear();
+            stage.extend_from_slice(chunk);
+            stage = self.pass(stage, |host| (Place::Device(to), host))?;
+            to = valid_span(Call::Copy, "to", to, Self::size_of(chunk.len())?)?.end();
+        }
+        Ok(())
+    }
+
+    /// Copies what is here to `to`, in the order of the array's stream, and waits until it is done.
+    /// Both have the same length, or it is refused. As [`copy_from_slice`](Self::copy_from_slice),
+    /// not for speed; where it fails in the middle, a part of `to` has been written.
+    pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
+        self.check_length("to", to.len())?;
+        let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));
+        let mut from = self.address();
+        for chunk in to.chunks_mut(Self::stage_length()) {
+            stage.clear();
+            // Filled with something, so that it is memory with values in it whatever the device
+            // does: a phantom one writes nothing.
+            stage.extend_from_slice(chunk);
+            stage = self.pass(stage, |host| (host, Place::Device(from)))?;
+            chunk.copy_from_slice(&stage);
+            from = valid_span(Call::Copy, "from", from, Self::size_of(chunk.len())?)?.end();
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, argument: &'static str, given: usize) -> Result<()> {
+        if given == self.length {
+            return Ok(());
+        }
+        let allowed = format!("{} elements, as many as the array has", self.length);
+        Err(invalid(Call::Copy, argument, format!("{given} elements"), allowed).into())
+    }
+
+    /// How many elements go through the stage at once; one at least.
+    fn stage_length() -> usize {
+        STAGE.checked_div(size_of::<T>()).unwrap_or(STAGE).max(1)
+    }
+
+    /// Copies between the stage and the device, whichever way `ends` (to, from) says, and waits. The
+    /// stage comes back; where it is not known that the device has let go of it, it never does.
+    fn pass(
+        &self,
+        mut stage: Vec<T>,
+        ends: impl FnOnce(Place) -> (Place, Place),
+    ) -> Result<Vec<T>> {
+        let size = Self::size_of(stage.len())?;
+        let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
+        let copy = hal::Copy::linear(to, from, size)?;
+        let (device, stream) = (self.block.allocator().device(), self.block.stream());
+        // SAFETY: the host's side is the stage, all of which holds values; it is given to nobody
+        // until the stream was synchronised, and leaked where that failed. The device's side lies
+        // within the block, which `new` or `from_block` has seen to be large enough; the block is
+        // this handle's, which gives it back in the order of the same stream, so after the copy.
+        // That nobody else frees it is kept by those who hold its address.
+        if let Err(error) = unsafe { device.copy(&copy, stream) } {
+            // A call that fails has enqueued nothing, except on a device that is lost.
+            if matches!(error, hal::Error::Lost { .. }) {
+                core::mem::forget(stage);
+            }
+            return Err(error.into());
+        }
+        let mut waited = device.synchronize_stream(stream);
+        if waited.as_ref().is_err_and(hal::Error::may_pass) {
+            waited = device.synchronize_stream(stream);
+        }
+        if let Err(error) = waited {
+            core::mem::forget(stage);
+            return Err(Error::Device(error));
+        }
+        Ok(stage)
+    }
+}
+
+impl<T: Plain, A: Allocate> fmt::Debug for DeviceArray<T, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceArray")
+            .field("element", &core::any::type_name::<T>())
+            .field("length", &self.length)
+            .field("block", &self.block)
+            .finish()
+    }
+}

@@ -1,0 +1,141 @@
+//! Several blocks at once: all of them or none.
+//!
+//! There are two kinds, because parts of one block cannot be given back one by one:
+//!
+//! ```text
+//!   allocate_batch   [ block ] [ block ] [ block ]      each its own owner
+//!   Batch            [ part | part | part          ]    one owner, one request, closest together
+//! ```
+
+use core::cmp::Reverse;
+use core::fmt;
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::StreamHandle;
+
+use super::{OwnedBlock, does_not_fit};
+use crate::{Allocate, Pool, Request, Result};
+
+/// Blocks of all these sizes for `stream`, in the order of `sizes`, each to be given back by itself.
+///
+/// All or none: where one cannot be had, those that were had are given back, and the error says
+/// which size it was. An allocator that grew meanwhile keeps what it took from its device.
+///
+/// The largest are asked for first, one after the other: so they lie close together, and small ones
+/// do not cut the room of large ones.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::Pool;
+/// use forebay::handle::allocate_batch;
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let sizes = [Bytes::new(1000), Bytes::mib(3), Bytes::mib(1)];
+/// let blocks = allocate_batch(&pool, &sizes, StreamHandle::DEFAULT)?;
+/// assert!(blocks.iter().map(|block| block.requested()).eq(sizes));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn allocate_batch<A: Allocate + Clone>(
+    allocator: &A,
+    sizes: &[Bytes],
+    stream: StreamHandle,
+) -> Result<Vec<OwnedBlock<A>>> {
+    let mut order: Vec<(usize, Bytes)> = sizes.iter().copied().enumerate().collect();
+    // Equal sizes stay in the caller's order, so that the same batch lies the same way every time.
+    order.sort_by_key(|&(_, size)| Reverse(size));
+    let mut blocks = Vec::with_capacity(order.len());
+    for (index, size) in order {
+        blocks.push((index, OwnedBlock::new(allocator, Request::new(size, stream))?));
+    }
+    blocks.sort_by_key(|&(index, _)| index);
+    Ok(blocks.into_iter().map(|(_, block)| block).collect())
+}
+
+/// One block in parts, that goes back as a whole when this value goes.
+///
+/// One request for all parts: cheaper than as many blocks, and nothing lies closer together. Each
+/// part begins at a multiple of 512 B; between them are at most 511 B.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::Pool;
+/// use forebay::handle::Batch;
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let batch = Batch::new(&pool, &[Bytes::new(700), Bytes::new(100)], StreamHandle::DEFAULT)?;
+/// let [first, second] = batch.parts() else { return Err("two parts".into()) };
+/// assert_eq!(second.start().offset_from(first.start()), Some(Bytes::new(1024)));
+/// assert_eq!(pool.statistics().allocations, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the parts are given back when this value goes"]
+pub struct Batch<A: Allocate = Pool> {
+    block: OwnedBlock<A>,
+    parts: Vec<Span>,
+}
+
+impl<A: Allocate + Clone> Batch<A> {
+    /// One block for `stream` with parts of these sizes, in their order.
+    pub fn new(allocator: &A, sizes: &[Bytes], stream: StreamHandle) -> Result<Self> {
+        let mut offsets = Vec::with_capacity(sizes.len());
+        let mut end = Bytes::ZERO;
+        for &size in sizes {
+            offsets.push(end);
+            end = size
+                .align_up(Alignment::BLOCK)
+                .and_then(|room| end.try_add(room))
+                .map_err(|error| does_not_fit("sizes", &error))?;
+        }
+        let block = OwnedBlock::new(allocator, Request::new(end, stream))?;
+        let parts = sizes
+            .iter()
+            .zip(offsets)
+            .map(|(&size, offset)| part(block.address(), offset, size))
+            .collect::<Result<_>>()?;
+        Ok(Self { block, parts })
+    }
+}
+
+/// The part of a block at `start` from `offset` on. A part of no bytes is nowhere.
+fn part(start: Address, offset: Bytes, size: Bytes) -> Result<Span> {
+    if size.is_zero() {
+        return Ok(Span::default());
+    }
+    Span::new(start, offset)
+        .and_then(|before| Span::new(before.end(), size))
+        .map_err(|error| does_not_fit("sizes", &error))
+}
+
+impl<A: Allocate> Batch<A> {
+    /// The parts, in the order of the sizes that were asked for; one of no bytes is at the null
+    /// address. They are addresses, and good as long as this value lives.
+    pub fn parts(&self) -> &[Span] {
+        &self.parts
+    }
+
+    /// The block they are parts of.
+    pub fn block(&self) -> &OwnedBlock<A> {
+        &self.block
+    }
+
+    /// The block without the parts.
+    pub fn into_block(self) -> OwnedBlock<A> {
+        self.block
+    }
+}
+
+impl<A: Allocate> fmt::Debug for Batch<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("block", &self.block).field("parts", &self.parts).finish()
+    }
+}

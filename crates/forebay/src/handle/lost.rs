@@ -1,0 +1,78 @@
+//! Frees that failed where nobody could be told: in a drop.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+use forebay_hal::StreamHandle;
+
+use crate::{Block, Error};
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static LATEST: Mutex<Option<LostFree>> = Mutex::new(None);
+
+/// A block that a drop could not give back.
+///
+/// Whether it is still its allocator's can be told from the error: after
+/// [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::Outlived`] or [`Error::WrongPool`] someone
+/// else freed it before, after any other it is live and can be freed by its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostFree {
+    /// The block.
+    pub block: Block,
+    /// The stream it was to be freed on.
+    pub stream: StreamHandle,
+    /// Why it was not.
+    pub error: Error,
+}
+
+impl fmt::Display for LostFree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the block of {} at {} could not be given back on {}: {}",
+            self.block.size(),
+            self.block.address(),
+            self.stream,
+            self.error
+        )
+    }
+}
+
+/// How many frees failed in drops, and the latest of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostFrees {
+    /// How many, in this process so far.
+    pub count: u64,
+    /// The latest whose reason could be noted.
+    pub latest: Option<LostFree>,
+}
+
+/// How many frees failed in drops, of all handles of the process.
+///
+/// ```
+/// use forebay::handle::lost_frees;
+///
+/// let lost = lost_frees();
+/// assert_eq!(lost.count, 0, "{:?}", lost.latest);
+/// ```
+pub fn lost_frees() -> LostFrees {
+    // Only the number matters; the reason beside it is under its own lock.
+    let count = COUNT.load(Ordering::Relaxed);
+    let latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    LostFrees { count, latest }
+}
+
+/// Notes one. Always counted; its reason is kept unless another thread is at it this very moment,
+/// because a drop must not wait.
+pub(super) fn note(lost: LostFree) {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut latest = match LATEST.try_lock() {
+        Ok(latest) => latest,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return,
+    };
+    *latest = Some(lost);
+}

@@ -1,0 +1,121 @@
+//! Handles: values that own blocks and give them back by themselves.
+//!
+//! A [`Block`](crate::Block) is plain data and owns nothing. Here is what does:
+//!
+//! ```text
+//!   OwnedBlock ── one block, one owner; dropped, it goes back in the order of its stream
+//!      ├── DeviceArray<T>   the same as so many elements of a plain type
+//!      ├── SharedBlock      the same with several owners; the last one gives it back
+//!      ├── Rental, Rented   blocks of about the size asked for, kept for the next who asks
+//!      ├── Batch            one block in parts; allocate_batch: many blocks, all or none
+//!      └── Allocation       a future that becomes one
+//!
+//!   warm_up                 takes and gives back, so that the pool has it when it is needed
+//! ```
+//!
+//! All of them work over any [`Allocate`] that can be cloned: a [`Pool`](crate::Pool), an adaptor
+//! over one, an `Arc<dyn Allocate>`. A handle holds a clone, so its pool lives as long as it does.
+//!
+//! # Order
+//!
+//! A handle belongs to a stream: the one it was allocated for, unless told otherwise. When it goes,
+//! its memory may be used again by what is enqueued on that stream afterwards. Where other streams
+//! use it too there are three ways to keep order, and none makes the host wait:
+//!
+//! * [`used_on`](OwnedBlock::used_on): notes a further stream. Before the block is given back, the
+//!   handle's stream is made to wait for everything enqueued there by then.
+//! * [`hand_over_to`](OwnedBlock::hand_over_to): makes another stream wait for this one, and
+//!   belongs to that one from then on.
+//! * [`set_stream`](OwnedBlock::set_stream): the caller has ordered the two streams, and says so.
+//!
+//! A stream must not be destroyed while a handle belongs to it or has noted it: a driver may give
+//! the handle's value to another stream, and the order would be kept with the wrong one.
+//!
+//! # Drops
+//!
+//! Dropping a handle waits for no device, and panics only where a foreign allocator's `free` does.
+//! The last handle of a pool that nobody else holds takes the pool with it, and that waits for the
+//! device: keep the pool where that matters. A drop has nobody to tell of an error. What may pass
+//! is tried once more; after that the block stays with its allocator, and [`lost_frees`] has the
+//! count and the latest reason. Who wants to know at once calls [`free`](OwnedBlock::free).
+//!
+//! # Freeing by address
+//!
+//! `Allocate::free` takes an address, from anybody. A block that a handle owns and someone else
+//! freed is found out when the handle goes: its allocator says that it is free already, and where a
+//! later block begins at the address the handle leaves that one alone. Until then, the handle's
+//! address is not its own any more, as with any address that was freed too early.
+
+mod array;
+mod batch;
+mod lost;
+mod order;
+mod owned;
+mod plain;
+mod refused;
+mod rental;
+mod shared;
+mod task;
+#[cfg(test)]
+mod tests;
+mod warm;
+
+use forebay_core::{Bytes, QuantityError};
+use forebay_hal::{Call, StreamHandle};
+
+pub use self::array::DeviceArray;
+pub use self::batch::{Batch, allocate_batch};
+pub use self::lost::{LostFree, LostFrees, lost_frees};
+pub use self::owned::OwnedBlock;
+pub use self::plain::Plain;
+pub use self::refused::Refused;
+pub use self::rental::{Rental, RentalFigures, RentalOptions, Rented};
+pub use self::shared::SharedBlock;
+pub use self::task::{Allocation, allocate_async};
+pub use self::warm::{Transformer, WarmUp, warm_up};
+
+use crate::{Allocate, Error, Request, Result};
+
+/// Handles from any allocator: the short way to the two that are used most.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::Pool;
+/// use forebay::handle::Own;
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let block = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?;
+/// let array = pool.array::<f32>(1 << 20, StreamHandle::DEFAULT)?;
+/// assert_eq!(pool.statistics().live, Bytes::mib(5));
+/// drop((block, array));
+/// assert_eq!(pool.statistics().live, Bytes::ZERO);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Own: Allocate + Clone {
+    /// A block of at least `size` bytes for `stream`, that goes back by itself.
+    fn owned(&self, size: Bytes, stream: StreamHandle) -> Result<OwnedBlock<Self>> {
+        OwnedBlock::new(self, Request::new(size, stream))
+    }
+
+    /// Room for `length` elements for `stream`, that goes back by itself.
+    fn array<T: Plain>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T, Self>> {
+        DeviceArray::new(self, length, stream)
+    }
+}
+
+impl<A: Allocate + Clone> Own for A {}
+
+/// The error for sizes that do not add up, before anything was asked of an allocator.
+fn does_not_fit(argument: &'static str, error: &QuantityError) -> Error {
+    Error::Device(forebay_hal::Error::quantity(Call::Allocate, argument, error))
+}
+
+/// Whether the same call, made again, may succeed without anything else being done.
+fn may_pass(error: &Error) -> bool {
+    matches!(error, Error::Device(error) if error.may_pass())
+}

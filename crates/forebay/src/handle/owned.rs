@@ -1,0 +1,218 @@
+//! One block with one owner.
+
+use core::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::StreamHandle;
+
+use super::lost::{self, LostFree};
+use super::{Refused, may_pass, order};
+use crate::{Allocate, Block, Error, Pool, Request, Result};
+
+/// A block that goes back to its allocator when this value goes, in the order of its stream.
+///
+/// It can be moved and sent, not copied. How order is kept where several streams use it, and what
+/// becomes of errors in a drop, is told in the [module's documentation](super).
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::handle::OwnedBlock;
+/// use forebay::{Pool, Request};
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, Priority, Stream};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let [compute, copies] = [(); 2].map(|()| Stream::new(&device, Priority::Normal));
+/// let (compute, copies) = (compute?, copies?);
+///
+/// let block = OwnedBlock::new(&pool, Request::new(Bytes::new(1000), compute.handle()))?;
+/// assert_eq!((block.requested(), block.size()), (Bytes::new(1000), Bytes::new(1024)));
+/// block.used_on(copies.handle()); // a kernel there reads it
+/// drop(block); // `compute` waits for that kernel before it uses the memory again
+/// assert_eq!(pool.statistics().live, Bytes::ZERO);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the block is given back when this value goes"]
+pub struct OwnedBlock<A: Allocate = Pool> {
+    allocator: A,
+    /// Null once it was given up or given back: then there is nothing to do in the drop.
+    block: Block,
+    requested: Bytes,
+    stream: StreamHandle,
+    /// Further streams that use the block. Few, so a list; under a lock so that those who share a
+    /// block can all note theirs.
+    uses: Mutex<Vec<StreamHandle>>,
+}
+
+impl<A: Allocate> OwnedBlock<A> {
+    /// A block of `allocator` as requested.
+    pub fn new(allocator: &A, request: Request) -> Result<Self>
+    where
+        A: Clone,
+    {
+        let block = allocator.allocate(request)?;
+        Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
+    }
+
+    /// A handle for a block that has none, to be given back in the order of `stream`.
+    ///
+    /// What was requested is not known any more: [`requested`](Self::requested) gives the block's
+    /// size.
+    ///
+    /// # Safety
+    ///
+    /// * `block` is a live block of `allocator`, or one of no bytes.
+    /// * No other handle owns it, and nobody frees it but this one.
+    /// * The work that uses it is ordered before what is enqueued on `stream` from now on.
+    pub unsafe fn from_raw(allocator: A, block: Block, stream: StreamHandle) -> Self {
+        Self::of(allocator, block, block.size(), stream)
+    }
+
+    fn of(allocator: A, block: Block, requested: Bytes, stream: StreamHandle) -> Self {
+        Self { allocator, block, requested, stream, uses: Mutex::new(Vec::new()) }
+    }
+
+    /// Gives up the handle: the block is the caller's to free.
+    ///
+    /// Streams noted by [`used_on`](Self::used_on) are forgotten: [`settle`](Self::settle) first
+    /// where there are any.
+    #[must_use = "a block that is dropped is not freed"]
+    pub fn into_raw(mut self) -> Block {
+        self.give_up()
+    }
+
+    /// The block, leaving none.
+    fn give_up(&mut self) -> Block {
+        let none = Block { address: Address::NULL, size: Bytes::ZERO, ..self.block };
+        core::mem::replace(&mut self.block, none)
+    }
+
+    /// Where it begins; null for a block of no bytes.
+    pub fn address(&self) -> Address {
+        self.block.address()
+    }
+
+    /// How large it is: what was asked for, rounded up.
+    pub fn size(&self) -> Bytes {
+        self.block.size()
+    }
+
+    /// What was asked for.
+    pub fn requested(&self) -> Bytes {
+        self.requested
+    }
+
+    /// The block, as plain data. It stays this handle's.
+    pub fn block(&self) -> Block {
+        self.block
+    }
+
+    /// The stream it belongs to.
+    pub fn stream(&self) -> StreamHandle {
+        self.stream
+    }
+
+    /// Who gave it.
+    pub fn allocator(&self) -> &A {
+        &self.allocator
+    }
+
+    /// Notes that work on `stream` uses the block too. What is enqueued there until the handle goes
+    /// is waited for, on the device, before the memory is used again.
+    ///
+    /// It orders nothing by itself: what `stream` reads must have been ordered before it.
+    pub fn used_on(&self, stream: StreamHandle) {
+        // A list of plain values is whole at any time, so a thread that panicked harms nothing.
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        if !uses.contains(&stream) {
+            uses.push(stream);
+        }
+    }
+
+    /// Makes the handle's stream wait for the streams that were noted, on the device, and forgets
+    /// them. Where it fails they stay noted.
+    pub fn settle(&mut self) -> Result<()> {
+        self.hand_over_to(self.stream)
+    }
+
+    /// Makes `stream` wait for the handle's stream and for those that were noted, on the device;
+    /// from then on the handle belongs to `stream`. Where it fails it belongs where it did.
+    pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let earlier = uses.iter().copied().chain([self.stream]);
+        order::after(self.allocator.device(), stream, earlier)?;
+        uses.clear();
+        self.stream = stream;
+        Ok(())
+    }
+
+    /// Says that the handle belongs to `stream` from now on, and orders nothing: the caller has made
+    /// `stream` wait for whatever used the block before, or knows that it is done.
+    pub fn set_stream(&mut self, stream: StreamHandle) {
+        self.stream = stream;
+    }
+
+    /// Gives the block back in the order of its stream, and says whether that went well.
+    pub fn free(self) -> core::result::Result<(), Refused<Self>> {
+        let stream = self.stream;
+        self.free_on(stream)
+    }
+
+    /// Gives the block back in the order of `stream`: the same as [`set_stream`](Self::set_stream)
+    /// and [`free`](Self::free). Where it fails the handle comes back, belonging to `stream`.
+    pub fn free_on(mut self, stream: StreamHandle) -> core::result::Result<(), Refused<Self>> {
+        self.stream = stream;
+        match self.give_back() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused::new(self, error)),
+        }
+    }
+
+    /// Gives the block back after those who noted a use of it. Where it fails nothing has changed
+    /// but that the stream may wait for some of them.
+    fn give_back(&mut self) -> Result<()> {
+        let address = self.block.address();
+        if address.is_null() {
+            return Ok(());
+        }
+        // Someone may have freed the block by its address, and the address be another's by now.
+        // Nobody may lose a block to a handle that is not its owner.
+        if let Some(there) = self.allocator.block_at(address) {
+            let same = there.generation() == self.block.generation();
+            if !same && there.pool() == self.block.pool() {
+                return Err(Error::Outlived { address, size: there.size() });
+            }
+        }
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
+        self.allocator.free(address, self.stream)?;
+        self.give_up();
+        Ok(())
+    }
+}
+
+impl<A: Allocate> Drop for OwnedBlock<A> {
+    fn drop(&mut self) {
+        let mut given = self.give_back();
+        if given.as_ref().is_err_and(may_pass) {
+            given = self.give_back();
+        }
+        if let Err(error) = given {
+            lost::note(LostFree { block: self.block, stream: self.stream, error });
+        }
+    }
+}
+
+impl<A: Allocate> fmt::Debug for OwnedBlock<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedBlock")
+            .field("block", &self.block)
+            .field("requested", &self.requested)
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,338 @@
+//! Blocks of about the right size, kept for the next who asks.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{Address, Alignment, Bytes, Serial, SizeClasses};
+use forebay_hal::StreamHandle;
+
+use super::OwnedBlock;
+use crate::{Allocate, Block, Error, Pool, Request, Result};
+
+/// How a rental is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "options do nothing until a rental is made of them"]
+pub struct RentalOptions {
+    most_bytes: Bytes,
+    most_blocks: usize,
+    waste_percent: u32,
+}
+
+impl Default for RentalOptions {
+    /// 256 MiB in 64 blocks at most: a few of the largest buffers of a step. Half of a block may lie
+    /// idle, as with a pool of powers of two, the worst of which is usual; most hits waste far less,
+    /// since the smallest that fits is taken.
+    fn default() -> Self {
+        Self { most_bytes: Bytes::mib(256), most_blocks: 64, waste_percent: 100 }
+    }
+}
+
+impl RentalOptions {
+    /// The most bytes it keeps; more go back to the allocator, those longest unused first.
+    pub fn most_bytes(mut self, most_bytes: Bytes) -> Self {
+        self.most_bytes = most_bytes;
+        self
+    }
+
+    /// The most blocks it keeps.
+    pub fn most_blocks(mut self, most_blocks: usize) -> Self {
+        self.most_blocks = most_blocks;
+        self
+    }
+
+    /// How much larger than asked for a kept block may be, in percent of what was asked. Rounding to
+    /// 512 B is always allowed.
+    pub fn waste_percent(mut self, waste_percent: u32) -> Self {
+        self.waste_percent = waste_percent;
+        self
+    }
+
+    /// The rental, of blocks of `allocator` that are used in the order of `stream`.
+    pub fn build<A: Allocate + Clone>(self, allocator: &A, stream: StreamHandle) -> Rental<A> {
+        let shelf = Mutex::new(Shelf::default());
+        Rental {
+            desk: Arc::new(Desk { allocator: allocator.clone(), stream, options: self, shelf }),
+        }
+    }
+
+    /// The largest block that may serve a request for `least`.
+    fn largest_for(&self, least: Bytes) -> Bytes {
+        let asked = u128::from(least.get());
+        let most = asked + asked * u128::from(self.waste_percent) / 100;
+        let most = u64::try_from(most).map_or(Bytes::MAX, Bytes::new);
+        most.max(least.checked_align_up(Alignment::BLOCK).unwrap_or(least))
+    }
+}
+
+/// How a rental stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RentalFigures {
+    /// Requests served with a block that had been returned.
+    pub hits: u64,
+    /// Requests the allocator was asked for.
+    pub misses: u64,
+    /// Blocks given back to the allocator because there were too many.
+    pub evictions: u64,
+    /// Blocks kept now.
+    pub kept_blocks: usize,
+    /// Their bytes.
+    pub kept_bytes: Bytes,
+}
+
+/// Blocks for rent: each request gets one of at least the size asked for, one that was returned
+/// before where there is one that does not waste too much. Clones are the same rental.
+///
+/// For sizes that vary from use to use and do not matter to the byte. A rental is of one stream: all
+/// its blocks are used and returned in that order, so a hit costs no event and asks no allocator.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::Pool;
+/// use forebay::handle::Rental;
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let rental = Rental::new(&pool, StreamHandle::DEFAULT);
+/// for batch in [100_000, 90_000, 80_000] {
+///     let rented = rental.rent(Bytes::new(batch))?;
+///     assert!(rented.size() >= Bytes::new(batch));
+/// }
+/// assert_eq!((rental.figures().hits, rental.figures().misses), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Rental<A: Allocate = Pool> {
+    desk: Arc<Desk<A>>,
+}
+
+impl<A: Allocate + Clone> Rental<A> {
+    /// A rental with the default options, of blocks that are used in the order of `stream`.
+    pub fn new(allocator: &A, stream: StreamHandle) -> Self {
+        RentalOptions::default().build(allocator, stream)
+    }
+
+    /// A block of at least `least` bytes until the value goes. What it holds is not defined. No
+    /// bytes: the null address, and neither a hit nor a miss.
+    pub fn rent(&self, least: Bytes) -> Result<Rented<A>> {
+        let desk = &self.desk;
+        // A statement of its own, so that the shelf is unlocked when the allocator is asked.
+        let kept = desk.shelf().take(least, desk.options.largest_for(least));
+        let owned = match kept {
+            Some(owned) => owned,
+            None => desk.fetch(least)?,
+        };
+        let (desk, block) = (Arc::clone(desk), owned.block());
+        Ok(Rented { owned: Some(owned), block, requested: least, desk })
+    }
+}
+
+impl<A: Allocate> Rental<A> {
+    /// How it stands.
+    pub fn figures(&self) -> RentalFigures {
+        let shelf = self.desk.shelf();
+        let (kept_blocks, kept_bytes) = (shelf.by_age.len(), shelf.bytes);
+        RentalFigures { kept_blocks, kept_bytes, ..shelf.figures }
+    }
+
+    /// Gives everything that is kept back to the allocator; what is rented stays so.
+    pub fn clear(&self) {
+        // A statement of its own, so that the shelf is unlocked when the allocator is called.
+        let kept = self.desk.shelf().empty();
+        drop(kept);
+    }
+}
+
+impl<A: Allocate> Clone for Rental<A> {
+    /// The same rental.
+    fn clone(&self) -> Self {
+        Self { desk: Arc::clone(&self.desk) }
+    }
+}
+
+impl<A: Allocate> fmt::Debug for Rental<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rental").field("figures", &self.figures()).finish_non_exhaustive()
+    }
+}
+
+/// A block of a [`Rental`], returned when this value goes.
+#[must_use = "the block is returned when this value goes"]
+pub struct Rented<A: Allocate = Pool> {
+    /// None only within the drop.
+    owned: Option<OwnedBlock<A>>,
+    block: Block,
+    requested: Bytes,
+    desk: Arc<Desk<A>>,
+}
+
+impl<A: Allocate> Rented<A> {
+    /// Where it begins; null for a block of no bytes.
+    pub fn address(&self) -> Address {
+        self.block.address()
+    }
+
+    /// How large it is: what was asked for or more.
+    pub fn size(&self) -> Bytes {
+        self.block.size()
+    }
+
+    /// What was asked for.
+    pub fn requested(&self) -> Bytes {
+        self.requested
+    }
+
+    /// The block, as plain data. It stays the rental's.
+    pub fn block(&self) -> Block {
+        self.block
+    }
+
+    /// The rental's stream.
+    pub fn stream(&self) -> StreamHandle {
+        self.desk.stream
+    }
+
+    /// Notes that work on `stream` uses the block too; the rental's stream waits for it, on the
+    /// device, when the block is returned.
+    pub fn used_on(&self, stream: StreamHandle) {
+        if let Some(owned) = &self.owned {
+            owned.used_on(stream);
+        }
+    }
+}
+
+impl<A: Allocate> Drop for Rented<A> {
+    fn drop(&mut self) {
+        let Some(mut owned) = self.owned.take() else { return };
+        // What cannot be put in order is not kept: its own drop tries again, and tells if it must.
+        if owned.settle().is_ok() {
+            // As above: the allocator is called when the shelf is unlocked.
+            let evicted = self.desk.shelf().put(owned, &self.desk.options);
+            drop(evicted);
+        }
+    }
+}
+
+impl<A: Allocate> fmt::Debug for Rented<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rented")
+            .field("block", &self.block)
+            .field("requested", &self.requested)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Desk<A: Allocate> {
+    allocator: A,
+    stream: StreamHandle,
+    options: RentalOptions,
+    shelf: Mutex<Shelf<A>>,
+}
+
+impl<A: Allocate> Desk<A> {
+    fn shelf(&self) -> MutexGuard<'_, Shelf<A>> {
+        // Nothing of the caller's runs under the lock, and no step of the shelf's own panics.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block from the allocator. Where there is none left, what is kept here goes back first.
+    fn fetch(&self, least: Bytes) -> Result<OwnedBlock<A>>
+    where
+        A: Clone,
+    {
+        // Rounded to a class, so that the next request of about this size finds it; not where that
+        // is more waste than is allowed.
+        let class = SizeClasses::geometric().round(least).unwrap_or(least);
+        let size = if class <= self.options.largest_for(least) { class } else { least };
+        let request = Request::new(size, self.stream);
+        let mut fetched = OwnedBlock::new(&self.allocator, request);
+        if matches!(fetched, Err(Error::OutOfMemory { .. })) {
+            let kept = self.shelf().empty();
+            if !kept.is_empty() {
+                drop(kept);
+                fetched = OwnedBlock::new(&self.allocator, request);
+            }
+        }
+        if fetched.is_ok() && !least.is_zero() {
+            self.shelf().figures.misses += 1;
+        }
+        fetched
+    }
+}
+
+/// The blocks that were returned, by size for those who rent and by age for those who make room.
+struct Shelf<A: Allocate> {
+    by_size: BTreeMap<(Bytes, u64), OwnedBlock<A>>,
+    by_age: BTreeMap<u64, Bytes>,
+    bytes: Bytes,
+    serial: Serial,
+    figures: RentalFigures,
+}
+
+impl<A: Allocate> Default for Shelf<A> {
+    fn default() -> Self {
+        Self {
+            by_size: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            bytes: Bytes::ZERO,
+            serial: Serial::default(),
+            figures: RentalFigures::default(),
+        }
+    }
+}
+
+impl<A: Allocate> Shelf<A> {
+    /// The smallest block of `least` to `most` bytes.
+    fn take(&mut self, least: Bytes, most: Bytes) -> Option<OwnedBlock<A>> {
+        if least.is_zero() {
+            return None;
+        }
+        let (&(size, number), _) = self.by_size.range((least, 0)..=(most, u64::MAX)).next()?;
+        let owned = self.remove(size, number)?;
+        self.figures.hits += 1;
+        Some(owned)
+    }
+
+    fn remove(&mut self, size: Bytes, number: u64) -> Option<OwnedBlock<A>> {
+        self.by_age.remove(&number);
+        let owned = self.by_size.remove(&(size, number))?;
+        self.bytes = self.bytes.saturating_sub(size);
+        Some(owned)
+    }
+
+    /// Keeps a block, and gives what there is no room for any more: those longest unused first. A
+    /// block that is too large by itself comes straight back.
+    fn put(&mut self, owned: OwnedBlock<A>, options: &RentalOptions) -> Vec<OwnedBlock<A>> {
+        let size = owned.size();
+        if size.is_zero() {
+            return Vec::new();
+        }
+        if size > options.most_bytes || options.most_blocks == 0 {
+            self.figures.evictions += 1;
+            return vec![owned];
+        }
+        let mut evicted = Vec::new();
+        let room = options.most_bytes.saturating_sub(size);
+        while self.bytes > room || self.by_age.len() >= options.most_blocks {
+            let Some((&number, &oldest)) = self.by_age.first_key_value() else { break };
+            self.figures.evictions += 1;
+            evicted.extend(self.remove(oldest, number));
+        }
+        let number = self.serial.take();
+        self.by_size.insert((size, number), owned);
+        self.by_age.insert(number, size);
+        self.bytes = self.bytes.saturating_add(size);
+        evicted
+    }
+
+    /// Everything it has.
+    fn empty(&mut self) -> BTreeMap<(Bytes, u64), OwnedBlock<A>> {
+        self.by_age.clear();
+        self.bytes = Bytes::ZERO;
+        core::mem::take(&mut self.by_size)
+    }
+}

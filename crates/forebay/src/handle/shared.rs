@@ -1,0 +1,112 @@
+//! One block with several owners.
+
+use core::fmt;
+use std::sync::Arc;
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::{self as hal, Call, StreamHandle};
+
+use super::{OwnedBlock, Refused};
+use crate::{Allocate, Block, Error, Pool};
+
+/// A block with several owners: clones share it, and the last one gives it back.
+///
+/// Owners on other streams than the block's say so with [`used_on`](Self::used_on). When the last
+/// owner goes, whichever that is, the block's stream is made to wait on the device for all streams
+/// that were noted; so the memory is not used again before the last work that used it.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::Pool;
+/// use forebay::handle::{Own, SharedBlock};
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, Priority, Stream, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let side = Stream::new(&device, Priority::Normal)?;
+/// let weights = SharedBlock::from(pool.owned(Bytes::mib(4), StreamHandle::DEFAULT)?);
+/// let reader = weights.clone();
+/// reader.used_on(side.handle());
+/// drop(weights);
+/// assert_eq!(pool.statistics().live, Bytes::mib(4));
+/// drop(reader);
+/// assert_eq!(pool.statistics().live, Bytes::ZERO);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the block is given back when its last owner goes"]
+pub struct SharedBlock<A: Allocate = Pool> {
+    block: Arc<OwnedBlock<A>>,
+}
+
+impl<A: Allocate> SharedBlock<A> {
+    /// Where it begins; null for a block of no bytes.
+    pub fn address(&self) -> Address {
+        self.block.address()
+    }
+
+    /// How large it is: what was asked for, rounded up.
+    pub fn size(&self) -> Bytes {
+        self.block.size()
+    }
+
+    /// What was asked for.
+    pub fn requested(&self) -> Bytes {
+        self.block.requested()
+    }
+
+    /// The block, as plain data. It stays its owners'.
+    pub fn block(&self) -> Block {
+        self.block.block()
+    }
+
+    /// The stream it belongs to.
+    pub fn stream(&self) -> StreamHandle {
+        self.block.stream()
+    }
+
+    /// Notes that work on `stream` uses the block too; see [`OwnedBlock::used_on`].
+    pub fn used_on(&self, stream: StreamHandle) {
+        self.block.used_on(stream);
+    }
+
+    /// How many owners there are at this moment; others may come and go meanwhile.
+    pub fn owners(&self) -> usize {
+        Arc::strong_count(&self.block)
+    }
+
+    /// The block for its last owner alone, noted streams and all. Where there are others, this one
+    /// comes back.
+    pub fn into_owned(self) -> core::result::Result<OwnedBlock<A>, Refused<Self>> {
+        Arc::try_unwrap(self.block).map_err(|block| {
+            let (address, owners) = (block.address(), Arc::strong_count(&block));
+            let what = format!("the block at {address} has {owners} owners").into();
+            let error = Error::Device(hal::Error::Busy { call: Call::Free, what });
+            Refused::new(Self { block }, error)
+        })
+    }
+}
+
+impl<A: Allocate> From<OwnedBlock<A>> for SharedBlock<A> {
+    fn from(block: OwnedBlock<A>) -> Self {
+        Self { block: Arc::new(block) }
+    }
+}
+
+impl<A: Allocate> Clone for SharedBlock<A> {
+    /// One owner more.
+    fn clone(&self) -> Self {
+        Self { block: Arc::clone(&self.block) }
+    }
+}
+
+impl<A: Allocate> fmt::Debug for SharedBlock<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBlock")
+            .field("block", &self.block)
+            .field("owners", &self.owners())
+            .finish()
+    }
+}

@@ -1,0 +1,361 @@
+use forebay_host::HostDevice;
+
+use super::*;
+
+fn own(bench: &Bench, size: u64, stream: StreamHandle) -> OwnedBlock {
+    bench.pool.owned(Bytes::new(size), stream).unwrap()
+}
+
+#[test]
+fn a_drop_gives_the_block_back_on_its_stream() {
+    let bench = Bench::new();
+    let stream = bench.stream();
+    let recorder = Recorder::new(&bench.pool);
+    let block = recorder.owned(Bytes::new(1000), stream).unwrap();
+    assert_eq!(block.requested(), Bytes::new(1000));
+    assert!(block.size() >= block.requested());
+    assert_eq!(bench.live(), block.size());
+    let address = block.address();
+    drop(block);
+    assert_eq!(bench.live(), Bytes::ZERO);
+    assert_eq!(*recorder.frees.lock().unwrap(), [(address, stream)]);
+}
+
+#[test]
+fn a_moved_handle_gives_back_once() {
+    let turn = counting_lost();
+    let bench = Bench::new();
+    let before = lost_frees().count;
+    let recorder = Recorder::new(&bench.pool);
+    let block = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let boxed = Box::new(Some(block));
+    let inside = |moved: Box<Option<OwnedBlock<Recorder>>>| assert!(moved.is_some());
+    inside(boxed);
+    assert_eq!(recorder.frees.lock().unwrap().len(), 1);
+    assert_eq!((bench.live(), lost_frees().count - before), (Bytes::ZERO, 0));
+    drop(turn);
+}
+
+#[test]
+fn no_bytes_own_nothing() {
+    let bench = Bench::new();
+    let recorder = Recorder::new(&bench.pool);
+    let nothing = recorder.owned(Bytes::ZERO, DEFAULT).unwrap();
+    assert!(nothing.address().is_null());
+    nothing.free().unwrap();
+    assert!(recorder.frees.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_raw_block_is_the_callers_until_it_is_owned_again() {
+    let bench = Bench::new();
+    let block = own(&bench, 5000, DEFAULT).into_raw();
+    assert_eq!(bench.live(), block.size());
+    // SAFETY: the handle that owned it gave it up, and nothing was enqueued that uses it.
+    let again = unsafe { OwnedBlock::from_raw(bench.pool.clone(), block, DEFAULT) };
+    assert_eq!((again.block(), again.requested()), (block, block.size()));
+    drop(again);
+    assert_eq!(bench.live(), Bytes::ZERO);
+}
+
+/// What a caller frees by address behind a handle's back is told when the handle frees it again,
+/// whichever way, in the allocator's own words.
+#[test]
+fn a_double_free_is_told_in_every_way() {
+    let turn = counting_lost();
+    let bench = Bench::new();
+    let behind = |block: &OwnedBlock| {
+        let address = block.address();
+        bench.pool.free(address, DEFAULT).unwrap();
+        bench.pool.free(address, DEFAULT).unwrap_err()
+    };
+
+    let block = own(&bench, 700, DEFAULT);
+    let expected = behind(&block);
+    let (block, error) = block.free().unwrap_err().into_parts();
+    assert_eq!(error, expected);
+    let (block, error) = block.free_on(bench.stream()).unwrap_err().into_parts();
+    assert_eq!(error, expected);
+    let before = lost_frees().count;
+    drop(block);
+    let lost = lost_frees();
+    assert_eq!((lost.count - before, lost.latest.unwrap().error), (1, expected));
+
+    let block = own(&bench, 700, DEFAULT);
+    let expected = behind(&block);
+    drop(SharedBlock::from(block));
+    assert_eq!(lost_frees().latest.unwrap().error, expected);
+
+    let array = bench.pool.array::<u64>(9, DEFAULT).unwrap();
+    let expected = behind(array.block());
+    assert_eq!(*array.free().unwrap_err().error(), expected);
+    drop(turn);
+}
+
+/// The address belongs to someone else by now: the old handle leaves it alone.
+#[test]
+fn a_later_block_is_not_freed_by_an_older_handle() {
+    let turn = counting_lost();
+    let bench = Bench::new();
+    let recorder = Recorder::new(&bench.pool);
+    let old = recorder.owned(Bytes::new(700), DEFAULT).unwrap();
+    bench.pool.free(old.address(), DEFAULT).unwrap();
+    let new = recorder.owned(Bytes::new(700), DEFAULT).unwrap();
+    assert_eq!(new.address(), old.address(), "the pool did not give the address again");
+    let (address, size) = (new.address(), new.size());
+    let refused = old.free().unwrap_err();
+    assert_eq!(*refused.error(), Error::Outlived { address, size });
+    let before = lost_frees().count;
+    drop(refused);
+    assert_eq!((bench.live(), lost_frees().count - before), (size, 1));
+    new.free().unwrap();
+    assert_eq!(bench.live(), Bytes::ZERO);
+    drop(turn);
+}
+
+#[test]
+fn a_block_of_another_pool_is_refused() {
+    let turn = counting_lost();
+    let bench = Bench::new();
+    let other = Pool::new(Allocate::device(&bench.pool)).unwrap();
+    let block = own(&bench, 4096, DEFAULT).into_raw();
+    // SAFETY: not kept on purpose: the allocator must find out.
+    let wrong = unsafe { OwnedBlock::from_raw(other.clone(), block, DEFAULT) };
+    let expected = other.free(block.address(), DEFAULT).unwrap_err();
+    let (wrong, error) = wrong.free().unwrap_err().into_parts();
+    assert_eq!(error, expected);
+    assert_eq!(wrong.into_raw(), block);
+    assert_eq!(bench.live(), block.size());
+    bench.pool.free(block.address(), DEFAULT).unwrap();
+    drop(turn);
+}
+
+#[test]
+fn a_free_that_fails_leaves_the_handle_and_its_stream() {
+    let bench = Bench::new();
+    let stream = bench.stream();
+    let recorder = Recorder::new(&bench.pool);
+    let block = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    recorder.fail_frees(1);
+    let refused = block.free_on(stream).unwrap_err();
+    assert!(matches!(refused.error(), Error::Device(forebay_hal::Error::Transient { .. })));
+    let block = refused.into_handle();
+    assert_eq!(block.stream(), stream);
+    block.free().unwrap();
+    assert_eq!(recorder.frees.lock().unwrap()[0].1, stream);
+    assert_eq!(bench.live(), Bytes::ZERO);
+}
+
+#[test]
+fn a_drop_tries_twice_and_then_tells() {
+    let turn = counting_lost();
+    let bench = Bench::new();
+    let recorder = Recorder::new(&bench.pool);
+    let before = lost_frees().count;
+    recorder.fail_frees(1);
+    drop(recorder.owned(Bytes::mib(1), DEFAULT).unwrap());
+    assert_eq!((bench.live(), lost_frees().count - before), (Bytes::ZERO, 0));
+
+    recorder.fail_frees(2);
+    let kept = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let block = kept.block();
+    drop(kept);
+    let lost = lost_frees();
+    let latest = lost.latest.unwrap();
+    assert_eq!((lost.count - before, latest.block, latest.stream), (1, block, DEFAULT));
+    assert!(latest.to_string().contains("told to"), "{latest}");
+    // It is still the pool's, and can be freed by what was noted.
+    bench.pool.free(latest.block.address(), latest.stream).unwrap();
+    assert_eq!(bench.live(), Bytes::ZERO);
+    drop(turn);
+}
+
+/// Used on another stream, then freed on its own: the next user of the memory waits for both.
+#[test]
+fn noted_uses_are_waited_for() {
+    let bench = Bench::new();
+    let side = bench.stream();
+    let block = own(&bench, 1 << 20, DEFAULT);
+    bench.write("first", block.block(), side);
+    block.used_on(side);
+    let address = block.address();
+    drop(block);
+    let next = own(&bench, 1 << 20, DEFAULT);
+    assert_eq!(next.address(), address);
+    bench.write("second", next.block(), DEFAULT);
+    bench.assert_no_race();
+}
+
+/// The same without a word of the other stream: the checker has something to find.
+#[test]
+fn uses_that_nobody_noted_are_a_race() {
+    let bench = Bench::new();
+    let side = bench.stream();
+    let block = own(&bench, 1 << 20, DEFAULT);
+    bench.write("first", block.block(), side);
+    drop(block);
+    let next = own(&bench, 1 << 20, DEFAULT);
+    bench.write("second", next.block(), DEFAULT);
+    assert!(bench.races() > 0);
+}
+
+#[test]
+fn a_handle_that_is_handed_over_takes_its_order_along() {
+    let bench = Bench::new();
+    let [side, third] = [bench.stream(), bench.stream()];
+    let mut block = own(&bench, 1 << 20, DEFAULT);
+    bench.write("own", block.block(), DEFAULT);
+    bench.order(DEFAULT, third);
+    bench.read("third", block.block(), third);
+    block.used_on(third);
+    block.hand_over_to(side).unwrap();
+    assert_eq!(block.stream(), side);
+    bench.write("side", block.block(), side);
+    drop(block);
+    let next = own(&bench, 1 << 20, side);
+    bench.write("next", next.block(), side);
+    bench.assert_no_race();
+}
+
+#[test]
+fn a_set_stream_orders_nothing() {
+    let bench = Bench::new();
+    let side = bench.stream();
+    let mut block = own(&bench, 1 << 20, DEFAULT);
+    let calls = bench.machine.calls().total();
+    block.set_stream(side);
+    assert_eq!((block.stream(), bench.machine.calls().total()), (side, calls));
+    bench.write("side", block.block(), side);
+    drop(block);
+    let next = own(&bench, 1 << 20, side);
+    bench.write("next", next.block(), side);
+    bench.assert_no_race();
+}
+
+#[test]
+fn settling_forgets_what_was_noted() {
+    let bench = Bench::new();
+    let side = bench.stream();
+    let mut block = own(&bench, 1 << 20, DEFAULT);
+    bench.write("side", block.block(), side);
+    block.used_on(side);
+    block.settle().unwrap();
+    bench.write("own", block.block(), DEFAULT);
+    let waits = bench.machine.calls().of(Call::WaitEvent);
+    drop(block);
+    assert_eq!(bench.machine.calls().of(Call::WaitEvent), waits);
+    bench.assert_no_race();
+}
+
+#[test]
+fn a_drop_does_not_wait_for_the_device() {
+    let bench = Bench::new();
+    let side = bench.stream();
+    let block = own(&bench, 1 << 20, DEFAULT);
+    bench.write("late", block.block(), side);
+    block.used_on(side);
+    drop(block);
+    assert!(bench.machine.census().queued > 0, "the drop ran the work");
+    let calls = bench.machine.calls();
+    assert_eq!(calls.of(Call::SynchronizeStream) + calls.of(Call::SynchronizeDevice), 0);
+}
+
+#[test]
+fn handles_cross_threads() {
+    let bench = Bench::new();
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::channel::<OwnedBlock>();
+        for thread in 0..4_u64 {
+            let (sender, pool) = (sender.clone(), &bench.pool);
+            scope.spawn(move || {
+                for size in 1..200_u64 {
+                    sender
+                        .send(pool.owned(Bytes::new(size * 97 + thread), DEFAULT).unwrap())
+                        .unwrap();
+                }
+            });
+        }
+        drop(sender);
+        scope.spawn(move || receiver.iter().for_each(drop));
+    });
+    let statistics = bench.pool.statistics();
+    assert_eq!((statistics.allocations, statistics.frees), (4 * 199, 4 * 199));
+    assert_eq!(statistics.live, Bytes::ZERO);
+}
+
+#[test]
+fn any_call_may_fail_and_no_block_is_lost() {
+    let turn = counting_lost();
+    sweep(|bench| {
+        let side = bench.device.create_stream(Priority::Normal);
+        let Ok(side) = side else { return };
+        let before = lost_frees().count;
+        for size in [1000, 300_000, 5 << 20] {
+            let Ok(mut block) = bench.pool.owned(Bytes::new(size), DEFAULT) else { continue };
+            block.used_on(side);
+            if block.hand_over_to(side).is_err() {
+                assert_eq!(block.stream(), DEFAULT);
+            }
+            block.used_on(if block.stream() == side { DEFAULT } else { side });
+        }
+        assert_eq!(lost_frees().count, before);
+    });
+    drop(turn);
+}
+
+/// Where the order cannot be had the block is not given back without: it is kept and told.
+#[test]
+fn a_block_that_cannot_be_ordered_is_not_reused() {
+    let turn = counting_lost();
+    let bench = Bench::new();
+    let side = bench.stream();
+    let block = own(&bench, 1 << 20, DEFAULT);
+    bench.write("side", block.block(), side);
+    block.used_on(side);
+    let before = lost_frees().count;
+    bench.machine.plan(Fault::new(When::Every(Call::WaitEvent), FaultKind::Transient));
+    drop(block);
+    bench.machine.clear_faults();
+    assert_eq!((lost_frees().count - before, bench.live()), (1, Bytes::mib(1)));
+    let latest = lost_frees().latest.unwrap();
+    assert!(matches!(&latest.error, Error::Device(error) if error.call() == Call::WaitEvent));
+    bench.pool.free(latest.block.address(), side).unwrap();
+    bench.assert_no_race();
+    drop(turn);
+}
+
+#[test]
+fn the_last_handle_takes_the_pool_along() {
+    let bench = Bench::new();
+    let block = own(&bench, 1 << 20, DEFAULT);
+    let Bench { machine, pool, device } = bench;
+    drop((pool, device));
+    assert!(machine.census().pages > 0);
+    drop(block);
+    let left = machine.census();
+    assert_eq!((left.pages, left.mappings, left.regions), (0, 0, 0), "{left}");
+}
+
+#[test]
+fn an_allocator_behind_a_pointer_serves_as_well() {
+    let bench = Bench::new();
+    let any: Arc<dyn Allocate> = Arc::new(bench.pool.clone());
+    let block = any.owned(Bytes::new(9000), DEFAULT).unwrap();
+    assert_eq!(bench.live(), block.size());
+    drop(block);
+    assert_eq!(bench.live(), Bytes::ZERO);
+}
+
+#[test]
+fn handles_work_on_the_host() {
+    let device: Arc<dyn Device> = HostDevice::open().unwrap();
+    let pool = Pool::new(&device).unwrap();
+    let side = device.create_stream(Priority::Normal).unwrap();
+    for _ in 0..100 {
+        let block = pool.owned(Bytes::mib(2), DEFAULT).unwrap();
+        block.used_on(side);
+        block.free().unwrap();
+    }
+    assert_eq!(pool.statistics().live, Bytes::ZERO);
+    device.destroy_stream(side).unwrap();
+}

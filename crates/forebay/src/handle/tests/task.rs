@@ -1,0 +1,219 @@
+use core::future::Future;
+use core::pin::{Pin, pin};
+use core::sync::atomic::AtomicBool;
+use core::task::{Context, Poll, Waker};
+use std::sync::Condvar;
+use std::task::Wake;
+use std::time::Duration;
+
+use super::*;
+
+/// Runs one future to its end on this thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park_timeout(Duration::from_secs(60)),
+        }
+    }
+}
+
+fn request(size: Bytes) -> Request {
+    Request::new(size, DEFAULT)
+}
+
+/// An allocator that waits at a gate before it allocates, and may panic there.
+#[derive(Clone)]
+struct Gated {
+    pool: Pool,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+    arrived: Arc<AtomicU64>,
+    panics: Arc<AtomicBool>,
+}
+
+impl Gated {
+    fn new(pool: &Pool) -> Self {
+        Self {
+            pool: pool.clone(),
+            gate: Arc::default(),
+            arrived: Arc::default(),
+            panics: Arc::default(),
+        }
+    }
+
+    fn open(&self) {
+        *self.gate.0.lock().unwrap() = true;
+        self.gate.1.notify_all();
+    }
+
+    fn wait_for_arrivals(&self, count: u64) {
+        while self.arrived.load(Ordering::Acquire) < count {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Allocate for Gated {
+    fn allocate(&self, request: Request) -> Result<Block> {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        let shut = self.gate.0.lock().unwrap();
+        drop(self.gate.1.wait_while(shut, |open| !*open).unwrap());
+        assert!(!self.panics.load(Ordering::Relaxed), "told to panic");
+        Allocate::allocate(&self.pool, request)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        Allocate::free(&self.pool, address, stream)
+    }
+
+    fn block_at(&self, address: Address) -> Option<Block> {
+        Allocate::block_at(&self.pool, address)
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        Allocate::device(&self.pool)
+    }
+}
+
+/// Waits until everything queued before was served: the queue keeps its order.
+fn drain(pool: &Pool) {
+    drop(block_on(allocate_async(pool, request(Bytes::ZERO))).unwrap());
+}
+
+#[test]
+fn the_future_gives_a_block() {
+    let bench = Bench::new();
+    let block = block_on(allocate_async(&bench.pool, request(Bytes::mib(3)))).unwrap();
+    assert_eq!((block.requested(), block.stream()), (Bytes::mib(3), DEFAULT));
+    assert_eq!(bench.live(), block.size());
+    drop(block);
+    assert_eq!(bench.live(), Bytes::ZERO);
+}
+
+#[test]
+fn the_future_gives_the_error() {
+    let bench = Bench::limited(Bytes::mib(16));
+    let error = block_on(allocate_async(&bench.pool, request(Bytes::gib(1)))).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+}
+
+/// The caller goes on while the allocator is busy, and is woken when it is done.
+#[test]
+fn the_caller_is_not_stalled() {
+    struct Flag(AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let bench = Bench::new();
+    let gated = Gated::new(&bench.pool);
+    let mut growth = allocate_async(&gated, request(Bytes::mib(1)));
+    let woken = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&woken));
+    gated.wait_for_arrivals(1);
+    assert!(Pin::new(&mut growth).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(!woken.0.load(Ordering::Acquire));
+    gated.open();
+    while !woken.0.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let Poll::Ready(block) = Pin::new(&mut growth).poll(&mut Context::from_waker(Waker::noop()))
+    else {
+        panic!("woken, and not ready")
+    };
+    assert_eq!(bench.live(), block.unwrap().size());
+    // Polled once more than there is anything to give.
+    let Poll::Ready(Err(error)) =
+        Pin::new(&mut growth).poll(&mut Context::from_waker(Waker::noop()))
+    else {
+        panic!("gave something twice")
+    };
+    assert!(error.to_string().contains("polled after it was ready"), "{error}");
+}
+
+/// Dropped while the allocator is at it: the block that comes late goes back.
+#[test]
+fn dropped_while_it_is_served_nothing_is_lost() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench.pool);
+    let growth = allocate_async(&gated, request(Bytes::mib(1)));
+    gated.wait_for_arrivals(1);
+    drop(growth);
+    gated.open();
+    drain(&bench.pool);
+    let statistics = bench.pool.statistics();
+    assert_eq!((statistics.live, statistics.frees), (Bytes::ZERO, 1));
+}
+
+/// Dropped before its turn: the allocator is never asked. Dropped after: what came goes back.
+#[test]
+fn dropped_before_and_after_nothing_is_lost() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench.pool);
+    let first = allocate_async(&gated, request(Bytes::mib(1)));
+    gated.wait_for_arrivals(1);
+    drop(allocate_async(&gated, request(Bytes::mib(2))));
+    gated.open();
+    drain(&bench.pool);
+    assert_eq!(gated.arrived.load(Ordering::Acquire), 1);
+    assert_eq!(bench.live(), Bytes::mib(1));
+    assert_eq!(format!("{first:?}"), "Allocation { stage: \"ready\" }");
+    drop(first);
+    assert_eq!(bench.live(), Bytes::ZERO);
+}
+
+/// An allocator that panics ends neither the waiting caller nor the thread.
+#[test]
+fn a_panic_is_an_error() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench.pool);
+    gated.panics.store(true, Ordering::Relaxed);
+    gated.open();
+    let error = block_on(allocate_async(&gated, request(Bytes::mib(1)))).unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+    drain(&bench.pool);
+}
+
+/// The thread ends when it was idle, and the next request starts another.
+#[test]
+fn requests_after_a_pause_are_served() {
+    let bench = Bench::new();
+    for pause in [0, 90, 100, 110, 250] {
+        std::thread::sleep(Duration::from_millis(pause));
+        drop(block_on(allocate_async(&bench.pool, request(Bytes::mib(1)))).unwrap());
+    }
+    assert_eq!(bench.pool.statistics().frees, 5);
+}
+
+#[test]
+fn many_threads_many_futures() {
+    let bench = Bench::new();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let pool = &bench.pool;
+            scope.spawn(move || {
+                for round in 0..200_u64 {
+                    let growth =
+                        allocate_async(pool, request(Bytes::new(1 + round * 4096 + thread)));
+                    if round % 3 == 0 {
+                        drop(growth);
+                    } else {
+                        drop(block_on(growth).unwrap());
+                    }
+                }
+            });
+        }
+    });
+    drain(&bench.pool);
+    let statistics = bench.pool.statistics();
+    assert_eq!((statistics.live, statistics.allocations), (Bytes::ZERO, statistics.frees));
+}

@@ -1,0 +1,203 @@
+//! The heap: what is free, of which side, in whose order. Under one lock that is never held across a
+//! call of the driver longer than recording an event and waiting for it on the device.
+
+use std::collections::{BTreeMap, HashMap};
+
+use forebay_core::line::{Line, Offset, Streams};
+use forebay_core::{Address, Bytes, PageSize, Span};
+use forebay_hal::StreamHandle;
+
+use super::lanes::Lanes;
+use super::map::{Side, UNIT_SHIFT};
+use super::shelf::{Counts, Kept};
+
+/// Where on the device the places of a line are.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// One region of addresses: places are distances from its start.
+    Region(Address),
+    /// Segments that came at addresses of their own: by place and by address.
+    Segments(BTreeMap<Offset, (Address, Bytes)>, BTreeMap<Address, (Offset, Bytes)>),
+}
+
+/// The line of one side.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) line: Line,
+    pub(super) place: Place,
+    /// Bytes out of the line, in blocks or in magazines, and the most of them.
+    pub(super) out: Bytes,
+    pub(super) peak: Bytes,
+}
+
+impl Field {
+    pub(super) fn new(granule: PageSize, size: Bytes, place: Place) -> Self {
+        Self { line: Line::new(granule, size), place, out: Bytes::ZERO, peak: Bytes::ZERO }
+    }
+
+    /// The address of a place on the line.
+    pub(super) fn address(&self, at: Offset) -> Option<Address> {
+        match &self.place {
+            Place::Region(start) => start.checked_add(Bytes::new(at)),
+            Place::Segments(by_place, _) => {
+                let (&start, &(address, _)) = by_place.range(..=at).next_back()?;
+                address.checked_add(Bytes::new(at - start))
+            }
+        }
+    }
+
+    /// The place of an address.
+    pub(super) fn offset(&self, address: Address) -> Option<Offset> {
+        match &self.place {
+            Place::Region(start) => address.offset_from(*start).map(Bytes::get),
+            Place::Segments(_, by_address) => {
+                let (&start, &(at, size)) = by_address.range(..=address).next_back()?;
+                let within = address.offset_from(start).filter(|&within| within < size)?;
+                Some(at + within.get())
+            }
+        }
+    }
+
+    /// The addresses of a place on the line; nothing where they are none.
+    pub(super) fn span(&self, at: Offset, size: Bytes) -> Span {
+        self.address(at).and_then(|start| Span::new(start, size).ok()).unwrap_or_default()
+    }
+
+    /// Takes `size` bytes in the order of `taker`.
+    pub(super) fn take(&mut self, size: Bytes, taker: Streams) -> Option<Address> {
+        let at = self.line.take(size, taker)?;
+        self.out = self.out.saturating_add(size);
+        self.peak = self.peak.max(self.out);
+        self.address(at)
+    }
+
+    /// Takes `size` bytes back, in the order of `owner`; `false` where they are not out.
+    #[must_use]
+    pub(super) fn give(&mut self, address: Address, size: Bytes, owner: Streams) -> bool {
+        let Some(at) = self.offset(address) else { return false };
+        let given = self.line.give(at, size, owner).is_ok();
+        if given {
+            self.out = self.out.saturating_sub(size);
+        }
+        given
+    }
+}
+
+/// A block on its way back to the heap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Return {
+    pub(super) address: Address,
+    pub(super) size: Bytes,
+    pub(super) stream: StreamHandle,
+}
+
+impl Return {
+    /// A block of `units` of 512 B from a magazine.
+    pub(super) fn of(kept: Kept, units: u64, stream: StreamHandle) -> Self {
+        Self { address: kept.address, size: Bytes::new(units << UNIT_SHIFT), stream }
+    }
+}
+
+/// What is free, and what happened on the way.
+#[derive(Debug)]
+pub(super) struct Heap {
+    pub(super) small: Field,
+    pub(super) large: Field,
+    pub(super) lanes: Lanes,
+    /// Streams that live blocks were used on beside their own.
+    pub(super) uses: HashMap<Address, Vec<StreamHandle>>,
+    /// Blocks that were freed and could not come back yet.
+    pub(super) later: Vec<Return>,
+    /// Counts of what did not pass over a shelf, and of shelves that are gone, by stream.
+    pub(super) counts: BTreeMap<StreamHandle, Counts>,
+    /// Allocations that no magazine had and a hole did, and those that no hole had.
+    pub(super) heap_hits: u64,
+    pub(super) misses: u64,
+    pub(super) waits: u64,
+    /// The most bytes ever out of the lines at once.
+    pub(super) peak_out: Bytes,
+    /// The most bytes ever taken from the device at once.
+    pub(super) peak_held: Bytes,
+    /// Blocks that came back and were not out: the pool's own mistake, of which there is none.
+    pub(super) strays: u64,
+}
+
+impl Heap {
+    pub(super) fn new(small: Field, large: Field) -> Self {
+        Self {
+            small,
+            large,
+            lanes: Lanes::default(),
+            uses: HashMap::new(),
+            later: Vec::new(),
+            counts: BTreeMap::new(),
+            heap_hits: 0,
+            misses: 0,
+            waits: 0,
+            peak_out: Bytes::ZERO,
+            peak_held: Bytes::ZERO,
+            strays: 0,
+        }
+    }
+
+    pub(super) fn field(&mut self, side: Side) -> &mut Field {
+        match side {
+            Side::Small => &mut self.small,
+            Side::Large => &mut self.large,
+        }
+    }
+
+    /// Bytes taken from the device.
+    pub(super) fn held(&self) -> Bytes {
+        self.small.line.backed_bytes().saturating_add(self.large.line.backed_bytes())
+    }
+
+    /// Bytes out of the lines: in blocks, in magazines, or on their way between them.
+    pub(super) fn out(&self) -> Bytes {
+        self.small.out.saturating_add(self.large.out)
+    }
+
+    /// Takes `size` bytes of a side in the order of the stream with number `lane`.
+    pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
+        let taken = self.field(side).take(size, Streams::only(lane));
+        self.peak_out = self.peak_out.max(self.out());
+        taken
+    }
+
+    /// Takes a block back in the order of the stream with number `lane`.
+    pub(super) fn give(&mut self, address: Address, size: Bytes, lane: u32) {
+        if !self.field(Side::of(size)).give(address, size, Streams::only(lane)) {
+            self.strays += 1;
+            debug_assert!(false, "{address} of {size} came back and was not out");
+        }
+    }
+
+    /// Takes back all of `returns` whose streams have numbers; gives those that have none.
+    pub(super) fn give_known(&mut self, returns: &mut Vec<Return>) {
+        returns.retain(|one| {
+            let Some(lane) = self.lanes.get(one.stream) else { return true };
+            self.give(one.address, one.size, lane);
+            false
+        });
+    }
+
+    /// Notes that `taker` waits on the device for all that was enqueued on `owner`.
+    pub(super) fn waited(&mut self, taker: u32, owner: u32) {
+        let (taker, owner) = (Streams::only(taker), Streams::only(owner));
+        self.small.line.waited(taker, owner);
+        self.large.line.waited(taker, owner);
+        self.waits += 1;
+    }
+
+    /// Notes that all work on a stream is over, and lets its number go.
+    pub(super) fn gone(&mut self, lane: u32) {
+        self.small.line.idle(Streams::only(lane));
+        self.large.line.idle(Streams::only(lane));
+        self.lanes.gone(lane);
+    }
+
+    /// Streams that have something free on a side.
+    pub(super) fn owners(&mut self, side: Side) -> Streams {
+        self.field(side).line.owners()
+    }
+}

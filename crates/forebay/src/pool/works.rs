@@ -1,0 +1,359 @@
+//! The works: everything of a pool that calls the driver, one thread at a time.
+//!
+//! Hits do not come here, and neither does an allocation that a hole serves: growing on one stream
+//! does not stall another.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::line::{Growth, Streams};
+use forebay_core::{Bytes, Rung};
+use forebay_hal::{Call, Device, Event, EventKind, Progress, StreamHandle};
+
+use super::DriverLog;
+use super::ground::{Alias, Context, Ground, Lifted};
+use super::heap::{Heap, Return};
+use super::map::{AddressMap, Side};
+use crate::Result;
+
+/// When something put off can be done.
+#[derive(Debug)]
+enum When {
+    /// Once all of these events are reached.
+    Reached(Vec<Arc<Event>>),
+    /// Once the whole device was synchronised: there was no event to be had.
+    Synchronised,
+    /// Now: its time had come, but it failed.
+    Now,
+}
+
+/// What is to be done later.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    /// Take the old mapping of a moved page away.
+    Clear(Side, Alias),
+    /// Let a stream's number go: what was freed on it is everybody's.
+    Forget(u32),
+    /// Take back a block that was used on further streams.
+    Return(Return),
+}
+
+/// What the works need of the pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site<'a> {
+    pub(super) heap: &'a Mutex<Heap>,
+    pub(super) map: &'a AddressMap,
+}
+
+impl Site<'_> {
+    pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
+        // Every change of the heap is made in steps that each leave it whole.
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The driver's side of a pool.
+#[derive(Debug)]
+pub(super) struct Works {
+    small: Ground,
+    large: Ground,
+    errands: Vec<(When, Errand)>,
+    /// The event that streams wait for each other by: recorded and waited for at once.
+    meeting: Event,
+    pub(super) growth: Growth,
+    /// The most the pool may hold.
+    pub(super) limit: Bytes,
+    pub(super) log: DriverLog,
+    device: Arc<dyn Device>,
+}
+
+impl Works {
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        growth: Growth,
+        limit: Bytes,
+    ) -> Result<(Self, Heap)> {
+        let mut log = DriverLog::default();
+        let meeting = Event::new(device, EventKind::Order)?;
+        let (mut small, small_field) = Ground::new(device, Side::Small, &mut log)?;
+        let (large, large_field) = match Ground::new(device, Side::Large, &mut log) {
+            Ok(made) => made,
+            Err(error) => {
+                small.tear_down(&small_field);
+                return Err(error);
+            }
+        };
+        let (device, errands) = (Arc::clone(device), Vec::new());
+        let works = Self { small, large, errands, meeting, growth, limit, log, device };
+        Ok((works, Heap::new(small_field, large_field)))
+    }
+
+    fn ground(&mut self, side: Side) -> (&mut Ground, &mut DriverLog) {
+        match side {
+            Side::Small => (&mut self.small, &mut self.log),
+            Side::Large => (&mut self.large, &mut self.log),
+        }
+    }
+
+    /// Does what one rung of the ladder says, for a request of `size` on `stream`. Whether it did
+    /// anything that can have brought memory.
+    pub(super) fn climb(
+        &mut self,
+        site: Site<'_>,
+        rung: Rung,
+        (side, size): (Side, Bytes),
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        match rung {
+            Rung::Deferred => self.run_errands(site, false).map(|()| true),
+            Rung::Nearest => self.wait_for_nearest(site, side, size, stream),
+            Rung::Others => self.wait_for_others(site, side, stream),
+            Rung::Room => self.make_room(site, side, size, stream),
+            Rung::Idle => {
+                self.trim(site, Bytes::ZERO)?;
+                self.wait_for_others(site, side, stream)?;
+                self.make_room(site, side, size, stream)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn wait_for_nearest(
+        &mut self,
+        site: Site<'_>,
+        side: Side,
+        size: Bytes,
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        let mut heap = site.heap();
+        let Some(lane) = heap.lanes.get(stream) else { return Ok(false) };
+        let nearest = heap.field(side).line.nearest_owner(size);
+        let Some(owner) = nearest.and_then(|set| set.numbers().find(|&number| number != lane))
+        else {
+            return Ok(false);
+        };
+        self.wait_for(&mut heap, owner, lane, stream)?;
+        Ok(true)
+    }
+
+    fn wait_for_others(
+        &mut self,
+        site: Site<'_>,
+        side: Side,
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        let mut heap = site.heap();
+        let Some(lane) = heap.lanes.get(stream) else { return Ok(false) };
+        for number in heap.owners(side).numbers().filter(|&number| number != lane) {
+            self.wait_for(&mut heap, number, lane, stream)?;
+        }
+        Ok(true)
+    }
+
+    /// Makes `lane` wait for all that was enqueued on the stream with number `owner`, on the device.
+    ///
+    /// Under the heap's lock, so that nothing is freed on that stream between the event and the note
+    /// of it. The two calls take a quarter of a microsecond each.
+    fn wait_for(
+        &mut self,
+        heap: &mut Heap,
+        owner: u32,
+        lane: u32,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        let Some(other) = heap.lanes.handle(owner) else { return Ok(()) };
+        let event = self.meeting.handle();
+        let (device, log) = (&self.device, &mut self.log);
+        log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other))?;
+        log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))?;
+        heap.waited(lane, owner);
+        Ok(())
+    }
+
+    fn make_room(
+        &mut self,
+        site: Site<'_>,
+        side: Side,
+        size: Bytes,
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        let Some(lane) = site.heap().lanes.get(stream) else { return Ok(false) };
+        let (growth, limit) = (self.growth, self.limit);
+        let context = Context { heap: site.heap, map: site.map, growth: &growth, limit };
+        let mut aliases = Vec::new();
+        let (ground, log) = self.ground(side);
+        let made = ground.make_room(context, size, Streams::only(lane), &mut aliases, log);
+        if !aliases.is_empty() {
+            // The taker has waited for everyone whose memory it took, so what it has enqueued so
+            // far comes after every use through the old mappings. Where no event is to be had, the
+            // next time the device is synchronised will do.
+            let end = self.end_of(stream).map(Arc::new).ok();
+            for alias in aliases {
+                let when = end.clone().map_or(When::Synchronised, |end| When::Reached(vec![end]));
+                self.errands.push((when, Errand::Clear(side, alias)));
+            }
+        }
+        match made {
+            Err(crate::Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(false),
+            other => other,
+        }
+    }
+
+    /// An event after all work enqueued on `stream`.
+    fn end_of(&mut self, stream: StreamHandle) -> Result<Event> {
+        let event = Event::new(&self.device, EventKind::Order)?;
+        let record = || self.device.record_event(event.handle(), stream);
+        self.log.make(Call::RecordEvent, Bytes::ZERO, record)?;
+        Ok(event)
+    }
+
+    /// Takes a block back once all that is enqueued on `users` so far is done.
+    pub(super) fn return_after(&mut self, block: Return, users: &[StreamHandle]) {
+        let ends: Result<Vec<Arc<Event>>> =
+            users.iter().map(|&user| self.end_of(user).map(Arc::new)).collect();
+        let when = ends.map_or(When::Synchronised, When::Reached);
+        self.errands.push((when, Errand::Return(block)));
+    }
+
+    /// Whether anything is put off.
+    pub(super) fn has_errands(&self) -> bool {
+        !self.errands.is_empty()
+    }
+
+    /// Does what was put off, as far as its time has come. Does not wait.
+    pub(super) fn run_errands(&mut self, site: Site<'_>, synchronised: bool) -> Result<()> {
+        let mut later = Vec::new();
+        let mut outcome = Ok(());
+        for (mut when, errand) in core::mem::take(&mut self.errands) {
+            let due = match &mut when {
+                When::Now => true,
+                When::Synchronised => synchronised,
+                When::Reached(_) if synchronised => true,
+                When::Reached(events) => {
+                    let log = &mut self.log;
+                    // Where asking fails, it is asked again the next time.
+                    events.retain(|event| {
+                        let asked = log.make(Call::QueryEvent, Bytes::ZERO, || event.query());
+                        !asked.is_ok_and(|progress| progress == Progress::Done)
+                    });
+                    events.is_empty()
+                }
+            };
+            if !due {
+                later.push((when, errand));
+            } else if let Err(error) = self.run_errand(site, errand) {
+                later.push((When::Now, errand));
+                outcome = Err(error);
+            }
+        }
+        self.errands.append(&mut later);
+        outcome
+    }
+
+    fn run_errand(&mut self, site: Site<'_>, errand: Errand) -> Result<()> {
+        match errand {
+            Errand::Clear(side, alias) => {
+                let (ground, log) = self.ground(side);
+                ground.clear(site.heap, alias, log)
+            }
+            Errand::Forget(number) => {
+                site.heap().gone(number);
+                Ok(())
+            }
+            Errand::Return(block) => {
+                let lane = self.enrol(site, block.stream)?;
+                site.heap().give(block.address, block.size, lane);
+                Ok(())
+            }
+        }
+    }
+
+    /// A number for a stream. Where all are taken, the stream that was not used for the longest is
+    /// waited for on the host, and what is free in its order becomes everybody's.
+    pub(super) fn enrol(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<u32> {
+        loop {
+            let (oldest, number) = {
+                let mut heap = site.heap();
+                if let Some(number) = heap.lanes.enrol(stream) {
+                    return Ok(number);
+                }
+                let full = || crate::Error::TooManyStreams { stream, most: Streams::MOST };
+                let oldest = heap.lanes.oldest().ok_or_else(full)?;
+                (oldest, heap.lanes.leave(oldest).ok_or_else(full)?)
+            };
+            // What is freed on it from here on finds no number, and waits for the works.
+            let waited = self.end_of(oldest).and_then(|end| Ok(end.synchronize()?));
+            let mut heap = site.heap();
+            if let Err(error) = waited {
+                heap.lanes.stay(oldest, number);
+                return Err(error);
+            }
+            heap.gone(number);
+        }
+    }
+
+    /// Lets a stream go once its work so far is done.
+    pub(super) fn forget(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<()> {
+        let event = self.end_of(stream)?;
+        if let Some(number) = site.heap().lanes.leave(stream) {
+            self.errands.push((When::Reached(vec![Arc::new(event)]), Errand::Forget(number)));
+        }
+        Ok(())
+    }
+
+    /// Gives free pages back to the device until no more than `keep` bytes are held; gives how many
+    /// bytes. Waits for the device where work may still use them.
+    pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
+        // Off the lines first: nobody can have them while the device is waited for.
+        let lifted: Vec<(Side, Lifted)> = {
+            let mut heap = site.heap();
+            let mut spare = heap.held().saturating_sub(keep);
+            let mut lifted = Vec::new();
+            for side in [Side::Large, Side::Small] {
+                let pages = self.ground(side).0.lift(&mut heap, spare);
+                let bytes = pages.iter().fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size()));
+                spare = spare.saturating_sub(bytes);
+                lifted.extend(pages.into_iter().map(|page| (side, page)));
+            }
+            lifted
+        };
+        let busy = self.has_errands() || lifted.iter().any(|(_, page)| !page.idle());
+        if busy {
+            let synchronize = || self.device.synchronize_device();
+            if let Err(error) = self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize) {
+                self.put_back(site, lifted);
+                return Err(error.into());
+            }
+        }
+        let mut outcome = self.run_errands(site, busy);
+        let mut given = Bytes::ZERO;
+        let mut pages = lifted.into_iter();
+        while outcome.is_ok()
+            && let Some((side, page)) = pages.next()
+        {
+            let (ground, log) = self.ground(side);
+            outcome = ground.release(site.heap, page, log);
+            if outcome.is_ok() {
+                given = given.saturating_add(page.size());
+            }
+        }
+        self.put_back(site, pages.collect());
+        outcome.map(|()| given)
+    }
+
+    fn put_back(&mut self, site: Site<'_>, pages: Vec<(Side, Lifted)>) {
+        for (side, page) in pages {
+            self.ground(side).0.put_back(site.heap, [page]);
+        }
+    }
+
+    /// Gives everything back to the device: the pool is going.
+    pub(super) fn tear_down(&mut self, site: Site<'_>) {
+        // Work may still use what is about to be given back; where waiting fails the device is lost,
+        // and its work with it.
+        let _ = self.device.synchronize_device();
+        let _ = self.run_errands(site, true);
+        let heap = site.heap();
+        self.small.tear_down(&heap.small);
+        self.large.tear_down(&heap.large);
+    }
+}

@@ -1,0 +1,20 @@
+//! What threads share, in small protocols that know no device.
+//!
+//! * [`seat`]: a small number for each thread, its own for as long as it lives.
+//! * [`gate`]: data that one thread enters almost for free, and others by shutting it out.
+//! * [`barrier`]: the order between the two, paid by the one who shuts.
+//!
+//! Atomics come through [`atomic`] so that a model checker can stand in for them
+//! (`RUSTFLAGS="--cfg loom" cargo test -p forebay --lib loom`).
+
+pub(crate) mod barrier;
+pub(crate) mod gate;
+pub(crate) mod seat;
+
+/// Atomics, the machine's or the model checker's.
+pub(crate) mod atomic {
+    #[cfg(not(loom))]
+    pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+    #[cfg(loom)]
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+}

@@ -1,0 +1,136 @@
+//! Wrong frees, by every way there is to free: each is refused, and nothing changes.
+
+use std::sync::Arc;
+
+use forebay::{Allocate, Block, Pool};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Device, StreamHandle};
+use forebay_sim::{MemoryModel, SimMachine};
+
+use crate::trial::{Given, WAYS, Way, is_refusal};
+
+const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
+
+/// Two pools on one device, with blocks of several sizes live in the first and one in the second.
+struct Yard {
+    pool: Pool,
+    live: Vec<Block>,
+    freed: Vec<Block>,
+    other: Pool,
+    others: Block,
+}
+
+impl Yard {
+    fn new() -> Self {
+        let machine = SimMachine::builder().memory(MemoryModel::Phantom).build().unwrap();
+        let device: Arc<dyn Device> = machine.device(0).unwrap();
+        let pool = Pool::new(&device).unwrap();
+        let sizes = [1, 512, 700, 4096, 300 << 10, 3 << 20, 70 << 20];
+        let allocate = |size: &u64| pool.allocate(Bytes::new(*size), DEFAULT).unwrap();
+        let (live, freed): (Vec<Block>, Vec<Block>) =
+            (sizes.iter().map(allocate).collect(), sizes.iter().map(allocate).collect());
+        for block in &freed {
+            pool.free(block.address(), DEFAULT).unwrap();
+        }
+        let other = Pool::new(&device).unwrap();
+        let others = other.allocate(Bytes::new(5000), DEFAULT).unwrap();
+        Self { pool, live, freed, other, others }
+    }
+
+    /// Everything that is not a live block of the first pool, with a word for it.
+    fn wrongs(&self) -> Vec<(&'static str, Given)> {
+        let at = |address: u64| Given {
+            address: Address::new(address),
+            block: None,
+            requested: Bytes::ZERO,
+            stream: DEFAULT,
+        };
+        let of = |block: &Block| Given {
+            block: Some(*block),
+            requested: block.size(),
+            ..at(block.address().get())
+        };
+        let mut wrongs = Vec::new();
+        for block in &self.live {
+            let (start, size) = (block.address().get(), block.size().get());
+            wrongs.push(("one byte into a block", at(start + 1)));
+            wrongs.push(("the last byte of a block", at(start + size - 1)));
+            if size > 512 {
+                wrongs.push(("512 bytes into a block", at(start + 512)));
+                wrongs.push(("half way into a block", at(start + size / 2 / 512 * 512)));
+            }
+        }
+        wrongs.extend(self.freed.iter().map(|block| ("a block freed before", of(block))));
+        let local = 0_u64;
+        for address in [512, 1 << 40, u64::MAX, u64::MAX - 511, (&raw const local).addr() as u64] {
+            wrongs.push(("an address of nobody", at(address)));
+        }
+        wrongs.push(("a block of another pool", of(&self.others)));
+        wrongs
+    }
+}
+
+#[test]
+fn every_wrong_free_is_refused_by_every_way() {
+    for Way { name, free } in WAYS {
+        let yard = Yard::new();
+        let before = yard.pool.statistics();
+        let mut tried = 0;
+        for (wrong, given) in yard.wrongs() {
+            let Some(answer) = free(&yard.pool, given) else { continue };
+            tried += 1;
+            let error = answer.err().unwrap_or_else(|| panic!("{name}: {wrong} was freed"));
+            assert!(is_refusal(&error), "{name}: {wrong}: {error}");
+            assert!(error.to_string().contains("nothing was changed"), "{name}: {error}");
+            assert_eq!(yard.pool.statistics(), before, "{name}: {wrong}");
+        }
+        assert!(tried >= 5, "{name} was tried only {tried} times");
+        // What is live is what it was, here and in the other pool, and is freed as it should be.
+        for block in &yard.live {
+            assert_eq!(yard.pool.block_at(block.address()), Some(*block), "{name}");
+            let given = Given {
+                address: block.address(),
+                block: Some(*block),
+                requested: block.size(),
+                stream: DEFAULT,
+            };
+            let freed = free(&yard.pool, given).unwrap_or_else(|| panic!("{name} frees nothing"));
+            freed.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        yard.other.free(yard.others.address(), DEFAULT).unwrap();
+        assert_eq!(yard.pool.statistics().live, Bytes::ZERO, "{name}");
+    }
+}
+
+#[test]
+fn null_is_freed_by_every_way_that_can_say_it() {
+    let yard = Yard::new();
+    let before = yard.pool.statistics();
+    let null = yard.pool.allocate(Bytes::ZERO, DEFAULT).unwrap();
+    assert_eq!((null.address(), null.size()), (Address::NULL, Bytes::ZERO));
+    for Way { name, free } in WAYS {
+        let given = Given {
+            address: Address::NULL,
+            block: Some(null),
+            requested: Bytes::ZERO,
+            stream: DEFAULT,
+        };
+        let Some(answer) = free(&yard.pool, given) else { continue };
+        answer.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(yard.pool.statistics().live, before.live, "{name}");
+    }
+    assert_eq!(yard.pool.block_at(Address::NULL), None);
+}
+
+/// A pointer that was freed and given out again is the later block's: freeing it is right, once.
+#[test]
+fn an_address_given_out_again_is_freed_once() {
+    let yard = Yard::new();
+    let first = yard.pool.allocate(Bytes::mib(9), DEFAULT).unwrap();
+    yard.pool.free(first.address(), DEFAULT).unwrap();
+    let second = yard.pool.allocate(Bytes::mib(9), DEFAULT).unwrap();
+    assert_eq!(first.address(), second.address(), "what was just freed is the best there is");
+    yard.pool.free(second.address(), DEFAULT).unwrap();
+    let error = yard.pool.free(second.address(), DEFAULT).unwrap_err();
+    assert!(is_refusal(&error), "{error}");
+}

@@ -1,0 +1,83 @@
+//! The trials can fail: pools whose device drops a call without a word are found out.
+//!
+//! Whatever orders memory between streams or gives it back is a call of the device. Each kind of
+//! call is swallowed here, one of it or all, and some program must complain, in the way that is
+//! named beside it.
+
+use forebay_hal::Call;
+
+use crate::trial::{Complaint, Failure, Program, Run, Script, Setting, Target};
+
+const SEEDS: u64 = 24;
+
+/// What the programs of some seeds have against a pool whose device follows `script`, one after the
+/// other as they are asked for.
+fn complaints(script: Script) -> impl Iterator<Item = Failure> {
+    let play = move |seed| {
+        let setting = if seed % 2 == 0 { Setting::mixed(seed) } else { Setting::tight(seed) };
+        let program = Program::of_seed(seed, 250, setting.most);
+        let run = Run::new(setting, setting.sim(), script)?;
+        run.play(&program).err()
+    };
+    (0..SEEDS).filter_map(play)
+}
+
+/// Whether some program finds that memory was used without order when the `number`th call of a kind
+/// is left out.
+fn is_found(call: Call, number: u64) -> bool {
+    let out_of_order = |failure: Failure| {
+        matches!(failure.complaint, Complaint::Order | Complaint::Data)
+    };
+    complaints(Script::swallow(Target::Of(call, number))).any(out_of_order)
+}
+
+#[test]
+fn without_sabotage_nobody_complains() {
+    let found: Vec<Failure> = complaints(Script::swallow(Target::Nothing)).collect();
+    assert_eq!(found, []);
+}
+
+/// One wait that is not made is a race in some program, whichever it is: a later one makes good
+/// only part of what it would have ordered.
+#[test]
+fn any_one_wait_for_another_stream_that_is_left_out_is_found() {
+    for number in 1..=10 {
+        assert!(is_found(Call::WaitEvent, number), "wait {number} can be left out");
+    }
+}
+
+/// An event that is not recorded orders nothing, or too little.
+#[test]
+fn any_one_record_of_an_event_that_is_left_out_is_found() {
+    for number in 1..=10 {
+        assert!(is_found(Call::RecordEvent, number), "record {number} can be left out");
+    }
+}
+
+/// A test for each call that is always left out: so many programs must complain, in these ways.
+macro_rules! left_out {
+    ($($test:ident: $call:ident, at least $least:literal of [$($way:ident),+];)+) => {$(
+        #[test]
+        fn $test() {
+            let script = Script::swallow(Target::Every(Call::$call));
+            let found: Vec<Failure> = complaints(script).collect();
+            let ways = [$(Complaint::$way),+];
+            let matching = found.iter().filter(|failure| ways.contains(&failure.complaint)).count();
+            assert!(matching >= $least, "only {matching} of {SEEDS}: {found:#?}");
+        }
+    )+};
+}
+
+left_out! {
+    waits_for_other_streams: WaitEvent, at least 12 of [Order];
+    records_of_events: RecordEvent, at least 12 of [Order];
+    waits_for_the_device: SynchronizeDevice, at least 12 of [Order];
+    // Swallowed, a query says that the event was reached.
+    queries_of_events: QueryEvent, at least 2 of [Order];
+    mappings: Map, at least 20 of [Data, Answer];
+    access: SetAccess, at least 20 of [Data];
+    ends_of_mappings: Unmap, at least 20 of [Leak, Answer, Data];
+    ends_of_pages: ReleasePage, at least 20 of [Leak, Figures, Room, Answer];
+    ends_of_regions: ReleaseRegion, at least 20 of [Leak];
+    ends_of_events: DestroyEvent, at least 20 of [Leak];
+}
