@@ -1,4 +1,4 @@
-//! Checks and chores of this repository: `cargo xtask test`, `cargo xtask layers`.
+//! Checks and chores of this repository: `cargo xtask test`, `cargo xtask layers`, `cargo xtask soak`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -8,6 +8,7 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    ├── soak     millions of operations on the pool (also a command of its own)
 //!    └── step     what came of a step, and the sum at the end
 //!   screen ── everything a person sees goes through here
 //! ```
@@ -21,6 +22,7 @@ mod run;
 mod screen;
 mod setup;
 mod shape;
+mod soak;
 mod step;
 mod test;
 mod workplace;
@@ -30,6 +32,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::screen::Screen;
+use crate::soak::Soak;
 use crate::test::Plan;
 use crate::workplace::Workplace;
 
@@ -56,6 +59,12 @@ enum Chore {
     },
     /// Check that each crate uses only those above it, and draw the order.
     Layers,
+    /// Run millions of random operations on the pool, with an oracle looking on.
+    ///
+    /// On the simulated device, with memory that is addresses alone: blocks of all sizes, streams
+    /// that come and go, frees by other threads, wrong frees. A hundred million take some minutes.
+    /// Exits with 1 at the first block that is not as it must be, and says how to have that again.
+    Soak(Soak),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +77,7 @@ fn main() -> ExitCode {
             plan.carry_out(&place, &mut screen)
         }
         Chore::Layers => test::show_layers(&place, &mut screen),
+        Chore::Soak(soak) => soak.run(&place, &mut screen),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -85,7 +95,13 @@ mod tests {
 
     #[test]
     fn bad_usage_is_told_apart() {
-        for bad in [&["xtask"][..], &["xtask", "tests"], &["xtask", "layers", "--quick"]] {
+        for bad in [
+            &["xtask"][..],
+            &["xtask", "tests"],
+            &["xtask", "layers", "--quick"],
+            &["xtask", "soak", "--threads", "0"],
+            &["xtask", "soak", "--operations", "0"],
+        ] {
             assert_eq!(Arguments::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
         let quick = Arguments::try_parse_from(["xtask", "test", "--quick"]).unwrap();

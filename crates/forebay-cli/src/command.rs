@@ -95,7 +95,8 @@ pub struct ReplayOptions {
     /// Write to every block when it is allocated, in the order of its stream, and check it before
     /// it is freed. Blocks of up to 64 KiB are written whole; of larger ones 64 bytes of every
     /// 4 KiB and the last 64. The device must have memory for the whole run: the host, or the
-    /// simulated device with --backed. Times are taken without the writing and checking.
+    /// simulated device with --backed. Times are taken without the writing and checking, on a
+    /// machine that is busy with them.
     #[arg(long)]
     pub verify: bool,
 
@@ -193,6 +194,7 @@ mod tests {
         let plain = replay(&["a.csv", "b.csv"]).unwrap();
         assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, Place::Sim));
         assert_eq!(plain.policy, Policy::ALL);
+        assert!(!plain.verify && !plain.backed);
         let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();
         assert_eq!(
             chosen.policy.iter().map(|policy| policy.name()).collect::<Vec<_>>(),
@@ -203,6 +205,7 @@ mod tests {
             (&["a", "--policy", "jemalloc"][..], "torch, torch-expandable, pow2, direct"),
             (&["a", "--device", "cuda:0"], "sim, host"),
             (&["a", "--passes", "0"], "1..=1000"),
+            (&["a", "--verify=yes"], "--verify"),
             (&["a", "--capacity", "much"], "as 4096, 512KiB, 1.5GiB or 2GB"),
             (&[], "<TRACE>"),
         ] {

@@ -18,22 +18,23 @@
 mod address;
 mod arena;
 mod bytes;
+mod decay;
 mod id;
 mod ladder;
 pub mod line;
 mod magazine;
+pub mod pressure;
 mod quantity_error;
 mod random;
 mod size_class;
 
 pub use address::{Address, Span};
-pub use arena::{
-    Bump, BumpFull, BumpGrow, BumpGrowth, BumpLapse, BumpMark, BumpPlace, BumpUsage,
-};
+pub use arena::{Bump, BumpFull, BumpGrow, BumpGrowth, BumpLapse, BumpMark, BumpPlace, BumpUsage};
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, TIB};
-pub use ladder::{Ladder, Rung};
-pub use magazine::{Magazine, Tally};
 pub use id::{DeviceOrdinal, Serial, StreamId};
+pub use ladder::{Ladder, Rung};
+pub use decay::Decay;
+pub use magazine::{Magazine, Tally};
 pub use quantity_error::QuantityError;
 pub use random::Random;
 pub use size_class::{ClassId, SizeClasses};

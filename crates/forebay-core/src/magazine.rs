@@ -1,16 +1,22 @@
 //! Magazines: the blocks freed last, kept whole for requests of exactly their size.
 //!
 //! ```text
-//!   bins      [ 64 KiB: a b c ]  [ empty ]  [ 1 MiB: d ]  [ 512 B: e f g h i j ]  ...
+//!   bins      [ 64 KiB: a b c ]  [ empty ]  [ 4 KiB: d ]  [ 512 B: e f g h i j ]  ...  [ 48 MiB: k ]
 //!              size hashed to a bin; a bin has blocks of one size, the one freed last on top
+//!                                                          all large sizes share one bin, for one block
 //! ```
 //!
 //! A magazine stands in front of a heap: giving a block and taking one of the same size again costs
 //! a few instructions and disturbs nothing. What it holds is lost to requests of other sizes until it
-//! is drained, so it is bounded, and whoever is about to ask for more memory drains it first.
+//! is drained, so it is bounded, and whoever is about to ask for more memory drains it first. Of large
+//! blocks it holds one alone: where large blocks lie free decides where the next one fits best, and so
+//! how much memory a program needs.
 
 /// How many sizes a magazine holds at most. A training step uses some dozens of sizes at a time.
 const BINS: usize = 64;
+
+/// The bin that all large sizes share.
+const LARGE_BIN: usize = BINS - 1;
 
 /// How many blocks of one size: with them a bin is two cache lines.
 const DEPTH: usize = 6;
@@ -24,6 +30,8 @@ const CLASSES: usize = 64;
 struct Bin<B> {
     /// The size; whatever it was last where there is no block.
     size: u64,
+    /// How many places are taken. The bin of large sizes counts all but one of them as taken, by
+    /// nothing.
     count: usize,
     /// How often a block was taken and kept since the size was last another.
     taken: u64,
@@ -48,7 +56,7 @@ pub struct Tally {
 /// ```
 /// use forebay_core::Magazine;
 ///
-/// let mut magazine = Magazine::new(1 << 20);
+/// let mut magazine = Magazine::new(1 << 20, 1 << 18);
 /// magazine.make_way(512, |_, _| {});
 /// assert!(magazine.keep(512, "a"));
 /// assert_eq!(magazine.take(1024), None);
@@ -58,6 +66,8 @@ pub struct Tally {
 pub struct Magazine<B> {
     held: u64,
     bound: u64,
+    /// Sizes above this are large.
+    small: u64,
     bins: [Bin<B>; BINS],
     /// What bins counted before their size became another.
     tallies: [Tally; CLASSES],
@@ -65,10 +75,12 @@ pub struct Magazine<B> {
 
 impl<B: Copy> Magazine<B> {
     /// An empty magazine that takes no more once it holds `bound`; with 0 it keeps nothing. The last
-    /// block may pass the bound, so that one of any size can be kept.
-    pub fn new(bound: u64) -> Self {
+    /// block may pass the bound, so that one of any size can be kept. Sizes above `small` are large.
+    pub fn new(bound: u64, small: u64) -> Self {
         let empty = Bin { size: 0, count: 0, taken: 0, kept: 0, blocks: [None; DEPTH] };
-        Self { held: 0, bound, bins: [empty; BINS], tallies: [Tally::default(); CLASSES] }
+        let mut bins = [empty; BINS];
+        bins[LARGE_BIN].count = floor(LARGE_BIN);
+        Self { held: 0, bound, small, bins, tallies: [Tally::default(); CLASSES] }
     }
 
     /// The sum of the sizes of all blocks in it.
@@ -81,31 +93,34 @@ impl<B: Copy> Magazine<B> {
         self.bound = bound;
     }
 
-    /// The bin a size belongs to.
+    /// Which bin a size belongs to.
     #[inline(always)]
-    fn bin(&mut self, size: u64) -> &mut Bin<B> {
+    fn index(&self, size: u64) -> usize {
         // The golden ratio spreads sizes that differ in few bits; the upper bits are the good ones.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let hashed = size.wrapping_mul(SPREAD) >> (u64::BITS - BINS.trailing_zeros());
         // Six bits.
         #[allow(clippy::cast_possible_truncation)]
-        let index = hashed as usize;
-        &mut self.bins[index % BINS]
+        let hashed = hashed as usize;
+        // Small sizes may share the bin of the large ones: it is a bin like all others for them, but
+        // that it holds one.
+        let index = if size > self.small { LARGE_BIN } else { hashed };
+        index % BINS
     }
 
     /// The block of `size` that was kept last.
     #[inline(always)]
     pub fn take(&mut self, size: u64) -> Option<B> {
-        let bin = self.bin(size);
+        let bin = &mut self.bins[self.index(size)];
         let top = bin.count.wrapping_sub(1);
         if bin.size != size {
             return None;
         }
-        let block = *bin.blocks.get(top)?;
+        let block = (*bin.blocks.get(top)?)?;
         bin.count = top;
         bin.taken = bin.taken.wrapping_add(1);
         self.held = self.held.wrapping_sub(size);
-        block
+        Some(block)
     }
 
     /// Keeps a block where its size has a bin with room, and the bound is not reached. Where it says
@@ -121,7 +136,7 @@ impl<B: Copy> Magazine<B> {
         if self.held >= self.bound {
             return false;
         }
-        let bin = self.bin(size);
+        let bin = &mut self.bins[self.index(size)];
         if bin.size != size {
             return false;
         }
@@ -140,9 +155,11 @@ impl<B: Copy> Magazine<B> {
     /// Gives `size` a bin with room, and puts out what stands in its way: the blocks of that bin,
     /// where it is full or of another size, and everything, where the bound is reached.
     pub fn make_way(&mut self, size: u64, mut out: impl FnMut(B, u64)) {
-        let bin = self.bin(size);
+        let index = self.index(size);
+        let bin = &mut self.bins[index];
         if bin.size != size || bin.count == DEPTH {
             let put_out = bin.put_out(&mut out);
+            bin.count = floor(index);
             let (before, tally) = (bin.size, bin.tally());
             bin.size = size;
             (bin.taken, bin.kept) = (0, 0);
@@ -169,8 +186,11 @@ impl<B: Copy> Magazine<B> {
         if self.held == 0 {
             return;
         }
-        for bin in self.bins.iter_mut().filter(|bin| bin.count > 0 && which(bin.size)) {
-            self.held = self.held.wrapping_sub(bin.put_out(&mut out));
+        for (index, bin) in self.bins.iter_mut().enumerate() {
+            if bin.count > floor(index) && which(bin.size) {
+                self.held = self.held.wrapping_sub(bin.put_out(&mut out));
+                bin.count = floor(index);
+            }
         }
     }
 }
@@ -182,6 +202,11 @@ impl Tally {
         self.kept = self.kept.wrapping_add(other.kept);
         self.balance = self.balance.wrapping_add(other.balance);
     }
+}
+
+/// What a bin counts as taken when it is empty.
+const fn floor(index: usize) -> usize {
+    if index == LARGE_BIN { DEPTH - 1 } else { 0 }
 }
 
 /// The power of two that a size counts with.
@@ -198,11 +223,10 @@ impl<B: Copy> Bin<B> {
     /// Puts out all its blocks, the one freed first first; gives the sum of their sizes.
     fn put_out(&mut self, out: &mut impl FnMut(B, u64)) -> u64 {
         let mut sum: u64 = 0;
-        for block in self.blocks.iter().take(self.count).flatten() {
-            out(*block, self.size);
+        for block in self.blocks.iter_mut().take(self.count).filter_map(Option::take) {
+            out(block, self.size);
             sum = sum.wrapping_add(self.size);
         }
-        self.count = 0;
         sum
     }
 }
@@ -221,7 +245,8 @@ mod tests {
         for seed in 0..50 {
             let mut random = Random::new(seed);
             let bound = *random.pick(&[0, 4096, 1 << 20, u64::MAX]).unwrap();
-            let mut magazine = Magazine::new(bound);
+            let small = 512 * 150;
+            let mut magazine = Magazine::new(bound, small);
             let mut lists: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
             let (mut next, mut taken, mut kept) = (0, 0_u64, 0_u64);
             let mut balance = 0_u64;
@@ -256,13 +281,18 @@ mod tests {
                 assert_eq!(magazine.held(), held);
                 let last = lists.keys().next_back().copied().unwrap_or(0);
                 assert!(held < bound.saturating_add(last) || blocks == 0, "seed {seed}: {held}");
+                let large: usize = lists.range(small + 1..).map(|(_, list)| list.len()).sum();
+                assert!(large <= 1, "seed {seed}: {large} large blocks");
             }
             let mut sum = Tally::default();
             magazine.tallies().into_iter().for_each(|tally| sum.add(tally));
             assert_eq!(sum, Tally { taken, kept, balance }, "seed {seed}");
-            magazine.drain(|size| size > 51_200, |block, size| {
-                assert_eq!(lists.get_mut(&size).unwrap().remove(0), block);
-            });
+            magazine.drain(
+                |size| size > 51_200,
+                |block, size| {
+                    assert_eq!(lists.get_mut(&size).unwrap().remove(0), block);
+                },
+            );
             assert!(lists.range(51_201..).all(|(_, list)| list.is_empty()));
             let rest: u64 = lists.iter().map(|(size, list)| size * list.len() as u64).sum();
             assert_eq!(magazine.held(), rest);
@@ -271,14 +301,14 @@ mod tests {
 
     #[test]
     fn one_block_is_kept_whatever_its_size() {
-        let mut magazine = Magazine::new(1024);
+        let mut magazine = Magazine::new(1024, 4096);
         magazine.make_way(1 << 40, |_, _| panic!("nothing is there"));
         assert!(magazine.keep(1 << 40, 'a'));
         magazine.make_way(512, |block, size| assert_eq!((block, size), ('a', 1 << 40)));
         assert_eq!(magazine.take(1 << 40), None, "it was put out");
         assert!(magazine.keep(512, 'b'));
         assert_eq!(magazine.take(512), Some('b'));
-        let mut none = Magazine::new(0);
+        let mut none = Magazine::new(0, 4096);
         none.make_way(512, |_, _| {});
         assert!(!none.keep(512, 'c'));
     }

@@ -5,7 +5,7 @@ use core::fmt;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::StreamHandle;
 
-use crate::PoolId;
+use crate::{ConfigError, PoolId, Shortage};
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;
@@ -28,6 +28,8 @@ pub enum Error {
         largest_free: Bytes,
         /// What the device could still give.
         device_free: Bytes,
+        /// Who has the most, by tag: the name and the bytes.
+        owners: Vec<(String, Bytes)>,
     },
     /// No block of this pool begins there, live or freed lately.
     NotABlock {
@@ -85,6 +87,8 @@ pub enum Error {
         /// The addresses.
         span: Span,
     },
+    /// A setting is not allowed.
+    Config(Box<ConfigError>),
     /// The device refused.
     Device(forebay_hal::Error),
 }
@@ -92,15 +96,24 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory { requested, limit, held, live, largest_free, device_free } => {
-                write!(
-                    f,
-                    "out of memory: {requested} ({} B) asked for; the pool holds {held} of at most \
-                 {limit}, {live} of it in blocks, the largest free piece is {largest_free}, and the \
-                 device has {device_free} left; free blocks, or raise the limit",
-                    requested.get()
-                )
+            Self::OutOfMemory {
+                requested,
+                limit,
+                held,
+                live,
+                largest_free,
+                device_free,
+                owners,
+            } => Shortage {
+                requested: *requested,
+                limit: *limit,
+                held: *held,
+                live: *live,
+                largest_free: *largest_free,
+                device_free: *device_free,
+                owners: owners.clone(),
             }
+            .fmt(f),
             Self::NotABlock { address } => write!(
                 f,
                 "{address} is no block of this pool: never given out by it, inside a block, or freed \
@@ -128,7 +141,10 @@ impl fmt::Display for Error {
                 size.get()
             ),
             Self::PoolGone { pool } => {
-                write!(f, "{pool} was dropped, and its blocks went with it; keep a pool as long as they")
+                write!(
+                    f,
+                    "{pool} was dropped, and its blocks went with it; keep a pool as long as they"
+                )
             }
             Self::TooManyStreams { stream, most } => write!(
                 f,
@@ -139,6 +155,7 @@ impl fmt::Display for Error {
                 f,
                 "the device gave {span}, which the pool cannot tell from other memory of its own"
             ),
+            Self::Config(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
         }
     }
@@ -147,9 +164,17 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
+            Self::Config(error) => Some(error),
             Self::Device(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+impl From<Shortage> for Error {
+    fn from(shortage: Shortage) -> Self {
+        let Shortage { requested, limit, held, live, largest_free, device_free, owners } = shortage;
+        Self::OutOfMemory { requested, limit, held, live, largest_free, device_free, owners }
     }
 }
 

@@ -29,9 +29,14 @@ mod error;
 pub mod handle;
 mod pool;
 mod sync;
+mod tag;
 
 pub use block::{Allocate, Block, PoolId, Request};
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
-pub use pool::{DriverLog, Pool, PoolOptions, Statistics};
+pub use pool::{
+    ClassFigures, DriverLog, DropReport, EventAction, LeftBlock, Pool, PoolEvent, PoolOptions,
+    Scope, ScopeFigures, Shortage, Statistics, StreamFigures, TagFigures,
+};
+pub use tag::{Tag, TagScope};

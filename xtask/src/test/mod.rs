@@ -42,6 +42,8 @@ impl Plan {
                 step("layers", sources::layers),
                 step("tests", suites::tests),
                 built("doc tests", suites::doc_tests),
+                built("soak", suites::soak),
+                built("fuzz inputs", suites::fuzz_inputs),
                 built("miri", suites::miri),
                 step("licences", dependencies::licences),
                 step("advisories", dependencies::advisories),
@@ -61,8 +63,8 @@ impl Plan {
                 step("tests", suites::quick_tests),
             ],
             caveat: Some(
-                "quick: documentation, lints of test code, doc tests, Miri and dependencies were \
-                 not looked at; \"cargo xtask test\" does",
+                "quick: documentation, lints of test code, doc tests, the soak, fuzz inputs, Miri and \
+                 dependencies were not looked at; \"cargo xtask test\" does",
             ),
         }
     }

@@ -7,6 +7,7 @@ use crate::count;
 use crate::ignored;
 use crate::run::{Ran, Task};
 use crate::setup::{ensure_miri, has_subcommand};
+use crate::soak::{self, Soak};
 use crate::step::{Outcome, Skip, Tally};
 use crate::workplace::Workplace;
 
@@ -57,6 +58,25 @@ fn run_tests(place: &Workplace, desk: &mut Desk<'_>, tune: impl Fn(Task) -> Task
 /// The examples in the documentation.
 pub(super) fn doc_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     let words = ["test", "--doc", "--workspace", "--all-features", "--no-fail-fast"];
+    let task = place.cargo(words, ALL_TESTS);
+    let ran = desk.run(&task);
+    tested(&task, &ran, count::libtest(&ran.output), &ran.output)
+}
+
+/// A short soak of the pool. One check: it holds where no operation broke a rule.
+pub(super) fn soak(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let task = Soak::SHORT.task("test", place);
+    let ran = desk.run(&task);
+    match soak::figures(&ran.output) {
+        Some(figures) if ran.succeeded() => Outcome::Holds { note: figures.to_owned() },
+        _ => broken(&task, &ran),
+    }
+}
+
+/// The bodies of the fuzz targets over the inputs that are kept and some that are drawn: they are
+/// in a workspace of their own, which the other steps do not see.
+pub(super) fn fuzz_inputs(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let words = ["test", "--manifest-path", "fuzz/Cargo.toml", "--no-fail-fast"];
     let task = place.cargo(words, ALL_TESTS);
     let ran = desk.run(&task);
     tested(&task, &ran, count::libtest(&ran.output), &ran.output)

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_core::{Bytes, GIB, TIB};
+use forebay_core::{Bytes, GIB, MIB, TIB};
 use forebay_hal::{Device, Priority, Stream};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
@@ -13,6 +13,8 @@ use crate::replay::Place;
 
 /// How much a nearly full device has: as much as a usual card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
+
+const FULL_DEVICE_STEP: u64 = 256 * MIB;
 
 /// A device that nobody has used yet.
 pub(crate) struct Ground {
@@ -76,7 +78,9 @@ impl Ground {
     pub(crate) fn full_device(place: Place) -> Result<Bytes, String> {
         let info = Self::open(place, None)?.device.memory_info();
         let free = info.map_err(|error| error.to_string())?.free;
-        Ok(FULL_DEVICE.min(Bytes::new(free.get() / 2)))
+        // In steps that leave its halves and fifths easy to read.
+        let half = Bytes::new(free.get() / 2 / FULL_DEVICE_STEP * FULL_DEVICE_STEP);
+        Ok(FULL_DEVICE.min(half))
     }
 
     /// Streams of the device, one a thread.

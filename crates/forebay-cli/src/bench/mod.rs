@@ -18,6 +18,8 @@ pub(crate) mod hot;
 mod play;
 mod row;
 mod subject;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use row::{Each, Row};

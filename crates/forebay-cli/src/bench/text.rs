@@ -23,11 +23,11 @@ pub(super) fn workload(
     writeln!(out, "{TITLE}{name}{TITLE:#}  {about}")?;
     write!(
         out,
-        "  {QUIET}{:18}{:10}{:>3}{:>11}{:>11}",
+        "  {QUIET}{:20}{:10}{:>3}{:>10}{:>10}",
         "case", "allocator", "thr", "ns/op", "driver ns"
     )?;
     if timed_each {
-        write!(out, "{:>8}{:>8}{:>8}{:>8}", "min", "p50", "p99", "p99.9")?;
+        write!(out, "{:>7}{:>7}{:>8}{:>8}", "min", "p50", "p99", "p99.9")?;
     }
     writeln!(out, "{QUIET:#}")?;
     for row in rows {
@@ -40,7 +40,7 @@ fn line(row: &Row, rows: &[Row], timed_each: bool, out: &mut impl Write) -> io::
     let ours = if row.allocator == "forebay" { Style::new() } else { QUIET };
     write!(
         out,
-        "  {ours}{:18}{:10}{:>3}{:>11}{:>11}",
+        "  {ours}{:20}{:10}{:>3}{:>10}{:>10}",
         row.case,
         row.allocator,
         row.threads,
@@ -51,8 +51,12 @@ fn line(row: &Row, rows: &[Row], timed_each: bool, out: &mut impl Write) -> io::
         let figures = row.each.map_or([None; 4], |each| {
             [each.min_ns, each.p50_ns, each.p99_ns, each.p99_9_ns].map(Some)
         });
-        for figure in figures {
-            write!(out, "{:>8}", figure.map_or_else(String::new, |figure| figure.to_string()))?;
+        for (figure, width) in figures.into_iter().zip([7, 7, 8, 8]) {
+            write!(
+                out,
+                "{:>width$}",
+                figure.map_or_else(String::new, |figure| figure.to_string())
+            )?;
         }
     }
     write!(out, "{ours:#}")?;
@@ -147,7 +151,7 @@ mod tests {
         workload("MP-T", "pairs", &rows, &mut text).unwrap();
         let text = anstream::adapter::strip_bytes(&text).into_vec();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("150       50.0  50x faster"), "{text}");
+        assert!(text.contains("150      50.0  50x faster"), "{text}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use forebay_core::{Bytes, KIB};
+use forebay_core::{Bytes, GIB, KIB};
 use forebay_hal::Call;
 use forebay_sim::CostModel;
 use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
@@ -16,8 +16,8 @@ use crate::replay::{Place, Policy, Row};
 /// The id of the summary's form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.demo.v1";
 
-/// What the simulated device has: the memory of one H200.
-const H200: Bytes = Bytes::new(150_109_880_320);
+/// What the simulated device has: the memory of one H200, 139.8 GiB.
+const H200: Bytes = Bytes::new(1398 * GIB / 10);
 
 /// The pair that is timed.
 const PAIR: Bytes = Bytes::new(64 * KIB);

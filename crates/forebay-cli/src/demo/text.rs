@@ -7,7 +7,7 @@ use forebay_core::Bytes;
 
 use super::{Saving, Story};
 use crate::output::Width;
-use crate::replay::{Row, time};
+use crate::replay::time;
 
 const TITLE: Style = Style::new().bold();
 const QUIET: Style = Style::new().dimmed();
@@ -32,7 +32,7 @@ fn what(story: &Story, out: &mut impl Write) -> io::Result<()> {
     let sums = &story.sums;
     writeln!(
         out,
-        "{TITLE}A recorded run{TITLE:#}  {}: ten steps of training GPT-2, PyTorch on one NVIDIA H200",
+        "{TITLE}A recorded run{TITLE:#}  {}: ten steps of training GPT-2 on an NVIDIA H200",
         story.trace
     )?;
     writeln!(
@@ -53,7 +53,7 @@ fn here(story: &Story, out: &mut impl Write) -> io::Result<()> {
     for (row, said) in [(cold, "first pass"), (warm, "second")] {
         writeln!(
             out,
-            "  {said:12}{} taken, {:.2} % above what was asked; {} driver calls; {:.0} ns an operation",
+            "  {said:12}{}, {:.2} % beyond; {} driver calls; {:.0} ns an operation",
             Bytes::new(row.peak_reserved_bytes),
             (row.ratio - 1.0) * 100.0,
             row.driver_calls,
@@ -67,8 +67,7 @@ fn here(story: &Story, out: &mut impl Write) -> io::Result<()> {
 fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "{TITLE}On an H200{TITLE:#}  simulated, with models of other allocators; the driver's time \
-         by its cost table"
+        "{TITLE}On an H200{TITLE:#}  simulated; the others are models; driver's time by its cost table"
     )?;
     writeln!(
         out,
@@ -87,7 +86,7 @@ fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
             "  {style}{:BEFORE$}{}{:>12}{:>12}{:>12}{style:#}",
-            name(row),
+            name(row.policy),
             bar(row.peak_reserved_bytes, most, bar_width(width)),
             Bytes::new(row.peak_reserved_bytes).to_string(),
             format!("{:.2} %", (row.ratio - 1.0) * 100.0),
@@ -105,8 +104,8 @@ fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// What people call the policies.
-fn name(row: &Row) -> &'static str {
-    match row.policy {
+fn name(policy: &'static str) -> &'static str {
+    match policy {
         "torch" => "PyTorch",
         "torch-expandable" => "PyTorch expandable",
         "pow2" => "powers of two",
@@ -132,40 +131,46 @@ fn bar(bytes: u64, most: u64, columns: usize) -> String {
 
 fn saved(story: &Story, out: &mut impl Write) -> io::Result<()> {
     let savings = story.savings();
-    let of = |policy: &str| savings.iter().find(|saving| saving.policy == policy);
-    writeln!(out, "{TITLE}What that saves{TITLE:#}")?;
-    for (policy, name) in [
-        ("torch", "PyTorch"),
-        ("torch-expandable", "PyTorch with expandable segments"),
-        ("pow2", "a pool of powers of two"),
-        ("direct", "asking the driver each time"),
-    ] {
-        let Some(saving) = of(policy) else { continue };
-        writeln!(out, "  against {name}: {}", in_words(saving))?;
+    writeln!(
+        out,
+        "{TITLE}What forebay saves{TITLE:#}  against the others, and the driver's time of two passes"
+    )?;
+    for saving in &savings {
+        writeln!(
+            out,
+            "  {:BEFORE$}{:>15}{:>18}{:>9}{:>15}",
+            name(saving.policy),
+            than(saving.bytes, |bytes| Bytes::new(bytes).to_string()),
+            format!("{} B", grouped(amount(saving.bytes))),
+            format!("{:.1} %", saving.share.abs() * 100.0),
+            than(saving.driver_ns, time),
+        )?;
     }
+    let words = savings.iter().find(|saving| saving.policy == "torch").and_then(in_words);
+    words.map_or(Ok(()), |words| writeln!(out, "  {words}"))?;
     writeln!(out)
 }
 
-/// "1.38 GiB (1,479,540,736 B), 9.9 %; and 5.1 ms in the driver".
-fn in_words(saving: &Saving) -> String {
-    let amount = |value: i128| u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX);
-    let bytes = amount(saving.bytes);
-    let memory = match saving.bytes {
-        0 => "the same memory".to_owned(),
-        over => format!(
-            "{} {} ({} B), {:.1} %",
-            Bytes::new(bytes),
-            if over > 0 { "less" } else { "more" },
-            grouped(bytes),
-            saving.share.abs() * 100.0
-        ),
-    };
-    let driver = match saving.driver_ns {
-        0 => "as long in the driver".to_owned(),
-        over if over > 0 => format!("{} less in the driver", time(amount(over))),
-        under => format!("{} more in the driver", time(amount(under))),
-    };
-    format!("{memory}; {driver}")
+/// How much, whichever way it goes.
+fn amount(value: i128) -> u64 {
+    u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX)
+}
+
+/// "1.37 GiB less", "9.8 ms more", "the same".
+fn than(saved: i128, said: impl Fn(u64) -> String) -> String {
+    match saved {
+        0 => "the same".to_owned(),
+        less if less > 0 => format!("{} less", said(amount(less))),
+        more => format!("{} more", said(amount(more))),
+    }
+}
+
+/// What the saving means. `None` where nothing is saved.
+fn in_words(saving: &Saving) -> Option<String> {
+    (saving.bytes > 0).then(|| {
+        let left = Bytes::new(amount(saving.bytes));
+        format!("In the memory that PyTorch takes for this run, forebay has {left} to spare.")
+    })
 }
 
 /// A number with a comma every three digits.
@@ -240,13 +245,15 @@ mod tests {
 
     #[test]
     fn savings_are_said_either_way_round() {
-        let saving = |bytes, driver_ns| Saving { policy: "torch", bytes, share: 0.1, driver_ns };
-        assert_eq!(
-            in_words(&saving(1 << 30, -5_000_000)),
-            "1.00 GiB less (1,073,741,824 B), 10.0 %; 5.0 ms more in the driver"
-        );
-        assert!(in_words(&saving(-1024, 7000)).starts_with("1.00 KiB more (1,024 B)"));
-        assert_eq!(in_words(&saving(0, 0)), "the same memory; as long in the driver");
+        let said = |bytes| than(bytes, |bytes| Bytes::new(bytes).to_string());
+        assert_eq!(said(1 << 30), "1.00 GiB less");
+        assert_eq!(said(-1024), "1.00 KiB more");
+        assert_eq!(said(0), "the same");
+        let saving = |bytes| Saving { policy: "torch", bytes, share: 0.1, driver_ns: 0 };
+        let words = in_words(&saving(1 << 30)).unwrap();
+        assert!(words.contains("1.00 GiB to spare"), "{words}");
+        assert_eq!(in_words(&saving(-1)), None);
+        assert_eq!(in_words(&saving(0)), None);
     }
 
     #[test]

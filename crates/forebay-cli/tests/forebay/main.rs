@@ -4,7 +4,9 @@
 // What tests share stands outside the functions that the lint knows as tests.
 #![allow(clippy::unwrap_used)]
 
+mod bench;
 mod command;
+mod demo;
 mod doctor;
 mod machine;
 mod replay;

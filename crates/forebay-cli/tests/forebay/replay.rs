@@ -137,6 +137,33 @@ fn the_host_can_be_played_on() {
 }
 
 #[test]
+fn what_blocks_hold_is_verified_where_there_is_memory() {
+    let log = data("tests/data/rmm_log.csv").display().to_string();
+    for place in [&["--device", "host"][..], &["--device", "sim", "--backed"]] {
+        let arguments = [&["replay", &log, "--verify", "--json"], place].concat();
+        let run = forebay(&arguments);
+        assert_eq!(run.status.code(), Some(0), "{place:?}: {}", text(&run.stderr));
+        let rows = rows(&run);
+        assert_eq!(rows.len(), 10);
+        assert!(rows.iter().all(|row| row["verified"] == true), "{place:?}: {rows:?}");
+    }
+    let plain = rows(&forebay(&["replay", &log, "--json", "--passes=1"]));
+    assert!(plain.iter().all(|row| row["verified"].is_null()), "nothing is claimed unasked");
+    let said = forebay(&["replay", &log, "--verify", "--device=host", "--policy=forebay"]);
+    assert!(text(&said.stdout).lines().filter(|line| line.ends_with("verified")).count() == 2);
+}
+
+#[test]
+fn what_has_no_memory_is_not_verified() {
+    let run = forebay(&["replay", &gpt2(), "--verify"]);
+    assert_eq!(run.status.code(), Some(2));
+    let said = text(&run.stderr);
+    assert!(said.contains("addresses alone") && said.contains("--backed"), "{said}");
+    assert!(said.contains("--device host"), "{said}");
+    assert!(run.stdout.is_empty());
+}
+
+#[test]
 fn one_bad_file_does_not_hide_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.csv");

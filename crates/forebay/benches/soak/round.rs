@@ -40,7 +40,7 @@ pub(crate) struct Figures {
     pub(crate) allocations: u64,
     pub(crate) out_of_memory: u64,
     pub(crate) wrong: u64,
-    peak_live: Bytes,
+    pub(crate) peak_live: u64,
     peak_held: Bytes,
 }
 
@@ -66,7 +66,7 @@ impl Figures {
             self.allocations,
             self.out_of_memory,
             self.wrong,
-            self.peak_live,
+            Bytes::new(self.peak_live),
             self.peak_held
         )
     }
@@ -183,7 +183,6 @@ impl Round {
         let ground = self.ground().map_err(|error| self.violation(None, error))?;
         let mut figures = self.work(&ground, done)?;
         let statistics = ground.pool.statistics();
-        figures.peak_live = statistics.peak_live;
         figures.peak_held = statistics.peak_held;
         self.close(ground).map_err(|what| self.violation(None, what))?;
         Ok(figures)
@@ -191,12 +190,14 @@ impl Round {
 
     fn work(&self, ground: &Ground, done: &AtomicU64) -> Result<Figures, Box<Violation>> {
         let boxes: Vec<_> = (0..self.threads).map(|_| Mutex::default()).collect();
+        let live = AtomicU64::new(0);
         let yard = Yard {
             pool: &ground.pool,
             device: &ground.device,
             claims: self.oracle.then_some(&ground.claims),
             boxes: &boxes,
             shared: &ground.shared,
+            live: &live,
             magnitude: self.shape().magnitude,
             alone: self.pace == Pace::Turns || self.threads == 1,
             plant: self.plant,
@@ -277,7 +278,9 @@ impl Round {
                 None => Worker::new(yard, number, self.seed)?,
             };
             if self.pace == Pace::Turns {
-                clock.step.store(clock.begun.fetch_add(count, Ordering::Relaxed), Ordering::Relaxed);
+                clock
+                    .step
+                    .store(clock.begun.fetch_add(count, Ordering::Relaxed), Ordering::Relaxed);
             }
             let first = clock.step.load(Ordering::Relaxed);
             for step in first..first.saturating_add(count) {
@@ -286,6 +289,7 @@ impl Round {
             }
             clock.step.store(first.saturating_add(count), Ordering::Relaxed);
             clock.done.fetch_add(count, Ordering::Relaxed);
+            current.tell();
             worker = Some(current);
             turns.pass();
         }

@@ -145,6 +145,7 @@ impl<A: Allocate> Failing<A> {
                     live: info.held,
                     largest_free: Bytes::ZERO,
                     device_free: info.free,
+                    owners: Vec::new(),
                 }
             }
             FailAs::Transient => Error::Device(forebay_hal::Error::Transient {

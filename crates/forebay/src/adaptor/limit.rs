@@ -86,6 +86,7 @@ impl<A: Allocate> Limited<A> {
             live: used,
             largest_free: self.limit.saturating_sub(used),
             device_free: self.inner.device().memory_info().map_or(Bytes::ZERO, |info| info.free),
+            owners: Vec::new(),
         }
     }
 }

@@ -282,6 +282,9 @@ fn room_for_values_is_aligned_and_counted() {
     let wide = arena.allocate_of::<Wide>(2).unwrap();
     assert!(wide.address().is_aligned_to(Alignment::HOST_PAGE));
     assert_eq!((wide.len(), wide.size(), wide.is_empty()), (2, Bytes::new(8192), false));
+    let coarse = self::arena(4096);
+    let [one, two] = [(); 2].map(|()| coarse.allocate_of::<u8>(3).unwrap().address().get());
+    assert_eq!(two - one, 512, "the arena's alignment counts too");
     let none = arena.allocate_of::<()>(7).unwrap();
     assert_eq!((none.len(), none.address()), (7, Address::NULL));
     let before = arena.usage();

@@ -57,6 +57,7 @@ mod rental;
 mod shared;
 mod task;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 mod warm;
 

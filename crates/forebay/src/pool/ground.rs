@@ -47,6 +47,11 @@ impl Lifted {
     pub(super) fn size(&self) -> Bytes {
         self.size
     }
+
+    /// In whose order it is free.
+    pub(super) fn streams(&self) -> Streams {
+        self.streams
+    }
 }
 
 /// What one side has from the device.
@@ -132,7 +137,8 @@ impl Ground {
             let mut heap = lock(context.heap);
             let held = heap.held();
             let field = heap.field(self.side);
-            let limit = context.limit.saturating_sub(held.saturating_sub(field.line.backed_bytes()));
+            let limit =
+                context.limit.saturating_sub(held.saturating_sub(field.line.backed_bytes()));
             let live = field.out.saturating_add(size);
             let standing = Standing { live, peak: field.peak, limit };
             if self.region.is_none() {
@@ -264,9 +270,7 @@ impl Ground {
     ) -> Result<bool> {
         let least = size.checked_align_up(Alignment::DEVICE_PAGE).unwrap_or(wanted).min(wanted);
         let mut allocate = |bytes: Bytes| {
-            log.make(Call::Allocate, bytes, || {
-                self.device.allocate(bytes, Alignment::DEVICE_PAGE)
-            })
+            log.make(Call::Allocate, bytes, || self.device.allocate(bytes, Alignment::DEVICE_PAGE))
         };
         let (start, bytes) = match allocate(wanted) {
             Ok(start) => (start, wanted),
@@ -320,10 +324,14 @@ impl Ground {
             if bytes >= spare {
                 break;
             }
+            // A page larger than what is to go stays: less would be kept than was asked.
+            if bytes.saturating_add(size) > spare {
+                continue;
+            }
             if let Ok((page, size, streams)) = field.line.lift(at) {
                 lifted.push(Lifted { at, page, size, streams });
+                bytes = bytes.saturating_add(size);
             }
-            bytes = bytes.saturating_add(size);
         }
         lifted
     }

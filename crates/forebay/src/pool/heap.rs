@@ -116,6 +116,10 @@ pub(super) struct Heap {
     pub(super) waits: u64,
     /// The most bytes ever out of the lines at once.
     pub(super) peak_out: Bytes,
+    /// The most bytes out since the last time someone asked.
+    pub(super) window_peak: Bytes,
+    /// The most bytes out since each scope began.
+    pub(super) scopes: Vec<(u64, Bytes)>,
     /// The most bytes ever taken from the device at once.
     pub(super) peak_held: Bytes,
     /// Blocks that came back and were not out: the pool's own mistake, of which there is none.
@@ -135,6 +139,8 @@ impl Heap {
             misses: 0,
             waits: 0,
             peak_out: Bytes::ZERO,
+            window_peak: Bytes::ZERO,
+            scopes: Vec::new(),
             peak_held: Bytes::ZERO,
             strays: 0,
         }
@@ -160,7 +166,12 @@ impl Heap {
     /// Takes `size` bytes of a side in the order of the stream with number `lane`.
     pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
         let taken = self.field(side).take(size, Streams::only(lane));
-        self.peak_out = self.peak_out.max(self.out());
+        let out = self.out();
+        self.peak_out = self.peak_out.max(out);
+        self.window_peak = self.window_peak.max(out);
+        for (_, peak) in &mut self.scopes {
+            *peak = (*peak).max(out);
+        }
         taken
     }
 

@@ -22,6 +22,7 @@ use std::sync::{Mutex, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 
+use super::LeftBlock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The addresses a leaf stands for.
@@ -220,9 +221,7 @@ impl Slot {
 
     #[inline(always)]
     fn turn(&self, known: Known, word: u64) -> bool {
-        self.word
-            .compare_exchange(known.word, word, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        self.word.compare_exchange(known.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -335,9 +334,40 @@ impl AddressMap {
     }
 }
 
+impl AddressMap {
+    /// Every live block. Looks at every slot.
+    pub(super) fn live_blocks(&self) -> Vec<LeftBlock> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        for &number in made.iter() {
+            // SAFETY: a leaf, once there, stays until the map is dropped.
+            let Some(leaf) = (unsafe { self.place(number).load(Ordering::Acquire).as_ref() })
+            else {
+                continue;
+            };
+            for (index, slot) in (0_u64..).zip(&leaf.slots) {
+                let word = slot.word.load(Ordering::Acquire);
+                if word & STATE != LIVE {
+                    continue;
+                }
+                let known = Known { word, more: slot.more.load(Ordering::Relaxed) };
+                // The slot's addresses, and where in them the block begins.
+                let slots = number << LEAF.log2() | index << leaf.shift;
+                let start = (word & START) >> START_SHIFT << UNIT_SHIFT;
+                let within = start & ((1 << leaf.shift) - 1);
+                let address = Address::new(slots | within);
+                let requested = Bytes::new(known.requested());
+                found.push(LeftBlock { address, size: known.size(), requested });
+            }
+        }
+        found
+    }
+}
+
 impl Drop for AddressMap {
     fn drop(&mut self) {
-        let made = core::mem::take(&mut self.made).into_inner().unwrap_or_else(PoisonError::into_inner);
+        let made =
+            core::mem::take(&mut self.made).into_inner().unwrap_or_else(PoisonError::into_inner);
         for number in made {
             let leaf = self.place(number).swap(ptr::null_mut(), Ordering::AcqRel);
             if !leaf.is_null() {

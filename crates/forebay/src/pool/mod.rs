@@ -10,94 +10,40 @@
 //! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
 //! page from becoming free.
 
+mod event;
 mod ground;
 mod heap;
 mod lanes;
 mod map;
+mod options;
 mod registry;
+mod report;
+mod scope;
 mod shared;
 mod shelf;
 mod statistics;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod upkeep;
 mod works;
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
-use forebay_core::line::Growth;
-use forebay_core::{Address, Alignment, Bytes, SizeClasses};
+use forebay_core::pressure::Level;
+use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
 use self::map::Known;
 use self::shared::Shared;
-use crate::{Allocate, Block, Error, PoolId, Request, Result};
+use crate::{Allocate, Block, Error, PoolId, Request, Result, Settings};
 
-pub use statistics::{DriverLog, Statistics};
-
-/// How much a thread keeps at hand of what it freed on a stream. A block larger than that is kept
-/// too, alone.
-const MAGAZINE_BYTES: Bytes = Bytes::mib(16);
-
-/// How a pool is to be.
-#[derive(Clone, Debug)]
-#[must_use = "options do nothing until a pool is built"]
-pub struct PoolOptions {
-    pub(crate) max_bytes: Bytes,
-    pub(crate) growth: Growth,
-    pub(crate) classes: SizeClasses,
-    pub(crate) magazine_bytes: Bytes,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self {
-            max_bytes: Bytes::MAX,
-            growth: Growth::default(),
-            classes: SizeClasses::exact(),
-            magazine_bytes: MAGAZINE_BYTES,
-        }
-    }
-}
-
-impl PoolOptions {
-    /// No limit but the device's memory.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The most the pool may take from the device.
-    pub fn max_bytes(mut self, max_bytes: Bytes) -> Self {
-        self.max_bytes = max_bytes;
-        self
-    }
-
-    /// How pages are chosen.
-    pub fn growth(mut self, growth: Growth) -> Self {
-        self.growth = growth;
-        self
-    }
-
-    /// What sizes are rounded to.
-    pub fn size_classes(mut self, classes: SizeClasses) -> Self {
-        self.classes = classes;
-        self
-    }
-
-    /// How much a thread keeps at hand of what it freed on a stream; with none, every free goes to
-    /// the heap at once.
-    pub fn magazine_bytes(mut self, bytes: Bytes) -> Self {
-        self.magazine_bytes = bytes;
-        self
-    }
-
-    /// The pool, on `device`.
-    pub fn build(self, device: &Arc<dyn Device>) -> Result<Pool> {
-        let shared = Arc::new(Shared::new(device, self)?);
-        registry::add(&shared);
-        Ok(Pool { shared })
-    }
-}
+pub use event::{EventAction, PoolEvent};
+pub use options::PoolOptions;
+pub use report::{DropReport, LeftBlock, Shortage};
+pub use scope::{Scope, ScopeFigures};
+pub use statistics::{ClassFigures, DriverLog, Statistics, StreamFigures, TagFigures};
 
 /// A pool of device memory. Clones are the same pool.
 #[derive(Clone)]
@@ -106,9 +52,26 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool on `device` with the default options.
+    /// A pool on `device`, as the environment says ([`Settings::from_environment`]).
+    ///
+    /// [`Settings::from_environment`]: crate::Settings::from_environment
     pub fn new(device: &Arc<dyn Device>) -> Result<Self> {
-        PoolOptions::default().build(device)
+        PoolOptions::from_environment()?.build(device)
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Settings {
+        self.shared.settings().clone()
+    }
+
+    /// Changes a setting, by its name and as text. Refused where it cannot change while a pool lives.
+    pub fn change(&self, key: &str, value: &str) -> Result<()> {
+        self.shared.change(key, value)
+    }
+
+    /// The most the pool may take from the device.
+    pub fn limit(&self) -> Bytes {
+        self.shared.works().limit
     }
 
     /// Which pool it is.
@@ -219,6 +182,28 @@ impl Pool {
     /// the device where work may still use it.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
         self.shared.trim(keep)
+    }
+
+    /// Gives back to the device what was not needed in the last `age`, as far as that was watched:
+    /// from one call of this to the next, and by the upkeep of the pool where that is on. Does not
+    /// wait: what work may still use goes when it is done. Gives how much is to go.
+    pub fn collect(&self, age: Duration) -> Result<Bytes> {
+        self.shared.collect(age)
+    }
+
+    /// How near the pool is to its limit.
+    pub fn pressure(&self) -> Level {
+        self.shared.pressure()
+    }
+
+    /// Measures from now on, until it is asked to end: what was allocated, and the peaks. Scopes nest.
+    pub fn scope(&self) -> Scope {
+        Scope::new(&self.shared)
+    }
+
+    /// The last events, as many as the setting `history` says; the oldest first.
+    pub fn history(&self) -> Vec<PoolEvent> {
+        self.shared.history()
     }
 
     /// How much is taken from the device now.

@@ -6,29 +6,48 @@
 //!            ── climb: the ladder                                 the works' lock, the driver
 //! ```
 
+use core::fmt;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forebay_core::line::Growth;
 use forebay_core::{Address, Alignment, Bytes, Ladder, Rung, SizeClasses};
 use forebay_hal::{Device, StreamHandle};
 
+use super::event::{EventAction, History, PoolEvent};
 use super::heap::{Heap, Return};
 use super::map::{AddressMap, Known, LARGEST, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
+use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
-use super::{PoolOptions, registry};
+use super::{DropReport, LeftBlock, PoolOptions, Shortage, registry};
+use crate::config::{Rounding, Settings};
 use crate::sync::gate::{Gate, Gates};
 use crate::sync::seat;
-use crate::{Block, Error, PoolId, Request, Result};
+use crate::{Block, Error, PoolId, Request, Result, Tag};
+
+/// How many owners a report names.
+const OWNERS: usize = 4;
+
+/// What no thread remembers a pool by: while it is this, every call goes the long way.
+const NO_PASS: u64 = u64::MAX;
 
 /// Everything a pool has.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) id: PoolId,
     pub(super) device: Arc<dyn Device>,
+    settings: Mutex<Settings>,
     pub(super) options: PoolOptions,
+    pub(super) upkeep: Mutex<Upkeep>,
+    history: History,
+    pub(super) scopes: AtomicU64,
     classes: SizeClasses,
     exact: bool,
+    /// What threads remember this pool by.
+    pass: AtomicU64,
+    /// The most a magazine holds, in units of 512 B.
+    magazine: AtomicU64,
     map: AddressMap,
     rows: Gates<Shelves>,
     heap: Mutex<Heap>,
@@ -36,23 +55,92 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(device: &Arc<dyn Device>, options: PoolOptions) -> Result<Self> {
-        let (works, heap) = Works::new(device, options.growth, options.max_bytes)?;
-        let classes = options.classes;
-        Ok(Self {
-            id: registry::next_id(),
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        settings: Settings,
+        options: PoolOptions,
+    ) -> Result<Self> {
+        let growth = growth_of(&settings, options.growth);
+        let limit = settings.limit_of(device.memory_info()?.total);
+        let (works, heap) = Works::new(device, growth, limit)?;
+        let rounding = settings.size_classes();
+        let id = registry::next_id();
+        let shared = Self {
+            id,
             device: Arc::clone(device),
-            classes,
-            exact: classes == SizeClasses::exact(),
+            classes: rounding.classes().unwrap_or(SizeClasses::exact()),
+            exact: rounding == Rounding::Exact,
+            pass: AtomicU64::new(NO_PASS),
+            history: History::new(usize::try_from(settings.history()).unwrap_or(usize::MAX)),
+            upkeep: Mutex::new(Upkeep::new()),
+            scopes: AtomicU64::new(0),
+            magazine: AtomicU64::new(magazine_units(&settings)),
+            settings: Mutex::new(settings),
             options,
             map: AddressMap::new(),
             rows: Gates::new(seat::SEATS),
             heap: Mutex::new(heap),
             works: Mutex::new(works),
-        })
+        };
+        shared.choose_way(&shared.settings());
+        Ok(shared)
     }
 
-    fn site(&self) -> Site<'_> {
+    /// Whether every block is looked after on its way in and out.
+    fn careful(&self, settings: &Settings) -> bool {
+        settings.history() > 0 || !self.options.observers.is_empty()
+    }
+
+    /// Lets threads take the short way, or no longer.
+    fn choose_way(&self, settings: &Settings) {
+        // A pass that no thread has: what threads remember from before is worth nothing.
+        let pass = if self.careful(settings) { NO_PASS } else { registry::next_id().0 };
+        self.pass.store(pass, Ordering::Relaxed);
+    }
+
+    /// The most a magazine holds, in units of 512 B, where there is no pressure.
+    pub(super) fn magazine_units(&self) -> u64 {
+        self.magazine.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a setting of the living pool.
+    pub(super) fn change(&self, key: &str, value: &str) -> Result<()> {
+        let mut settings = self.settings();
+        settings.change(key, value)?;
+        self.choose_way(&settings);
+        self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
+        if settings.upkeep() {
+            upkeep::start();
+        }
+        let units = magazine_units(&settings);
+        let growth = growth_of(&settings, self.options.growth);
+        let limit = settings.limit_of(self.device.memory_info()?.total);
+        drop(settings);
+        {
+            let mut works = self.works();
+            works.growth = growth;
+            works.limit = limit;
+        }
+        if self.magazine.swap(units, Ordering::Relaxed) != units {
+            self.bound_magazines(units);
+        }
+        Ok(())
+    }
+
+    /// Changes how much magazines hold; what is beyond goes the next time.
+    pub(super) fn bound_magazines(&self, units: u64) {
+        self.rows.each(|shelves| {
+            for shelf in shelves.all() {
+                shelf.magazine.set_bound(units);
+            }
+        });
+    }
+
+    pub(super) fn site(&self) -> Site<'_> {
         Site { heap: &self.heap, map: &self.map }
     }
 
@@ -86,9 +174,9 @@ impl Shared {
     /// This thread's gate, where it was the last that the thread passed.
     #[inline(always)]
     fn gate_at_hand(&self) -> Option<&Gate<Shelves>> {
-        let place = seat::remembered(self.id.0)?;
-        // SAFETY: remembered under this pool's number, which no other pool ever has, so it is a gate
-        // of this pool; gates stay where they are as long as the pool.
+        let place = seat::remembered(self.pass.load(Ordering::Relaxed))?;
+        // SAFETY: remembered under this pool's pass, which no other pool ever has, so it is a gate of
+        // this pool; gates stay where they are as long as the pool.
         Some(unsafe { &*place.cast::<Gate<Shelves>>() })
     }
 
@@ -96,7 +184,14 @@ impl Shared {
     /// seats left.
     fn at_hand<R>(&self, mut work: impl FnMut(&mut Shelves) -> R) -> Option<R> {
         let gate: &Gate<Shelves> = self.rows.get_or_make(seat::mine()?, Shelves::default)?;
-        seat::remember(self.id.0, core::ptr::from_ref(gate).cast());
+        let pass = self.pass.load(Ordering::Relaxed);
+        if pass != NO_PASS {
+            seat::remember(pass, core::ptr::from_ref(gate).cast());
+        }
+        // SAFETY: as below.
+        if let Some(done) = unsafe { gate.enter_lightly(&mut work) } {
+            return Some(done);
+        }
         loop {
             // SAFETY: the gate is this thread's by its seat; `work` is the pool's own and comes back
             // to no gate.
@@ -114,9 +209,7 @@ impl Shared {
         let gate = self.gate_at_hand()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         unsafe {
-            gate.enter_lightly(|shelves| {
-                self.take_from(shelves.front(stream)?, requested, size)
-            })
+            gate.enter_lightly(|shelves| self.take_from(shelves.front(stream)?, requested, size))
         }?
     }
 
@@ -162,16 +255,49 @@ impl Shared {
         kept == Some(true)
     }
 
-    /// A block, from wherever it takes.
+    /// A block, from wherever it takes, noted where events are.
     #[cold]
     #[inline(never)]
     pub(super) fn allocate(&self, request: Request) -> Result<Block> {
+        let got = self.find(request);
+        if self.pass.load(Ordering::Relaxed) == NO_PASS && !request.size.is_zero() {
+            let (action, address) = match &got {
+                Ok(block) => (EventAction::Allocate, block.address),
+                Err(_) => (EventAction::Refuse, Address::NULL),
+            };
+            self.note(action, address, request.size, request.stream, Tag::current());
+        }
+        got
+    }
+
+    /// Notes an event.
+    fn note(
+        &self,
+        action: EventAction,
+        address: Address,
+        requested: Bytes,
+        stream: StreamHandle,
+        tag: Tag,
+    ) {
+        let event = self.history.note(action, address, requested, stream, tag);
+        for observer in &self.options.observers {
+            observer(&event);
+        }
+    }
+
+    /// What happened lately.
+    pub(super) fn history(&self) -> Vec<PoolEvent> {
+        self.history.all()
+    }
+
+    /// A block, from wherever it takes.
+    fn find(&self, request: Request) -> Result<Block> {
         let Request { size: requested, stream, alignment } = request;
         if requested.is_zero() {
             let (size, pool) = (Bytes::ZERO, self.id);
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
         }
-        let size = self.round(requested).ok_or_else(|| self.out_of_memory(requested))?;
+        let size = self.round(requested).ok_or_else(|| self.shortage(requested))?;
         let plain = alignment <= Alignment::BLOCK;
         if plain && let Some(block) = self.take_from_own(requested, size, stream) {
             return Ok(block);
@@ -179,7 +305,7 @@ impl Shared {
         // Room to move to an aligned start; what is before and after goes back.
         let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
         let whole = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
-        let whole = whole.ok_or_else(|| self.out_of_memory(requested))?;
+        let whole = whole.ok_or_else(|| self.shortage(requested))?;
         let side = Side::of(size);
         if side == Side::Large {
             self.fold_own(stream);
@@ -225,19 +351,33 @@ impl Shared {
                 Rung::Fold => self.fold(&mut works)?,
                 Rung::Refuse => {
                     drop(works);
-                    return Err(self.out_of_memory(size));
+                    return Err(self.shortage(size).into());
                 }
-                Rung::Callback => {}
+                Rung::Callback => {
+                    // Without a lock: whoever is asked may free and allocate.
+                    drop(works);
+                    let let_go = self.ask_to_let_go(size);
+                    works = self.works();
+                    works.enrol(self.site(), stream)?;
+                    if let_go {
+                        ladder.let_go();
+                        continue;
+                    }
+                }
                 _ => {
                     works.climb(self.site(), rung, (side, size), stream)?;
                 }
             }
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
-                match rung {
-                    Rung::Room | Rung::Idle => heap.misses += 1,
-                    _ => heap.heap_hits += 1,
+                if !matches!(rung, Rung::Room | Rung::Idle) {
+                    heap.heap_hits += 1;
+                    return Ok(found);
                 }
+                heap.misses += 1;
+                drop(heap);
+                drop(works);
+                self.read_pressure();
                 return Ok(found);
             }
             drop(heap);
@@ -308,7 +448,13 @@ impl Shared {
         if !slot.claim(known) {
             return Err(self.not_there(address, slot.look(address)));
         }
-        // From here on the block is this call's alone.
+        // From here on the block is this call's alone, so the event comes before the next of its
+        // address.
+        if self.pass.load(Ordering::Relaxed) == NO_PASS {
+            let requested = Bytes::new(known.requested());
+            let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
+            self.note(EventAction::Free, address, requested, stream, tag);
+        }
         let block = Return { address, size: known.size(), stream };
         if known.used_elsewhere() {
             self.return_used(block);
@@ -341,7 +487,7 @@ impl Shared {
     /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
     /// `false` where there is no magazine for it.
     fn keep_making_way(&self, slot: &Slot, block: Return) -> bool {
-        let bound = self.options.magazine_bytes.get() >> UNIT_SHIFT;
+        let bound = self.magazine_units();
         if bound == 0 {
             return false;
         }
@@ -427,9 +573,8 @@ impl Shared {
     /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
     /// one for the stream.
     fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let counted = self.at_hand(|shelves| {
-            shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some()
-        });
+        let counted = self
+            .at_hand(|shelves| shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some());
         if counted != Some(true) {
             note(self.heap().counts.entry(stream).or_default());
         }
@@ -482,7 +627,7 @@ impl Shared {
     pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
         let mut works = self.works();
         self.fold(&mut works)?;
-        works.trim(self.site(), keep)
+        works.trim(self.site(), keep.max(self.settings().min_bytes()))
     }
 
     /// Does what was put off and is due.
@@ -513,26 +658,100 @@ impl Shared {
         Bytes::new(bytes)
     }
 
+    /// How the pool stands, with no memory for a request. Takes the locks.
     #[cold]
-    fn out_of_memory(&self, requested: Bytes) -> Error {
+    fn shortage(&self, requested: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
         let limit = self.works().limit;
+        let owners = self.owners();
         let mut heap = self.heap();
-        let side = Side::of(requested);
-        Error::OutOfMemory {
+        Shortage {
             requested,
             limit,
             held: heap.held(),
             live: heap.out(),
-            largest_free: heap.field(side).line.largest_hole(),
+            largest_free: heap.field(Side::of(requested)).line.largest_hole(),
             device_free,
+            owners,
         }
     }
+
+    /// Asks everyone who might, to let memory go.
+    fn ask_to_let_go(&self, requested: Bytes) -> bool {
+        if self.options.let_go.is_empty() {
+            return false;
+        }
+        let shortage = self.shortage(requested);
+        self.options.let_go.iter().fold(false, |any, let_go| let_go(&shortage) || any)
+    }
+
+    /// Who has the most, by tag: no more than a few, and nobody where no tags are used.
+    fn owners(&self) -> Vec<(String, Bytes)> {
+        let mut sum = Counts::default();
+        self.counts().values().for_each(|counts| sum.add(counts));
+        let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
+        let mut owners: Vec<(String, Bytes)> = tagged
+            .filter_map(|(number, &units)| {
+                Some((Tag::numbered(number)?.name(), Bytes::new(units << UNIT_SHIFT)))
+            })
+            .collect();
+        owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
+        owners.truncate(OWNERS);
+        owners
+    }
+
+    /// What is still live, when the pool goes.
+    fn left(&self) -> Option<DropReport> {
+        let counts = self.counts();
+        let blocks = |counts: &Counts| {
+            let classes = counts.classes.iter();
+            classes.fold(0, |sum: u64, class| {
+                sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
+            })
+        };
+        let count = counts.values().map(blocks).fold(0, u64::wrapping_add);
+        if count == 0 {
+            return None;
+        }
+        let mut largest: Vec<LeftBlock> = self.map.live_blocks();
+        let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
+        largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
+        largest.truncate(DropReport::MOST);
+        let streams = counts.iter().map(|(&stream, counts)| (stream, blocks(counts)));
+        let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
+        let owners = self.owners();
+        Some(DropReport { pool: self.id, blocks: count, bytes, owners, streams, largest })
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// How pages are chosen.
+fn growth_of(settings: &Settings, given: Option<Growth>) -> Growth {
+    given.unwrap_or_else(|| {
+        let mut growth = Growth::default();
+        growth.largest_page = settings.largest_page().bytes();
+        growth
+    })
+}
+
+/// The most a magazine holds, in units of 512 B.
+fn magazine_units(settings: &Settings) -> u64 {
+    if settings.magazines() { settings.magazine_bytes().get() >> UNIT_SHIFT } else { 0 }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         registry::remove(self.id);
+        if let Some(told) = &self.options.told
+            && let Some(report) = self.left()
+        {
+            told(&report);
+        }
         let site = Site { heap: &self.heap, map: &self.map };
         self.works.lock().unwrap_or_else(PoisonError::into_inner).tear_down(site);
     }

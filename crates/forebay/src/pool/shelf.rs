@@ -4,7 +4,7 @@ use forebay_core::{Address, Bytes, Magazine};
 use forebay_hal::StreamHandle;
 
 use super::heap::Return;
-use super::map::{Side, SlotRef, UNIT_SHIFT};
+use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 
 /// How many streams a thread has shelves for at once. Threads that use more put the one they have
 /// not used for the longest away.
@@ -164,7 +164,8 @@ impl Shelves {
     /// Puts up a shelf for a stream that has none; gives the one that was not used for the longest,
     /// where there are too many.
     pub(super) fn put_up(&mut self, stream: StreamHandle, bound: u64) -> Option<Box<Shelf>> {
-        let (magazine, counts) = (Magazine::new(bound), Counts::default());
+        let (magazine, counts) =
+            (Magazine::new(bound, SMALL.get() >> UNIT_SHIFT), Counts::default());
         self.rest.extend(self.front.replace(Box::new(Shelf { stream, magazine, counts })));
         (self.rest.len() >= SHELVES).then(|| self.rest.remove(0))
     }

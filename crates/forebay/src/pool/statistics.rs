@@ -1,15 +1,17 @@
 //! Figures: what happened in a pool, and how it stands.
 
+use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use forebay_core::Bytes;
-use forebay_hal::Call;
+use forebay_hal::{Call, StreamHandle};
 
 use super::map::UNIT_SHIFT;
 use super::shared::Shared;
 use super::shelf::{ClassCounts, Counts};
+use crate::Tag;
 
 /// How often the pool called the driver, and over what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,27 +46,71 @@ impl DriverLog {
     }
 }
 
-/// How a pool stands.
+/// What happened to blocks of a range of sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassFigures {
+    /// The smallest size of the range, a power of two; the next begins at its double.
+    pub from: Bytes,
+    /// Blocks given out.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Bytes in blocks, rounding counted.
+    pub live: Bytes,
+}
+
+/// What happened on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamFigures {
+    /// The stream.
+    pub stream: StreamHandle,
+    /// Blocks given out on it.
+    pub allocations: u64,
+    /// Blocks taken back on it.
+    pub frees: u64,
+}
+
+/// What one tag has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TagFigures {
+    /// The tag.
+    pub tag: Tag,
+    /// Bytes in blocks, rounding counted.
+    pub live: Bytes,
+}
+
+/// How a pool stands. All counts are exact: every operation that has returned is in them once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Bytes in blocks, rounding counted.
     pub live: Bytes,
-    /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
-    pub peak_out: Bytes,
     /// Bytes asked for by live blocks.
     pub requested: Bytes,
+    /// Blocks that are live.
+    pub blocks: u64,
+    /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
+    pub peak_out: Bytes,
     /// Bytes at hand in magazines.
     pub cached: Bytes,
     /// Bytes taken from the device.
     pub held: Bytes,
     /// The most bytes ever taken from the device at once.
     pub peak_held: Bytes,
+    /// Bytes taken from the device that are in no block.
+    pub free: Bytes,
+    /// The largest free piece.
+    pub largest_free: Bytes,
+    /// In how many pieces the heap is free.
+    pub pieces: u64,
     /// Blocks given out.
     pub allocations: u64,
     /// Blocks taken back.
     pub frees: u64,
-    /// Allocations that needed nothing of the driver but, at most, one stream to wait for another.
+    /// Allocations that took no memory from the driver.
     pub hits: u64,
     /// Of those, the ones that a magazine had.
     pub magazine_hits: u64,
@@ -72,37 +118,150 @@ pub struct Statistics {
     pub misses: u64,
     /// Times a stream was made to wait for another.
     pub waits: u64,
+    /// By size; ranges in which nothing happened are left out.
+    pub classes: Vec<ClassFigures>,
+    /// By stream.
+    pub streams: Vec<StreamFigures>,
+    /// By tag; those that have nothing are left out.
+    pub tags: Vec<TagFigures>,
     /// Calls of the driver.
     pub driver: DriverLog,
 }
 
+impl Statistics {
+    /// Bytes in blocks that nobody asked for: what rounding adds.
+    pub fn padding(&self) -> Bytes {
+        self.live.saturating_sub(self.requested)
+    }
+
+    /// The part of allocations that took no memory from the driver; nothing where there were none.
+    pub fn hit_rate(&self) -> Option<f64> {
+        part(self.hits, self.allocations)
+    }
+
+    /// The part of what is held that was asked for: 1 is the limit.
+    pub fn efficiency(&self) -> Option<f64> {
+        part(self.requested.get(), self.held.get())
+    }
+
+    /// How scattered the free memory is: 0 where it is in one piece, near 1 where in very many.
+    pub fn fragmentation(&self) -> Option<f64> {
+        part(self.largest_free.get(), self.free.get()).map(|largest| (1.0 - largest).max(0.0))
+    }
+
+    /// How many allocations there were for each page or segment taken from the driver.
+    pub fn reduction(&self) -> Option<f64> {
+        let taken = self.driver.of(Call::CreatePage) + self.driver.of(Call::Allocate);
+        part(self.allocations, taken)
+    }
+}
+
+/// One number as a part of another.
+fn part(one: u64, of: u64) -> Option<f64> {
+    // Figures for people: sixteen digits are enough.
+    #[allow(clippy::cast_precision_loss)]
+    (of > 0).then(|| one as f64 / of as f64)
+}
+
+impl fmt::Display for Statistics {
+    /// A summary for people, in a few lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |part: Option<f64>| match part {
+            Some(part) => format!("{:.2} %", part * 100.0),
+            None => "-".to_owned(),
+        };
+        writeln!(
+            f,
+            "live        {} in {} blocks, {} asked for",
+            self.live, self.blocks, self.requested
+        )?;
+        writeln!(
+            f,
+            "held        {}, {} at the most; {} of it asked for",
+            self.held,
+            self.peak_held,
+            percent(self.efficiency())
+        )?;
+        writeln!(
+            f,
+            "free        {} in {} pieces, the largest {}; {} at hand in magazines",
+            self.free, self.pieces, self.largest_free, self.cached
+        )?;
+        writeln!(
+            f,
+            "requests    {} allocations, {} frees, {} hits, {} misses",
+            self.allocations,
+            self.frees,
+            percent(self.hit_rate()),
+            self.misses
+        )?;
+        let calls: u64 = self.driver.entries().map(|(.., count)| count).sum();
+        write!(
+            f,
+            "driver      {calls} calls, {:?}; {} waits between streams",
+            self.driver.time(),
+            self.waits
+        )?;
+        for tag in &self.tags {
+            write!(f, "\ntag         {}: {}", tag.tag.name(), tag.live)?;
+        }
+        Ok(())
+    }
+}
+
 /// The figures of a pool.
 pub(super) fn of(shared: &Shared) -> Statistics {
-    let mut sum = Counts::default();
-    for counts in shared.counts().values() {
-        sum.add(counts);
-    }
-    let total = |of: fn(&ClassCounts) -> u64| -> u64 {
-        sum.classes.iter().map(of).fold(0, u64::wrapping_add)
-    };
     let driver = shared.works().log.clone();
+    let counts = shared.counts();
     let cached = shared.cached();
-    let heap = shared.heap();
-    let allocations = total(|class| class.allocations);
+    let mut sum = Counts::default();
+    counts.values().for_each(|counts| sum.add(counts));
     let bytes = |units: u64| Bytes::new(units << UNIT_SHIFT);
+    let total = |classes: &[ClassCounts], of: fn(&ClassCounts) -> u64| -> u64 {
+        classes.iter().map(of).fold(0, u64::wrapping_add)
+    };
+    let allocations = total(&sum.classes, |class| class.allocations);
+    let frees = total(&sum.classes, |class| class.frees);
+    let live = bytes(total(&sum.classes, |class| class.live));
+    let classes = (0_u32..).zip(&sum.classes).filter(|(_, class)| class.allocations > 0);
+    let classes = classes.map(|(log, class)| ClassFigures {
+        from: bytes(1_u64.checked_shl(log).unwrap_or(0)),
+        allocations: class.allocations,
+        frees: class.frees,
+        live: bytes(class.live),
+    });
+    let streams = counts.iter().map(|(&stream, counts)| StreamFigures {
+        stream,
+        allocations: total(&counts.classes, |class| class.allocations),
+        frees: total(&counts.classes, |class| class.frees),
+    });
+    let tags = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
+    let tags = tags.filter_map(|(number, &units)| {
+        Some(TagFigures { tag: Tag::numbered(number)?, live: bytes(units) })
+    });
+    let heap = shared.heap();
+    let lines = [&heap.small.line, &heap.large.line];
+    let largest = lines.iter().map(|line| line.largest_hole()).max();
     Statistics {
-        live: bytes(total(|class| class.live)),
-        peak_out: heap.peak_out,
+        live,
         requested: Bytes::new(sum.requested),
+        blocks: allocations.wrapping_sub(frees),
+        peak_out: heap.peak_out,
         cached,
         held: heap.held(),
         peak_held: heap.peak_held,
+        free: heap.held().saturating_sub(live),
+        largest_free: largest.unwrap_or_default(),
+        pieces: lines.iter().map(|line| line.hole_count() as u64).sum(),
         allocations,
-        frees: total(|class| class.frees),
+        frees,
         hits: allocations.saturating_sub(heap.misses),
         magazine_hits: allocations.saturating_sub(heap.misses.saturating_add(heap.heap_hits)),
         misses: heap.misses,
         waits: heap.waits,
+        classes: classes.collect(),
+        streams: streams.collect(),
+        tags: tags.collect(),
         driver,
     }
 }

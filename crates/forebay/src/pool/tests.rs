@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, PageSize, Random, Span};
 use forebay_hal::{Call, Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, MemoryModel, SimDevice, SimMachine, SimOptions, When};

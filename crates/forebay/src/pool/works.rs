@@ -3,6 +3,7 @@
 //! Hits do not come here, and neither does an allocation that a hole serves: growing on one stream
 //! does not stall another.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::line::{Growth, Streams};
@@ -35,6 +36,8 @@ enum Errand {
     Forget(u32),
     /// Take back a block that was used on further streams.
     Return(Return),
+    /// Give a page that was taken off the line to the device.
+    Release(Side, Lifted),
 }
 
 /// What the works need of the pool.
@@ -264,6 +267,12 @@ impl Works {
                 site.heap().give(block.address, block.size, lane);
                 Ok(())
             }
+            Errand::Release(side, page) => {
+                // Where the device refuses, the page is on the line again, and this errand is over.
+                let (ground, log) = self.ground(side);
+                let _ = ground.release(site.heap, page, log);
+                Ok(())
+            }
         }
     }
 
@@ -304,18 +313,7 @@ impl Works {
     /// bytes. Waits for the device where work may still use them.
     pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
         // Off the lines first: nobody can have them while the device is waited for.
-        let lifted: Vec<(Side, Lifted)> = {
-            let mut heap = site.heap();
-            let mut spare = heap.held().saturating_sub(keep);
-            let mut lifted = Vec::new();
-            for side in [Side::Large, Side::Small] {
-                let pages = self.ground(side).0.lift(&mut heap, spare);
-                let bytes = pages.iter().fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size()));
-                spare = spare.saturating_sub(bytes);
-                lifted.extend(pages.into_iter().map(|page| (side, page)));
-            }
-            lifted
-        };
+        let lifted = self.lift(site, keep);
         let busy = self.has_errands() || lifted.iter().any(|(_, page)| !page.idle());
         if busy {
             let synchronize = || self.device.synchronize_device();
@@ -338,6 +336,48 @@ impl Works {
         }
         self.put_back(site, pages.collect());
         outcome.map(|()| given)
+    }
+
+    /// Takes free pages off the lines until no more than `keep` bytes would be held.
+    fn lift(&mut self, site: Site<'_>, keep: Bytes) -> Vec<(Side, Lifted)> {
+        let mut heap = site.heap();
+        let mut spare = heap.held().saturating_sub(keep);
+        let mut lifted = Vec::new();
+        for side in [Side::Large, Side::Small] {
+            for page in self.ground(side).0.lift(&mut heap, spare) {
+                spare = spare.saturating_sub(page.size());
+                lifted.push((side, page));
+            }
+        }
+        lifted
+    }
+
+    /// Gives free pages back to the device, once the work that may use them is done, until no more
+    /// than `keep` bytes are held; gives how many bytes are to go. Does not wait.
+    pub(super) fn retire(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
+        let mut ends: BTreeMap<u32, Arc<Event>> = BTreeMap::new();
+        let mut bytes = Bytes::ZERO;
+        for (side, page) in self.lift(site, keep) {
+            bytes = bytes.saturating_add(page.size());
+            let errand = Errand::Release(side, page);
+            if page.idle() {
+                self.errands.push((When::Now, errand));
+                continue;
+            }
+            // Free in the order of any of its streams: the end of one of them is enough.
+            let lane = page.streams().numbers().next();
+            let known = lane.and_then(|lane| ends.get(&lane).cloned());
+            let end = known.or_else(|| {
+                let stream = site.heap().lanes.handle(lane?)?;
+                let end = Arc::new(self.end_of(stream).ok()?);
+                ends.insert(lane?, Arc::clone(&end));
+                Some(end)
+            });
+            let when = end.map_or(When::Synchronised, |end| When::Reached(vec![end]));
+            self.errands.push((when, errand));
+        }
+        self.run_errands(site, false)?;
+        Ok(bytes)
     }
 
     fn put_back(&mut self, site: Site<'_>, pages: Vec<(Side, Lifted)>) {

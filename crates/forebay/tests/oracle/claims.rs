@@ -123,7 +123,8 @@ impl Claims {
             let taken = Conflict::Taken { at };
             let chunk = part.chunk(slab).ok_or(taken)?;
             if part.is_whole() {
-                let claimed = chunk.compare_exchange(0, WHOLE, Ordering::Relaxed, Ordering::Relaxed);
+                let claimed =
+                    chunk.compare_exchange(0, WHOLE, Ordering::Relaxed, Ordering::Relaxed);
                 return claimed.map(drop).map_err(|_| taken);
             }
             if chunk.fetch_add(1, Ordering::Relaxed) & WHOLE != 0 {

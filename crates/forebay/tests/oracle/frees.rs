@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay::{Allocate, Block, Pool};
+use forebay::{Block, Error, Pool};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 use forebay_sim::{MemoryModel, SimMachine};
@@ -133,4 +133,33 @@ fn an_address_given_out_again_is_freed_once() {
     yard.pool.free(second.address(), DEFAULT).unwrap();
     let error = yard.pool.free(second.address(), DEFAULT).unwrap_err();
     assert!(is_refusal(&error), "{error}");
+}
+
+/// Whoever has the block itself, not its address alone, is told that a later one lies there.
+#[test]
+fn a_block_whose_address_was_given_out_again_is_refused() {
+    let yard = Yard::new();
+    let first = yard.pool.allocate(Bytes::mib(9), DEFAULT).unwrap();
+    yard.pool.free_block(first, DEFAULT).unwrap();
+    let second = yard.pool.allocate(Bytes::mib(9), DEFAULT).unwrap();
+    assert_eq!(first.address(), second.address(), "what was just freed is the best there is");
+    let error = yard.pool.free_block(first, DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::Outlived { .. }), "{error}");
+    assert_eq!(yard.pool.block_at(second.address()), Some(second));
+    yard.pool.free_block(second, DEFAULT).unwrap();
+}
+
+#[test]
+fn a_size_that_is_not_the_blocks_is_refused() {
+    let yard = Yard::new();
+    let requested = Bytes::new(3_000_000);
+    let block = yard.pool.allocate(requested, DEFAULT).unwrap();
+    let before = yard.pool.statistics();
+    for wrong in [0, 1, 512, 2_999_999, block.size().get() + 512, u64::MAX] {
+        let answer = yard.pool.free_sized(block.address(), Bytes::new(wrong), DEFAULT);
+        let error = answer.err().unwrap_or_else(|| panic!("freed as {wrong} B"));
+        assert!(matches!(error, Error::WrongSize { .. }), "{wrong}: {error}");
+        assert_eq!(yard.pool.statistics(), before);
+    }
+    yard.pool.free_sized(block.address(), requested, DEFAULT).unwrap();
 }

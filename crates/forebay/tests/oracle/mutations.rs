@@ -25,9 +25,8 @@ fn complaints(script: Script) -> impl Iterator<Item = Failure> {
 /// Whether some program finds that memory was used without order when the `number`th call of a kind
 /// is left out.
 fn is_found(call: Call, number: u64) -> bool {
-    let out_of_order = |failure: Failure| {
-        matches!(failure.complaint, Complaint::Order | Complaint::Data)
-    };
+    let out_of_order =
+        |failure: Failure| matches!(failure.complaint, Complaint::Order | Complaint::Data);
     complaints(Script::swallow(Target::Of(call, number))).any(out_of_order)
 }
 

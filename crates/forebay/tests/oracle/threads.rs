@@ -1,14 +1,14 @@
 //! Many threads at once: own streams and shared ones, blocks freed by others than had them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::Arc;
 use std::thread;
 
 use forebay::{Block, Error, Pool};
 use forebay_core::{Bytes, Random};
-use forebay_hal::{Device, EventKind, Priority, StreamHandle};
+use forebay_hal::{EventKind, Priority, StreamHandle};
 
 use crate::claims::Claims;
 use crate::trial::{Given, Oracle, Setting, Stage, free_by};

@@ -19,9 +19,9 @@ mod setting;
 mod stage;
 mod ways;
 
-pub(crate) use front::{Failing, Front, Script, Target};
+pub(crate) use front::{Failing, Script, Target};
 pub(crate) use hands::Hands;
-pub(crate) use oracle::{Extent, Oracle, Violation};
+pub(crate) use oracle::Oracle;
 pub(crate) use program::{FreedOn, Operation, Program, Record, Wrong};
 pub(crate) use run::{Complaint, Failure, Outcome, Run, is_refusal, try_on_sim};
 pub(crate) use setting::{Room, Setting};

@@ -50,7 +50,9 @@ pub(crate) enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Misaligned { block } => write!(f, "{block} does not begin at a multiple of 512 B"),
+            Self::Misaligned { block } => {
+                write!(f, "{block} does not begin at a multiple of 512 B")
+            }
             Self::Short { block, requested } => {
                 write!(f, "{block} was given for {} B", requested.get())
             }
@@ -210,7 +212,8 @@ mod tests {
         enter(&mut oracle, 4096, 1024).unwrap();
         enter(&mut oracle, 5120, 512).unwrap();
         enter(&mut oracle, 3584, 512).unwrap();
-        for (start, size) in [(4096, 1024), (3584, 1024), (4608, 512), (1024, 1 << 20), (5120, 512)] {
+        for (start, size) in [(4096, 1024), (3584, 1024), (4608, 512), (1024, 1 << 20), (5120, 512)]
+        {
             let found = enter(&mut oracle, start, size).unwrap_err();
             assert!(matches!(found, Violation::Overlap { .. }), "{start} {size}: {found}");
         }

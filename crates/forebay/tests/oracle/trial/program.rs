@@ -190,11 +190,17 @@ mod tests {
         assert!(allocations > frees, "{allocations} allocations, {frees} frees: nothing piles up");
         assert!(frees * 3 > allocations * 2, "{allocations} allocations, {frees} frees");
         for (name, many) in [
-            ("other streams", count(|o| matches!(o, Operation::Free { on: FreedOn::Another(_), .. }))),
+            (
+                "other streams",
+                count(|o| matches!(o, Operation::Free { on: FreedOn::Another(_), .. })),
+            ),
             ("twice", count(|o| matches!(o, Operation::WrongFree { wrong: Wrong::Twice, .. }))),
             ("foreign", count(|o| matches!(o, Operation::WrongFree { wrong: Wrong::Foreign, .. }))),
             ("inside", count(|o| matches!(o, Operation::WrongFree { wrong: Wrong::Inside, .. }))),
-            ("pools", count(|o| matches!(o, Operation::WrongFree { wrong: Wrong::OfAnotherPool, .. }))),
+            (
+                "pools",
+                count(|o| matches!(o, Operation::WrongFree { wrong: Wrong::OfAnotherPool, .. })),
+            ),
             ("null", count(|o| matches!(o, Operation::WrongFree { wrong: Wrong::Null, .. }))),
             ("trims to nothing", count(|o| matches!(o, Operation::Trim { keep: 0, .. }))),
             ("trims to something", count(|o| matches!(o, Operation::Trim { keep: 1.., .. }))),
@@ -202,7 +208,10 @@ mod tests {
             ("waits", count(|o| matches!(o, Operation::Synchronise { .. }))),
             ("waits for all", count(|o| matches!(o, Operation::SynchroniseAll))),
             ("empty blocks", count(|o| matches!(o, Operation::Allocate { size: 0, .. }))),
-            ("absurd sizes", count(|o| matches!(o, Operation::Allocate { size: 0x1000_0000_0000.., .. }))),
+            (
+                "absurd sizes",
+                count(|o| matches!(o, Operation::Allocate { size: 0x1000_0000_0000.., .. })),
+            ),
         ] {
             assert!(many >= 20, "{name}: {many}");
         }

@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay::{Allocate, Block, Error, Pool, Statistics};
+use forebay::{Block, Error, Pool, Statistics};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, EventKind, Priority, StreamHandle};
 
 use super::front::{Fate, Front, Script};
-use super::{FreedOn, Given, Hands, Operation, Oracle, Program, Room, Setting, Stage, Wrong, free_by};
+use super::{
+    FreedOn, Given, Hands, Operation, Oracle, Program, Room, Setting, Stage, Wrong, free_by,
+};
 
 /// How many freed blocks are remembered, to be freed again.
 const REMEMBERED: usize = 64;
@@ -111,7 +113,8 @@ impl Run {
         let stranger = (stranger, block.expect("there is room for a few bytes"));
         let mut streams = vec![StreamHandle::DEFAULT];
         for _ in 0..setting.streams {
-            streams.push(behind.create_stream(Priority::Normal).expect("there is room for streams"));
+            streams
+                .push(behind.create_stream(Priority::Normal).expect("there is room for streams"));
         }
         let front = Front::new(behind, stage.lose(), script);
         let shared: Arc<dyn Device> = front.clone();
@@ -233,11 +236,13 @@ impl Run {
             Err(Error::OutOfMemory { limit, held, live, .. }) => {
                 self.outcome.places.push(Address::NULL);
                 self.outcome.out_of_memory += 1;
-                let told = (limit, live);
-                let known = (self.setting.limit.unwrap_or(Bytes::MAX), self.oracle.bytes());
-                if told != known || held > self.setting.ceiling(self.stranger.0.held()) {
-                    let text = format!("limit and live were told as {told:?}, and are {known:?}");
-                    return Err((Complaint::Figures, format!("{text}; {held} held")));
+                // Without a limit of its own the pool may name the device's.
+                let right = self.setting.limit.map_or(limit >= self.setting.capacity, |l| l == limit);
+                let most = self.setting.ceiling(self.stranger.0.held());
+                if !right || live != self.oracle.bytes() || held > most {
+                    let known = self.oracle.bytes();
+                    let text = format!("told: limit {limit}, {held} held, {} B live", live.get());
+                    return Err((Complaint::Figures, format!("{text}; live are {} B", known.get())));
                 }
                 return if self.failing { Ok(()) } else { self.no_room(requested) };
             }
@@ -308,7 +313,9 @@ impl Run {
             let text = format!("the live block {:?} is known as {known:?}", held.block);
             return Err((Complaint::Answer, text));
         }
-        self.oracle.freed(address).map_err(|violation| (Complaint::Block, violation.to_string()))?;
+        self.oracle
+            .freed(address)
+            .map_err(|violation| (Complaint::Block, violation.to_string()))?;
         let (block, requested) = (Some(held.block), held.requested);
         let (pool, given) = (self.pool.clone(), Given { address, block, requested, stream });
         let freed = self.hands.on(hand, move || free_by(way, &pool, given));

@@ -66,11 +66,13 @@ impl Stage {
                 unsafe { device.launch(kernel, stream) }
             }
             Self::Host(device) => {
-                let start = block.address().get() as usize;
+                let start = address(block);
                 let task = move || {
                     // SAFETY: as above: the block is this task's until it is freed, which comes
                     // after it on its stream, and host memory is written by its address.
-                    unsafe { core::ptr::with_exposed_provenance_mut::<u8>(start).write_bytes(tag, size) };
+                    unsafe {
+                        core::ptr::with_exposed_provenance_mut::<u8>(start).write_bytes(tag, size)
+                    };
                 };
                 device.enqueue_host(Box::new(task), stream)
             }
@@ -102,7 +104,7 @@ impl Stage {
                 unsafe { device.launch(kernel, stream) }
             }
             Self::Host(device) => {
-                let start = block.address().get() as usize;
+                let start = address(block);
                 let task = move || {
                     let start = core::ptr::with_exposed_provenance::<u8>(start);
                     // SAFETY: as for writing; every byte was written before, on the same stream.
@@ -145,6 +147,11 @@ impl Stage {
 fn span(block: &Block) -> Span {
     // The oracle has looked at it before: it ends where addresses do at the latest.
     Span::new(block.address(), block.size()).expect("a block that ends")
+}
+
+/// The address as a number that pointers are made of.
+fn address(block: &Block) -> usize {
+    usize::try_from(block.address().get()).expect("an address of this machine")
 }
 
 fn length(block: &Block) -> usize {

@@ -43,8 +43,18 @@ pub(crate) const WAYS: &[Way] = &[
         },
     },
     Way {
-        name: "the address of a block",
-        free: |pool, given| Some(pool.free(given.block?.address(), given.stream)),
+        name: "Pool::free_block",
+        free: |pool, given| Some(pool.free_block(given.block?, given.stream)),
+    },
+    Way {
+        name: "Pool::free_sized, by what was asked for",
+        free: |pool, given| Some(pool.free_sized(given.address, given.requested, given.stream)),
+    },
+    Way {
+        name: "Pool::free_sized, by the size of the block",
+        free: |pool, given| {
+            Some(pool.free_sized(given.address, given.block?.size(), given.stream))
+        },
     },
 ];
 

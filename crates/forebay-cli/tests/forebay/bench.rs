@@ -1,0 +1,135 @@
+//! `forebay bench`, as built.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn forebay(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env_remove("CLICOLOR_FORCE").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn rows(run: &Output) -> Vec<Value> {
+    text(&run.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const WORKLOADS: [&str; 17] = [
+    "COLAB-MIX",
+    "DC-ALLOC",
+    "DC-HIT",
+    "GE-ACCUM",
+    "GE-LARGE",
+    "GE-PRESSURE",
+    "GE-SAME",
+    "GE-TRANSFORMER",
+    "GE-VARIABLE",
+    "HOT",
+    "HOT-THREADS",
+    "MP-CONC",
+    "MP-LAT",
+    "MP-MIX",
+    "MP-REUSE",
+    "MP-T",
+    "MP-THR",
+];
+
+fn positive(row: &Value, key: &str) {
+    assert!(row[key].as_f64().is_some_and(|figure| figure > 0.0), "{key} in {row}");
+}
+
+fn complete(rows: &[Value], device: &str) {
+    let benches: BTreeSet<&str> = rows.iter().map(|row| row["bench"].as_str().unwrap()).collect();
+    assert_eq!(benches.into_iter().collect::<Vec<_>>(), WORKLOADS);
+    for row in rows {
+        assert_eq!((&row["schema"], &row["device"]), (&"forebay.bench.v1".into(), &device.into()));
+        assert!(!row["case"].as_str().unwrap().is_empty(), "{row}");
+        for key in ["threads", "ops", "rounds", "ns_per_op"] {
+            positive(row, key);
+        }
+        assert!(row.get("error").is_none(), "{row}");
+        let allocator = row["allocator"].as_str().unwrap();
+        let clock = if device == "sim" && allocator == "driver" { "model" } else { "host" };
+        assert_eq!(row["clock"], clock, "{row}");
+        match row["bench"].as_str().unwrap() {
+            "MP-LAT" => {
+                let figures: Vec<u64> = ["min_ns", "p50_ns", "p99_ns", "p99_9_ns"]
+                    .map(|key| row[key].as_u64().unwrap())
+                    .to_vec();
+                assert!(figures.is_sorted(), "{row}");
+                assert!(row["clock_ns"].is_u64(), "{row}");
+            }
+            "HOT" => positive(row, "quotient"),
+            "HOT-THREADS" => positive(row, "speed_up"),
+            _ => assert!(row.get("p50_ns").is_none() && row.get("quotient").is_none(), "{row}"),
+        }
+    }
+    let of = |bench: &str, allocator: &str| {
+        let found =
+            rows.iter().filter(|row| row["bench"] == bench && row["allocator"] == allocator);
+        found.map(|row| row["case"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    for bench in WORKLOADS.iter().filter(|bench| !bench.starts_with("HOT")) {
+        assert_eq!(of(bench, "forebay"), of(bench, "driver"), "{bench}");
+    }
+    assert_eq!(of("HOT", "forebay"), ["512 B", "64 KiB", "1 MiB", "16 MiB", "256 MiB"]);
+    assert_eq!(of("HOT", "mimalloc"), ["512 B"]);
+    assert_eq!(of("MP-LAT", "mimalloc"), ["512 B"], "the yardstick is for 512 B");
+    let threads = |row: &&Value| row["bench"] == "HOT-THREADS" && row["allocator"] == "forebay";
+    let threads: Vec<u64> =
+        rows.iter().filter(threads).map(|row| row["threads"].as_u64().unwrap()).collect();
+    assert!(threads.starts_with(&[1, 2]), "{threads:?}");
+}
+
+#[test]
+fn every_workload_has_its_rows_on_the_simulated_device() {
+    let began = Instant::now();
+    let run = forebay(&["bench", "alloc", "--quick", "--json"]);
+    let took = began.elapsed();
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    assert!(text(&run.stderr).is_empty(), "no bar where nobody looks");
+    complete(&rows(&run), "sim");
+    assert!(took < Duration::from_secs(30), "quick took {took:?}");
+}
+
+#[test]
+fn every_workload_has_its_rows_on_the_host() {
+    let run = forebay(&["bench", "alloc", "--quick", "--json", "--device", "host"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    complete(&rows(&run), "host");
+}
+
+#[test]
+fn people_get_a_table_with_what_it_means() {
+    let run = forebay(&["bench", "alloc", "--quick"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    for workload in WORKLOADS {
+        assert!(said.lines().any(|line| line.starts_with(&format!("{workload}  "))), "{workload}");
+    }
+    assert!(said.contains("mimalloc's 512 B") && said.contains("by the cost table"), "{said}");
+    assert!(!said.contains("failed") && !said.contains('\x1b'), "{said}");
+    let wide = said.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(wide, None, "nothing runs out of a terminal");
+}
+
+#[test]
+fn bad_usage_is_told_what_is_allowed() {
+    for (arguments, allowed) in [
+        (&["bench"][..], "<WHAT>"),
+        (&["bench", "transfer"], "[possible values: alloc]"),
+        (&["bench", "all"], "[possible values: alloc]"),
+        (&["bench", "alloc", "--device", "cuda:0"], "[possible values: sim, host]"),
+        (&["bench", "alloc", "--rounds", "3"], "--rounds"),
+    ] {
+        let run = forebay(arguments);
+        assert_eq!(run.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&run.stderr).contains(allowed), "{arguments:?}: {}", text(&run.stderr));
+        assert!(run.stdout.is_empty());
+    }
+}

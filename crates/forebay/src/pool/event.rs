@@ -1,0 +1,95 @@
+//! Events: what happened to blocks, one by one. Off by default; a pool that notes them takes the long
+//! way for every call.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::StreamHandle;
+
+use crate::Tag;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventAction {
+    /// A block was given out.
+    Allocate,
+    /// A block was taken back.
+    Free,
+    /// A request was refused.
+    Refuse,
+}
+
+/// Something that happened to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolEvent {
+    /// When, from the start of the pool.
+    pub time: Duration,
+    /// What.
+    pub action: EventAction,
+    /// The block; null for a request that was refused.
+    pub address: Address,
+    /// What was asked for.
+    pub requested: Bytes,
+    /// In whose order.
+    pub stream: StreamHandle,
+    /// For whom.
+    pub tag: Tag,
+}
+
+/// The last events, as many as were asked for.
+#[derive(Debug)]
+pub(super) struct History {
+    begun: Instant,
+    events: Mutex<(VecDeque<PoolEvent>, usize)>,
+}
+
+impl History {
+    pub(super) fn new(most: usize) -> Self {
+        Self { begun: Instant::now(), events: Mutex::new((VecDeque::new(), most)) }
+    }
+
+    fn events(&self) -> MutexGuard<'_, (VecDeque<PoolEvent>, usize)> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many are remembered.
+    pub(super) fn set_most(&self, most: usize) {
+        let mut events = self.events();
+        events.1 = most;
+        while events.0.len() > most {
+            events.0.pop_front();
+        }
+    }
+
+    /// Notes an event; the oldest goes where there are too many.
+    pub(super) fn note(
+        &self,
+        action: EventAction,
+        address: Address,
+        requested: Bytes,
+        stream: StreamHandle,
+        tag: Tag,
+    ) -> PoolEvent {
+        let mut events = self.events();
+        // The clock under the lock: events are in the order of their times.
+        let time = self.begun.elapsed();
+        let event = PoolEvent { time, action, address, requested, stream, tag };
+        if events.1 > 0 {
+            if events.0.len() >= events.1 {
+                events.0.pop_front();
+            }
+            events.0.push_back(event);
+        }
+        event
+    }
+
+    /// What is remembered, the oldest first.
+    pub(super) fn all(&self) -> Vec<PoolEvent> {
+        self.events().0.iter().copied().collect()
+    }
+}

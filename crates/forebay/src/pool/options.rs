@@ -1,0 +1,165 @@
+//! How a pool is to be: settings, and what no text can say.
+
+use core::fmt;
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+use forebay_core::line::Growth;
+use forebay_core::pressure::Level;
+use forebay_hal::Device;
+
+use super::shared::Shared;
+use super::{DropReport, Pool, PoolEvent, Shortage, registry, upkeep};
+use crate::config::{Settings, SettingsBuilder};
+use crate::{Error, Result};
+
+/// Asked to let memory go; says whether it did.
+pub(super) type LetGo = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
+
+/// Told that the pressure has changed, and what is held.
+pub(super) type Warned = Arc<dyn Fn(Level, Bytes) + Send + Sync>;
+
+/// Told of every event.
+pub(super) type Observer = Arc<dyn Fn(&PoolEvent) + Send + Sync>;
+
+/// Told what was still live when a pool went.
+pub(super) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
+
+/// How a pool is to be.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::PoolOptions;
+/// use forebay_core::Bytes;
+/// use forebay_hal::Device;
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
+/// assert_eq!(pool.limit(), Bytes::mib(64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "options do nothing until a pool is built"]
+pub struct PoolOptions {
+    settings: SettingsBuilder,
+    pub(super) growth: Option<Growth>,
+    pub(super) let_go: Vec<LetGo>,
+    pub(super) pressure: Vec<Warned>,
+    pub(super) observers: Vec<Observer>,
+    pub(super) told: Option<Told>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self::with(Settings::default())
+    }
+}
+
+impl PoolOptions {
+    /// The defaults, whatever the environment says.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What the environment says ([`Settings::from_environment`]), and the defaults for the rest.
+    pub fn from_environment() -> Result<Self> {
+        Ok(Self::with(Settings::from_environment()?))
+    }
+
+    /// These settings.
+    pub fn with(settings: Settings) -> Self {
+        let settings = settings.into_builder();
+        Self {
+            settings,
+            growth: None,
+            let_go: Vec::new(),
+            pressure: Vec::new(),
+            observers: Vec::new(),
+            told: None,
+        }
+    }
+
+    /// Changes settings, each by the name it has in [`Settings`].
+    ///
+    /// ```
+    /// use forebay::PoolOptions;
+    /// use forebay_core::Bytes;
+    ///
+    /// let options = PoolOptions::new().set(|settings| settings.min_bytes(Bytes::mib(8)).poison(true));
+    /// # let _ = options;
+    /// ```
+    pub fn set(mut self, change: impl FnOnce(SettingsBuilder) -> SettingsBuilder) -> Self {
+        self.settings = change(self.settings);
+        self
+    }
+
+    /// The most the pool may take from the device.
+    pub fn max_bytes(self, max_bytes: Bytes) -> Self {
+        self.set(|settings| settings.max_bytes(max_bytes))
+    }
+
+    /// How pages are chosen, beyond what settings say.
+    pub fn growth(mut self, growth: Growth) -> Self {
+        self.growth = Some(growth);
+        self
+    }
+
+    /// Someone to ask to let memory go before a request is refused: caches of the program's own, for
+    /// example. It is told what is missing, may free blocks and allocate, and says whether it let
+    /// anything go. Several are asked in turn.
+    pub fn on_shortage(
+        mut self,
+        let_go: impl Fn(&Shortage) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.let_go.push(Arc::new(let_go));
+        self
+    }
+
+    /// Someone to tell when the pressure has changed: from moderate up, and back. Told after the pool
+    /// has done what it can by itself, on the thread that was allocating, with no lock held.
+    pub fn on_pressure(mut self, warned: impl Fn(Level, Bytes) + Send + Sync + 'static) -> Self {
+        self.pressure.push(Arc::new(warned));
+        self
+    }
+
+    /// Someone to tell of every block given out and taken back. Every call of the pool then takes the
+    /// long way. Told with no lock held, by the thread that calls; must not use the pool.
+    pub fn on_event(mut self, observer: impl Fn(&PoolEvent) + Send + Sync + 'static) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Someone to tell which blocks were still live when the pool went.
+    pub fn on_drop(mut self, told: impl Fn(&DropReport) + Send + Sync + 'static) -> Self {
+        self.told = Some(Arc::new(told));
+        self
+    }
+
+    /// The pool, on `device`.
+    pub fn build(self, device: &Arc<dyn Device>) -> Result<Pool> {
+        let settings = self.settings.clone().build()?;
+        let shared = Arc::new(Shared::new(device, settings, self)?);
+        registry::add(&shared);
+        if shared.settings().upkeep() {
+            upkeep::start();
+        }
+        Ok(Pool { shared })
+    }
+}
+
+impl fmt::Debug for PoolOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolOptions")
+            .field("settings", &self.settings)
+            .field("growth", &self.growth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<crate::ConfigError> for Error {
+    fn from(error: crate::ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
+}

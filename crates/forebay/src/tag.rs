@@ -1,0 +1,111 @@
+//! Tags: who a block is for. A thread allocates under one tag at a time, and statistics and reports
+//! are told by tag.
+
+use core::marker::PhantomData;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::sync::seat;
+
+/// How many tags there can be, the one without a name counted.
+pub(crate) const MOST: usize = 64;
+
+/// The names of tags, by number. The first is for what has none.
+static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn names() -> MutexGuard<'static, Vec<String>> {
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if names.is_empty() {
+        names.push("untagged".to_owned());
+    }
+    names
+}
+
+/// A tag, for the whole process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(u8);
+
+impl Tag {
+    /// What is allocated under no tag.
+    pub const NONE: Self = Self(0);
+
+    /// The tag of that name, made where there is none yet. `None` where there are 64 already.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut names = names();
+        let number = names.iter().position(|other| other == name).or_else(|| {
+            (names.len() < MOST).then(|| {
+                names.push(name.to_owned());
+                names.len() - 1
+            })
+        });
+        number.and_then(|number| u8::try_from(number).ok()).map(Self)
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        names().get(usize::from(self.0)).cloned().unwrap_or_default()
+    }
+
+    /// Allocates under this tag, on this thread, until the scope is dropped. Scopes nest.
+    ///
+    /// ```
+    /// use forebay::Tag;
+    ///
+    /// let weights = Tag::named("weights").ok_or("too many tags")?;
+    /// let scope = weights.enter();
+    /// assert_eq!(Tag::current(), weights);
+    /// drop(scope);
+    /// assert_eq!(Tag::current(), Tag::NONE);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn enter(self) -> TagScope {
+        TagScope { before: seat::set_tag(self.0), of_thread: PhantomData }
+    }
+
+    /// The tag this thread allocates under.
+    pub fn current() -> Self {
+        Self(seat::tag())
+    }
+
+    pub(crate) fn numbered(number: usize) -> Option<Self> {
+        u8::try_from(number).ok().filter(|_| number < names().len()).map(Self)
+    }
+}
+
+/// A stretch of a thread's time under one tag.
+#[derive(Debug)]
+#[must_use = "the tag is left when the scope is dropped"]
+pub struct TagScope {
+    before: u8,
+    /// The tag is the thread's: the scope stays there.
+    of_thread: PhantomData<*const ()>,
+}
+
+impl Drop for TagScope {
+    fn drop(&mut self) {
+        seat::set_tag(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_agree_and_scopes_nest() {
+        let one = Tag::named("one of the tests").unwrap();
+        assert_eq!(Tag::named("one of the tests"), Some(one));
+        let two = Tag::named("two of the tests").unwrap();
+        assert_ne!(one, two);
+        assert_eq!(one.name(), "one of the tests");
+        assert_eq!(Tag::NONE.name(), "untagged");
+        let outer = one.enter();
+        {
+            let _inner = two.enter();
+            assert_eq!(Tag::current(), two);
+            std::thread::spawn(|| assert_eq!(Tag::current(), Tag::NONE)).join().unwrap();
+        }
+        assert_eq!(Tag::current(), one);
+        drop(outer);
+        assert_eq!(Tag::current(), Tag::NONE);
+    }
+}
