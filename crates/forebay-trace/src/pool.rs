@@ -21,9 +21,9 @@ pub struct PoolPlayer {
 }
 
 impl PoolPlayer {
-    /// An empty pool with the default options.
+    /// An empty pool, as the environment says.
     pub fn new(device: Arc<dyn Device>) -> Result<Self, forebay::Error> {
-        let pool = PoolOptions::new().build(&device)?;
+        let pool = PoolOptions::from_environment()?.build(&device)?;
         Ok(Self { pool, device, streams: HashMap::new(), live: HashMap::new() })
     }
 

@@ -51,7 +51,9 @@ fn the_same_program_gets_the_same_places() {
     for seed in 0..6 {
         let setting = Setting::large(seed).limited_to(Bytes::mib(1500));
         let [one, two] = [(); 2].map(|()| play(setting, 600).places);
-        assert_eq!(one, two, "seed {seed}");
+        let differs = one.iter().zip(&two).position(|(one, two)| one != two);
+        assert_eq!(differs, None, "seed {seed}: the allocation that lies elsewhere");
+        assert_eq!(one.len(), two.len(), "seed {seed}");
     }
 }
 
