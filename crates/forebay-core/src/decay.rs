@@ -22,7 +22,7 @@ const STRETCHES: usize = 16;
 /// let at = Duration::from_secs;
 /// decay.note(at(0), Bytes::gib(8));
 /// decay.note(at(5), Bytes::gib(2));
-/// assert_eq!(decay.needed(at(5), at(3)), None, "not watched for that long");
+/// assert_eq!(decay.needed(at(5), at(10)), None, "not watched for that long");
 /// decay.note(at(20), Bytes::gib(1));
 /// assert_eq!(decay.needed(at(20), at(10)), Some(Bytes::gib(1)));
 /// ```

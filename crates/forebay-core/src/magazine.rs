@@ -181,6 +181,15 @@ impl<B: Copy> Magazine<B> {
         sums
     }
 
+    /// Puts out the large block, if there is one, as (block, size).
+    pub fn drain_large(&mut self, mut out: impl FnMut(B, u64)) {
+        let bin = &mut self.bins[LARGE_BIN];
+        if bin.count > floor(LARGE_BIN) && bin.size > self.small {
+            self.held = self.held.wrapping_sub(bin.put_out(&mut out));
+            bin.count = floor(LARGE_BIN);
+        }
+    }
+
     /// Puts out every block whose size `which` is true of, as (block, size).
     pub fn drain(&mut self, which: impl Fn(u64) -> bool, mut out: impl FnMut(B, u64)) {
         if self.held == 0 {
@@ -284,6 +293,13 @@ mod tests {
                 let large: usize = lists.range(small + 1..).map(|(_, list)| list.len()).sum();
                 assert!(large <= 1, "seed {seed}: {large} large blocks");
             }
+            let large = lists.range(small + 1..).flat_map(|(_, list)| list).next().copied();
+            let mut drained = None;
+            magazine.drain_large(|block, size| {
+                drained = Some(block);
+                lists.get_mut(&size).unwrap().clear();
+            });
+            assert_eq!(drained, large, "seed {seed}");
             let mut sum = Tally::default();
             magazine.tallies().into_iter().for_each(|tally| sum.add(tally));
             assert_eq!(sum, Tally { taken, kept, balance }, "seed {seed}");

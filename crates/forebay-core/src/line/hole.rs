@@ -1,6 +1,6 @@
 //! Holes: free memory, and in whose order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use super::sorted::{Cursor, Sorted};
 
 /// A set of streams, by small numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,14 +69,22 @@ pub(super) struct Hole {
     pub(super) streams: Streams,
 }
 
+/// A hole with its start; in order of that.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    start: u64,
+    hole: Hole,
+}
+
 /// All holes, by address and, for each set of streams, by size.
 ///
 /// There are few different sets at a time (each stream's own, and those that waits have made), so
-/// looking through the sets is cheap; within a set the best fit is one step down a tree.
+/// looking through the sets is cheap; within a set the best fit is one short search.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes {
-    by_start: BTreeMap<u64, Hole>,
-    by_size: BTreeMap<Streams, BTreeSet<(u64, u64)>>,
+    by_start: Sorted<Placed>,
+    /// The sizes and starts of the holes of each set. No set is without holes.
+    by_size: Vec<(Streams, Sorted<(u64, u64)>)>,
     bytes: u64,
 }
 
@@ -90,19 +98,19 @@ impl Holes {
     }
 
     pub(super) fn largest(&self) -> u64 {
-        let last = |sizes: &BTreeSet<(u64, u64)>| sizes.last().map(|&(size, _)| size);
-        self.by_size.values().filter_map(last).max().unwrap_or(0)
+        let last = |sizes: &Sorted<(u64, u64)>| sizes.last().map(|&(size, _)| size);
+        self.by_size.iter().filter_map(|(_, sizes)| last(sizes)).max().unwrap_or(0)
     }
 
     /// Each hole with its start. Neighbours that are free in different orders are apart.
     pub(super) fn each(&self) -> impl Iterator<Item = (u64, Hole)> {
-        self.by_start.iter().map(|(&start, &hole)| (start, hole))
+        self.by_start.iter().map(|placed| (placed.start, placed.hole))
     }
 
     /// Stretches of free memory as (start, end), in whatever order its parts are free.
     pub(super) fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (&start, hole) in &self.by_start {
+        for (start, hole) in self.each() {
             match runs.last_mut() {
                 Some(last) if last.1 == start => last.1 = hole.end,
                 _ => runs.push((start, hole.end)),
@@ -123,7 +131,7 @@ impl Holes {
         let mut best: Option<(bool, u64, u64)> = None;
         for (_, sizes) in self.by_size.iter().filter(|(set, _)| set.serve(streams)) {
             // At most one hole can grow; the first that cannot ends the search.
-            for &(hole, start) in sizes.range((size, 0)..) {
+            for &(hole, start) in sizes.from(sizes.seek(|other| *other < (size, 0))) {
                 let found = (can_grow(start + hole), hole, start);
                 if best.is_none_or(|best| found < best) {
                     best = Some(found);
@@ -139,77 +147,125 @@ impl Holes {
     /// In whose order the smallest hole for `size` is free. Holes that are nobody's are left out:
     /// there is nobody to wait for.
     pub(super) fn owner_of_best_fit(&self, size: u64) -> Option<Streams> {
-        let fits = |(set, sizes): (&Streams, &BTreeSet<(u64, u64)>)| {
-            let found = sizes.range((size, 0)..).next().filter(|_| !set.is_empty())?;
+        let owned = self.by_size.iter().filter(|(set, _)| !set.is_empty());
+        let fits = owned.filter_map(|(set, sizes)| {
+            let found = sizes.get(sizes.seek(|other| *other < (size, 0)))?;
             Some((*found, *set))
-        };
-        self.by_size.iter().filter_map(fits).min().map(|(_, set)| set)
+        });
+        fits.min().map(|(_, set)| set)
     }
 
     /// Every stream in whose order something is free.
     pub(super) fn owners(&self) -> Streams {
-        self.by_size.keys().fold(Streams::NONE, |all, set| all.or(*set))
+        self.by_size.iter().fold(Streams::NONE, |all, (set, _)| all.or(*set))
     }
 
-    /// Whether a hole shares a byte with `start..end`.
-    pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
-        self.by_start.range(..end).next_back().is_some_and(|(_, hole)| hole.end > start)
+    /// The place of the first hole from `start` on.
+    fn seek(&self, start: u64) -> Cursor {
+        self.by_start.seek(|placed| placed.start < start)
+    }
+
+    /// The place of the hole that has `at` in it, or of the first beyond.
+    fn seek_covering(&self, at: u64) -> Cursor {
+        self.by_start.seek(|placed| placed.hole.end <= at)
     }
 
     /// The streams in whose order all of `start..end` is free; `None` where not all of it is.
     pub(super) fn covering(&self, start: u64, end: u64) -> Option<Streams> {
-        let (&first, _) = self.by_start.range(..=start).next_back()?;
         let (mut reached, mut streams) = (start, Streams::ALL);
-        for (&from, hole) in self.by_start.range(first..end) {
-            if from > reached {
+        for placed in self.by_start.from(self.seek_covering(start)) {
+            if reached >= end {
+                break;
+            }
+            if placed.start > reached {
                 return None;
             }
-            reached = reached.max(hole.end);
-            streams = streams.and(hole.streams);
+            reached = placed.hole.end;
+            streams = streams.and(placed.hole.streams);
         }
         (reached >= end).then_some(streams)
     }
 
-    /// Adds a hole and makes it one with neighbours that have a stream in common with it.
-    pub(super) fn add(&mut self, mut start: u64, mut hole: Hole) {
-        let before = self.by_start.range(..start).next_back();
-        if let Some((&left, &neighbour)) = before
-            && neighbour.end == start
-            && joins(neighbour, hole)
+    /// Adds a hole, unless one shares a byte with it, and makes it one with neighbours that have a
+    /// stream in common with it. Whether it was added.
+    pub(super) fn add(&mut self, start: u64, hole: Hole) -> bool {
+        let after = self.seek(start);
+        let right = self.by_start.get(after).copied();
+        let before = self.by_start.before(after);
+        let left = before.and_then(|at| self.by_start.get(at).copied());
+        if right.is_some_and(|right| right.start < hole.end)
+            || left.is_some_and(|left| left.hole.end > start)
         {
-            self.remove(left);
-            start = left;
-            hole.streams = hole.streams.and(neighbour.streams);
+            return false;
         }
-        if let Some(&neighbour) = self.by_start.get(&hole.end)
-            && joins(neighbour, hole)
-        {
-            self.remove(hole.end);
-            hole.end = neighbour.end;
-            hole.streams = hole.streams.and(neighbour.streams);
+        self.bytes += hole.end - start;
+        let mut whole = Placed { start, hole };
+        let left = left.filter(|left| left.hole.end == start && joins(left.hole, whole.hole));
+        if let Some(left) = left {
+            whole.start = left.start;
+            whole.hole.streams = whole.hole.streams.and(left.hole.streams);
+            self.forget_size(left);
         }
-        self.insert(start, hole);
+        let right =
+            right.filter(|right| right.start == hole.end && joins(right.hole, whole.hole));
+        if let Some(right) = right {
+            whole.hole.end = right.hole.end;
+            whole.hole.streams = whole.hole.streams.and(right.hole.streams);
+            self.forget_size(right);
+        }
+        // What it became one with lies where it belongs: changed in place.
+        match (left.and(before), right) {
+            (Some(before), None) => self.change(before, whole),
+            (Some(before), Some(_)) => {
+                // The left one first: taking the right one out may move chunks, not what is before.
+                self.change(before, whole);
+                self.by_start.remove(after);
+            }
+            (None, Some(_)) => self.change(after, whole),
+            (None, None) => self.by_start.insert(after, whole),
+        }
+        self.note_size(whole);
+        true
+    }
+
+    fn change(&mut self, at: Cursor, placed: Placed) {
+        if let Some(place) = self.by_start.get_mut(at) {
+            *place = placed;
+        }
     }
 
     /// Takes `size` bytes off the start of the hole at `start`.
     pub(super) fn cut(&mut self, start: u64, size: u64) {
-        let Some(hole) = self.remove(start) else { return };
-        if start + size < hole.end {
-            self.insert(start + size, hole);
+        let at = self.seek(start);
+        let Some(&placed) = self.by_start.get(at).filter(|placed| placed.start == start) else {
+            return;
+        };
+        self.forget_size(placed);
+        let rest = start + size;
+        if rest < placed.hole.end {
+            let rest = Placed { start: rest, ..placed };
+            self.change(at, rest);
+            self.note_size(rest);
+            self.bytes -= size;
+        } else {
+            self.by_start.remove(at);
+            self.bytes -= placed.hole.end - start;
         }
     }
 
     /// Takes `start..end`, all of it free, out.
     pub(super) fn remove_range(&mut self, start: u64, end: u64) {
-        let Some((&first, _)) = self.by_start.range(..=start).next_back() else { return };
-        let touched: Vec<u64> = self.by_start.range(first..end).map(|(&at, _)| at).collect();
-        for at in touched {
-            let Some(hole) = self.remove(at) else { continue };
-            if at < start {
-                self.insert(at, Hole { end: start.min(hole.end), ..hole });
+        let first = self.seek_covering(start);
+        let touched = self.by_start.from(first).take_while(|placed| placed.start < end);
+        let touched: Vec<Placed> = touched.copied().collect();
+        for placed in touched {
+            self.remove(placed.start);
+            if placed.start < start {
+                let end = start.min(placed.hole.end);
+                self.insert(placed.start, Hole { end, ..placed.hole });
             }
-            if hole.end > end {
-                self.insert(end, hole);
+            if placed.hole.end > end {
+                self.insert(end, placed.hole);
             }
         }
     }
@@ -217,7 +273,7 @@ impl Holes {
     /// Every hole whose streams `which` is true of becomes free in the order of `more` too, and one
     /// with its neighbours where that gives them a stream in common.
     pub(super) fn extend_owners(&mut self, which: impl Fn(Streams) -> bool, more: Streams) {
-        let sets = self.by_size.iter().filter(|(set, _)| which(**set) && !set.contains(more));
+        let sets = self.by_size.iter().filter(|(set, _)| which(*set) && !set.contains(more));
         let mut starts: Vec<u64> =
             sets.flat_map(|(_, sizes)| sizes.iter().map(|&(_, start)| start)).collect();
         starts.sort_unstable();
@@ -230,22 +286,46 @@ impl Holes {
         }
     }
 
+    /// Puts a hole in as it is.
     fn insert(&mut self, start: u64, hole: Hole) {
         self.bytes += hole.end - start;
-        self.by_start.insert(start, hole);
-        self.by_size.entry(hole.streams).or_default().insert((hole.end - start, start));
+        let placed = Placed { start, hole };
+        self.by_start.insert(self.seek(start), placed);
+        self.note_size(placed);
     }
 
     fn remove(&mut self, start: u64) -> Option<Hole> {
-        let hole = self.by_start.remove(&start)?;
-        self.bytes -= hole.end - start;
-        if let Some(sizes) = self.by_size.get_mut(&hole.streams) {
-            sizes.remove(&(hole.end - start, start));
+        let at = self.seek(start);
+        self.by_start.get(at).filter(|placed| placed.start == start)?;
+        let placed = self.by_start.remove(at)?;
+        self.bytes -= placed.hole.end - start;
+        self.forget_size(placed);
+        Some(placed.hole)
+    }
+
+    fn note_size(&mut self, Placed { start, hole }: Placed) {
+        let key = (hole.end - start, start);
+        let found = self.by_size.iter().position(|&(set, _)| set == hole.streams);
+        let found = found.unwrap_or_else(|| {
+            self.by_size.push((hole.streams, Sorted::default()));
+            self.by_size.len() - 1
+        });
+        if let Some((_, sizes)) = self.by_size.get_mut(found) {
+            sizes.insert(sizes.seek(|other| *other < key), key);
+        }
+    }
+
+    fn forget_size(&mut self, Placed { start, hole }: Placed) {
+        let key = (hole.end - start, start);
+        let Some(found) = self.by_size.iter().position(|&(set, _)| set == hole.streams) else {
+            return;
+        };
+        if let Some((_, sizes)) = self.by_size.get_mut(found) {
+            sizes.remove(sizes.seek(|other| *other < key));
             if sizes.is_empty() {
-                self.by_size.remove(&hole.streams);
+                self.by_size.swap_remove(found);
             }
         }
-        Some(hole)
     }
 }
 

@@ -20,6 +20,7 @@
 
 mod hole;
 mod plan;
+mod sorted;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use crate::{Bytes, PageSize};
 pub use hole::Streams;
 use hole::{Hole, Holes};
 pub use plan::{Growth, Plan, Standing, Step};
+use sorted::Sorted;
 
 /// A place on the line, in bytes from its start.
 pub type Offset = u64;
@@ -106,6 +108,8 @@ pub struct Line {
     pages: BTreeMap<Offset, Placed>,
     aliases: BTreeMap<Offset, u64>,
     holes: Holes,
+    /// Where pages lie side by side, as (start, end).
+    stretches: Sorted<(Offset, Offset)>,
     backed: u64,
 }
 
@@ -118,6 +122,7 @@ impl Line {
             pages: BTreeMap::new(),
             aliases: BTreeMap::new(),
             holes: Holes::default(),
+            stretches: Sorted::default(),
             backed: 0,
         }
     }
@@ -166,11 +171,11 @@ impl Line {
     pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        if self.holes.overlap(at, end) || !self.is_backed(at, end) {
-            return Err(LineError::InUse { at });
+        if self.is_backed(at, end) && self.holes.add(at, Hole { end, streams }) {
+            Ok(())
+        } else {
+            Err(LineError::InUse { at })
         }
-        self.holes.add(at, Hole { end, streams });
-        Ok(())
     }
 
     /// The streams in whose order the smallest hole that holds `size` is free, whoever they are.
@@ -207,8 +212,10 @@ impl Line {
         let size = size.get();
         let end = self.vacant(at, size)?;
         self.pages.insert(at, Placed { size, page });
+        self.back(at, end);
         self.backed += size;
-        self.holes.add(at, Hole { end, streams });
+        let added = self.holes.add(at, Hole { end, streams });
+        debug_assert!(added, "{at:#x} had no page and was free");
         Ok(())
     }
 
@@ -221,6 +228,7 @@ impl Line {
         let streams = self.holes.covering(at, end).ok_or(LineError::InUse { at })?;
         self.holes.remove_range(at, end);
         self.pages.remove(&at);
+        self.unback(at, end);
         self.aliases.insert(at, placed.size);
         self.backed -= placed.size;
         Ok((placed.page, Bytes::new(placed.size), streams))
@@ -283,16 +291,38 @@ impl Line {
 
     /// Whether every byte of `at..end` has a page behind it.
     fn is_backed(&self, at: Offset, end: Offset) -> bool {
-        let mut reached = at;
-        let first = self.pages.range(..=at).next_back();
-        let rest = self.pages.range(at.saturating_add(1)..end);
-        for (&start, placed) in first.into_iter().chain(rest) {
-            if start > reached {
-                return false;
-            }
-            reached = reached.max(start + placed.size);
+        let found = self.stretches.get(self.stretches.seek(|stretch| stretch.1 <= at));
+        found.is_some_and(|stretch| stretch.0 <= at && end <= stretch.1)
+    }
+
+    /// Notes that `at..end`, where nothing was, has a page behind it.
+    fn back(&mut self, at: Offset, end: Offset) {
+        let after = self.stretches.seek(|stretch| stretch.0 < at);
+        let joins = |cursor, side: fn(&(Offset, Offset)) -> Offset, edge| {
+            self.stretches.get(cursor).filter(|stretch| side(stretch) == edge).copied()
+        };
+        let left = self.stretches.before(after);
+        let left = left.and_then(|cursor| Some((cursor, joins(cursor, |s| s.1, at)?)));
+        let right = joins(after, |s| s.0, end);
+        let whole = (left.map_or(at, |(_, left)| left.0), right.map_or(end, |right| right.1));
+        if right.is_some() {
+            self.stretches.remove(after);
         }
-        reached >= end && first.is_some_and(|(&start, placed)| start + placed.size > at)
+        match left.and_then(|(cursor, _)| self.stretches.get_mut(cursor)) {
+            Some(left) => *left = whole,
+            None => self.stretches.insert(self.stretches.seek(|s| s.0 < whole.0), whole),
+        }
+    }
+
+    /// Notes that `at..end`, that a page was behind, has none.
+    fn unback(&mut self, at: Offset, end: Offset) {
+        let found = self.stretches.seek(|stretch| stretch.1 <= at);
+        let Some(stretch) = self.stretches.remove(found) else { return };
+        for part in [(stretch.0, at), (end, stretch.1)] {
+            if part.0 < part.1 {
+                self.stretches.insert(self.stretches.seek(|s| s.0 < part.0), part);
+            }
+        }
     }
 
     /// Whether a page or alias covers `at`.

@@ -1,75 +1,102 @@
 //! Streams as the pool tells them apart: by small numbers.
 
-use std::collections::{BTreeMap, HashMap};
-
 use forebay_core::line::Streams;
 use forebay_hal::StreamHandle;
 
+const MOST: usize = Streams::MOST as usize;
+
+/// A number, and who has it.
+#[derive(Clone, Copy, Debug, Default)]
+enum Lane {
+    /// Nobody.
+    #[default]
+    Free,
+    /// This stream, which was last asked for at that count of questions.
+    Taken(StreamHandle, u64),
+    /// A stream that is to be forgotten: the number may not be given again yet.
+    Leaving,
+}
+
 /// The streams a pool has seen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lanes {
-    numbers: HashMap<StreamHandle, u32>,
-    handles: BTreeMap<u32, StreamHandle>,
-    /// Numbers of streams that are to be forgotten, and may not be given again yet.
-    leaving: Streams,
-    /// When each number was asked for last, by the count of questions.
-    asked: BTreeMap<u32, u64>,
+    lanes: [Lane; MOST],
     questions: u64,
 }
 
+impl Default for Lanes {
+    fn default() -> Self {
+        Self { lanes: [Lane::Free; MOST], questions: 0 }
+    }
+}
+
 impl Lanes {
-    /// The number of a stream that has one.
+    /// The number of a stream that has one. Most programs have few streams, and those that are used
+    /// come first: a short search.
     pub(super) fn get(&mut self, stream: StreamHandle) -> Option<u32> {
-        let number = self.numbers.get(&stream).copied()?;
         self.questions += 1;
-        self.asked.insert(number, self.questions);
-        Some(number)
+        let questions = self.questions;
+        (0_u32..).zip(&mut self.lanes).find_map(|(number, lane)| match lane {
+            Lane::Taken(handle, asked) if *handle == stream => {
+                *asked = questions;
+                Some(number)
+            }
+            _ => None,
+        })
     }
 
-    /// A number for a stream that has none; `None` where all are taken.
+    fn lane(&mut self, number: u32) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::try_from(number).ok()?)
+    }
+
+    /// A number for a stream, its own where it has one; `None` where all are taken.
     pub(super) fn enrol(&mut self, stream: StreamHandle) -> Option<u32> {
         if let Some(number) = self.get(stream) {
             return Some(number);
         }
-        let taken = |number: &u32| {
-            self.handles.contains_key(number) || self.leaving.contains(Streams::only(*number))
-        };
-        let number = (0..Streams::MOST).find(|number| !taken(number))?;
-        self.numbers.insert(stream, number);
-        self.handles.insert(number, stream);
-        self.get(stream)
+        let questions = self.questions;
+        let mut lanes = (0_u32..).zip(&mut self.lanes);
+        let (number, lane) = lanes.find(|(_, lane)| matches!(lane, Lane::Free))?;
+        *lane = Lane::Taken(stream, questions);
+        Some(number)
     }
 
     /// The stream that was not asked for for the longest.
     pub(super) fn oldest(&self) -> Option<StreamHandle> {
-        let asked = |number: &u32| self.asked.get(number).copied();
-        let oldest = self.handles.iter().min_by_key(|(number, _)| asked(number))?;
-        Some(*oldest.1)
+        let taken = self.lanes.iter().filter_map(|lane| match *lane {
+            Lane::Taken(stream, asked) => Some((asked, stream)),
+            _ => None,
+        });
+        taken.min().map(|(_, stream)| stream)
     }
 
     /// The stream of a number, unless it is leaving.
     pub(super) fn handle(&self, number: u32) -> Option<StreamHandle> {
-        self.handles.get(&number).copied()
+        match self.lanes.get(usize::try_from(number).ok()?)? {
+            Lane::Taken(stream, _) => Some(*stream),
+            _ => None,
+        }
     }
 
     /// Takes a stream out; its number stays taken until [`gone`](Self::gone).
     pub(super) fn leave(&mut self, stream: StreamHandle) -> Option<u32> {
-        let number = self.numbers.remove(&stream)?;
-        self.handles.remove(&number);
-        self.asked.remove(&number);
-        self.leaving = self.leaving.or(Streams::only(number));
+        let number = self.get(stream)?;
+        *self.lane(number)? = Lane::Leaving;
         Some(number)
     }
 
     /// Takes back that a stream leaves.
     pub(super) fn stay(&mut self, stream: StreamHandle, number: u32) {
-        self.leaving = self.leaving.without(Streams::only(number));
-        self.numbers.insert(stream, number);
-        self.handles.insert(number, stream);
+        let questions = self.questions;
+        if let Some(lane) = self.lane(number) {
+            *lane = Lane::Taken(stream, questions);
+        }
     }
 
     /// Its work is done: the number may be given again.
     pub(super) fn gone(&mut self, number: u32) {
-        self.leaving = self.leaving.without(Streams::only(number));
+        if let Some(lane) = self.lane(number) {
+            *lane = Lane::Free;
+        }
     }
 }

@@ -126,10 +126,17 @@ impl Shelf {
     /// Takes the blocks of some sides out of the magazine.
     pub(super) fn empty(&mut self, which: impl Fn(Side) -> bool, returns: &mut Vec<Return>) {
         let stream = self.stream;
-        self.magazine.drain(
-            |units| which(Side::of(Bytes::new(units << UNIT_SHIFT))),
-            |kept, units| returns.push(Return::of(kept, units, stream)),
-        );
+        let out = |kept, units| returns.push(Return::of(kept, units, stream));
+        match (which(Side::Small), which(Side::Large)) {
+            (false, true) => self.magazine.drain_large(out),
+            (small, large) => self.magazine.drain(
+                |units| match Side::of(Bytes::new(units << UNIT_SHIFT)) {
+                    Side::Small => small,
+                    Side::Large => large,
+                },
+                out,
+            ),
+        }
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn remembered(pool: u64) -> Option<*const ()> {
 /// Remembers this thread's place in a pool, until it is in another. A thread without a seat has no
 /// place. Pools have numbers from 1 on.
 pub(crate) fn remember(pool: u64, place: *const ()) {
-    if mine().is_some() {
+    if remembered(pool).is_none() && mine().is_some() {
         LOCAL.with(|local| {
             local.place.set(place);
             local.pool.set(pool);
