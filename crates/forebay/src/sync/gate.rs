@@ -258,23 +258,16 @@ mod loom_tests {
             let gate = Arc::new(Gate::new(0_u32));
             let owner = Arc::clone(&gate);
             let thread = thread::spawn(move || {
-                let mut entered = 0;
-                for _ in 0..1 {
-                    // SAFETY: this thread is the owner.
-                    if unsafe { owner.enter(|sum| *sum += 1) }.is_some() {
-                        entered += 1;
-                    }
-                    // SAFETY: likewise.
-                    if unsafe { owner.enter_lightly(|sum| *sum += 1) }.is_some() {
-                        entered += 1;
-                    }
-                }
-                entered
+                // SAFETY: this thread is the owner.
+                let once = unsafe { owner.enter(|sum| *sum += 1) };
+                // SAFETY: likewise.
+                let twice = unsafe { owner.enter_lightly(|sum| *sum += 1) };
+                u32::from(once.is_some()) + u32::from(twice.is_some())
             });
             gate.shut();
             barrier::heavy();
             gate.wait_until_left();
-            let opened = Opened(gate);
+            let opened = Opened(&gate);
             // SAFETY: shut, and the owner has left.
             let seen = unsafe { with(&gate.room, |sum| *sum) };
             drop(opened);
