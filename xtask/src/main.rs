@@ -1,4 +1,4 @@
-//! Checks and chores of this repository: `cargo xtask test`, `cargo xtask layers`, `cargo xtask soak`.
+//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -8,6 +8,7 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    ├── instructions  what a hit takes      (also a command of its own)
 //!    ├── soak     millions of operations on the pool (also a command of its own)
 //!    └── step     what came of a step, and the sum at the end
 //!   screen ── everything a person sees goes through here
@@ -16,6 +17,7 @@
 
 mod count;
 mod ignored;
+mod instructions;
 mod kill;
 mod layers;
 mod run;
@@ -65,6 +67,10 @@ enum Chore {
     /// that come and go, frees by other threads, wrong frees. A hundred million take some minutes.
     /// Exits with 1 at the first block that is not as it must be, and says how to have that again.
     Soak(Soak),
+    /// Count the instructions of an allocation and a free of what was just freed, with callgrind.
+    ///
+    /// Exits with 1 where a pair takes more than it may.
+    Instructions,
 }
 
 fn main() -> ExitCode {
@@ -78,6 +84,7 @@ fn main() -> ExitCode {
         }
         Chore::Layers => test::show_layers(&place, &mut screen),
         Chore::Soak(soak) => soak.run(&place, &mut screen),
+        Chore::Instructions => test::show_instructions(&place, &mut screen),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

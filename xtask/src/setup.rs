@@ -84,6 +84,29 @@ pub(crate) fn ensure_miri(place: &Workplace, run: &mut Runner<'_>) -> Result<(),
     Err(format!("Miri is not installed, and \"rustup {}\" {}", words.join(" "), fetched.reason()))
 }
 
+/// How long installing a package of the system may take.
+const FETCH_PACKAGE: Duration = Duration::from_secs(180);
+
+/// Sees that valgrind is there, installing it where that is allowed; else the reason.
+pub(crate) fn ensure_valgrind(place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
+    let look = place.program("valgrind", ["--version"], LOOK);
+    if run(&look).succeeded() {
+        return Ok(());
+    }
+    // The lists of packages may be missing on a fresh machine; where they cannot be had, what is
+    // there may do.
+    let _ = run(&place.program("apt-get", ["update", "--quiet"], FETCH_PACKAGE));
+    let words = ["install", "--yes", "--quiet", "--no-install-recommends", "valgrind"];
+    let installed = run(&place.program("apt-get", words, FETCH_PACKAGE));
+    if installed.succeeded() && run(&look).succeeded() {
+        return Ok(());
+    }
+    Err(format!(
+        "valgrind is not installed, and \"apt-get install valgrind\" {}",
+        installed.reason()
+    ))
+}
+
 /// Whether a subcommand of cargo that is not part of the toolchain is there. Such a tool is not
 /// fetched: building one takes longer than everything it would check.
 pub(crate) fn has_subcommand(place: &Workplace, name: &str, run: &mut Runner<'_>) -> bool {

@@ -40,6 +40,16 @@ impl Workplace {
         Task::new(&self.cargo, arguments, &self.root, deadline)
     }
 
+    /// A call of a program of the system, which may not be there.
+    pub(crate) fn program<'a>(
+        &self,
+        name: &str,
+        arguments: impl IntoIterator<Item = &'a str>,
+        deadline: Duration,
+    ) -> Task {
+        Task::new(name, arguments, &self.root, deadline)
+    }
+
     /// A call of rustup, which may not be there.
     pub(crate) fn rustup<'a>(
         &self,

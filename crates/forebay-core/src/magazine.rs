@@ -97,10 +97,10 @@ impl<B: Copy> Magazine<B> {
     #[inline(always)]
     fn index(&self, size: u64) -> usize {
         // The golden ratio spreads sizes that differ in few bits; the upper bits are the good ones.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let hashed = size.wrapping_mul(SPREAD) >> (u64::BITS - BINS.trailing_zeros());
-        // Six bits.
+        const SPREAD: u32 = 0x9e37_79b9;
+        // Sizes that differ above 32 bits alone share a bin, as others do.
         #[allow(clippy::cast_possible_truncation)]
+        let hashed = (size as u32).wrapping_mul(SPREAD) >> (u32::BITS - BINS.trailing_zeros());
         let hashed = hashed as usize;
         // Small sizes may share the bin of the large ones: it is a bin like all others for them, but
         // that it holds one.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   files       CSV, RMM log, PyTorch snapshot, our own ──┐
-//!   in memory                                           Trace ──► statistics
+//!   running     a Recorder beside a pool, its history ──┤
+//!   in memory                                           Trace ──► statistics, analysis
 //!                                                         │
 //!   replay      a Player for each allocator:  ◄───────────┘
 //!                  forebay's own pool, and
@@ -34,17 +35,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod analysis;
 pub mod format;
 pub mod models;
 mod pool;
+mod record;
 mod replay;
 pub mod sample;
 mod trace;
 pub mod workload;
 
+pub use analysis::Analysis;
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
 pub use pool::PoolPlayer;
+pub use record::{Recorder, trace_of_history};
 pub use replay::{
     DriverUse, FreeOrder, Latency, Mismatch, NoData, PassReport, Placed, Player, ReplayError,
     ReplayOptions, Verdict, Verifier, replay,

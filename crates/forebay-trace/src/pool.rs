@@ -23,7 +23,12 @@ pub struct PoolPlayer {
 impl PoolPlayer {
     /// An empty pool, as the environment says.
     pub fn new(device: Arc<dyn Device>) -> Result<Self, forebay::Error> {
-        let pool = PoolOptions::from_environment()?.build(&device)?;
+        Self::with(device, PoolOptions::from_environment()?)
+    }
+
+    /// An empty pool, as `options` say.
+    pub fn with(device: Arc<dyn Device>, options: PoolOptions) -> Result<Self, forebay::Error> {
+        let pool = options.build(&device)?;
         Ok(Self { pool, device, streams: HashMap::new(), live: HashMap::new() })
     }
 

@@ -36,7 +36,9 @@ pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
-    ClassFigures, DriverLog, DropReport, EventAction, LeftBlock, Pool, PoolEvent, PoolOptions,
-    Scope, ScopeFigures, Shortage, Statistics, StreamFigures, TagFigures,
+    BlockSnapshot, CallSnapshot, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
+    DropReport, EventAction, LeftBlock, Pool, PoolEvent, PoolOptions, Scope, ScopeFigures,
+    SettingSnapshot, Shortage, Snapshot, Statistics, StatisticsSnapshot, StreamFigures,
+    StreamSnapshot, TagFigures, TagSnapshot, free,
 };
 pub use tag::{Tag, TagScope};

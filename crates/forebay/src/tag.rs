@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sync::seat;
 
 /// How many tags there can be, the one without a name counted.
-pub(crate) const MOST: usize = 64;
+const MOST: usize = 256;
 
 /// The names of tags, by number. The first is for what has none.
 static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -28,7 +28,7 @@ impl Tag {
     /// What is allocated under no tag.
     pub const NONE: Self = Self(0);
 
-    /// The tag of that name, made where there is none yet. `None` where there are 64 already.
+    /// The tag of that name, made where there is none yet. `None` where there are 256 already.
     pub fn named(name: &str) -> Option<Self> {
         let mut names = names();
         let number = names.iter().position(|other| other == name).or_else(|| {

@@ -1,6 +1,7 @@
 //! The plan: which steps there are, in which order, and what each means.
 
 mod dependencies;
+mod probes;
 mod sources;
 mod suites;
 
@@ -12,6 +13,7 @@ use crate::screen::{BAD, QUIET, Screen, styled};
 use crate::step::{Outcome, Report, summarize};
 use crate::workplace::Workplace;
 
+pub(crate) use probes::show_instructions;
 pub(crate) use sources::show_layers;
 
 /// One step of the plan.
@@ -44,6 +46,8 @@ impl Plan {
                 built("doc tests", suites::doc_tests),
                 built("soak", suites::soak),
                 built("fuzz inputs", suites::fuzz_inputs),
+                built("loom", probes::loom),
+                built("instructions", probes::instructions),
                 built("miri", suites::miri),
                 step("licences", dependencies::licences),
                 step("advisories", dependencies::advisories),
@@ -63,8 +67,8 @@ impl Plan {
                 step("tests", suites::quick_tests),
             ],
             caveat: Some(
-                "quick: documentation, lints of test code, doc tests, the soak, fuzz inputs, Miri and \
-                 dependencies were not looked at; \"cargo xtask test\" does",
+                "quick: documentation, lints of test code, doc tests, the soak, fuzz inputs, loom, \
+                 instruction counts, Miri and dependencies were not looked at; \"cargo xtask test\" does",
             ),
         }
     }

@@ -301,9 +301,11 @@ impl Round {
     fn close(&self, ground: Ground) -> Result<(), String> {
         let Ground { machine, device, pool, claims, .. } = ground;
         let statistics = pool.statistics();
-        if !statistics.live.is_zero() || statistics.allocations != statistics.frees {
-            let (given, back) = (statistics.allocations, statistics.frees);
-            return Err(format!("{} live with {given} given, {back} back", statistics.live));
+        let (live, requested) = (statistics.live, statistics.requested);
+        let (given, back) = (statistics.allocations, statistics.frees);
+        if !live.is_zero() || !requested.is_zero() || given != back {
+            let told = format!("{live} live, {requested} requested, {given} given, {back} back");
+            return Err(format!("with everything freed: {told}"));
         }
         if !claims.is_empty() {
             return Err("blocks were lost by the soak itself".to_owned());

@@ -206,14 +206,15 @@ fn failed(when: FailWhen, size: u64, count: u64) -> Vec<u64> {
 
 #[test]
 fn what_is_to_fail_fails_and_nothing_else() {
-    assert_eq!(failed(FailWhen::Never, 1, 20), []);
+    const NONE: [u64; 0] = [];
+    assert_eq!(failed(FailWhen::Never, 1, 20), NONE);
     assert_eq!(failed(FailWhen::Number(7), 1, 20), [7]);
     assert_eq!(failed(FailWhen::Every(6), 1, 20), [6, 12, 18]);
-    assert_eq!(failed(FailWhen::Every(0), 1, 20), []);
-    assert_eq!(failed(FailWhen::Above(Bytes::new(100)), 100, 5), []);
+    assert_eq!(failed(FailWhen::Every(0), 1, 20), NONE);
+    assert_eq!(failed(FailWhen::Above(Bytes::new(100)), 100, 5), NONE);
     assert_eq!(failed(FailWhen::Above(Bytes::new(100)), 101, 3), [1, 2, 3]);
     let chance = |times, seed| failed(FailWhen::PerMillion { times, seed }, 1, 1000);
-    assert_eq!(chance(0, 1), []);
+    assert_eq!(chance(0, 1), NONE);
     assert_eq!(chance(1_000_000, 1).len(), 1000);
     let quarter = chance(250_000, 1);
     assert!((200..300).contains(&quarter.len()), "{}", quarter.len());

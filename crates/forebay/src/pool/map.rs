@@ -45,8 +45,8 @@ const LARGE_SHIFT: u32 = 18;
 /// What lies on the large side is larger than this.
 pub(super) const SMALL: Bytes = Bytes::new(1 << LARGE_SHIFT);
 
-/// The largest block there can be: 40 bits of 512 B.
-pub(super) const LARGEST: Bytes = Bytes::new(((1 << 40) - 1) << UNIT_SHIFT);
+/// The largest block there can be: 32 bits of 512 B, a little less than 2 TiB.
+pub(super) const LARGEST: Bytes = Bytes::new(((1 << SIZE_BITS) - 1) << UNIT_SHIFT);
 
 /// Which line of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +81,7 @@ const USED: u64 = 1 << 2;
 const START_SHIFT: u32 = 3;
 const START: u64 = 0x1ff << START_SHIFT;
 const SIZE_SHIFT: u32 = 12;
-const SIZE_BITS: u32 = 40;
+const SIZE_BITS: u32 = 32;
 const GENERATION_SHIFT: u32 = SIZE_SHIFT + SIZE_BITS;
 
 /// The second word of a slot: what was asked for, and the tag below it.
@@ -108,7 +108,10 @@ impl Known {
     /// How large it is, in units of 512 B.
     #[inline(always)]
     pub(super) fn units(self) -> u64 {
-        self.word << (u64::BITS - GENERATION_SHIFT) >> (u64::BITS - SIZE_BITS)
+        // 32 bits.
+        #[allow(clippy::cast_possible_truncation)]
+        let units = (self.word >> SIZE_SHIFT) as u32;
+        u64::from(units)
     }
 
     /// How large it is.
@@ -147,7 +150,7 @@ impl Known {
 
 #[inline(always)]
 fn generation(word: u64) -> u32 {
-    // Twelve bits.
+    // Twenty bits.
     #[allow(clippy::cast_possible_truncation)]
     let generation = (word >> GENERATION_SHIFT) as u32;
     generation
@@ -193,8 +196,9 @@ impl Slot {
     pub(super) fn plain(&self, address: Address) -> Option<Known> {
         let word = self.word.load(Ordering::Acquire);
         let known = Known { word, more: self.more.load(Ordering::Relaxed) };
-        let plain = (word ^ (start_of(address) | LIVE)) & (STATE | USED | START) == 0;
-        plain.then_some(known)
+        // The address is a multiple of 512, so that shifted to where the start is it has nothing below.
+        let differs = word ^ address.get() >> (UNIT_SHIFT - START_SHIFT);
+        (differs & (STATE | USED | START) == LIVE).then_some(known)
     }
 
     /// Turns a block that was found [`plain`](Self::plain) from live to free, if it still is as it
@@ -252,8 +256,8 @@ impl SlotRef {
 /// The slots of 64 MiB of addresses.
 #[derive(Debug)]
 struct Leaf {
-    /// Its first address, in leaves.
-    number: u64,
+    /// Its first address.
+    start: u64,
     shift: u32,
     slots: Box<[Slot]>,
 }
@@ -297,14 +301,15 @@ impl AddressMap {
     /// that no block begins at.
     #[inline(always)]
     pub(super) fn slot(&self, address: Address) -> Option<&Slot> {
-        let number = address.get() >> LEAF.log2();
-        let leaf = self.place(number).load(Ordering::Acquire);
+        let leaf = self.place(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: a leaf, once there, stays until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
-        if leaf.number != number || !address.is_aligned_to(Alignment::BLOCK) {
+        // Where in the leaf: nothing above it, or it is another's; nothing below 512 B, or no block
+        // begins there.
+        let within = address.get() ^ leaf.start;
+        if within & !(LEAF.get() - Alignment::BLOCK.get()) != 0 {
             return None;
         }
-        let within = address.get() & (LEAF.get() - 1);
         leaf.slots.get(usize::try_from(within >> leaf.shift).ok()?)
     }
 
@@ -317,7 +322,7 @@ impl AddressMap {
             let place = self.place(number);
             // SAFETY: as above.
             if let Some(leaf) = unsafe { place.load(Ordering::Acquire).as_ref() } {
-                if leaf.shift != side.shift() || leaf.number != number {
+                if leaf.shift != side.shift() || leaf.start != number << LEAF.log2() {
                     return false;
                 }
                 continue;
@@ -325,7 +330,7 @@ impl AddressMap {
             let count = usize::try_from(LEAF.get() >> side.shift()).unwrap_or(0);
             // SAFETY: a slot is two integers, of any bits.
             let slots = unsafe { zeroed(count) };
-            let leaf = Box::new(Leaf { number, shift: side.shift(), slots });
+            let leaf = Box::new(Leaf { start: number << LEAF.log2(), shift: side.shift(), slots });
             // Under the lock, so nobody else puts one there.
             place.store(Box::into_raw(leaf), Ordering::Release);
             made.push(number);

@@ -16,13 +16,16 @@ mod heap;
 mod lanes;
 mod map;
 mod options;
+mod process;
 mod registry;
 mod report;
 mod scope;
 mod shared;
 mod shelf;
+mod snapshot;
 mod statistics;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 mod upkeep;
 mod works;
@@ -41,8 +44,13 @@ use crate::{Allocate, Block, Error, PoolId, Request, Result, Settings};
 
 pub use event::{EventAction, PoolEvent};
 pub use options::PoolOptions;
+pub use process::free;
 pub use report::{DropReport, LeftBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
+pub use snapshot::{
+    BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, SettingSnapshot, Snapshot,
+    StatisticsSnapshot, StreamSnapshot, TagSnapshot,
+};
 pub use statistics::{ClassFigures, DriverLog, Statistics, StreamFigures, TagFigures};
 
 /// A pool of device memory. Clones are the same pool.
@@ -90,7 +98,7 @@ impl Pool {
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
         match self.shared.take_at_hand(size, stream) {
             Some(block) => Ok(block),
-            None => self.shared.allocate(Request::new(size, stream)),
+            None => allocate_slowly(&self.shared, size, stream),
         }
     }
 
@@ -240,4 +248,11 @@ impl fmt::Debug for Pool {
         let heap = self.shared.heap();
         write!(f, "Pool({}, {} out, {} held)", self.id(), heap.out(), heap.held())
     }
+}
+
+/// The long way, called with what is in registers already.
+#[cold]
+#[inline(never)]
+fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
+    shared.allocate(Request::new(size, stream))
 }

@@ -34,6 +34,12 @@ pub(super) fn all() -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
+/// The pool of that number, if it is there.
+pub(super) fn find(id: PoolId) -> Option<Arc<Shared>> {
+    let weak = pools().iter().find(|&&(other, _)| other == id).map(|(_, pool)| Weak::clone(pool));
+    weak?.upgrade()
+}
+
 /// The pool, other than `asked`, that has or had a block at `address`.
 pub(super) fn owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
     let others = all().into_iter().filter(|pool| pool.id != asked);

@@ -7,6 +7,7 @@
 //! ```
 
 use core::fmt;
+use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -177,7 +178,7 @@ impl Shared {
         let place = seat::remembered(self.pass.load(Ordering::Relaxed))?;
         // SAFETY: remembered under this pool's pass, which no other pool ever has, so it is a gate of
         // this pool; gates stay where they are as long as the pool.
-        Some(unsafe { &*place.cast::<Gate<Shelves>>() })
+        Some(unsafe { place.cast::<Gate<Shelves>>().as_ref() })
     }
 
     /// Does `work` with this thread's shelves, made where it has none; `None` where there are no
@@ -186,7 +187,7 @@ impl Shared {
         let gate: &Gate<Shelves> = self.rows.get_or_make(seat::mine()?, Shelves::default)?;
         let pass = self.pass.load(Ordering::Relaxed);
         if pass != NO_PASS {
-            seat::remember(pass, core::ptr::from_ref(gate).cast());
+            seat::remember(pass, NonNull::from(gate).cast());
         }
         // SAFETY: as below.
         if let Some(done) = unsafe { gate.enter_lightly(&mut work) } {

@@ -10,8 +10,8 @@ use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 /// not used for the longest away.
 const SHELVES: usize = 8;
 
-/// How many tags can be told apart.
-pub(super) const TAGS: usize = 64;
+/// As many as a tag's number can be, so that none needs to be checked.
+const TAGS: usize = 256;
 
 /// Powers of two of 512 B.
 pub(super) const CLASSES: usize = 64;

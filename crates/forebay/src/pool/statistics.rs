@@ -163,47 +163,75 @@ fn part(one: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| one as f64 / of as f64)
 }
 
+/// A part as people read it.
+fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".to_owned(), |part| format!("{:.2} %", part * 100.0))
+}
+
+/// A number of things, as people say it.
+fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
 impl fmt::Display for Statistics {
-    /// A summary for people, in a few lines.
+    /// A summary for people: a line a subject, and one for each stream and tag where there are several
+    /// streams and any tags.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = |part: Option<f64>| match part {
-            Some(part) => format!("{:.2} %", part * 100.0),
-            None => "-".to_owned(),
-        };
         writeln!(
             f,
-            "live        {} in {} blocks, {} asked for",
-            self.live, self.blocks, self.requested
+            "live      {} in {}; {} asked for, {} of rounding",
+            self.live,
+            counted(self.blocks, "block"),
+            self.requested,
+            self.padding()
         )?;
         writeln!(
             f,
-            "held        {}, {} at the most; {} of it asked for",
+            "held      {}, {} at the most; {} of it asked for",
             self.held,
             self.peak_held,
             percent(self.efficiency())
         )?;
         writeln!(
             f,
-            "free        {} in {} pieces, the largest {}; {} at hand in magazines",
-            self.free, self.pieces, self.largest_free, self.cached
+            "free      {} of that, {} of it at hand in magazines; the rest in {}, the largest {}",
+            self.free,
+            self.cached,
+            counted(self.pieces, "piece"),
+            self.largest_free
         )?;
         writeln!(
             f,
-            "requests    {} allocations, {} frees, {} hits, {} misses",
-            self.allocations,
-            self.frees,
+            "requests  {}, {}; {} without the driver, {} from magazines; {}",
+            counted(self.allocations, "allocation"),
+            counted(self.frees, "free"),
             percent(self.hit_rate()),
-            self.misses
+            percent(part(self.magazine_hits, self.allocations)),
+            if self.misses == 1 { "1 miss".to_owned() } else { format!("{} misses", self.misses) }
         )?;
         let calls: u64 = self.driver.entries().map(|(.., count)| count).sum();
         write!(
             f,
-            "driver      {calls} calls, {:?}; {} waits between streams",
+            "driver    {}, {:.1?}; {} between streams",
+            counted(calls, "call"),
             self.driver.time(),
-            self.waits
+            counted(self.waits, "wait")
         )?;
-        for tag in &self.tags {
-            write!(f, "\ntag         {}: {}", tag.tag.name(), tag.live)?;
+        if self.streams.len() > 1 {
+            for figures in &self.streams {
+                write!(
+                    f,
+                    "\nstream    {:#x}: {}, {}",
+                    figures.stream.0,
+                    counted(figures.allocations, "allocation"),
+                    counted(figures.frees, "free")
+                )?;
+            }
+        }
+        if self.tags.iter().any(|figures| figures.tag != Tag::NONE) {
+            for figures in &self.tags {
+                write!(f, "\ntag       {}: {}", figures.tag.name(), figures.live)?;
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! a while, running errands; by hand, or by one thread for all pools of the process that want it.
 
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -78,6 +78,9 @@ impl Shared {
     /// from one call of this to the next. Does not wait for the device; what work may still use goes
     /// when it is done. Gives how much is to go.
     pub(super) fn collect(&self, age: Duration) -> Result<Bytes> {
+        let mut works = self.works();
+        // What lies in magazines is not needed: in the heap it does not count as in use.
+        self.fold(&mut works)?;
         let needed = {
             let mut upkeep = self.upkeep();
             let now = upkeep.begun.elapsed();
@@ -89,12 +92,9 @@ impl Shared {
             upkeep.decay.note(now, most);
             upkeep.decay.needed(now, age)
         };
-        let Some(needed) = needed else { return Ok(Bytes::ZERO) };
-        let keep = needed.max(self.settings().min_bytes());
-        let mut works = self.works();
-        self.fold(&mut works)?;
         works.run_errands(self.site(), false)?;
-        works.retire(self.site(), keep)
+        let Some(needed) = needed else { return Ok(Bytes::ZERO) };
+        works.retire(self.site(), needed.max(self.settings().min_bytes()))
     }
 
     /// One round of the background thread. What fails now is tried in the next.
@@ -111,31 +111,55 @@ impl Shared {
 /// What a magazine holds at the most under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
 
-/// Whether the thread is there.
-static RUNNING: Mutex<bool> = Mutex::new(false);
+/// How it stands with the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    /// There is none.
+    None,
+    /// It is there.
+    There,
+    /// It is there, and a pool has asked for it since it last looked who does.
+    AskedFor,
+}
+
+static THREAD: Mutex<Thread> = Mutex::new(Thread::None);
+
+/// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
+static ASKED: Condvar = Condvar::new();
+
+/// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
+/// thread reads the settings of pools.
+fn thread_state() -> MutexGuard<'static, Thread> {
+    THREAD.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Starts the thread, unless it is there. It ends when no pool wants it any more.
 pub(super) fn start() {
-    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*running {
-        let spawned = thread::Builder::new().name("forebay-upkeep".to_owned()).spawn(run);
-        // Without a thread there is no upkeep but by hand: a pool works all the same.
-        *running = spawned.is_ok();
-    }
+    let mut state = thread_state();
+    *state = match *state {
+        Thread::None => {
+            let spawned = thread::Builder::new().name("forebay-upkeep".to_owned()).spawn(run);
+            // Without a thread there is no upkeep but by hand: a pool works all the same.
+            if spawned.is_ok() { Thread::AskedFor } else { Thread::None }
+        }
+        Thread::There | Thread::AskedFor => Thread::AskedFor,
+    };
+    ASKED.notify_all();
 }
 
 fn run() {
     loop {
+        *thread_state() = Thread::There;
         let pools: Vec<_> =
             registry::all().into_iter().filter(|pool| pool.settings().upkeep()).collect();
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
-            let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = thread_state();
             // One that came since was told that there is a thread.
-            if registry::all().iter().any(|pool| pool.settings().upkeep()) {
+            if *state == Thread::AskedFor {
                 continue;
             }
-            *running = false;
+            *state = Thread::None;
             return;
         };
         for pool in &pools {
@@ -143,6 +167,14 @@ fn run() {
         }
         // Not kept over the pause: a pool goes when its last user does.
         drop(pools);
-        thread::sleep(interval);
+        let unasked = |state: &mut Thread| *state != Thread::AskedFor;
+        drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
     }
+}
+
+/// Whether the thread is there, for tests.
+#[cfg(test)]
+#[cfg(not(loom))]
+pub(super) fn runs() -> bool {
+    *thread_state() != Thread::None
 }

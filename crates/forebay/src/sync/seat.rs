@@ -1,6 +1,7 @@
 //! Seats: a small number for each thread that allocates, and the tag it allocates under.
 
 use core::cell::Cell;
+use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,7 +19,7 @@ struct Local {
     tag: Cell<u8>,
     /// The pool this thread was in last, and its place there.
     pool: Cell<u64>,
-    place: Cell<*const ()>,
+    place: Cell<NonNull<()>>,
 }
 
 thread_local! {
@@ -27,7 +28,7 @@ thread_local! {
             seat: Cell::new(UNASKED),
             tag: Cell::new(0),
             pool: Cell::new(0),
-            place: Cell::new(core::ptr::null()),
+            place: Cell::new(NonNull::dangling()),
         }
     };
     /// Gives the seat back when the thread ends.
@@ -67,11 +68,18 @@ impl Drop for Lease {
     }
 }
 
+/// Reads something of the thread's own. There is always something to read: [`Local`] has no destructor.
+/// (`try_with` where `with` would do: it is the one that is made to be inlined.)
+#[inline(always)]
+fn read<R>(of: impl FnOnce(&Local) -> R, otherwise: R) -> R {
+    LOCAL.try_with(of).unwrap_or(otherwise)
+}
+
 /// The seat of this thread: no other living thread has it. What a thread did in its seat happens
 /// before whatever the next one does there.
 #[inline(always)]
 pub(crate) fn mine() -> Option<usize> {
-    let seat = LOCAL.with(|local| local.seat.get());
+    let seat = read(|local| local.seat.get(), NONE);
     if seat < SEATS { Some(seat) } else { ask(seat) }
 }
 
@@ -87,13 +95,13 @@ fn ask(seat: usize) -> Option<usize> {
 
 /// What [`remember`] was given last by this thread, if that was for `pool`.
 #[inline(always)]
-pub(crate) fn remembered(pool: u64) -> Option<*const ()> {
-    LOCAL.with(|local| (local.pool.get() == pool).then(|| local.place.get()))
+pub(crate) fn remembered(pool: u64) -> Option<NonNull<()>> {
+    read(|local| (local.pool.get() == pool).then(|| local.place.get()), None)
 }
 
 /// Remembers this thread's place in a pool, until it is in another. A thread without a seat has no
 /// place. Pools have numbers from 1 on.
-pub(crate) fn remember(pool: u64, place: *const ()) {
+pub(crate) fn remember(pool: u64, place: NonNull<()>) {
     if remembered(pool).is_none() && mine().is_some() {
         LOCAL.with(|local| {
             local.place.set(place);
@@ -105,7 +113,7 @@ pub(crate) fn remember(pool: u64, place: *const ()) {
 /// The tag this thread allocates under.
 #[inline(always)]
 pub(crate) fn tag() -> u8 {
-    LOCAL.with(|local| local.tag.get())
+    read(|local| local.tag.get(), 0)
 }
 
 /// Changes the tag; gives the one before.

@@ -1,6 +1,8 @@
 //! Wrong frees, by every way there is to free: each is refused, and nothing changes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use forebay::{Block, Error, Pool};
 use forebay_core::{Address, Bytes};
@@ -162,4 +164,60 @@ fn a_size_that_is_not_the_blocks_is_refused() {
         assert_eq!(yard.pool.statistics(), before);
     }
     yard.pool.free_sized(block.address(), requested, DEFAULT).unwrap();
+}
+
+/// Waits, for as short a time as a thread can, until `cell` holds something other than `old`.
+fn changed(cell: &AtomicU64, old: u64) -> u64 {
+    for turn in 0_u64.. {
+        let now = cell.load(Ordering::Acquire);
+        if now != old {
+            return now;
+        }
+        // Where there is one processor for both, the other must get it.
+        if turn % 4096 == 4095 { thread::yield_now() } else { std::hint::spin_loop() }
+    }
+    old
+}
+
+/// Two threads free the same block at the same time: one of them is right, and one is told. The
+/// moment is some nanoseconds long, so they are brought together and try many times.
+#[test]
+fn of_two_frees_at_once_one_is_refused() {
+    const ROUNDS: u64 = 200_000;
+    let yard = Yard::new();
+    let before = yard.pool.statistics().live;
+    let free = |address: u64| match yard.pool.free(Address::new(address), DEFAULT) {
+        Ok(()) => 1,
+        Err(error) if is_refusal(&error) => 0_u64,
+        Err(error) => panic!("{error}"),
+    };
+    // Each block has its round beside it, since the next may have the same address.
+    let (shown, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+    let block = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                changed(&shown, round);
+                let freed = free(block.load(Ordering::Relaxed));
+                answered.store(round * 2 + 2 + freed, Ordering::Release);
+            }
+        });
+        let (mut answer, mut delay) = (0, 0_u64);
+        for round in 0..ROUNDS {
+            let next = yard.pool.allocate(Bytes::new(5000), DEFAULT).unwrap().address().get();
+            block.store(next, Ordering::Relaxed);
+            shown.store(round + 1, Ordering::Release);
+            // A nanosecond or so each: a pause of the processor would step over the moment.
+            for turn in 0..delay {
+                std::hint::black_box(turn);
+            }
+            let here = free(next);
+            answer = changed(&answered, answer);
+            let there = answer - (round * 2 + 2);
+            assert_eq!(here + there, 1, "round {round}: freed here {here}, there {there} times");
+            // Whoever was first waits longer the next time: so the two come together.
+            delay = if here == 1 { (delay + 5).min(5_000) } else { delay.saturating_sub(5) };
+        }
+    });
+    assert_eq!(yard.pool.statistics().live, before);
 }

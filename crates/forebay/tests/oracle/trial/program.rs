@@ -167,6 +167,22 @@ impl Program {
         Self { operations: records.iter().map(decode).collect() }
     }
 
+    /// The same, with every call made by one thread.
+    pub(crate) fn on_one_thread(mut self) -> Self {
+        for operation in &mut self.operations {
+            match operation {
+                Operation::Allocate { hand, .. }
+                | Operation::Free { hand, .. }
+                | Operation::WrongFree { hand, .. }
+                | Operation::Trim { hand, .. } => *hand = 0,
+                Operation::Renew { .. }
+                | Operation::Synchronise { .. }
+                | Operation::SynchroniseAll => {}
+            }
+        }
+        self
+    }
+
     /// The program of any bytes: what is left of a last record that is not whole is not used.
     pub(crate) fn of_bytes(bytes: &[u8], most: u64) -> Self {
         let (records, _) = bytes.as_chunks::<8>();

@@ -237,12 +237,16 @@ impl Run {
                 self.outcome.places.push(Address::NULL);
                 self.outcome.out_of_memory += 1;
                 // Without a limit of its own the pool may name the device's.
-                let right = self.setting.limit.map_or(limit >= self.setting.capacity, |l| l == limit);
+                let right =
+                    self.setting.limit.map_or(limit >= self.setting.capacity, |l| l == limit);
                 let most = self.setting.ceiling(self.stranger.0.held());
-                if !right || live != self.oracle.bytes() || held > most {
+                if !right || live < self.oracle.bytes() || live > held || held > most {
                     let known = self.oracle.bytes();
                     let text = format!("told: limit {limit}, {held} held, {} B live", live.get());
-                    return Err((Complaint::Figures, format!("{text}; live are {} B", known.get())));
+                    return Err((
+                        Complaint::Figures,
+                        format!("{text}; live are {} B", known.get()),
+                    ));
                 }
                 return if self.failing { Ok(()) } else { self.no_room(requested) };
             }
@@ -423,9 +427,12 @@ impl Run {
             let text = format!("{before} held, {given} given back, {held} held");
             return Err((Complaint::Figures, text));
         }
-        // Pages of one granule that no live block touches are all idle after a trim.
-        let touched = self.oracle.touched(self.setting.granule.bytes());
-        if self.setting.room == Room::Granules && held > keep.max(touched) && !self.failing {
+        // Pages of one granule that no live block touches are all idle after a trim, and go until
+        // the next would leave less than was to be kept.
+        let granule = self.setting.granule;
+        let touched = self.oracle.touched(granule.bytes());
+        let most = keep.checked_align_up(granule.alignment()).unwrap_or(Bytes::MAX).max(touched);
+        if self.setting.room == Room::Granules && held > most && !self.failing {
             let text = format!("{held} held after a trim to {keep}; live blocks touch {touched}");
             return Err((Complaint::Leak, text));
         }

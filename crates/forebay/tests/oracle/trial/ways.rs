@@ -52,9 +52,7 @@ pub(crate) const WAYS: &[Way] = &[
     },
     Way {
         name: "Pool::free_sized, by the size of the block",
-        free: |pool, given| {
-            Some(pool.free_sized(given.address, given.block?.size(), given.stream))
-        },
+        free: |pool, given| Some(pool.free_sized(given.address, given.block?.size(), given.stream)),
     },
 ];
 

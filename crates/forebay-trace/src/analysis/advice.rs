@@ -1,0 +1,117 @@
+//! What follows from a run's patterns, in sentences that name the figures they rest on.
+
+use core::cmp::Reverse;
+
+use forebay_core::Bytes;
+
+use super::{Analysis, SizeFigures};
+
+/// Below this many requests a share of them means nothing.
+const FEW: u64 = 100;
+
+/// How many sizes a sentence names.
+const SAID: usize = 4;
+
+/// All that follows, the most useful first.
+pub(super) fn of(run: &Analysis) -> Vec<String> {
+    let rules = [warm_up, classes, lasting, sharp_peak, small, elsewhere];
+    rules.iter().filter_map(|rule| rule(run)).collect()
+}
+
+/// One number in hundredths of another; nothing where that is nothing.
+fn percent(part: u64, of: u64) -> Option<u64> {
+    let hundredths = (u128::from(part) * 100).checked_div(u128::from(of))?;
+    u64::try_from(hundredths).ok()
+}
+
+fn warm_up(run: &Analysis) -> Option<String> {
+    let share = percent(run.hot_requests(), run.requests)?;
+    if share < 50 || run.requests < FEW {
+        return None;
+    }
+    let count = run.hottest.len();
+    let all = if run.sizes == count as u64 { "all" } else { "the hottest" };
+    let shapes = largest_sums(&run.hottest).map(|figures| {
+        let plural = if figures.most_live == 1 { "" } else { "s" };
+        format!("{} block{plural} of {}", figures.most_live, figures.size)
+    });
+    let shapes: Vec<String> = shapes.collect();
+    Some(format!(
+        "{share} % of requests are of {count} of {} sizes: warm up with {all} of them and the first \
+         step is as fast as the others; live at once, at the most: {}",
+        run.sizes,
+        shapes.join(", ")
+    ))
+}
+
+/// Those that have the most bytes live at once.
+fn largest_sums(sizes: &[SizeFigures]) -> impl Iterator<Item = SizeFigures> {
+    let mut sizes = sizes.to_vec();
+    sizes.sort_by_key(|figures| Reverse(figures.most_live.saturating_mul(figures.size.get())));
+    sizes.into_iter().take(SAID)
+}
+
+fn classes(run: &Analysis) -> Option<String> {
+    let exact = percent(run.repeats, run.requests)?;
+    let rounded = percent(run.repeats_in_classes, run.requests)?;
+    if run.requests < FEW || rounded < exact + 10 {
+        return None;
+    }
+    Some(format!(
+        "{exact} % of requests repeat a size that was freed on their stream before; rounded to eight \
+         classes a doubling {rounded} % do: size_classes = geometric lets magazines serve them"
+    ))
+}
+
+fn lasting(run: &Analysis) -> Option<String> {
+    let share = percent(run.peak_lasting.get(), run.peak.get())?;
+    if share < 25 || run.requests < FEW {
+        return None;
+    }
+    Some(format!(
+        "{share} % of the peak ({} of {}) is in {} blocks that live for at least half of the run: \
+         allocated before the rest, they do not lie between what comes and goes",
+        run.peak_lasting, run.peak, run.peak_lasting_blocks
+    ))
+}
+
+fn sharp_peak(run: &Analysis) -> Option<String> {
+    let operations = run.requests.saturating_add(run.frees);
+    let share = percent(run.near_peak, operations)?;
+    if share >= 10 || run.requests < FEW {
+        return None;
+    }
+    let most = run.at_peak.first()?;
+    let sum = Bytes::new(most.size.get().saturating_mul(most.at_peak));
+    Some(format!(
+        "the run is within a tenth of its peak for {share} % of its operations, around number {} of \
+         {operations}: what is live then decides how much memory it takes, and the most of it, \
+         {sum}, is in blocks of {} ({})",
+        run.peak_at, most.size, most.at_peak
+    ))
+}
+
+fn small(run: &Analysis) -> Option<String> {
+    let requests = percent(run.small_requests, run.requests)?;
+    let bytes = percent(run.peak_small.get(), run.peak.get())?;
+    if requests < 50 || bytes >= 5 || run.requests < FEW {
+        return None;
+    }
+    Some(format!(
+        "{requests} % of requests are for 256 KiB or less, and hold {bytes} % of the peak: where many \
+         of them end together, an arena takes them in one block"
+    ))
+}
+
+fn elsewhere(run: &Analysis) -> Option<String> {
+    let share = percent(run.freed_elsewhere, run.frees)?;
+    if run.freed_elsewhere == 0 {
+        return None;
+    }
+    Some(format!(
+        "{} of {} frees ({share} %) are on another stream than the allocation: their memory serves \
+         that stream next, and the other waits for an event to have it back; freed where it was \
+         allocated, with record_use for the other stream, it goes back to the first",
+        run.freed_elsewhere, run.frees
+    ))
+}

@@ -1,0 +1,157 @@
+//! Recording: what a pool of a running program is asked, as a recording to play again.
+//!
+//! Events are kept in memory, as a [`Trace`] has them: six bytes each, eight more for each block, and
+//! some forty for each address that blocks ever began at. That is bounded by a number of events, and
+//! what comes after it is counted and left out. Writing to a file as the program goes would bound it
+//! too, but a failed write would then have to be told from inside a call of the pool, and a file cut
+//! short by a crash has no checksum and could not be read: for a program that may crash there is
+//! [`Pool::history`](forebay::Pool::history), which keeps the last events and not the first.
+//!
+//! The forms of recordings have no place for tags, and they are left out; everything else is there:
+//! sizes as asked for, streams, and on which of them each block was freed.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::{EventAction, PoolEvent, PoolOptions};
+
+use crate::{Breach, Trace, TraceBuilder};
+
+/// The most events unless said: about 200 MB.
+const MOST_EVENTS: usize = 1 << 24;
+
+/// Notes what one pool is asked, while it runs. Clones are the same recorder.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::PoolOptions;
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+/// use forebay_trace::Recorder;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let recorder = Recorder::new("my program");
+/// let pool = recorder.watch(PoolOptions::new()).build(&device)?;
+/// let block = pool.allocate(Bytes::mib(3), StreamHandle::DEFAULT)?;
+/// pool.free(block.address(), StreamHandle::DEFAULT)?;
+/// let trace = recorder.finish();
+/// assert_eq!((trace.len(), trace.statistics().peak_requested), (2, Bytes::mib(3)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    intake: Arc<Mutex<Intake>>,
+}
+
+impl Recorder {
+    /// A recorder of the first 16,777,216 events.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self::at_most(name, MOST_EVENTS)
+    }
+
+    /// A recorder of the first `events`.
+    pub fn at_most(name: impl Into<String>, events: usize) -> Self {
+        Self { intake: Arc::new(Mutex::new(Intake::new(name, events))) }
+    }
+
+    /// Options for a pool that this recorder watches, and no other: two pools may give out the same
+    /// address at once. Every call of the pool takes the long way, and waits for the recorder.
+    pub fn watch(&self, options: PoolOptions) -> PoolOptions {
+        let recorder = self.clone();
+        options.on_event(move |event| recorder.intake().enter(event))
+    }
+
+    /// Notes nothing more from now on. What is live lives to the end of the recording.
+    pub fn stop(&self) {
+        self.intake().most = None;
+    }
+
+    /// How many events were left out: those after the last that there was room for, and frees that
+    /// were noted and did not take place, as the pool says where it cannot take a block back.
+    pub fn left_out(&self) -> u64 {
+        self.intake().left_out
+    }
+
+    /// The recording so far; the recorder notes nothing more.
+    pub fn finish(&self) -> Trace {
+        let mut intake = self.intake();
+        intake.most = None;
+        core::mem::replace(&mut intake.builder, TraceBuilder::new("")).finish()
+    }
+
+    fn intake(&self) -> MutexGuard<'_, Intake> {
+        // An event is entered whole or not at all.
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The recording that a pool's [history](forebay::Pool::history) makes.
+///
+/// A history begins in the middle. A block that was freed in it and not allocated was live before it
+/// began: such blocks are allocated first, in the order of their frees and on the streams of those,
+/// as their own are not known, and [`Remarks::live_at_start`](crate::Remarks::live_at_start) has their
+/// number. A block that was live before and still is does not appear, so that peaks of the recording
+/// lack it.
+pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace {
+    let mut intake = Intake::new(name, usize::MAX);
+    let mut seen = HashSet::new();
+    for event in history {
+        let first = event.action != EventAction::Refuse && seen.insert(event.address);
+        if first && event.action == EventAction::Free {
+            let mut before = *event;
+            before.action = EventAction::Allocate;
+            intake.enter(&before);
+            intake.builder.remarks().live_at_start += 1;
+        }
+    }
+    for event in history {
+        intake.enter(event);
+    }
+    intake.builder.finish()
+}
+
+/// Events on their way into a recording.
+#[derive(Debug)]
+struct Intake {
+    builder: TraceBuilder,
+    /// How many events there may be; nothing more is entered where there is no number.
+    most: Option<usize>,
+    left_out: u64,
+}
+
+impl Intake {
+    fn new(name: impl Into<String>, most: usize) -> Self {
+        Self { builder: TraceBuilder::new(name), most: Some(most), left_out: 0 }
+    }
+
+    fn enter(&mut self, event: &PoolEvent) {
+        let Some(most) = self.most else { return };
+        if event.action == EventAction::Refuse {
+            self.builder.remarks().failed_allocations += 1;
+            return;
+        }
+        if self.builder.len() >= most || self.try_enter(event).is_err() {
+            self.left_out = self.left_out.saturating_add(1);
+        }
+    }
+
+    fn try_enter(&mut self, event: &PoolEvent) -> Result<(), Breach> {
+        let (key, stream) = (event.address.get(), event.stream.0);
+        match event.action {
+            EventAction::Allocate => {
+                if self.builder.is_live(key) {
+                    // It could not be given out again had it not come back, unseen.
+                    self.builder.free(key, stream)?;
+                }
+                self.builder.allocate(key, event.requested, stream)
+            }
+            EventAction::Free => self.builder.free(key, stream),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

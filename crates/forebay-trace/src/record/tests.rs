@@ -1,0 +1,182 @@
+//! What is recorded is what happened: played again it asks for the same.
+
+use forebay::{Block, Pool};
+use forebay_core::{Bytes, Random};
+use forebay_hal::{Device, Priority, StreamHandle, Streams};
+use forebay_sim::{MemoryModel, SimDevice, SimMachine};
+
+use super::*;
+use crate::{Event, PoolPlayer, ReplayOptions, StreamIndex, replay};
+
+fn device(capacity: Bytes) -> Arc<SimDevice> {
+    let options = SimMachine::builder().memory(MemoryModel::Phantom).checked(false);
+    options.capacity(capacity).build().unwrap().device(0).unwrap()
+}
+
+/// What a program of its own accord counts.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    operations: u64,
+    live: u64,
+    peak: u64,
+    refused: u64,
+    elsewhere: u64,
+}
+
+/// A random program on three streams that frees a quarter of its blocks on others.
+fn random_program(pool: &Pool, device: &SimDevice, seed: u64, steps: usize) -> Tally {
+    let mut random = Random::new(seed);
+    let streams: Vec<StreamHandle> =
+        (0..3).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
+    let mut live: Vec<(Block, u64, StreamHandle)> = Vec::new();
+    let mut tally = Tally::default();
+    for _ in 0..steps {
+        let stream = *random.pick(&streams).unwrap();
+        if random.chance(11, 20) {
+            let magnitude = random.between(4, 24);
+            let size = 1 + random.below(1 << magnitude);
+            match pool.allocate(Bytes::new(size), stream) {
+                Ok(block) => {
+                    live.push((block, size, stream));
+                    tally.operations += 1;
+                    tally.live += size;
+                    tally.peak = tally.peak.max(tally.live);
+                }
+                Err(_) => tally.refused += 1,
+            }
+        } else if let Some(index) = random.index(live.len()) {
+            let (block, size, own) = live.swap_remove(index);
+            let on = if random.chance(1, 4) { stream } else { own };
+            tally.elsewhere += u64::from(on != own);
+            pool.free(block.address(), on).unwrap();
+            tally.operations += 1;
+            tally.live -= size;
+        }
+    }
+    tally
+}
+
+#[test]
+fn what_was_recorded_is_what_happened() {
+    for seed in 0..8 {
+        let device = device(Bytes::mib(256));
+        let shared: Arc<dyn Device> = device.clone();
+        let recorder = Recorder::new("random");
+        let pool = recorder.watch(PoolOptions::new()).build(&shared).unwrap();
+        let tally = random_program(&pool, &device, seed, 2000);
+        let trace = recorder.finish();
+        assert_eq!(trace.name(), "random");
+        assert_eq!(trace.len() as u64, tally.operations);
+        assert_eq!(trace.remarks().failed_allocations, tally.refused);
+        let sums = trace.statistics();
+        assert_eq!((sums.peak_requested.get(), sums.streams), (tally.peak, 3));
+        assert_eq!((elsewhere(&trace), recorder.left_out()), (tally.elsewhere, 0));
+        assert!(tally.elsewhere > 50);
+
+        let mut player = PoolPlayer::new(Arc::clone(&shared)).unwrap();
+        drop(pool);
+        let reports = replay(&trace, &mut player, ReplayOptions::new().passes(1)).unwrap();
+        assert_eq!(reports[0].operations, tally.operations);
+        assert_eq!(reports[0].peak_requested.get(), tally.peak);
+        // And the same again: what the replay does is what was recorded.
+        let again = Recorder::new("random");
+        let options = again.watch(PoolOptions::new());
+        let mut player = PoolPlayer::with(shared, options).unwrap();
+        let mut done = 0;
+        let mut tell = |more| {
+            done += more;
+            if done == trace.len() as u64 {
+                again.stop();
+            }
+        };
+        replay(&trace, &mut player, ReplayOptions::new().passes(1).progress(&mut tell)).unwrap();
+        let again = again.finish();
+        assert_eq!(again.events().collect::<Vec<_>>(), trace.events().collect::<Vec<_>>());
+    }
+}
+
+/// How many blocks were freed on another stream than they were allocated on.
+fn elsewhere(trace: &Trace) -> u64 {
+    let mut own: Vec<StreamIndex> = Vec::new();
+    let mut count = 0;
+    for event in trace.events() {
+        match event {
+            Event::Allocate { stream, .. } => own.push(stream),
+            Event::Free { block, stream } => {
+                count += u64::from(own[block.0 as usize] != stream);
+            }
+        }
+    }
+    count
+}
+
+#[test]
+fn of_too_much_the_first_is_recorded_and_the_rest_counted() {
+    let device = device(Bytes::gib(1));
+    let shared: Arc<dyn Device> = device.clone();
+    let recorder = Recorder::at_most("bounded", 100);
+    let pool = recorder.watch(PoolOptions::new()).build(&shared).unwrap();
+    let tally = random_program(&pool, &device, 1, 500);
+    let left_out = recorder.left_out();
+    let trace = recorder.finish();
+    assert_eq!((trace.len(), left_out), (100, tally.operations - 100));
+    // And after the end nothing.
+    pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT).unwrap();
+    assert_eq!((recorder.left_out(), recorder.finish().len()), (left_out, 0));
+}
+
+#[test]
+fn threads_are_recorded_in_one_order() {
+    let shared: Arc<dyn Device> = device(Bytes::gib(1));
+    let recorder = Recorder::new("threads");
+    let pool = recorder.watch(PoolOptions::new()).build(&shared).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                for _ in 0..500 {
+                    let size = Bytes::new(1 + random.below(8192));
+                    let block = pool.allocate(size, StreamHandle::DEFAULT).unwrap();
+                    pool.free(block.address(), StreamHandle::DEFAULT).unwrap();
+                }
+            });
+        }
+    });
+    let (left_out, sums) = (recorder.left_out(), recorder.finish().statistics());
+    assert_eq!((sums.allocations, sums.frees, left_out), (1500, 1500, 0));
+}
+
+#[test]
+fn a_history_that_begins_in_the_middle_is_a_recording() {
+    const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
+    let device: Arc<dyn Device> = device(Bytes::gib(1));
+    let options = PoolOptions::new().set(|settings| settings.history(6_u64));
+    let pool = options.build(&device).unwrap();
+    let of = |kib: u64| pool.allocate(Bytes::new(kib << 10), DEFAULT).unwrap();
+    let free = |block: Block| pool.free(block.address(), DEFAULT).unwrap();
+    let [one, two, kept] = [10, 20, 40].map(of);
+    assert!(pool.allocate(Bytes::gib(4), DEFAULT).is_err());
+    free(two);
+    let again = of(20);
+    assert_eq!(again.address(), two.address(), "its name comes back");
+    free(one);
+    let last = of(30);
+    free(last);
+    // Of nine events six are left: the refusal is the first of them.
+    let trace = trace_of_history("history", &pool.history());
+    assert_eq!((trace.remarks().live_at_start, trace.remarks().failed_allocations), (2, 1));
+    let told: Vec<(bool, u64)> = trace
+        .events()
+        .map(|event| match event {
+            Event::Allocate { size, .. } => (true, size.get() >> 10),
+            Event::Free { block, .. } => (false, trace.size(block).get() >> 10),
+        })
+        .collect();
+    let before = [(true, 20), (true, 10)];
+    let history = [(false, 20), (true, 20), (false, 10), (true, 30), (false, 30)];
+    assert_eq!(told, [&before[..], &history[..]].concat());
+    free(kept);
+    free(again);
+    assert_eq!(trace_of_history("nothing", &[]).len(), 0);
+}

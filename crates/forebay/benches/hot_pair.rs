@@ -1,0 +1,76 @@
+//! One hot pair again and again, for an instruction counter to look at.
+//!
+//! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block` or `none` (the loop
+//! without the pair). `cargo xtask instructions` runs it under callgrind.
+#![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use forebay::{Pool, PoolOptions};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Device, StreamHandle};
+use forebay_sim::{CostModel, MemoryModel, SimMachine};
+
+const SIZE: Bytes = Bytes::new(64 << 10);
+const STREAM: StreamHandle = StreamHandle::DEFAULT;
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let pairs: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(1000);
+    let way = words.next().unwrap_or_else(|| "address".to_owned());
+    let machine = SimMachine::builder()
+        .memory(MemoryModel::Phantom)
+        .costs(CostModel::Free)
+        .checked(false)
+        .build()
+        .unwrap();
+    let device: Arc<dyn Device> = machine.device(0).unwrap();
+    let pool = PoolOptions::new().build(&device).unwrap();
+    // The first two make the shelf and the bin.
+    for _ in 0..2 {
+        let block = pool.allocate(SIZE, STREAM).unwrap();
+        pool.free(block.address(), STREAM).unwrap();
+    }
+    match way.as_str() {
+        "address" => by_address(&pool, pairs),
+        "sized" => by_size(&pool, pairs),
+        "block" => by_block(&pool, pairs),
+        _ => nothing(pairs),
+    }
+}
+
+#[inline(never)]
+fn by_address(pool: &Pool, pairs: u64) {
+    for _ in 0..pairs {
+        let block = pool.allocate(black_box(SIZE), black_box(STREAM)).unwrap();
+        pool.free(black_box(block.address()), black_box(STREAM)).unwrap();
+    }
+}
+
+#[inline(never)]
+fn by_size(pool: &Pool, pairs: u64) {
+    for _ in 0..pairs {
+        let block = pool.allocate(black_box(SIZE), black_box(STREAM)).unwrap();
+        pool.free_sized(black_box(block.address()), SIZE, black_box(STREAM)).unwrap();
+    }
+}
+
+#[inline(never)]
+fn by_block(pool: &Pool, pairs: u64) {
+    for _ in 0..pairs {
+        let block = pool.allocate(black_box(SIZE), black_box(STREAM)).unwrap();
+        pool.free_block(black_box(block), black_box(STREAM)).unwrap();
+    }
+}
+
+/// What the loop itself costs.
+#[inline(never)]
+fn nothing(pairs: u64) {
+    for _ in 0..pairs {
+        black_box(black_box(SIZE));
+        black_box(black_box(STREAM));
+        black_box(black_box(Address::NULL));
+        black_box(black_box(STREAM));
+    }
+}

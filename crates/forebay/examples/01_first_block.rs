@@ -1,0 +1,40 @@
+//! A pool, a block, and what the pool says of itself.
+//!
+//! `cargo run -p forebay --example 01_first_block`
+
+use std::error::Error;
+use std::sync::Arc;
+
+use forebay::Pool;
+use forebay_core::Bytes;
+use forebay_hal::{Device, StreamHandle};
+use forebay_host::HostDevice;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The host is a device like any other, and always there.
+    let device: Arc<dyn Device> = HostDevice::open()?;
+    let pool = Pool::new(&device)?;
+
+    // A block is plain data. It is used, and freed, in the order of a stream.
+    let stream = StreamHandle::DEFAULT;
+    let block = pool.allocate(Bytes::mib(1), stream)?;
+    say(format_args!("{} at {}", block.size(), block.address()));
+    pool.free(block.address(), stream)?;
+
+    // What was freed is given out again without a word to the driver.
+    let again = pool.allocate(Bytes::mib(1), stream)?;
+    assert_eq!(again.address(), block.address());
+    pool.free_block(again, stream)?;
+
+    // A second free is an error, and changes nothing.
+    if let Err(error) = pool.free_block(again, stream) {
+        say(format_args!("refused: {error}"));
+    }
+    say(pool.statistics());
+    Ok(())
+}
+
+#[allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+fn say(what: impl std::fmt::Display) {
+    println!("{what}");
+}

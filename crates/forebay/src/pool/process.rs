@@ -1,0 +1,145 @@
+//! Pools of the whole process: one for each device, found by the device; and blocks found by address
+//! alone, whichever pool they are of.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::Address;
+use forebay_hal::{Device, StreamHandle};
+
+use super::{Pool, registry};
+use crate::{Error, PoolId, Result};
+
+/// A device's pool, or room for it. Each has a lock of its own: making the pool of one device calls its
+/// driver, and whoever wants that of another does not wait for it.
+struct Seat {
+    device: Arc<dyn Device>,
+    pool: Mutex<Option<Pool>>,
+}
+
+impl Seat {
+    fn pool(&self) -> MutexGuard<'_, Option<Pool>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same object, not one that is equal. As long as there is a seat the device lives, so that no
+    /// other can come to lie where it is.
+    fn is_of(&self, device: &Arc<dyn Device>) -> bool {
+        core::ptr::addr_eq(Arc::as_ptr(&self.device), Arc::as_ptr(device))
+    }
+}
+
+static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
+
+fn seats() -> MutexGuard<'static, Vec<Arc<Seat>>> {
+    SEATS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// The pool of `device` for the whole process: made when it is first asked for, as the environment
+    /// says, and the same from then on for the same device object, whichever thread asks. It stays
+    /// until it is [forgotten](Self::forget), or the process ends.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use forebay::Pool;
+    /// use forebay_hal::Device;
+    /// use forebay_host::HostDevice;
+    ///
+    /// let device: Arc<dyn Device> = HostDevice::open()?;
+    /// assert_eq!(Pool::of(&device)?.id(), Pool::of(&device)?.id());
+    /// assert!(Pool::forget(&device));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
+        let seat = {
+            let mut seats = seats();
+            match seats.iter().find(|seat| seat.is_of(device)) {
+                Some(seat) => Arc::clone(seat),
+                None => {
+                    let device = Arc::clone(device);
+                    let seat = Arc::new(Seat { device, pool: Mutex::new(None) });
+                    seats.push(Arc::clone(&seat));
+                    seat
+                }
+            }
+        };
+        let mut pool = seat.pool();
+        if let Some(pool) = &*pool {
+            return Ok(pool.clone());
+        }
+        // Where this fails the seat stays empty, and the next who asks tries again.
+        let made = Self::new(device)?;
+        *pool = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Lets the process forget its pool of `device`; says whether there was one. Clones that others
+    /// have stay what they are; the next who asks for the pool of `device` gets a new one.
+    pub fn forget(device: &Arc<dyn Device>) -> bool {
+        let gone = {
+            let mut seats = seats();
+            let found = seats.iter().position(|seat| seat.is_of(device));
+            found.map(|found| seats.swap_remove(found))
+        };
+        // Apart from the lock: the last of a pool waits for its device.
+        gone.is_some_and(|seat| seat.pool().take().is_some())
+    }
+
+    /// Lets the process forget its pools of all devices; gives how many there were.
+    pub fn forget_process_pools() -> usize {
+        let gone = core::mem::take(&mut *seats());
+        gone.iter().filter(|seat| seat.pool().take().is_some()).count()
+    }
+
+    /// The living pool of that number, whoever made it.
+    pub fn find(id: PoolId) -> Result<Self> {
+        let shared = registry::find(id).ok_or(Error::PoolGone { pool: id })?;
+        Ok(Self { shared })
+    }
+}
+
+/// Gives back the live block that begins at `address`, in the order of `stream`, to whichever pool of
+/// the process it is of. The null address is ignored.
+///
+/// For callers that were handed an address and nothing else. It looks through the pools of the
+/// process one by one: who knows the pool frees there.
+///
+/// Refused, with nothing changed: [`Error::NotABlock`] where no pool had a block there,
+/// [`Error::DoubleFree`] where one had and it is free, and [`Error::WrongPool`] where two pools have
+/// one, which addresses of simulated memory alone can come to.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use forebay::{Error, Pool};
+/// use forebay_core::Bytes;
+/// use forebay_hal::{Device, StreamHandle};
+/// use forebay_host::HostDevice;
+///
+/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&device)?;
+/// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+/// forebay::free(block.address(), StreamHandle::DEFAULT)?;
+/// let again = forebay::free(block.address(), StreamHandle::DEFAULT);
+/// assert!(matches!(again, Err(Error::DoubleFree { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
+    if address.is_null() {
+        return Ok(());
+    }
+    let pools: Vec<Pool> = registry::all().into_iter().map(|shared| Pool { shared }).collect();
+    let mut owners = pools.iter().filter(|pool| pool.block_at(address).is_some());
+    match (owners.next(), owners.next()) {
+        (Some(owner), None) => owner.free(address, stream),
+        (Some(one), Some(two)) => {
+            Err(Error::WrongPool { address, pool: one.id(), owner: two.id() })
+        }
+        (None, _) => match pools.iter().find(|pool| pool.shared.knows(address)) {
+            // It says that the block is free already; or frees it, where it was given out since.
+            Some(was) => was.free(address, stream),
+            None => Err(Error::NotABlock { address }),
+        },
+    }
+}

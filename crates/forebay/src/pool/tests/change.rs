@@ -1,0 +1,155 @@
+//! Every setting that can change while a pool lives does what it says from then on.
+
+use core::time::Duration;
+
+use forebay_core::pressure::Level;
+
+use super::*;
+use crate::config::{Key, Source};
+
+fn pool() -> Pool {
+    let device = open(SimMachine::builder().memory(MemoryModel::Phantom)).2;
+    PoolOptions::new().build(&device).unwrap()
+}
+
+fn pair(pool: &Pool, size: Bytes) -> Bytes {
+    let block = pool.allocate(size, DEFAULT).unwrap();
+    pool.free(block.address(), DEFAULT).unwrap();
+    pool.statistics().cached
+}
+
+/// Whoever makes another key changeable has a test to write.
+#[test]
+fn these_can_change() {
+    let changeable = Key::ALL.iter().filter(|key| key.is_changeable()).map(|key| key.name());
+    assert_eq!(
+        changeable.collect::<Vec<_>>(),
+        [
+            "max_bytes",
+            "max_fraction",
+            "min_bytes",
+            "magazine_bytes",
+            "history",         // in scope.rs
+            "upkeep",          // in upkeep.rs
+            "upkeep_interval", // there too
+            "collect_after",   // there too
+            "pressure_low",
+            "pressure_moderate",
+            "pressure_high",
+            "pressure_critical",
+            "largest_page",
+            "quarantine", // in the tests of care
+        ]
+    );
+}
+
+#[test]
+fn the_limit_can_be_lowered_and_raised() {
+    let pool = pool();
+    pool.change("max_bytes", "64MiB").unwrap();
+    assert_eq!(pool.limit(), Bytes::mib(64));
+    let block = pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
+    pool.change("max_bytes", "none").unwrap();
+    assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_ok());
+    // Below what is held nothing is taken away, and nothing more is had.
+    pool.change("max_bytes", "8MiB").unwrap();
+    assert!(pool.block_at(block.address()).is_some());
+    let before = pool.held();
+    assert!(pool.allocate(Bytes::mib(200), DEFAULT).is_err());
+    assert!(pool.held() <= before);
+    pool.change("max_bytes", "none").unwrap();
+    let total = pool.device().memory_info().unwrap().total;
+    pool.change("max_fraction", "0.5").unwrap();
+    assert_eq!(pool.limit(), Bytes::new(total.get() / 2));
+    let entry = pool.settings().get("max_fraction").unwrap();
+    assert_eq!(entry.source, Source::RunTime);
+}
+
+#[test]
+fn what_is_kept_can_change() {
+    let pool = pool();
+    pair(&pool, Bytes::mib(128));
+    pool.change("min_bytes", "64MiB").unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert!(pool.held() >= Bytes::mib(64));
+    pool.change("min_bytes", "0").unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.held(), Bytes::ZERO);
+}
+
+#[test]
+fn magazines_can_be_made_smaller_and_larger() {
+    let pool = pool();
+    let full = fill_magazine(&pool);
+    assert!(full > Bytes::mib(1), "{full}");
+    pool.change("magazine_bytes", "256KiB").unwrap();
+    let little = fill_magazine(&pool);
+    assert!(little < Bytes::new(320 << 10), "{little}");
+    pool.change("magazine_bytes", "0").unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(fill_magazine(&pool), Bytes::ZERO);
+    pool.change("magazine_bytes", "16MiB").unwrap();
+    assert_eq!(fill_magazine(&pool), full);
+}
+
+#[test]
+fn levels_of_pressure_can_be_moved() {
+    let pool = pool();
+    pool.change("max_bytes", "100MiB").unwrap();
+    let _block = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
+    assert_eq!((pool.held(), pool.pressure()), (Bytes::mib(64), Level::Normal));
+    for (key, value, level) in [
+        ("pressure_low", "0.7", Level::Low),
+        ("pressure_low", "0.1", Level::Normal),
+        ("pressure_moderate", "0.6", Level::Moderate),
+        ("pressure_high", "0.61", Level::High),
+        ("pressure_critical", "0.62", Level::Critical),
+        ("pressure_critical", "0.99", Level::High),
+    ] {
+        pool.change(key, value).unwrap();
+        assert_eq!(pool.pressure(), level, "{key}={value}");
+    }
+}
+
+#[test]
+fn the_largest_page_can_change() {
+    let pool = pool();
+    let largest = |pool: &Pool| {
+        let log = pool.statistics().driver;
+        let pages = log.entries().filter(|&(call, ..)| call == Call::CreatePage);
+        pages.map(|(_, size, _)| size).max().unwrap()
+    };
+    pool.change("largest_page", "4MiB").unwrap();
+    let _small = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
+    assert_eq!(largest(&pool), Bytes::mib(4));
+    pool.change("largest_page", "16MiB").unwrap();
+    let _large = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
+    assert!(largest(&pool) > Bytes::mib(4) && largest(&pool) <= Bytes::mib(16));
+}
+
+/// What is refused changes nothing, and says why.
+#[test]
+fn what_cannot_change_is_refused() {
+    let pool = pool();
+    let before = pool.settings();
+    for (key, value) in [
+        ("magazines", "off"),
+        ("poison", "on"),
+        ("max_byte", "1GiB"),
+        ("max_bytes", "much"),
+        ("max_bytes", "0"),
+        ("pressure_low", "0.9"),
+        ("upkeep_interval", "0s"),
+    ] {
+        let error = pool.change(key, value).unwrap_err();
+        assert!(matches!(error, Error::Config(_)), "{error}");
+    }
+    pool.change("min_bytes", "1GiB").unwrap();
+    assert!(pool.change("max_bytes", "512MiB").is_err(), "less than is to be kept");
+    pool.change("min_bytes", "0").unwrap();
+    let mut same = pool.settings();
+    same.change("min_bytes", "0").unwrap();
+    assert_eq!(pool.settings().collect_after(), Some(Duration::from_secs(60)));
+    assert_eq!((pool.settings().max_bytes(), before.max_bytes()), (None, None));
+}

@@ -1,0 +1,176 @@
+//! Ends that are not as they should be: pools that go with blocks in use, and frees that are wrong.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::adaptor::{Aligned, Counted, Limited, Tracked};
+use crate::{Own, Tag};
+
+/// The last report of a pool, if it made one.
+type Told = Arc<Mutex<Vec<DropReport>>>;
+
+fn telling(told: &Told) -> PoolOptions {
+    let told = Arc::clone(told);
+    PoolOptions::new().on_drop(move |report| told.lock().unwrap().push(report.clone()))
+}
+
+#[test]
+fn a_pool_that_goes_with_live_blocks_says_which() {
+    let told = Told::default();
+    let (machine, device, shared) = open(SimMachine::builder());
+    let other = device.create_stream(Priority::Normal).unwrap();
+    let pool = telling(&told).build(&shared).unwrap();
+    let id = pool.id();
+    let tag = Tag::named("tag of the report").unwrap();
+    let large = {
+        let _tag = tag.enter();
+        pool.allocate(Bytes::new(3_000_000), other).unwrap()
+    };
+    for _ in 0..20 {
+        pool.allocate(Bytes::new(1000), DEFAULT).unwrap();
+    }
+    let gone = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
+    pool.free(gone.address(), DEFAULT).unwrap();
+    write(&device, large, 1, other);
+    drop(pool);
+
+    let told = told.lock().unwrap();
+    let [report] = &told[..] else { panic!("{told:?}") };
+    let bytes = large.size().saturating_add(Bytes::new(20 * 1024));
+    assert_eq!((report.pool, report.blocks, report.bytes), (id, 21, bytes));
+    let owners = [("tag of the report", large.size()), ("untagged", Bytes::new(20 * 1024))];
+    assert_eq!(report.owners, owners.map(|(name, bytes)| (name.to_owned(), bytes)));
+    let mut streams = report.streams.clone();
+    streams.sort_unstable_by_key(|&(_, blocks)| blocks);
+    assert_eq!(streams, [(other, 1), (DEFAULT, 20)]);
+    assert_eq!(report.largest.len(), DropReport::MOST);
+    assert_eq!(
+        (report.largest[0].address, report.largest[0].size, report.largest[0].requested),
+        (large.address(), large.size(), Bytes::new(3_000_000))
+    );
+    assert!(report.largest[1..].iter().all(|block| block.requested == Bytes::new(1000)));
+    let said = report.to_string();
+    assert!(said.contains("went with 21 live blocks") && said.contains("tag of the report"));
+    nothing_is_left(&machine);
+    assert_eq!(machine.findings(), []);
+}
+
+#[test]
+fn a_pool_that_goes_with_nothing_in_use_says_nothing() {
+    let told = Told::default();
+    let (machine, _, shared) = open(SimMachine::builder());
+    let pool = telling(&told).build(&shared).unwrap();
+    let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    let clone = pool.clone();
+    drop(pool);
+    clone.free(block.address(), DEFAULT).unwrap();
+    assert!(told.lock().unwrap().is_empty(), "a clone is the same pool");
+    drop(clone);
+    assert_eq!(*told.lock().unwrap(), []);
+    nothing_is_left(&machine);
+}
+
+/// On segments too, and whatever is on its way at that moment.
+#[test]
+fn a_pool_that_goes_leaves_nothing_on_the_device() {
+    for without in [forebay_hal::Capabilities::empty(), forebay_hal::Capabilities::VIRTUAL_MEMORY] {
+        let (machine, device, shared) = open(SimMachine::builder().without(without));
+        let other = device.create_stream(Priority::Normal).unwrap();
+        let pool = Pool::new(&shared).unwrap();
+        let blocks: Vec<Block> =
+            (1..20).map(|mib| pool.allocate(Bytes::mib(mib), DEFAULT).unwrap()).collect();
+        for (index, block) in blocks.iter().enumerate() {
+            write(&device, *block, 1, if index % 2 == 0 { DEFAULT } else { other });
+            pool.record_use(block.address(), other).unwrap();
+            if index % 3 == 0 {
+                pool.free(block.address(), DEFAULT).unwrap();
+            }
+        }
+        pool.forget_stream(other).unwrap();
+        drop(pool);
+        assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+        assert_eq!(machine.census().queued, 0);
+        nothing_is_left(&machine);
+    }
+}
+
+/// What is freed behind a handle's back is found out when the handle frees it, and not by another's
+/// loss.
+#[test]
+fn a_handle_whose_block_was_freed_is_refused() {
+    let (_, _, shared) = open(SimMachine::builder());
+    let pool = Pool::new(&shared).unwrap();
+    let owned = pool.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let address = owned.address();
+    pool.free(address, DEFAULT).unwrap();
+    let refused = owned.free().unwrap_err();
+    assert!(matches!(refused.error(), Error::DoubleFree { .. }), "{}", refused.error());
+    let later = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    assert_eq!(later.address(), address);
+    drop(refused);
+    assert!(pool.block_at(address).is_some(), "the later block is another's");
+    assert_eq!(pool.statistics().blocks, 1);
+}
+
+/// Adaptors say what the pool says, and count nothing for it.
+#[test]
+fn wrong_frees_pass_through_adaptors() {
+    let (_, _, shared) = open(SimMachine::builder());
+    let pool = Pool::new(&shared).unwrap();
+    let other = Pool::new(&shared).unwrap();
+    let foreign = other.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    let wrong = |allocator: &dyn Allocate, name: &str| {
+        let block = allocator.allocate(Request::new(Bytes::new(3000), DEFAULT)).unwrap();
+        let before = pool.statistics();
+        let inside = Address::new(block.address().get() + 1024);
+        for address in [inside, Address::new(4096)] {
+            let error = allocator.free(address, DEFAULT).unwrap_err();
+            assert_eq!(error, Error::NotABlock { address }, "{name}");
+        }
+        let error = allocator.free(foreign.address(), DEFAULT).unwrap_err();
+        assert!(matches!(error, Error::WrongPool { .. }), "{name}: {error}");
+        assert_eq!(pool.statistics(), before, "{name}");
+        allocator.free(block.address(), DEFAULT).unwrap();
+        let error = allocator.free(block.address(), DEFAULT).unwrap_err();
+        assert!(matches!(error, Error::DoubleFree { .. }), "{name}: {error}");
+        allocator.free(Address::NULL, DEFAULT).unwrap();
+    };
+    wrong(&pool, "pool");
+    wrong(&Arc::new(pool.clone()), "shared");
+    let counted = Counted::new(pool.clone());
+    wrong(&counted, "counted");
+    assert_eq!((counted.counts().allocations, counted.counts().frees), (1, 1));
+    let limited = Limited::new(pool.clone(), Bytes::mib(1));
+    for _ in 0..2000 {
+        wrong(&limited, "limited");
+    }
+    let tracked = Tracked::new(pool.clone());
+    wrong(&tracked, "tracked");
+    assert!(tracked.leaks().is_empty());
+    wrong(&Aligned::new(pool.clone(), Alignment::of_log2(16).unwrap()), "aligned");
+    assert_eq!((pool.statistics().blocks, other.statistics().blocks), (0, 1));
+}
+
+/// Two threads that free the same block at once: one does, and the other is told.
+#[test]
+fn of_two_frees_at_once_one_is_refused() {
+    let (_, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let pool = Pool::new(&shared).unwrap();
+    for size in [Bytes::new(512), Bytes::mib(40)] {
+        for _ in 0..200 {
+            let block = pool.allocate(size, DEFAULT).unwrap();
+            let barrier = std::sync::Barrier::new(2);
+            let freed = std::thread::scope(|scope| {
+                let free = || {
+                    barrier.wait();
+                    pool.free_block(block, DEFAULT)
+                };
+                let threads = [scope.spawn(free), scope.spawn(free)];
+                threads.map(|thread| thread.join().unwrap())
+            });
+            let refused: Vec<&Error> = freed.iter().filter_map(|one| one.as_ref().err()).collect();
+            let [Error::DoubleFree { .. }] = refused[..] else { panic!("{freed:?}") };
+        }
+    }
+    assert_eq!(pool.statistics().blocks, 0);
+}

@@ -1,0 +1,246 @@
+//! Figures: exact to the last operation, whoever did it; by tag; and as people read them.
+
+use std::sync::mpsc::sync_channel;
+
+use super::*;
+use crate::Tag;
+
+fn phantom() -> Arc<dyn Device> {
+    open(SimMachine::builder().memory(MemoryModel::Phantom)).2
+}
+
+/// A pool nobody has anything of, after so many pairs of which one missed.
+#[track_caller]
+fn one_miss(pool: &Pool, pairs: u64) -> Statistics {
+    let figures = pool.statistics();
+    assert_eq!((figures.allocations, figures.frees), (pairs, pairs));
+    assert_eq!((figures.misses, figures.hits), (1, pairs - 1));
+    assert_eq!(figures.hit_rate(), Some((pairs - 1) as f64 / pairs as f64));
+    assert_eq!((figures.live, figures.requested), (Bytes::ZERO, Bytes::ZERO));
+    assert_eq!((figures.blocks, figures.tags.len()), (0, 0));
+    assert_eq!(figures.free, figures.held);
+    figures
+}
+
+/// Of both sides, and one beyond what a magazine is to hold.
+const SIZES: [Bytes; 3] = [Bytes::new(1000), Bytes::new(1_500_000), Bytes::mib(48)];
+
+#[test]
+fn a_block_had_a_thousand_times_misses_once() {
+    for size in SIZES {
+        let pool = Pool::new(&phantom()).unwrap();
+        for _ in 0..1000 {
+            let block = pool.allocate(size, DEFAULT).unwrap();
+            pool.free(block.address(), DEFAULT).unwrap();
+        }
+        let figures = one_miss(&pool, 1000);
+        assert_eq!(figures.magazine_hits, 999, "{size}");
+        let [class] = figures.classes[..] else { panic!("{:?}", figures.classes) };
+        assert_eq!((class.allocations, class.frees, class.live), (1000, 1000, Bytes::ZERO));
+        let rounded = size.checked_align_up(Alignment::BLOCK).unwrap();
+        assert!(class.from <= rounded && rounded < Bytes::new(class.from.get() * 2));
+        assert_eq!(figures.streams.len(), 1);
+    }
+}
+
+#[test]
+fn two_threads_miss_once_between_them() {
+    let machine = SimMachine::builder().memory(MemoryModel::Phantom).build().unwrap();
+    let device = machine.device(0).unwrap();
+    let other = device.create_stream(Priority::Normal).unwrap();
+    let shared: Arc<dyn Device> = device;
+    for streams in [[DEFAULT; 2], [DEFAULT, other]] {
+        let pool = Pool::new(&shared).unwrap();
+        std::thread::scope(|scope| {
+            for stream in streams {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        let block = pool.allocate(Bytes::new(1000), stream).unwrap();
+                        pool.free(block.address(), stream).unwrap();
+                    }
+                });
+            }
+        });
+        // The second takes of the page the first had, in its order or after an event.
+        let figures = one_miss(&pool, 2000);
+        let expected = if streams[0] == streams[1] { 1 } else { 2 };
+        assert_eq!(figures.streams.len(), expected);
+    }
+}
+
+#[test]
+fn blocks_freed_by_another_thread_are_counted_once() {
+    for size in SIZES {
+        let pool = Pool::new(&phantom()).unwrap();
+        let (give, take) = sync_channel::<Address>(0);
+        let (done, next) = sync_channel::<()>(0);
+        std::thread::scope(|scope| {
+            let freeing = &pool;
+            scope.spawn(move || {
+                for address in take {
+                    freeing.free(address, DEFAULT).unwrap();
+                    done.send(()).unwrap();
+                }
+            });
+            for _ in 0..1000 {
+                let block = pool.allocate(size, DEFAULT).unwrap();
+                give.send(block.address()).unwrap();
+                next.recv().unwrap();
+            }
+            drop(give);
+        });
+        one_miss(&pool, 1000);
+    }
+}
+
+/// Threads that allocate, pass on and free at random: in the end every sum is right.
+#[test]
+fn sums_are_right_after_any_traffic() {
+    let pool = Pool::new(&phantom()).unwrap();
+    let shelf: std::sync::Mutex<Vec<Address>> = std::sync::Mutex::new(Vec::new());
+    let counted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (pool, shelf, counted) = (&pool, &shelf, &counted);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                for _ in 0..3000 {
+                    if random.chance(1, 2) {
+                        let size = Bytes::new(size_up_to(&mut random, 4, 22));
+                        let block = pool.allocate(size, DEFAULT).unwrap();
+                        shelf.lock().unwrap().push(block.address());
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        let found = {
+                            let mut shelf = shelf.lock().unwrap();
+                            let index = random.index(shelf.len());
+                            index.map(|index| shelf.swap_remove(index))
+                        };
+                        if let Some(address) = found {
+                            pool.free(address, DEFAULT).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let left = shelf.into_inner().unwrap();
+    let figures = pool.statistics();
+    assert_eq!(figures.allocations, counted.into_inner());
+    assert_eq!(figures.blocks, left.len() as u64);
+    let sizes: Vec<(u64, u64)> = left
+        .iter()
+        .map(|&at| (pool.block_at(at).unwrap().size().get(), pool.requested_at(at).unwrap().get()))
+        .collect();
+    assert_eq!(figures.live.get(), sizes.iter().map(|(size, _)| size).sum::<u64>());
+    assert_eq!(figures.requested.get(), sizes.iter().map(|(_, asked)| asked).sum::<u64>());
+    let of_classes = |of: fn(&ClassFigures) -> u64| figures.classes.iter().map(of).sum::<u64>();
+    assert_eq!(of_classes(|class| class.allocations), figures.allocations);
+    assert_eq!(of_classes(|class| class.live.get()), figures.live.get());
+    assert_eq!(figures.hits + figures.misses, figures.allocations);
+}
+
+/// What each tag has, by name.
+fn by_tag(pool: &Pool) -> Vec<(String, u64)> {
+    let figures = pool.statistics();
+    figures.tags.iter().map(|figures| (figures.tag.name(), figures.live.get())).collect()
+}
+
+#[test]
+fn bytes_are_told_by_tag() {
+    let pool = Pool::new(&phantom()).unwrap();
+    let weights = Tag::named("weights of the test").unwrap();
+    let steps = Tag::named("steps of the test").unwrap();
+    let of = |bytes: u64| pool.allocate(Bytes::new(bytes), DEFAULT).unwrap();
+    let free = |block: Block| pool.free(block.address(), DEFAULT).unwrap();
+    let untagged = of(512);
+    let (large, small, step) = {
+        let _weights = weights.enter();
+        let large = of(1 << 20);
+        let step = {
+            let _steps = steps.enter();
+            of(2 << 20)
+        };
+        (large, of(100), step)
+    };
+    let weighs = (1 << 20) + 512;
+    let named = |name: &str, bytes| (name.to_owned(), bytes);
+    let all = [
+        named("untagged", 512),
+        named("weights of the test", weighs),
+        named("steps of the test", 2 << 20),
+    ];
+    assert_eq!(by_tag(&pool), all);
+    // Whoever frees it, on whichever thread and under whichever tag, it comes off its own.
+    std::thread::scope(|scope| {
+        let (steps, free) = (steps, &free);
+        scope.spawn(move || {
+            let _steps = steps.enter();
+            free(large);
+        });
+    });
+    assert_eq!(by_tag(&pool)[1], named("weights of the test", 512));
+    // The same memory, from the magazine, under another tag.
+    free(small);
+    let _steps = steps.enter();
+    let again = of(100);
+    assert_eq!(again.address(), small.address());
+    let now = [named("untagged", 512), named("steps of the test", (2 << 20) + 512)];
+    assert_eq!(by_tag(&pool), now);
+    for block in [untagged, step, again] {
+        free(block);
+    }
+    assert_eq!(by_tag(&pool), []);
+}
+
+#[test]
+fn who_has_the_most_is_named_where_there_is_no_more() {
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&phantom()).unwrap();
+    let hog = Tag::named("hog of the test").unwrap();
+    let other = Tag::named("other of the test").unwrap();
+    let _other = other.enter();
+    pool.allocate(Bytes::mib(4), DEFAULT).unwrap();
+    let _hog = hog.enter();
+    pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
+    let error = pool.allocate(Bytes::mib(40), DEFAULT).unwrap_err();
+    let Error::OutOfMemory { owners, .. } = &error else { panic!("{error}") };
+    let named = |name: &str, size| (name.to_owned(), size);
+    assert_eq!(
+        owners[..],
+        [named("hog of the test", Bytes::mib(40)), named("other of the test", Bytes::mib(4))]
+    );
+    assert!(error.to_string().contains("hog of the test (40"), "{error}");
+}
+
+#[test]
+fn a_summary_says_what_there_is() {
+    let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let pool = Pool::new(&shared).unwrap();
+    let empty = pool.statistics().to_string();
+    assert!(empty.starts_with("live      0 B in 0 blocks; 0 B asked for, 0 B of rounding\n"));
+    assert!(empty.contains("0 allocations, 0 frees; - without the driver"), "{empty}");
+    let block = pool.allocate(Bytes::new(1000), DEFAULT).unwrap();
+    for _ in 0..3 {
+        let other = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+        pool.free(other.address(), DEFAULT).unwrap();
+    }
+    let said = pool.statistics().to_string();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "live      1.00 KiB in 1 block; 1000 B asked for, 24 B of rounding");
+    let starts: Vec<&str> = lines.iter().map(|line| line[..10].trim_end()).collect();
+    assert_eq!(starts, ["live", "held", "free", "requests", "driver"], "{said}");
+    let requests = "requests  4 allocations, 3 frees; 50.00 % without the driver, 50.00 % from \
+                    magazines; 2 misses";
+    assert_eq!(lines[3], requests);
+    assert!(lines[2].contains("1.00 MiB of it at hand in magazines"), "{said}");
+    // Streams and tags where there is something to tell.
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let _tag = Tag::named("tag of the summary").unwrap().enter();
+    let tagged = pool.allocate(Bytes::new(512), stream).unwrap();
+    let said = pool.statistics().to_string();
+    assert!(said.contains("\nstream    0x0: 4 allocations, 3 frees\n"), "{said}");
+    assert!(said.ends_with("\ntag       tag of the summary: 512 B"), "{said}");
+    pool.free(tagged.address(), stream).unwrap();
+    pool.free(block.address(), DEFAULT).unwrap();
+}

@@ -1,0 +1,233 @@
+//! What a pool does when memory runs short, and whom it tells.
+
+use std::sync::{Mutex, OnceLock};
+
+use forebay_core::pressure::Level;
+
+use super::*;
+
+/// What was told, in order.
+type Told<T> = Arc<Mutex<Vec<T>>>;
+
+fn device() -> Arc<dyn Device> {
+    open(SimMachine::builder().memory(MemoryModel::Phantom)).2
+}
+
+/// A pool of at most 100 MiB with pages of 2 MiB: what is held is a percentage.
+fn hundred(options: PoolOptions) -> Pool {
+    let mut growth = Growth::default();
+    growth.largest_page = Bytes::mib(2);
+    options.max_bytes(Bytes::mib(100)).growth(growth).build(&device()).unwrap()
+}
+
+#[test]
+fn levels_are_told_once_each_on_the_way_up_and_on_the_way_down() {
+    let told: Told<(Level, Bytes)> = Arc::default();
+    let note = Arc::clone(&told);
+    let options = PoolOptions::new();
+    let pool = hundred(options.on_pressure(move |level, held| {
+        note.lock().unwrap().push((level, held));
+    }));
+    let mut blocks = Vec::new();
+    let mut levels = vec![pool.pressure()];
+    for _ in 0..50 {
+        blocks.push(pool.allocate(Bytes::mib(2), DEFAULT).unwrap());
+        levels.push(pool.pressure());
+    }
+    assert_eq!(pool.held(), Bytes::mib(100));
+    levels.dedup();
+    use Level::*;
+    assert_eq!(levels, [Low, Normal, Moderate, High, Critical]);
+    let up = [(Moderate, 80), (High, 90), (Critical, 96)].map(|(l, mib)| (l, Bytes::mib(mib)));
+    assert_eq!(*told.lock().unwrap(), up);
+    for block in blocks {
+        pool.free(block.address(), DEFAULT).unwrap();
+    }
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.pressure(), Low);
+    pool.allocate(Bytes::mib(2), DEFAULT).unwrap();
+    assert_eq!(told.lock().unwrap()[3..], [(Low, Bytes::mib(2))]);
+}
+
+/// From moderate on magazines hold little; from low on they hold as much as before.
+#[test]
+fn magazines_are_small_under_pressure() {
+    let pool = hundred(PoolOptions::new());
+    let full = fill_magazine(&pool);
+    assert!(full > Bytes::mib(1), "{full}");
+    let large = pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    assert_eq!(pool.pressure(), Level::Moderate);
+    assert_eq!(pool.statistics().cached, Bytes::ZERO, "and what they held is folded");
+    let little = fill_magazine(&pool);
+    assert!(little < Bytes::new(320 << 10), "{little}");
+    pool.free(large.address(), DEFAULT).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    // The first that takes memory again reads the pressure.
+    fill_magazine(&pool);
+    assert_eq!(pool.pressure(), Level::Low);
+    assert_eq!(fill_magazine(&pool), full);
+}
+
+/// That holds for threads that come while it lasts.
+#[test]
+#[ignore = "a shelf that is put up under pressure takes the full bound"]
+fn magazines_of_threads_that_come_under_pressure_are_small() {
+    let pool = hundred(PoolOptions::new());
+    pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    assert_eq!(pool.pressure(), Level::Moderate);
+    let held = std::thread::scope(|scope| scope.spawn(|| fill_magazine(&pool)).join().unwrap());
+    assert!(held < Bytes::new(320 << 10), "{held}");
+}
+
+/// At the critical level what is idle goes back at once, down to what is to be kept.
+#[test]
+fn at_the_critical_level_what_is_idle_goes_back() {
+    for (min, left) in [(0, 54..=58), (72, 72..=74)] {
+        let pool = hundred(PoolOptions::new().set(|set| set.min_bytes(Bytes::mib(min))));
+        let of = |size| pool.allocate(size, DEFAULT).unwrap();
+        let blocks: Vec<Block> = (0..44).map(|_| of(Bytes::mib(2))).collect();
+        for block in &blocks[..20] {
+            pool.free(block.address(), DEFAULT).unwrap();
+        }
+        assert_eq!((pool.held(), pool.pressure()), (Bytes::mib(88), Level::Moderate));
+        // Small blocks have pages of their own: they bring the level up with large pages idle.
+        let before = pool.statistics().driver.of(Call::CreatePage);
+        while pool.statistics().driver.of(Call::CreatePage) < before + 4 {
+            of(Bytes::new(256 << 10));
+        }
+        pool.device().synchronize_device().unwrap();
+        pool.process_deferred().unwrap();
+        let held = pool.held().get() >> 20;
+        assert!(left.contains(&held), "{held} MiB are held with {min} to be kept");
+        assert_eq!(pool.statistics().peak_held, Bytes::mib(96));
+    }
+}
+
+#[test]
+fn who_is_asked_lets_go_and_the_request_is_served() {
+    let cache: Told<Block> = Arc::default();
+    let asked: Told<Shortage> = Arc::default();
+    let number: Arc<OnceLock<PoolId>> = Arc::default();
+    let options = {
+        let (cache, asked, number) = (Arc::clone(&cache), Arc::clone(&asked), Arc::clone(&number));
+        PoolOptions::new().on_shortage(move |shortage| {
+            asked.lock().unwrap().push(shortage.clone());
+            let Some(block) = cache.lock().unwrap().pop() else { return false };
+            let pool = Pool::find(*number.get().unwrap()).unwrap();
+            pool.free_block(block, DEFAULT).unwrap();
+            true
+        })
+    };
+    let pool = hundred(options);
+    number.set(pool.id()).unwrap();
+    for _ in 0..10 {
+        let block = pool.allocate(Bytes::mib(10), DEFAULT).unwrap();
+        cache.lock().unwrap().push(block);
+    }
+    // Three blocks have to go, one each time it is asked.
+    let large = pool.allocate(Bytes::mib(30), DEFAULT).unwrap();
+    let told = asked.lock().unwrap().clone();
+    assert_eq!((told.len(), cache.lock().unwrap().len()), (3, 7));
+    assert_eq!((told[0].requested, told[0].limit), (Bytes::mib(30), Bytes::mib(100)));
+    assert_eq!((told[0].live, told[2].live), (Bytes::mib(100), Bytes::mib(80)));
+    // And where nobody has anything left, it is refused, with the figures.
+    cache.lock().unwrap().clear();
+    let error = pool.allocate(Bytes::mib(30), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert_eq!(asked.lock().unwrap().len(), 4);
+    pool.free(large.address(), DEFAULT).unwrap();
+    assert!(pool.allocate(Bytes::mib(30), DEFAULT).is_ok());
+}
+
+#[test]
+fn who_says_yes_and_frees_nothing_is_not_asked_for_ever() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let pool = hundred(PoolOptions::new().on_shortage(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        true
+    }));
+    let error = pool.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!((2..=100).contains(&asked.load(Ordering::Relaxed)));
+    assert!(pool.allocate(Bytes::mib(90), DEFAULT).is_ok());
+}
+
+/// Everybody is asked, also where the first has let something go; and whoever is asked may allocate.
+#[test]
+fn who_is_asked_may_allocate() {
+    let number: Arc<OnceLock<PoolId>> = Arc::default();
+    let second = Arc::new(AtomicU64::new(0));
+    let options = {
+        let (number, second) = (Arc::clone(&number), Arc::clone(&second));
+        PoolOptions::new()
+            .on_shortage(move |_| {
+                let pool = Pool::find(*number.get().unwrap()).unwrap();
+                let block = pool.allocate(Bytes::new(4096), DEFAULT).unwrap();
+                pool.statistics();
+                pool.free(block.address(), DEFAULT).unwrap();
+                true
+            })
+            .on_shortage(move |_| {
+                second.fetch_add(1, Ordering::Relaxed);
+                false
+            })
+    };
+    let pool = hundred(options);
+    number.set(pool.id()).unwrap();
+    let kept = pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    let error = pool.allocate(Bytes::mib(60), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(second.load(Ordering::Relaxed) > 1);
+    pool.free(kept.address(), DEFAULT).unwrap();
+}
+
+/// Whoever is asked and needs more than there is himself is refused, and not asked again about that.
+#[test]
+#[ignore = "a shortage inside the answer to one asks again, as deep as the stack goes"]
+fn who_is_asked_is_not_asked_while_he_answers() {
+    let number: Arc<OnceLock<PoolId>> = Arc::default();
+    let depth = Arc::new(AtomicU64::new(0));
+    let deepest = Arc::new(AtomicU64::new(0));
+    let options = {
+        let (number, depth, deepest) =
+            (Arc::clone(&number), Arc::clone(&depth), Arc::clone(&deepest));
+        PoolOptions::new().on_shortage(move |_| {
+            let now = depth.fetch_add(1, Ordering::Relaxed) + 1;
+            deepest.fetch_max(now, Ordering::Relaxed);
+            if now < 8 {
+                let pool = Pool::find(*number.get().unwrap()).unwrap();
+                assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
+            }
+            depth.fetch_sub(1, Ordering::Relaxed);
+            false
+        })
+    };
+    let pool = hundred(options);
+    number.set(pool.id()).unwrap();
+    pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
+    assert_eq!(deepest.load(Ordering::Relaxed), 1);
+}
+
+/// Who is told of pressure may use the pool.
+#[test]
+fn who_is_told_of_pressure_may_use_the_pool() {
+    let number: Arc<OnceLock<PoolId>> = Arc::default();
+    let seen: Told<(Bytes, Bytes)> = Arc::default();
+    let options = {
+        let (number, seen) = (Arc::clone(&number), Arc::clone(&seen));
+        PoolOptions::new().on_pressure(move |_, held| {
+            let pool = Pool::find(*number.get().unwrap()).unwrap();
+            let block = pool.allocate(Bytes::new(4096), DEFAULT).unwrap();
+            pool.free(block.address(), DEFAULT).unwrap();
+            seen.lock().unwrap().push((held, pool.statistics().held));
+        })
+    };
+    let pool = hundred(options);
+    number.set(pool.id()).unwrap();
+    pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0].0, Bytes::mib(82));
+    assert!(seen[0].1 >= Bytes::mib(82));
+}

@@ -1,0 +1,87 @@
+//! Pools of the whole process, and blocks found by address alone.
+
+use super::*;
+use crate::PoolId;
+
+/// In one test: what the process has is one thing.
+#[test]
+fn a_device_has_one_pool_in_the_process() {
+    let (machine, _, device) = open(SimMachine::builder().devices(2));
+    let second: Arc<dyn Device> = machine.device(1).unwrap();
+    // Whoever comes first makes it, and all have the same.
+    let ids: Vec<PoolId> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| Pool::of(&device).unwrap().id())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(ids.iter().all(|&id| id == ids[0]), "{ids:?}");
+    let pool = Pool::of(&Arc::clone(&device)).unwrap();
+    let other = Pool::of(&second).unwrap();
+    assert_ne!(pool.id(), other.id());
+    assert_eq!(Pool::find(ids[0]).unwrap().id(), ids[0]);
+
+    // Forgotten, it lives as long as whoever has it; the next is another.
+    assert!(Pool::forget(&device));
+    assert!(!Pool::forget(&device));
+    let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    let next = Pool::of(&device).unwrap();
+    assert_ne!(next.id(), pool.id());
+    pool.free(block.address(), DEFAULT).unwrap();
+    drop(pool);
+    assert_eq!(Pool::find(ids[0]).unwrap_err(), Error::PoolGone { pool: ids[0] });
+    assert_eq!(Pool::forget_process_pools(), 2);
+    assert!(Pool::find(other.id()).is_ok());
+    drop((next, other));
+    nothing_is_left(&machine);
+}
+
+/// A device that cannot have a pool at the moment may have one later.
+#[test]
+fn a_pool_that_could_not_be_made_is_tried_again() {
+    let (machine, _, device) = open(SimMachine::builder());
+    machine.plan(Fault::new(When::Every(Call::Reserve), FaultKind::Transient));
+    assert!(matches!(Pool::of(&device), Err(Error::Device(_))));
+    machine.clear_faults();
+    let pool = Pool::of(&device).unwrap();
+    assert_eq!(pool.id(), Pool::of(&device).unwrap().id());
+    assert!(Pool::forget(&device));
+}
+
+#[test]
+fn a_block_is_freed_by_its_address_alone() {
+    // Real memory, so that no other test's device has the same addresses.
+    let (_, _, device) = open(SimMachine::builder());
+    let pools = [(); 3].map(|()| Pool::new(&device).unwrap());
+    let blocks = [0, 1, 2].map(|index| pools[index].allocate(Bytes::mib(1), DEFAULT).unwrap());
+    crate::free(blocks[1].address(), DEFAULT).unwrap();
+    let live = [0, 1, 2].map(|index| pools[index].statistics().blocks);
+    assert_eq!(live, [1, 0, 1]);
+    let error = crate::free(blocks[1].address(), DEFAULT).unwrap_err();
+    assert_eq!(error, Error::DoubleFree { address: blocks[1].address(), size: Bytes::mib(1) });
+    let inside = Address::new(blocks[0].address().get() + 512);
+    for address in [inside, Address::new(4096), Address::new(u64::MAX)] {
+        assert_eq!(crate::free(address, DEFAULT).unwrap_err(), Error::NotABlock { address });
+    }
+    crate::free(Address::NULL, DEFAULT).unwrap();
+    crate::free(blocks[0].address(), DEFAULT).unwrap();
+    crate::free(blocks[2].address(), DEFAULT).unwrap();
+    assert!(pools.iter().all(|pool| pool.statistics().live.is_zero()));
+    let address = blocks[2].address();
+    drop(pools);
+    assert_eq!(crate::free(address, DEFAULT).unwrap_err(), Error::NotABlock { address });
+}
+
+#[test]
+fn a_pool_is_found_by_its_number_as_long_as_it_lives() {
+    let (_, _, device) = open(SimMachine::builder());
+    let pool = Pool::new(&device).unwrap();
+    let id = pool.id();
+    let found = Pool::find(id).unwrap();
+    drop(pool);
+    let block = found.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    assert_eq!(block.pool(), id);
+    drop(found);
+    let gone = Pool::find(id).unwrap_err();
+    assert_eq!(gone, Error::PoolGone { pool: id });
+    assert!(gone.to_string().contains("was dropped"), "{gone}");
+}

@@ -1,0 +1,59 @@
+//! Devices without virtual memory calls: the same pool on segments.
+
+use forebay_hal::Capabilities;
+
+use super::*;
+
+/// Segments are whole device pages, so that the device is larger than the one with pages.
+fn plain_device() -> SimOptions {
+    let options = SimMachine::builder().without(Capabilities::VIRTUAL_MEMORY);
+    options.capacity(Bytes::mib(16))
+}
+
+#[test]
+fn random_programs_run_on_segments() {
+    let (mut waits, mut refused) = (0, 0);
+    for seed in 0..40 {
+        let (addresses, statistics) = random_program(plain_device(), seed, 400);
+        waits += statistics.waits;
+        refused += u64::from(addresses.is_empty());
+        assert!(statistics.driver.of(Call::Allocate) > 0);
+        assert_eq!(statistics.driver.of(Call::CreatePage), 0);
+        assert_eq!((statistics.live, statistics.allocations), (Bytes::ZERO, statistics.frees));
+    }
+    assert!(waits > 100, "streams took from each other only {waits} times");
+    assert_eq!(refused, 0);
+}
+
+#[test]
+fn trimming_gives_segments_back_and_keeps_what_is_live() {
+    let (machine, device, shared) = open(plain_device().capacity(Bytes::mib(256)));
+    let pool = Pool::new(&shared).unwrap();
+    let kept = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
+    write(&device, kept, 7, DEFAULT);
+    let gone: Vec<Block> =
+        (0..4).map(|_| pool.allocate(Bytes::mib(24), DEFAULT).unwrap()).collect();
+    let before = pool.held();
+    for block in gone {
+        pool.free(block.address(), DEFAULT).unwrap();
+    }
+    let given = pool.trim(Bytes::ZERO).unwrap();
+    assert!(given >= Bytes::mib(64), "only {given} went back");
+    assert_eq!(pool.held(), before.saturating_sub(given));
+    assert_eq!(machine.census().held, pool.held());
+    let wrong = Arc::new(AtomicU64::new(0));
+    check(&device, kept, 7, DEFAULT, &wrong);
+    device.synchronize_device().unwrap();
+    assert_eq!(wrong.load(Ordering::Relaxed), 0);
+    pool.free(kept.address(), DEFAULT).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
+    drop(pool);
+    nothing_is_left(&machine);
+    assert_eq!(machine.findings(), []);
+}
+
+#[test]
+fn any_call_may_fail_on_segments_and_nothing_is_lost() {
+    fail_every_call(&plain_device().capacity(Bytes::mib(8)));
+}

@@ -1,0 +1,115 @@
+//! Snapshots: what is in them, and under which names.
+
+use super::*;
+use crate::Tag;
+
+fn busy_pool() -> (Pool, Block) {
+    let (_, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let options = PoolOptions::new().max_bytes(Bytes::mib(64));
+    let pool = options.set(|set| set.min_bytes(Bytes::mib(1))).build(&shared).unwrap();
+    let block = {
+        let _tag = Tag::named("tag of the snapshot").unwrap().enter();
+        pool.allocate(Bytes::new(5_000_000), DEFAULT).unwrap()
+    };
+    pool.allocate(Bytes::new(100), DEFAULT).unwrap();
+    (pool, block)
+}
+
+#[test]
+fn a_snapshot_has_all_there_is() {
+    let (pool, block) = busy_pool();
+    let snapshot = pool.snapshot();
+    assert_eq!((snapshot.schema, snapshot.pool), ("forebay.pool.v1", pool.id().0));
+    assert_eq!(pool.id().to_string(), format!("pool {}", snapshot.pool));
+    assert_eq!((snapshot.device.kind, snapshot.device.ordinal), ("sim", 0));
+    assert_eq!(snapshot.device.total_bytes, Some(8 << 30));
+    assert_eq!(snapshot.device.free_bytes, Some((8 << 30) - pool.held().get()));
+    assert_eq!((snapshot.limit_bytes, snapshot.pressure.as_str()), (64 << 20, "low"));
+    assert!(snapshot.taken_unix_ms > 1_700_000_000_000);
+    // Settings: all of them, with their sources.
+    let named = |name| snapshot.settings.iter().find(|setting| setting.name == name).unwrap();
+    assert_eq!((named("max_bytes").value.as_str(), named("max_bytes").source), ("64MiB", "code"));
+    assert_eq!((named("history").value.as_str(), named("history").source), ("0", "default"));
+    assert_eq!(named("max_bytes").whence, "set by the program");
+    assert!(named("max_bytes").changeable && !named("magazines").changeable);
+    assert_eq!(snapshot.settings.len(), crate::config::Key::ALL.len());
+    // Blocks: the largest first.
+    let [large, small] = &snapshot.blocks[..] else { panic!("{:?}", snapshot.blocks) };
+    assert_eq!((large.address, large.size_bytes), (block.address().get(), block.size().get()));
+    assert_eq!((large.requested_bytes, large.tag.as_str()), (5_000_000, "tag of the snapshot"));
+    assert_eq!(
+        (small.size_bytes, small.requested_bytes, small.tag.as_str()),
+        (512, 100, "untagged")
+    );
+    assert_eq!(snapshot.blocks_left_out, 0);
+    // Figures: the same as the pool says.
+    assert_eq!(snapshot.statistics, StatisticsSnapshot::from(&pool.statistics()));
+    let figures = &snapshot.statistics;
+    assert_eq!(
+        (figures.live_bytes, figures.requested_bytes),
+        (block.size().get() + 512, 5_000_100)
+    );
+    assert_eq!((figures.allocations, figures.misses, figures.blocks), (2, 2, 2));
+    assert_eq!(figures.held_bytes, pool.held().get());
+    assert_eq!((figures.classes.len(), figures.streams.len(), figures.tags.len()), (2, 1, 2));
+    assert!(figures.driver.iter().any(|entry| entry.call == "create_page" && entry.count > 0));
+}
+
+#[test]
+fn of_very_many_blocks_the_largest_are_named_and_the_rest_counted() {
+    let (pool, block) = busy_pool();
+    let most = Snapshot::MOST_BLOCKS;
+    for _ in 0..most {
+        pool.allocate(Bytes::new(100), DEFAULT).unwrap();
+    }
+    let snapshot = pool.snapshot();
+    assert_eq!((snapshot.blocks.len(), snapshot.blocks_left_out), (most, 2));
+    assert_eq!(snapshot.blocks[0].address, block.address().get());
+}
+
+/// The names are a promise: whoever changes one changes this list, and the version.
+#[cfg(feature = "serde")]
+#[test]
+fn the_names_in_json_are_these() {
+    use serde_json::Value;
+
+    let (pool, _) = busy_pool();
+    let json = pool.snapshot().to_json();
+    let value: Value = serde_json::from_str(&json).unwrap();
+    let keys = |value: &Value| -> Vec<String> {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::from)
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    };
+    for (path, names) in [
+        (
+            "",
+            "blocks blocks_left_out device limit_bytes pool pressure schema settings statistics \
+             taken_unix_ms",
+        ),
+        ("/device", "free_bytes kind name ordinal total_bytes"),
+        ("/settings/0", "changeable name source value whence"),
+        ("/blocks/0", "address requested_bytes size_bytes tag"),
+        (
+            "/statistics",
+            "allocations blocks cached_bytes classes driver driver_ns free_bytes frees held_bytes \
+             hits largest_free_bytes live_bytes magazine_hits misses peak_held_bytes \
+             peak_out_bytes pieces requested_bytes streams tags waits",
+        ),
+        ("/statistics/classes/0", "allocations frees from_bytes live_bytes"),
+        ("/statistics/streams/0", "allocations frees stream"),
+        ("/statistics/tags/0", "live_bytes tag"),
+        ("/statistics/driver/0", "call count size_bytes"),
+    ] {
+        let names: Vec<&str> = names.split(' ').collect();
+        assert_eq!(keys(value.pointer(path).unwrap()), names, "at {path}");
+    }
+    assert_eq!(value["schema"], "forebay.pool.v1");
+    assert_eq!(value["statistics"]["requested_bytes"], 5_000_100);
+    assert_eq!(value["blocks"][0]["requested_bytes"], 5_000_000);
+}

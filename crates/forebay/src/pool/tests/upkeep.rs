@@ -1,0 +1,148 @@
+//! Giving back what is idle: by hand and by the thread.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use super::*;
+
+/// Waits until `done`, for longer than any machine needs.
+#[track_caller]
+pub(super) fn eventually(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not happen in a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn open_phantom() -> (SimMachine, Arc<SimDevice>, Arc<dyn Device>) {
+    open(SimMachine::builder().memory(MemoryModel::Phantom))
+}
+
+/// Takes so much and gives it back: it is held, and idle.
+fn idle(pool: &Pool, size: Bytes) {
+    let block = pool.allocate(size, DEFAULT).unwrap();
+    pool.free(block.address(), DEFAULT).unwrap();
+    assert!(pool.held() >= size);
+}
+
+#[test]
+fn what_was_not_needed_for_long_enough_is_collected() {
+    let (machine, device, shared) = open_phantom();
+    let pool = Pool::new(&shared).unwrap();
+    let kept = pool.allocate(Bytes::mib(32), DEFAULT).unwrap();
+    idle(&pool, Bytes::mib(64));
+    let held = pool.held();
+    let age = Duration::from_millis(20);
+    assert_eq!(pool.collect(age).unwrap(), Bytes::ZERO, "nobody has watched yet");
+    std::thread::sleep(age);
+    assert_eq!(pool.collect(Duration::from_secs(3600)).unwrap(), Bytes::ZERO, "not for an hour");
+    let gone = pool.collect(age).unwrap();
+    assert!(gone >= Bytes::mib(64), "{gone}");
+    device.synchronize_device().unwrap();
+    pool.process_deferred().unwrap();
+    assert_eq!(pool.held(), held.saturating_sub(gone));
+    assert!(pool.held() >= Bytes::mib(32));
+    assert_eq!(machine.census().held, pool.held());
+    assert!(pool.block_at(kept.address()).is_some());
+}
+
+#[test]
+fn what_is_needed_now_and_then_is_kept() {
+    let (_, _, shared) = open_phantom();
+    let pool = Pool::new(&shared).unwrap();
+    let age = Duration::from_millis(200);
+    assert_eq!(pool.collect(age).unwrap(), Bytes::ZERO);
+    let begun = Instant::now();
+    // Longer than the age in all, and never that long without the block.
+    while begun.elapsed() < 2 * age {
+        idle(&pool, Bytes::mib(64));
+        std::thread::sleep(age / 8);
+        assert_eq!(pool.collect(age).unwrap(), Bytes::ZERO);
+    }
+    assert!(pool.held() >= Bytes::mib(64));
+}
+
+/// What work may still use goes when that is done, and not before; nobody waits for it.
+#[test]
+fn collecting_does_not_wait_for_the_device() {
+    let (machine, device, shared) = open(SimMachine::builder());
+    let pool = Pool::new(&shared).unwrap();
+    let block = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
+    write(&device, block, 3, DEFAULT);
+    pool.free(block.address(), DEFAULT).unwrap();
+    let synchronised = machine.calls().of(Call::SynchronizeDevice);
+    let going = pool.collect(Duration::ZERO).unwrap();
+    assert!(going >= Bytes::mib(32));
+    assert_eq!(machine.calls().of(Call::SynchronizeDevice), synchronised);
+    device.synchronize_device().unwrap();
+    pool.process_deferred().unwrap();
+    assert!(machine.census().held <= Bytes::mib(8), "{}", machine.census().held);
+    assert_eq!(machine.findings(), []);
+}
+
+#[test]
+fn what_is_to_be_kept_is_kept_by_trimming_and_by_collecting() {
+    let (_, device, shared) = open_phantom();
+    let min = Bytes::mib(40);
+    let pool = PoolOptions::new().set(|set| set.min_bytes(min)).build(&shared).unwrap();
+    let largest_page = Growth::default().largest_page;
+    let kept = |by: &str| {
+        device.synchronize_device().unwrap();
+        pool.process_deferred().unwrap();
+        let held = pool.held();
+        let most = min.saturating_add(largest_page);
+        assert!(held >= min && held < most, "{by}: {held} is held");
+    };
+    idle(&pool, Bytes::mib(200));
+    pool.trim(Bytes::ZERO).unwrap();
+    kept("trim");
+    idle(&pool, Bytes::mib(200));
+    pool.collect(Duration::ZERO).unwrap();
+    std::thread::sleep(Duration::from_millis(1));
+    pool.collect(Duration::ZERO).unwrap();
+    kept("collect");
+    idle(&pool, Bytes::mib(200));
+    pool.trim(Bytes::mib(120)).unwrap();
+    assert!(pool.held() >= Bytes::mib(120));
+}
+
+/// In one test, as there is one thread for the process.
+#[test]
+fn the_thread_gives_idle_memory_back_and_ends() {
+    let (machine, _, shared) = open_phantom();
+    let slow = PoolOptions::new().set(|set| set.upkeep(true).upkeep_interval(HOUR));
+    let slow = slow.build(&shared).unwrap();
+    // While the thread pauses for an hour, another comes that is in more of a hurry.
+    let quick = PoolOptions::new().set(|set| {
+        let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
+        set.collect_after(Duration::from_millis(10))
+    });
+    let quick = quick.build(&shared).unwrap();
+    let kept = quick.allocate(Bytes::mib(2), DEFAULT).unwrap();
+    idle(&quick, Bytes::mib(64));
+    eventually("collection", || quick.held() <= Bytes::mib(34));
+    assert!(quick.block_at(kept.address()).is_some());
+    assert!(super::super::upkeep::runs());
+    drop(quick);
+    // The thread may have it in hand for a moment.
+    eventually("the end of the pool", || machine.census().held == slow.held());
+
+    // Told to hurry while it pauses, it does; told to stop, it ends.
+    idle(&slow, Bytes::mib(64));
+    slow.change("collect_after", "10ms").unwrap();
+    slow.change("upkeep_interval", "1ms").unwrap();
+    eventually("collection after a change", || slow.held().is_zero());
+    slow.change("upkeep", "off").unwrap();
+    eventually("the end of the thread", || !super::super::upkeep::runs());
+    idle(&slow, Bytes::mib(64));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(slow.held() >= Bytes::mib(64), "nobody is there to give it back");
+    slow.change("upkeep", "on").unwrap();
+    eventually("collection again", || slow.held().is_zero());
+    drop(slow);
+    eventually("the end of the thread", || !super::super::upkeep::runs());
+    nothing_is_left(&machine);
+}
+
+const HOUR: Duration = Duration::from_secs(3600);

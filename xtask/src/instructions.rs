@@ -1,0 +1,125 @@
+//! How many instructions a hot pair takes: allocating and freeing what was just freed.
+//!
+//! Counted, not timed: callgrind runs the program on a made-up processor, and its count does not
+//! depend on the machine's mood. Two runs that differ in the number of pairs alone, and the difference
+//! of their counts, are what the pairs take.
+
+use std::time::Duration;
+
+use crate::run::{Ran, Task};
+use crate::setup::{Runner, ensure_valgrind};
+use crate::workplace::Workplace;
+
+/// The most that a pair may take, the loop around it left out.
+pub(crate) const MOST: u64 = 150;
+
+/// How many pairs the shorter run makes, and how many more the longer.
+const FEW: u64 = 1000;
+const MORE: u64 = 10_000;
+
+/// How long building the probe may take, and running it once.
+const BUILD: Duration = Duration::from_secs(900);
+const RUN: Duration = Duration::from_secs(120);
+
+/// The ways to free.
+const WAYS: [&str; 3] = ["address", "sized", "block"];
+
+/// What was counted, a pair of each way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Way and instructions.
+    pub(crate) ways: Vec<(&'static str, u64)>,
+}
+
+impl Counted {
+    /// Whether all are within bounds.
+    pub(crate) fn holds(&self) -> bool {
+        !self.ways.is_empty() && self.ways.iter().all(|&(_, count)| count <= MOST)
+    }
+}
+
+impl core::fmt::Display for Counted {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "instructions a hot pair, at most {MOST}:")?;
+        for (index, (way, count)) in self.ways.iter().enumerate() {
+            write!(f, "{} freed by {way} {count}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Why nothing was counted.
+pub(crate) enum NotCounted {
+    /// There is no valgrind, and it could not be had.
+    Without(String),
+    /// A command failed.
+    Failed(Task, Ran),
+}
+
+/// Builds the probe, as users build, and counts.
+pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, NotCounted> {
+    ensure_valgrind(place, run).map_err(NotCounted::Without)?;
+    let words = "bench -p forebay --bench hot_pair --no-run --message-format json";
+    let build = place.cargo(words.split_whitespace(), BUILD);
+    let built = run(&build);
+    let probe = built.output.lines().filter_map(executable).next_back();
+    let (true, Some(probe)) = (built.succeeded(), probe) else {
+        return Err(NotCounted::Failed(build, built));
+    };
+    let mut per_pair = |way: &str| -> Result<u64, NotCounted> {
+        let mut total = |pairs: u64| -> Result<u64, NotCounted> {
+            let pairs = pairs.to_string();
+            let words = ["--tool=callgrind", "--callgrind-out-file=/dev/null", &probe, &pairs, way];
+            let task = place.program("valgrind", words, RUN);
+            let ran = run(&task);
+            match instructions(&ran.output).filter(|_| ran.succeeded()) {
+                Some(count) => Ok(count),
+                None => Err(NotCounted::Failed(task, ran)),
+            }
+        };
+        let few = total(FEW)?;
+        Ok(total(FEW + MORE)?.saturating_sub(few) / MORE)
+    };
+    let around = per_pair("none")?;
+    let mut ways = Vec::new();
+    for way in WAYS {
+        ways.push((way, per_pair(way)?.saturating_sub(around)));
+    }
+    Ok(Counted { ways })
+}
+
+/// The program in a message of cargo's.
+fn executable(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once("\"executable\":\"")?;
+    Some(rest.split_once('"')?.0.to_owned())
+}
+
+/// The count in callgrind's last words: "I   refs:      12,345".
+fn instructions(output: &str) -> Option<u64> {
+    let line = output.lines().find(|line| line.contains("refs:"))?;
+    let digits: String = line.split_once("refs:")?.1.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_tools_are_understood() {
+        assert_eq!(instructions("==1== \n==1== I   refs:      21,952,900\n"), Some(21_952_900));
+        assert_eq!(instructions("==1== no counts\n"), None);
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/release/deps/hot_pair-1","fresh":true}"#;
+        assert_eq!(executable(line).as_deref(), Some("/t/release/deps/hot_pair-1"));
+        assert_eq!(executable(r#"{"executable":null}"#), None);
+    }
+
+    #[test]
+    fn one_way_beyond_the_bound_is_enough_to_fail() {
+        let counted = |count| Counted { ways: vec![("address", 100), ("sized", count)] };
+        assert!(counted(MOST).holds());
+        assert!(!counted(MOST + 1).holds());
+        assert!(!Counted { ways: Vec::new() }.holds());
+        assert!(counted(7).to_string().ends_with("freed by address 100, freed by sized 7"));
+    }
+}
