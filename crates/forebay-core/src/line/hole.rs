@@ -1,7 +1,5 @@
 //! Holes: free memory, and in whose order.
 
-use super::sorted::{Cursor, Sorted};
-
 /// A set of streams, by small numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Streams(u64);
@@ -69,24 +67,53 @@ pub(super) struct Hole {
     pub(super) streams: Streams,
 }
 
-/// A hole with its start; in order of that.
-#[derive(Clone, Copy, Debug)]
-struct Placed {
-    start: u64,
-    hole: Hole,
+/// The most holes a chunk has. A chunk this long is still searched in the time that a tree needs
+/// for two of its nodes, and a pool of a thousand holes has few enough chunks to look through all.
+const CHUNK: usize = 64;
+
+/// Holes that lie side by side, in order.
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    /// Where the first begins.
+    first: u64,
+    /// The size of the largest.
+    largest: u64,
+    /// The streams in whose order every one of them is free, or fewer.
+    common: Streams,
+    /// Where each begins, and the hole. Never empty.
+    holes: Vec<(u64, Hole)>,
 }
 
-/// All holes, by address and, for each set of streams, by size.
+impl Chunk {
+    fn new(holes: Vec<(u64, Hole)>) -> Self {
+        let mut chunk = Self { holes, ..Self::default() };
+        chunk.measure();
+        chunk
+    }
+
+    /// Finds out again what is known of all of its holes.
+    fn measure(&mut self) {
+        self.first = self.holes.first().map_or(0, |hole| hole.0);
+        self.largest = self.holes.iter().map(|(start, hole)| hole.end - start).max().unwrap_or(0);
+        let sets = self.holes.iter().map(|(_, hole)| hole.streams);
+        self.common = sets.fold(Streams::ALL, Streams::and);
+    }
+}
+
+/// All holes in the order of their addresses, in chunks that know their largest.
 ///
-/// There are few different sets at a time (each stream's own, and those that waits have made), so
-/// looking through the sets is cheap; within a set the best fit is one short search.
+/// Looking for the lowest hole that holds a request passes over whole chunks; putting one in or
+/// taking one out moves what lies behind it in one chunk alone; and what happens most, a hole that
+/// gets shorter or longer at one end, moves nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes {
-    by_start: Sorted<Placed>,
-    /// The sizes and starts of the holes of each set. No set is without holes.
-    by_size: Vec<(Streams, Sorted<(u64, u64)>)>,
+    chunks: Vec<Chunk>,
+    count: usize,
     bytes: u64,
 }
+
+/// A place among the holes: which chunk, and which of it.
+type Place = (usize, usize);
 
 impl Holes {
     pub(super) fn bytes(&self) -> u64 {
@@ -94,17 +121,24 @@ impl Holes {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_start.len()
+        self.count
     }
 
     pub(super) fn largest(&self) -> u64 {
-        let last = |sizes: &Sorted<(u64, u64)>| sizes.last().map(|&(size, _)| size);
-        self.by_size.iter().filter_map(|(_, sizes)| last(sizes)).max().unwrap_or(0)
+        self.chunks.iter().map(|chunk| chunk.largest).max().unwrap_or(0)
     }
 
     /// Each hole with its start. Neighbours that are free in different orders are apart.
     pub(super) fn each(&self) -> impl Iterator<Item = (u64, Hole)> {
-        self.by_start.iter().map(|placed| (placed.start, placed.hole))
+        self.chunks.iter().flat_map(|chunk| chunk.holes.iter().copied())
+    }
+
+    /// Each hole from a place on.
+    fn each_from(&self, (chunk, index): Place) -> impl Iterator<Item = (u64, Hole)> {
+        let chunks = self.chunks.get(chunk..).unwrap_or_default();
+        let first = chunks.first().map_or(&[][..], |chunk| chunk.holes.get(index..).unwrap_or(&[]));
+        let rest = chunks.iter().skip(1).flat_map(|chunk| &chunk.holes);
+        first.iter().chain(rest).copied()
     }
 
     /// Stretches of free memory as (start, end), in whatever order its parts are free.
@@ -119,153 +153,130 @@ impl Holes {
         runs
     }
 
-    /// Where the smallest hole for `size` begins, of those free in the order of all of `streams`.
-    /// One whose end `can_grow` counts as larger than all others: cutting it would only have to be
-    /// made good by growing, while the others are of no use to a larger request.
-    pub(super) fn best_fit(
-        &self,
-        size: u64,
-        streams: Streams,
-        can_grow: impl Fn(u64) -> bool,
-    ) -> Option<u64> {
-        let mut best: Option<(bool, u64, u64)> = None;
-        for (_, sizes) in self.by_size.iter().filter(|(set, _)| set.serve(streams)) {
-            // At most one hole can grow; the first that cannot ends the search.
-            for &(hole, start) in sizes.from(sizes.seek(|other| *other < (size, 0))) {
-                let found = (can_grow(start + hole), hole, start);
-                if best.is_none_or(|best| found < best) {
-                    best = Some(found);
-                }
-                if !found.0 {
-                    break;
-                }
-            }
-        }
-        best.map(|(.., start)| start)
+    /// Takes `size` bytes off the start of the lowest hole that has them in the order of all of
+    /// `streams`; gives where they begin.
+    pub(super) fn take(&mut self, size: u64, streams: Streams) -> Option<u64> {
+        let fits =
+            |&(start, hole): &(u64, Hole)| hole.end - start >= size && hole.streams.serve(streams);
+        let (place, start) = self.chunks.iter().enumerate().find_map(|(number, chunk)| {
+            let found = (chunk.largest >= size).then(|| chunk.holes.iter().position(fits))??;
+            Some(((number, found), chunk.holes.get(found)?.0))
+        })?;
+        self.change(place, |hole| hole.0 += size);
+        Some(start)
     }
 
-    /// In whose order the smallest hole for `size` is free. Holes that are nobody's are left out:
-    /// there is nobody to wait for.
-    pub(super) fn owner_of_best_fit(&self, size: u64) -> Option<Streams> {
-        let owned = self.by_size.iter().filter(|(set, _)| !set.is_empty());
-        let fits = owned.filter_map(|(set, sizes)| {
-            let found = sizes.get(sizes.seek(|other| *other < (size, 0)))?;
-            Some((*found, *set))
-        });
-        fits.min().map(|(_, set)| set)
+    /// Whether all there is may go to `taker`, as far as can be told at a glance.
+    pub(super) fn all_serve(&self, taker: Streams) -> bool {
+        self.chunks.iter().all(|chunk| chunk.common.serve(taker))
+    }
+
+    /// In whose order the smallest hole for `size` is free, where it may not go to `taker` and all
+    /// that may are larger, by more than `slack` larger than `size`; the lowest of equals. What is
+    /// nobody's is left out.
+    pub(super) fn better_elsewhere(
+        &self,
+        size: u64,
+        slack: u64,
+        taker: Streams,
+    ) -> Option<Streams> {
+        let (mut own, mut best) = (u64::MAX, (u64::MAX, None));
+        let chunks = self.chunks.iter().filter(|chunk| chunk.largest >= size);
+        for &(start, hole) in chunks.flat_map(|chunk| &chunk.holes) {
+            let length = hole.end - start;
+            if length < size {
+                continue;
+            }
+            if hole.streams.serve(taker) {
+                if length - size <= slack {
+                    return None;
+                }
+                own = own.min(length);
+            } else if length < best.0 && !hole.streams.is_empty() {
+                best = (length, Some(hole.streams));
+            }
+        }
+        best.1.filter(|_| best.0 < own)
     }
 
     /// Every stream in whose order something is free.
     pub(super) fn owners(&self) -> Streams {
-        self.by_size.iter().fold(Streams::NONE, |all, (set, _)| all.or(*set))
+        self.each().fold(Streams::NONE, |all, (_, hole)| all.or(hole.streams))
     }
 
-    /// The place of the first hole from `start` on.
-    fn seek(&self, start: u64) -> Cursor {
-        self.by_start.seek(|placed| placed.start < start)
-    }
-
-    /// The place of the hole that has `at` in it, or of the first beyond.
-    fn seek_covering(&self, at: u64) -> Cursor {
-        self.by_start.seek(|placed| placed.hole.end <= at)
+    /// Whether a hole shares a byte with `start..end`.
+    pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
+        let last = end.checked_sub(1).and_then(|last| self.at_or_below(last));
+        last.and_then(|place| self.hole(place)).is_some_and(|(_, hole)| hole.end > start)
     }
 
     /// The streams in whose order all of `start..end` is free; `None` where not all of it is.
     pub(super) fn covering(&self, start: u64, end: u64) -> Option<Streams> {
         let (mut reached, mut streams) = (start, Streams::ALL);
-        for placed in self.by_start.from(self.seek_covering(start)) {
+        for (from, hole) in self.each_from(self.at_or_below(start)?) {
             if reached >= end {
                 break;
             }
-            if placed.start > reached {
+            if from > reached || hole.end <= reached {
                 return None;
             }
-            reached = placed.hole.end;
-            streams = streams.and(placed.hole.streams);
+            reached = hole.end;
+            streams = streams.and(hole.streams);
         }
         (reached >= end).then_some(streams)
     }
 
-    /// Adds a hole, unless one shares a byte with it, and makes it one with neighbours that have a
-    /// stream in common with it. Whether it was added.
-    pub(super) fn add(&mut self, start: u64, hole: Hole) -> bool {
-        let after = self.seek(start);
-        let right = self.by_start.get(after).copied();
-        let before = self.by_start.before(after);
-        let left = before.and_then(|at| self.by_start.get(at).copied());
-        if right.is_some_and(|right| right.start < hole.end)
-            || left.is_some_and(|left| left.hole.end > start)
-        {
-            return false;
-        }
-        self.bytes += hole.end - start;
-        let mut whole = Placed { start, hole };
-        let left = left.filter(|left| left.hole.end == start && joins(left.hole, whole.hole));
-        if let Some(left) = left {
-            whole.start = left.start;
-            whole.hole.streams = whole.hole.streams.and(left.hole.streams);
-            self.forget_size(left);
-        }
-        let right =
-            right.filter(|right| right.start == hole.end && joins(right.hole, whole.hole));
-        if let Some(right) = right {
-            whole.hole.end = right.hole.end;
-            whole.hole.streams = whole.hole.streams.and(right.hole.streams);
-            self.forget_size(right);
-        }
-        // What it became one with lies where it belongs: changed in place.
-        match (left.and(before), right) {
-            (Some(before), None) => self.change(before, whole),
-            (Some(before), Some(_)) => {
-                // The left one first: taking the right one out may move chunks, not what is before.
-                self.change(before, whole);
-                self.by_start.remove(after);
+    /// Adds a hole and makes it one with neighbours that have a stream in common with it: first
+    /// the one below, then the one above.
+    pub(super) fn add(&mut self, start: u64, hole: Hole) {
+        let below = self.at_or_below(start);
+        let above = below.map_or((0, 0), |(chunk, index)| (chunk, index + 1));
+        let above = self.settle(above);
+        let below = below.filter(|&place| {
+            self.hole(place).is_some_and(|(_, other)| other.end == start && joins(other, hole))
+        });
+        let common = below
+            .and_then(|place| self.hole(place))
+            .map_or(hole.streams, |(_, other)| hole.streams.and(other.streams));
+        let hole = Hole { streams: common, ..hole };
+        let above = above.filter(|&place| {
+            self.hole(place).is_some_and(|(from, other)| from == hole.end && joins(other, hole))
+        });
+        match (below, above.and_then(|place| self.hole(place))) {
+            (Some(below), Some((_, other))) => {
+                let streams = common.and(other.streams);
+                // The one above first: taking it out moves nothing below it.
+                if let Some(above) = above {
+                    self.remove(above);
+                }
+                self.change(below, |it| it.1 = Hole { end: other.end, streams });
             }
-            (None, Some(_)) => self.change(after, whole),
-            (None, None) => self.by_start.insert(after, whole),
-        }
-        self.note_size(whole);
-        true
-    }
-
-    fn change(&mut self, at: Cursor, placed: Placed) {
-        if let Some(place) = self.by_start.get_mut(at) {
-            *place = placed;
-        }
-    }
-
-    /// Takes `size` bytes off the start of the hole at `start`.
-    pub(super) fn cut(&mut self, start: u64, size: u64) {
-        let at = self.seek(start);
-        let Some(&placed) = self.by_start.get(at).filter(|placed| placed.start == start) else {
-            return;
-        };
-        self.forget_size(placed);
-        let rest = start + size;
-        if rest < placed.hole.end {
-            let rest = Placed { start: rest, ..placed };
-            self.change(at, rest);
-            self.note_size(rest);
-            self.bytes -= size;
-        } else {
-            self.by_start.remove(at);
-            self.bytes -= placed.hole.end - start;
+            (Some(below), None) => self.change(below, |it| it.1 = hole),
+            (None, Some((_, other))) => {
+                let streams = common.and(other.streams);
+                if let Some(above) = above {
+                    self.change(above, |it| *it = (start, Hole { end: other.end, streams }));
+                }
+            }
+            (None, None) => self.insert(start, hole),
         }
     }
 
     /// Takes `start..end`, all of it free, out.
     pub(super) fn remove_range(&mut self, start: u64, end: u64) {
-        let first = self.seek_covering(start);
-        let touched = self.by_start.from(first).take_while(|placed| placed.start < end);
-        let touched: Vec<Placed> = touched.copied().collect();
-        for placed in touched {
-            self.remove(placed.start);
-            if placed.start < start {
-                let end = start.min(placed.hole.end);
-                self.insert(placed.start, Hole { end, ..placed.hole });
-            }
-            if placed.hole.end > end {
-                self.insert(end, placed.hole);
+        let Some(place) = self.at_or_below(start) else { return };
+        let touched: Vec<(u64, Hole)> =
+            self.each_from(place).take_while(|(from, _)| *from < end).collect();
+        for (from, hole) in touched {
+            let Some(place) = self.at_or_below(from).filter(|_| hole.end > start) else { continue };
+            match (from < start, hole.end > end) {
+                (true, true) => {
+                    self.change(place, |it| it.1.end = start);
+                    self.insert(end, hole);
+                }
+                (true, false) => self.change(place, |it| it.1.end = start),
+                (false, true) => self.change(place, |it| it.0 = end),
+                (false, false) => self.remove(place),
             }
         }
     }
@@ -273,57 +284,114 @@ impl Holes {
     /// Every hole whose streams `which` is true of becomes free in the order of `more` too, and one
     /// with its neighbours where that gives them a stream in common.
     pub(super) fn extend_owners(&mut self, which: impl Fn(Streams) -> bool, more: Streams) {
-        let sets = self.by_size.iter().filter(|(set, _)| which(*set) && !set.contains(more));
-        let mut starts: Vec<u64> =
-            sets.flat_map(|(_, sizes)| sizes.iter().map(|&(_, start)| start)).collect();
-        starts.sort_unstable();
-        // All are out before the first is back: one joined to a neighbour that is still to be
-        // extended would be held down to what that one has now.
-        let holes: Vec<(u64, Hole)> =
-            starts.into_iter().filter_map(|at| Some((at, self.remove(at)?))).collect();
-        for (start, hole) in holes {
-            self.add(start, Hole { streams: hole.streams.or(more), ..hole });
+        let grows = |streams: Streams| which(streams) && !streams.contains(more);
+        if !self.each().any(|(_, hole)| grows(hole.streams)) {
+            return;
+        }
+        let mut all: Vec<(u64, Hole)> = Vec::with_capacity(self.count);
+        for (start, mut hole) in self.each() {
+            if grows(hole.streams) {
+                hole.streams = hole.streams.or(more);
+            }
+            match all.last_mut() {
+                Some((_, last)) if last.end == start && joins(*last, hole) => {
+                    *last = Hole { end: hole.end, streams: last.streams.and(hole.streams) };
+                }
+                _ => all.push((start, hole)),
+            }
+        }
+        self.count = all.len();
+        // Half full, so that each has room for more.
+        self.chunks = all.chunks(CHUNK / 2).map(|holes| Chunk::new(holes.to_vec())).collect();
+    }
+
+    fn hole(&self, (chunk, index): Place) -> Option<(u64, Hole)> {
+        self.chunks.get(chunk)?.holes.get(index).copied()
+    }
+
+    /// The last hole that begins at or below `at`.
+    fn at_or_below(&self, at: u64) -> Option<Place> {
+        let chunk = self.chunks.partition_point(|chunk| chunk.first <= at).checked_sub(1)?;
+        let holes = &self.chunks.get(chunk)?.holes;
+        Some((chunk, holes.partition_point(|hole| hole.0 <= at).checked_sub(1)?))
+    }
+
+    /// The same place where there is a hole, or the start of the next chunk.
+    fn settle(&self, (chunk, index): Place) -> Option<Place> {
+        let here = self.chunks.get(chunk).is_some_and(|chunk| index < chunk.holes.len());
+        let place = if here { (chunk, index) } else { (chunk + 1, 0) };
+        self.hole(place).map(|_| place)
+    }
+
+    /// Changes a hole where it stands: its ends, not its place in the order. One with nothing left
+    /// in it is gone.
+    fn change(&mut self, place: Place, change: impl FnOnce(&mut (u64, Hole))) {
+        let Some(chunk) = self.chunks.get_mut(place.0) else { return };
+        let Some(entry) = chunk.holes.get_mut(place.1) else { return };
+        let before = entry.1.end - entry.0;
+        change(entry);
+        let (start, hole) = *entry;
+        let after = hole.end - start;
+        chunk.common = chunk.common.and(hole.streams);
+        if place.1 == 0 {
+            chunk.first = start;
+        }
+        self.bytes = self.bytes - before + after;
+        if after >= chunk.largest {
+            chunk.largest = after;
+        } else if before == chunk.largest {
+            chunk.measure();
+        }
+        if after == 0 {
+            self.remove(place);
         }
     }
 
-    /// Puts a hole in as it is.
+    /// Puts in a hole that touches nothing it could be one with.
     fn insert(&mut self, start: u64, hole: Hole) {
         self.bytes += hole.end - start;
-        let placed = Placed { start, hole };
-        self.by_start.insert(self.seek(start), placed);
-        self.note_size(placed);
-    }
-
-    fn remove(&mut self, start: u64) -> Option<Hole> {
-        let at = self.seek(start);
-        self.by_start.get(at).filter(|placed| placed.start == start)?;
-        let placed = self.by_start.remove(at)?;
-        self.bytes -= placed.hole.end - start;
-        self.forget_size(placed);
-        Some(placed.hole)
-    }
-
-    fn note_size(&mut self, Placed { start, hole }: Placed) {
-        let key = (hole.end - start, start);
-        let found = self.by_size.iter().position(|&(set, _)| set == hole.streams);
-        let found = found.unwrap_or_else(|| {
-            self.by_size.push((hole.streams, Sorted::default()));
-            self.by_size.len() - 1
-        });
-        if let Some((_, sizes)) = self.by_size.get_mut(found) {
-            sizes.insert(sizes.seek(|other| *other < key), key);
+        self.count += 1;
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= start);
+        let number = behind.saturating_sub(1);
+        let Some(chunk) = self.chunks.get_mut(number) else {
+            self.chunks.push(Chunk::new(vec![(start, hole)]));
+            return;
+        };
+        let index = chunk.holes.partition_point(|hole| hole.0 < start);
+        chunk.holes.insert(index, (start, hole));
+        chunk.first = chunk.first.min(start);
+        chunk.largest = chunk.largest.max(hole.end - start);
+        chunk.common = chunk.common.and(hole.streams);
+        if chunk.holes.len() > CHUNK {
+            let upper = chunk.holes.split_off(CHUNK / 2);
+            chunk.measure();
+            self.chunks.insert(number + 1, Chunk::new(upper));
         }
     }
 
-    fn forget_size(&mut self, Placed { start, hole }: Placed) {
-        let key = (hole.end - start, start);
-        let Some(found) = self.by_size.iter().position(|&(set, _)| set == hole.streams) else {
+    fn remove(&mut self, (number, index): Place) {
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
+        if index >= chunk.holes.len() {
             return;
-        };
-        if let Some((_, sizes)) = self.by_size.get_mut(found) {
-            sizes.remove(sizes.seek(|other| *other < key));
-            if sizes.is_empty() {
-                self.by_size.swap_remove(found);
+        }
+        let (start, hole) = chunk.holes.remove(index);
+        let size = hole.end - start;
+        self.bytes -= size;
+        self.count -= 1;
+        if chunk.holes.is_empty() {
+            self.chunks.remove(number);
+            return;
+        }
+        if size == chunk.largest || index == 0 {
+            chunk.measure();
+        }
+        // Chunks that have become short are one again, so that their number follows the holes'.
+        let length = |number: usize| self.chunks.get(number).map_or(CHUNK, |it| it.holes.len());
+        if length(number) + length(number + 1) <= CHUNK / 2 {
+            let next = self.chunks.remove(number + 1);
+            if let Some(chunk) = self.chunks.get_mut(number) {
+                chunk.holes.extend(next.holes);
+                chunk.measure();
             }
         }
     }

@@ -20,7 +20,6 @@
 
 mod hole;
 mod plan;
-mod sorted;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +29,13 @@ use crate::{Bytes, PageSize};
 
 pub use hole::Streams;
 use hole::{Hole, Holes};
-pub use plan::{Growth, Plan, Standing, Step};
-use sorted::Sorted;
+pub use plan::{Growth, Plan, Step};
 
 /// A place on the line, in bytes from its start.
 pub type Offset = u64;
+
+/// A hole fits well where no more than this part of a block is left over: 8 means an eighth.
+const SNUG: u64 = 8;
 
 /// A page on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +109,8 @@ pub struct Line {
     pages: BTreeMap<Offset, Placed>,
     aliases: BTreeMap<Offset, u64>,
     holes: Holes,
-    /// Where pages lie side by side, as (start, end).
-    stretches: Sorted<(Offset, Offset)>,
+    /// Where pages lie side by side: where each such stretch begins, and where it ends.
+    runs: BTreeMap<Offset, Offset>,
     backed: u64,
 }
 
@@ -122,7 +123,7 @@ impl Line {
             pages: BTreeMap::new(),
             aliases: BTreeMap::new(),
             holes: Holes::default(),
-            stretches: Sorted::default(),
+            runs: BTreeMap::new(),
             backed: 0,
         }
     }
@@ -152,35 +153,38 @@ impl Line {
         self.holes.len()
     }
 
-    /// Takes the start of the smallest hole that holds `size` and is free in the order of all of
-    /// `streams`; among equals the one with the lowest address. The hole at the end of the line,
-    /// which can always be made longer, is spared for as long as another will do: it is the one
-    /// that large requests grow from. Where `streams` is empty, only what is free for all will do.
-    /// `None` where there is no such hole, and where `size` is nothing.
+    /// Takes the start of the lowest hole that holds `size` and is free in the order of all of
+    /// `streams`. Where `streams` is empty, only what is free for all will do. `None` where there
+    /// is no such hole, and where `size` is nothing.
+    ///
+    /// The lowest, not the smallest: what lives long gathers at the low end, and the high end,
+    /// which large requests grow from, comes free in whole pages.
     pub fn take(&mut self, size: Bytes, streams: Streams) -> Option<Offset> {
-        if size.is_zero() {
-            return None;
-        }
-        let top = self.top();
-        let at = self.holes.best_fit(size.get(), streams, |end| end == top)?;
-        self.holes.cut(at, size.get());
-        Some(at)
+        if size.is_zero() { None } else { self.holes.take(size.get(), streams) }
     }
 
     /// Makes `size` bytes from `at` free, in the order of `streams`.
     pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        if self.is_backed(at, end) && self.holes.add(at, Hole { end, streams }) {
-            Ok(())
-        } else {
-            Err(LineError::InUse { at })
+        if !self.is_backed(at, end) || self.holes.overlap(at, end) {
+            return Err(LineError::InUse { at });
         }
+        self.holes.add(at, Hole { end, streams });
+        Ok(())
     }
 
-    /// The streams in whose order the smallest hole that holds `size` is free, whoever they are.
-    pub fn nearest_owner(&self, size: Bytes) -> Option<Streams> {
-        self.holes.owner_of_best_fit(size.get())
+    /// The streams in whose order a hole is free that `taker` should wait for rather than cut one
+    /// of its own, or grow; any one of them will do. `None` where it has a hole that fits well, and
+    /// where nobody has a smaller one that holds `size`.
+    ///
+    /// A wait costs less than a hundredth of a page and brings all that the other stream has freed
+    /// so far; a large hole cut for a small block is not whole again until the block is freed.
+    pub fn worth_waiting_for(&self, size: Bytes, taker: Streams) -> Option<Streams> {
+        if self.holes.all_serve(taker) {
+            return None;
+        }
+        self.holes.better_elsewhere(size.get(), size.get() / SNUG, taker)
     }
 
     /// Every stream in whose order something is free.
@@ -214,8 +218,7 @@ impl Line {
         self.pages.insert(at, Placed { size, page });
         self.back(at, end);
         self.backed += size;
-        let added = self.holes.add(at, Hole { end, streams });
-        debug_assert!(added, "{at:#x} had no page and was free");
+        self.holes.add(at, Hole { end, streams });
         Ok(())
     }
 
@@ -265,14 +268,14 @@ impl Line {
         self.free_pages().into_iter().map(|(at, size, _)| (at, Bytes::new(size)))
     }
 
+    /// The page that begins at `at`: which, and how large.
+    pub fn page(&self, at: Offset) -> Option<(u64, Bytes)> {
+        self.pages.get(&at).map(|placed| (placed.page, Bytes::new(placed.size)))
+    }
+
     /// Every page on the line: where, which, and how large.
     pub fn pages(&self) -> impl Iterator<Item = (Offset, u64, Bytes)> {
         self.pages.iter().map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
-    }
-
-    /// Where the last page ends: beyond it the line can always grow.
-    fn top(&self) -> Offset {
-        self.pages.last_key_value().map_or(0, |(&start, page)| start + page.size)
     }
 
     /// Whether `size` bytes from `at` can take a page or alias; gives their end.
@@ -291,37 +294,27 @@ impl Line {
 
     /// Whether every byte of `at..end` has a page behind it.
     fn is_backed(&self, at: Offset, end: Offset) -> bool {
-        let found = self.stretches.get(self.stretches.seek(|stretch| stretch.1 <= at));
-        found.is_some_and(|stretch| stretch.0 <= at && end <= stretch.1)
+        self.runs.range(..=at).next_back().is_some_and(|(_, &stop)| end <= stop)
     }
 
     /// Notes that `at..end`, where nothing was, has a page behind it.
     fn back(&mut self, at: Offset, end: Offset) {
-        let after = self.stretches.seek(|stretch| stretch.0 < at);
-        let joins = |cursor, side: fn(&(Offset, Offset)) -> Offset, edge| {
-            self.stretches.get(cursor).filter(|stretch| side(stretch) == edge).copied()
-        };
-        let left = self.stretches.before(after);
-        let left = left.and_then(|cursor| Some((cursor, joins(cursor, |s| s.1, at)?)));
-        let right = joins(after, |s| s.0, end);
-        let whole = (left.map_or(at, |(_, left)| left.0), right.map_or(end, |right| right.1));
-        if right.is_some() {
-            self.stretches.remove(after);
-        }
-        match left.and_then(|(cursor, _)| self.stretches.get_mut(cursor)) {
-            Some(left) => *left = whole,
-            None => self.stretches.insert(self.stretches.seek(|s| s.0 < whole.0), whole),
+        let end = self.runs.remove(&end).unwrap_or(end);
+        match self.runs.range_mut(..at).next_back() {
+            Some((_, stop)) if *stop == at => *stop = end,
+            _ => drop(self.runs.insert(at, end)),
         }
     }
 
     /// Notes that `at..end`, that a page was behind, has none.
     fn unback(&mut self, at: Offset, end: Offset) {
-        let found = self.stretches.seek(|stretch| stretch.1 <= at);
-        let Some(stretch) = self.stretches.remove(found) else { return };
-        for part in [(stretch.0, at), (end, stretch.1)] {
-            if part.0 < part.1 {
-                self.stretches.insert(self.stretches.seek(|s| s.0 < part.0), part);
-            }
+        let Some((&start, stop)) = self.runs.range_mut(..=at).next_back() else { return };
+        let stop = core::mem::replace(stop, at);
+        if start == at {
+            self.runs.remove(&start);
+        }
+        if end < stop {
+            self.runs.insert(end, stop);
         }
     }
 

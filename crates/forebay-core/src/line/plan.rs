@@ -4,13 +4,18 @@
 //!   the window that misses least is chosen, and its gaps are filled:
 //!
 //!   [ page  ..][ gap ][..  page ]          before: two holes, neither large enough
-//!   [ page  ..][ new or moved ][.. page ]  after: one
+//!   [ page  ..][ moved or new ][.. page ]  after: one
 //! ```
 //!
-//! What a driver charges is charged a page, not a byte: few and large pages are fast, many and small
-//! ones are tight. So pages grow with what the pool holds, up to a size at which a page is still
-//! likely to become wholly free and can be moved. Moving leaves gaps behind, so a pool is let stand
-//! a few pages above what the program has needed before it moves any.
+//! Pages that lie free elsewhere are moved before any is made, so that memory is taken from the
+//! device only where none is free in whole pages. What a driver charges is charged a page, not a
+//! byte: few and large pages are fast, many and small ones are tight. So pages grow with what the
+//! pool holds, up to a size at which a page is still likely to become wholly free.
+//!
+//! What is promised: where the pages that are free from end to end in the order of the taker, and
+//! what may still be made, come to the request in whole granules, there is a plan, as long as the
+//! line has that many addresses, and a page more, left beyond its last page. Bytes of pages that
+//! are partly in use cannot be moved, and are promised to nobody but the requests that fit them.
 
 use super::hole::Hole;
 use super::{Line, Offset, Streams};
@@ -25,18 +30,13 @@ pub struct Growth {
     /// wholly free less often.
     pub largest_page: Bytes,
     /// A page is at most this part of what is held, so that a small program does not take large
-    /// ones: 16 means a sixteenth.
+    /// ones: 12 means a twelfth, which leaves less than that unused at the end.
     pub part: u64,
-    /// How many pages the pool may stand above the most bytes ever live before it moves pages.
-    pub spare_pages: u64,
-    /// And no more than this part of them: 16 means a sixteenth. Of a small program a few pages are
-    /// much.
-    pub spare_part: u64,
 }
 
 impl Default for Growth {
     fn default() -> Self {
-        Self { largest_page: Bytes::mib(32), part: 16, spare_pages: 8, spare_part: 16 }
+        Self { largest_page: Bytes::mib(32), part: 12 }
     }
 }
 
@@ -46,19 +46,6 @@ impl Growth {
         let part = (held / self.part.max(1)).max(granule);
         let part = 1_u64 << part.ilog2();
         part.clamp(granule, self.largest_page.get().max(granule))
-    }
-
-    /// What the line may hold before pages are moved.
-    ///
-    /// A program that needs more than ever before may have a little more than that; one that does
-    /// not has been given enough already, and lives on what there is.
-    fn ceiling(&self, page: u64, standing: Standing) -> u64 {
-        if standing.live <= standing.peak {
-            return 0;
-        }
-        let live = standing.live.get();
-        let spare = page.saturating_mul(self.spare_pages).min(live / self.spare_part.max(1));
-        live.saturating_add(spare).min(standing.limit.get())
     }
 }
 
@@ -84,17 +71,6 @@ pub enum Step {
     },
 }
 
-/// What the pool knows of itself when it plans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// The bytes live now, the request at hand counted.
-    pub live: Bytes,
-    /// The most bytes ever live before it.
-    pub peak: Bytes,
-    /// The most bytes the line may hold.
-    pub limit: Bytes,
-}
-
 /// How a request that no hole holds is to be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -102,21 +78,12 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// A stretch of the line that a block may come to lie in.
+/// A stretch of the line that a block may come to lie in: a hole, or a gap.
 #[derive(Clone, Copy, Debug)]
-enum Stretch {
-    /// Free and backed.
-    Hole(Offset, Offset),
-    /// Not backed.
-    Gap(Offset, Offset),
-}
-
-impl Stretch {
-    const fn ends(self) -> (Offset, Offset) {
-        match self {
-            Self::Hole(start, end) | Self::Gap(start, end) => (start, end),
-        }
-    }
+struct Stretch {
+    start: Offset,
+    end: Offset,
+    is_gap: bool,
 }
 
 /// Where a block could lie once its gaps are filled; the smaller, the better.
@@ -130,8 +97,9 @@ struct Window {
 }
 
 impl Plan {
-    /// A plan for `size` bytes free in the order of `taker`, one stream; `None` where the limit or
-    /// the line leaves no way, and where `size` is nothing.
+    /// A plan for `size` bytes free in the order of `taker`, one stream, that leaves at most
+    /// `limit` bytes on the line, or as many as there are; `None` where the limit or the line
+    /// leaves no way, and where `size` is nothing.
     ///
     /// Its pages are to be put on the line in the order of `taker`, new ones too: a page free for
     /// all would become one with a neighbour that the taker may not have.
@@ -140,46 +108,23 @@ impl Plan {
         size: Bytes,
         taker: Streams,
         growth: &Growth,
-        standing: Standing,
+        limit: Bytes,
     ) -> Option<Self> {
         if size.is_zero() {
             return None;
         }
         let size = size.get();
-        let openings = line.openings(taker);
-        let window = openings.iter().filter_map(|opening| line.window(opening, size)).min()?;
-        let end = window.at.checked_add(size)?;
-        let granule = line.granule.bytes().get();
-        let page = growth.page(line.backed.saturating_add(window.missing), granule);
-        let ceiling = growth.ceiling(page, standing);
-        let mut donors = if line.backed.saturating_add(window.missing) > ceiling {
-            line.donors(window.at, end, taker)
-        } else {
-            Vec::new()
-        };
-        let mut room = standing.limit.get().saturating_sub(line.backed);
-        let mut steps = Vec::new();
-        for (start, stop) in line.gaps_of(&openings, window.at, end) {
-            let mut at = start;
-            // The gap may go on beyond what is needed; a page may reach into it.
-            let gap_end = line.next_occupied(at);
-            while at < stop {
-                let fits = donors.iter().position(|&(_, size)| size <= gap_end - at);
-                if let Some((from, size)) = fits.map(|index| donors.remove(index)) {
-                    steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
-                    at += size;
-                    continue;
-                }
-                let wanted = page.min(gap_end - at).min(room) / granule * granule;
-                if wanted == 0 {
-                    return None;
-                }
-                steps.push(Step::Create { at, size: Bytes::new(wanted) });
-                room -= wanted;
-                at += wanted;
-            }
-        }
-        Some(Self { steps })
+        let stretches = line.stretches(taker);
+        let least = openings(&stretches)
+            .filter_map(|opening| line.window(opening, size))
+            .min()
+            .and_then(|window| line.fill(&stretches, window.at, size, taker, growth, limit));
+        // In a window between blocks a page may be too large for its gap, and pages within it stay
+        // where they are. Beyond the end of the line any page fits, and all can go there.
+        least.or_else(|| {
+            let end = stretches.last().filter(|last| last.is_gap && last.end == line.size)?;
+            line.fill(&stretches, end.start, size, taker, growth, limit)
+        })
     }
 }
 
@@ -190,12 +135,13 @@ impl Plan {
         line: &Line,
         size: Bytes,
         growth: &Growth,
-        standing: Standing,
+        limit: Bytes,
     ) -> Option<(Offset, Bytes)> {
         let granule = line.granule.bytes().get();
         let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
-        let room = standing.limit.get().checked_sub(line.backed)?;
-        let at = if line.pages.is_empty() { 0 } else { line.top().checked_add(granule)? };
+        let room = limit.get().checked_sub(line.backed)?;
+        let last = line.pages.last_key_value().map(|(&start, page)| start + page.size);
+        let at = last.map_or(Some(0), |top| top.checked_add(granule))?;
         let page = growth.page(line.backed.saturating_add(least), granule);
         let wanted = least.max(page.min(room / granule * granule));
         let fits = least <= room && at.checked_add(wanted).is_some_and(|end| end <= line.size);
@@ -203,91 +149,160 @@ impl Plan {
     }
 }
 
+/// The stretches in runs without anything in between.
+fn openings(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
+    stretches.chunk_by(|one, next| one.end == next.start)
+}
+
 impl Line {
-    /// Where blocks may come to lie: runs of holes that `taker` can use and of gaps.
-    fn openings(&self, taker: Streams) -> Vec<Vec<Stretch>> {
-        let usable = |hole: &Hole| hole.streams.serve(taker);
-        let holes = self.holes.each().filter(|(_, hole)| usable(hole));
-        let mut stretches: Vec<Stretch> =
-            holes.map(|(start, hole)| Stretch::Hole(start, hole.end)).collect();
-        let pages = self.pages.iter().map(|(&start, page)| (start, start + page.size));
-        let aliases = self.aliases.iter().map(|(&start, &size)| (start, start + size));
-        let mut taken: Vec<(Offset, Offset)> = pages.chain(aliases).collect();
-        taken.sort_unstable();
+    /// Where blocks may come to lie, in order: holes that `taker` can use, and gaps.
+    fn stretches(&self, taker: Streams) -> Vec<Stretch> {
+        let mut holes = self
+            .holes
+            .each()
+            .filter(|(_, hole)| hole.streams.serve(taker))
+            .map(|(start, Hole { end, .. })| Stretch { start, end, is_gap: false })
+            .peekable();
+        let mut pages = self.pages.iter().map(|(&at, page)| (at, at + page.size)).peekable();
+        let mut aliases = self.aliases.iter().map(|(&at, &size)| (at, at + size)).peekable();
+        let mut stretches = Vec::new();
         let mut reached = 0;
-        for (start, end) in taken {
+        loop {
+            let page_first = match (pages.peek(), aliases.peek()) {
+                (Some(page), Some(alias)) => page.0 < alias.0,
+                (page, _) => page.is_some(),
+            };
+            let taken = if page_first { pages.next() } else { aliases.next() };
+            let (start, end) = taken.unwrap_or((self.size, self.size));
+            while let Some(hole) = holes.next_if(|hole| hole.start < reached) {
+                stretches.push(hole);
+            }
             if start > reached {
-                stretches.push(Stretch::Gap(reached, start));
+                stretches.push(Stretch { start: reached, end: start, is_gap: true });
+            }
+            if taken.is_none() {
+                return stretches;
             }
             reached = end;
         }
-        if reached < self.size {
-            stretches.push(Stretch::Gap(reached, self.size));
-        }
-        stretches.sort_unstable_by_key(|stretch| stretch.ends());
-        let mut openings: Vec<Vec<Stretch>> = Vec::new();
-        for stretch in stretches {
-            match openings.last_mut() {
-                Some(last) if last.last().is_some_and(|s| s.ends().1 == stretch.ends().0) => {
-                    last.push(stretch);
-                }
-                _ => openings.push(vec![stretch]),
-            }
-        }
-        openings
     }
 
     /// The best window for `size` in an opening: from the start of one of its stretches, or up to
     /// the end of one of its holes.
+    ///
+    /// Both ends of a window only ever go up, so all windows are measured in one pass.
     fn window(&self, opening: &[Stretch], size: u64) -> Option<Window> {
         let granule = self.granule.bytes().get();
-        let (start, _) = opening.first()?.ends();
-        let (_, end) = opening.last()?.ends();
-        let from_starts = opening.iter().map(|stretch| stretch.ends().0);
-        let to_ends = opening.iter().filter_map(|stretch| match *stretch {
-            Stretch::Hole(_, end) => end.checked_sub(size),
-            Stretch::Gap(..) => None,
-        });
-        from_starts
-            .chain(to_ends)
-            .filter(|&at| at >= start && at.checked_add(size).is_some_and(|stop| stop <= end))
-            .map(|at| {
-                let stop = at + size;
-                let gaps =
-                    opening.iter().filter_map(|stretch| gap_part(*stretch, at, stop, granule));
-                let missing = gaps.map(|(from, to)| to - from).sum();
-                Window { missing, left: end - start - size, at }
-            })
-            .min()
+        let (start, end) = (opening.first()?.start, opening.last()?.end);
+        let left = (end - start).checked_sub(size)?;
+        let lengths = opening.iter().map(|it| if it.is_gap { it.end - it.start } else { 0 });
+        // What is missing below each stretch, and below the end of the opening.
+        let mut below = vec![0];
+        below.extend(lengths.scan(0_u64, |sum, length| {
+            *sum += length;
+            Some(*sum)
+        }));
+        // What of the gaps lies below `at`, which is in the stretch with this number: granules
+        // that a window from `at` shares count as above, those that a window up to it shares as
+        // below.
+        let under = |number: usize, at: Offset, up: bool| -> u64 {
+            let sum = below.get(number).copied().unwrap_or(0);
+            match opening.get(number) {
+                Some(it) if it.is_gap => {
+                    let edge = if up { at.div_ceil(granule) } else { at / granule };
+                    sum + (edge * granule).clamp(it.start, it.end) - it.start
+                }
+                _ => sum,
+            }
+        };
+        let mut best: Option<Window> = None;
+        let mut offer = |at: Offset, missing: u64| {
+            let window = Window { missing, left, at };
+            best = Some(best.map_or(window, |best| best.min(window)));
+        };
+        let mut upper = 0;
+        for (number, it) in opening.iter().enumerate() {
+            let Some(stop) = it.start.checked_add(size).filter(|&stop| stop <= end) else { break };
+            while opening.get(upper).is_some_and(|it| it.end < stop) {
+                upper += 1;
+            }
+            offer(it.start, under(upper, stop, true) - under(number, it.start, false));
+        }
+        let mut lower = 0;
+        for (number, it) in opening.iter().enumerate().filter(|(_, it)| !it.is_gap) {
+            let Some(at) = it.end.checked_sub(size).filter(|&at| at >= start) else { continue };
+            while opening.get(lower).is_some_and(|it| it.end <= at) {
+                lower += 1;
+            }
+            offer(at, under(number, it.end, true) - under(lower, at, false));
+        }
+        best
     }
 
-    /// The parts of gaps that a block at `at..end` needs backed, in order.
-    fn gaps_of(&self, openings: &[Vec<Stretch>], at: Offset, end: Offset) -> Vec<(Offset, Offset)> {
+    /// The steps that leave `size` bytes from `at` backed.
+    fn fill(
+        &self,
+        stretches: &[Stretch],
+        at: Offset,
+        size: u64,
+        taker: Streams,
+        growth: &Growth,
+        limit: Bytes,
+    ) -> Option<Plan> {
         let granule = self.granule.bytes().get();
-        let stretches = openings.iter().flatten();
-        stretches.filter_map(|stretch| gap_part(*stretch, at, end, granule)).collect()
+        let end = at.checked_add(size).filter(|&end| end <= self.size)?;
+        let first = stretches.partition_point(|it| it.end <= at);
+        let inside = stretches.get(first..)?.iter().take_while(|it| it.start < end);
+        let gaps = inside.filter(|it| it.is_gap).map(|gap| {
+            let from = gap.start.max(at / granule * granule);
+            let to = end.next_multiple_of(granule).min(gap.end);
+            (from, to, gap.end)
+        });
+        let gaps: Vec<(Offset, Offset, Offset)> = gaps.collect();
+        let missing: u64 = gaps.iter().map(|(from, to, _)| to - from).sum();
+        let page = growth.page(self.backed.saturating_add(missing), granule);
+        let mut donors = self.donors(at, end, taker);
+        let mut room = limit.get().saturating_sub(self.backed);
+        let mut steps = Vec::new();
+        for (mut at, to, gap_end) in gaps {
+            // The gap may go on beyond what is needed; a page may reach into it.
+            donors.retain(|&(from, size)| {
+                let goes = at < to && size <= gap_end - at;
+                if goes {
+                    steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
+                    at += size;
+                }
+                !goes
+            });
+            while at < to {
+                let size = page.min(gap_end - at).min(room) / granule * granule;
+                if size == 0 {
+                    return None;
+                }
+                steps.push(Step::Create { at, size: Bytes::new(size) });
+                room -= size;
+                at += size;
+            }
+        }
+        Some(Plan { steps })
     }
 
     /// Pages outside `at..end` that are free in the order of `taker`, those of the smallest holes
     /// first: they are the least likely to be asked for.
     fn donors(&self, at: Offset, end: Offset, taker: Streams) -> Vec<(Offset, u64)> {
-        let mut pages = self.free_pages();
-        let free_for_taker = |start: Offset, size: u64| {
-            let streams = self.holes.covering(start, start + size);
-            streams.is_some_and(|streams| streams.serve(taker))
-        };
-        pages.retain(|&(start, size, _)| {
-            (start + size <= at || start >= end) && free_for_taker(start, size)
-        });
-        pages.sort_unstable_by_key(|&(start, size, hole)| (hole, core::cmp::Reverse(size), start));
-        pages.into_iter().map(|(start, size, _)| (start, size)).collect()
+        // Neighbouring holes that both serve the taker are one, so a page is free for it only
+        // within one hole.
+        let holes = self.holes.each().filter(|(_, hole)| hole.streams.serve(taker));
+        let mut pages: Vec<(u64, core::cmp::Reverse<u64>, Offset)> = Vec::new();
+        for (start, hole) in holes {
+            for (&from, placed) in self.pages.range(start..hole.end) {
+                let outside = from + placed.size <= at || from >= end;
+                if from + placed.size <= hole.end && outside {
+                    pages.push((hole.end - start, core::cmp::Reverse(placed.size), from));
+                }
+            }
+        }
+        pages.sort_unstable();
+        pages.into_iter().map(|(_, size, from)| (from, size.0)).collect()
     }
-}
-
-/// The part of a gap that `at..end` needs backed, in whole granules.
-fn gap_part(stretch: Stretch, at: Offset, end: Offset, granule: u64) -> Option<(Offset, Offset)> {
-    let Stretch::Gap(start, stop) = stretch else { return None };
-    let from = start.max(at / granule * granule);
-    let to = stop.min(end.checked_next_multiple_of(granule)?);
-    (from < to).then_some((from, to))
 }

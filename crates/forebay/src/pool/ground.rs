@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_core::line::{Growth, Line, Offset, Plan, Standing, Step, Streams};
+use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, VirtualMemory};
 
@@ -139,17 +139,15 @@ impl Ground {
             let field = heap.field(self.side);
             let limit =
                 context.limit.saturating_sub(held.saturating_sub(field.line.backed_bytes()));
-            let live = field.out.saturating_add(size);
-            let standing = Standing { live, peak: field.peak, limit };
             if self.region.is_none() {
-                let segment = Plan::segment(&field.line, size, context.growth, standing);
+                let segment = Plan::segment(&field.line, size, context.growth, limit);
                 drop(heap);
                 return match segment {
                     Some((at, wanted)) => self.add_segment(context, at, wanted, size, taker, log),
                     None => Ok(false),
                 };
             }
-            Plan::make(&field.line, size, taker, context.growth, standing)
+            Plan::make(&field.line, size, taker, context.growth, limit)
         };
         let Some(plan) = plan else { return Ok(false) };
         for step in plan.steps {

@@ -25,14 +25,13 @@ pub(super) enum Place {
 pub(super) struct Field {
     pub(super) line: Line,
     pub(super) place: Place,
-    /// Bytes out of the line, in blocks or in magazines, and the most of them.
+    /// Bytes out of the line, in blocks or in magazines.
     pub(super) out: Bytes,
-    pub(super) peak: Bytes,
 }
 
 impl Field {
     pub(super) fn new(granule: PageSize, size: Bytes, place: Place) -> Self {
-        Self { line: Line::new(granule, size), place, out: Bytes::ZERO, peak: Bytes::ZERO }
+        Self { line: Line::new(granule, size), place, out: Bytes::ZERO }
     }
 
     /// The address of a place on the line.
@@ -67,7 +66,6 @@ impl Field {
     pub(super) fn take(&mut self, size: Bytes, taker: Streams) -> Option<Address> {
         let at = self.line.take(size, taker)?;
         self.out = self.out.saturating_add(size);
-        self.peak = self.peak.max(self.out);
         self.address(at)
     }
 
@@ -173,6 +171,12 @@ impl Heap {
             *peak = (*peak).max(out);
         }
         taken
+    }
+
+    /// Whether a stream should wait for another that has a better hole for `size`, before it takes one
+    /// of its own.
+    pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, lane: u32) -> bool {
+        self.field(side).line.worth_waiting_for(size, Streams::only(lane)).is_some()
     }
 
     /// Takes a block back in the order of the stream with number `lane`.

@@ -336,16 +336,29 @@ impl Shared {
             let lane = heap.lanes.get(stream)?;
             heap.take(side, size, lane)
         };
-        {
+        let worth_waiting = {
+            let mut heap = self.heap();
+            let lane = heap.lanes.get(stream);
+            let worth = lane.is_some_and(|lane| heap.worth_waiting(side, size, lane));
+            if !worth && let Some(found) = from_hole(&mut heap) {
+                heap.heap_hits += 1;
+                return Ok(found);
+            }
+            worth
+        };
+        let mut works = self.works();
+        works.enrol(self.site(), stream)?;
+        let mut ladder = Ladder::new();
+        if worth_waiting {
+            // One event brings what the other stream has freed; a hole of one's own that is much too
+            // large stays whole.
+            works.climb(self.site(), Rung::Nearest, (side, size), stream)?;
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
                 heap.heap_hits += 1;
                 return Ok(found);
             }
         }
-        let mut works = self.works();
-        works.enrol(self.site(), stream)?;
-        let mut ladder = Ladder::new();
         loop {
             let rung = ladder.rung();
             match rung {

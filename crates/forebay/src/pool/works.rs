@@ -129,11 +129,8 @@ impl Works {
     ) -> Result<bool> {
         let mut heap = site.heap();
         let Some(lane) = heap.lanes.get(stream) else { return Ok(false) };
-        let nearest = heap.field(side).line.nearest_owner(size);
-        let Some(owner) = nearest.and_then(|set| set.numbers().find(|&number| number != lane))
-        else {
-            return Ok(false);
-        };
+        let better = heap.field(side).line.worth_waiting_for(size, Streams::only(lane));
+        let Some(owner) = better.and_then(|set| set.numbers().next()) else { return Ok(false) };
         self.wait_for(&mut heap, owner, lane, stream)?;
         Ok(true)
     }

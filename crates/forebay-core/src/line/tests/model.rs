@@ -120,10 +120,8 @@ impl Model {
     }
 
     pub(super) fn take(&mut self, size: u64, streams: Streams) -> Option<u64> {
-        let top = self.pages.iter().next_back().map_or(0, |(at, (size, _))| at + size);
-        let holes = self.holes().into_iter();
-        let fits = holes.filter(|hole| hole.1 - hole.0 >= size && serves(hole.2, streams));
-        let (at, ..) = fits.min_by_key(|hole| (hole.1 == top, hole.1 - hole.0, hole.0))?;
+        let mut holes = self.holes().into_iter();
+        let (at, ..) = holes.find(|hole| hole.1 - hole.0 >= size && serves(hole.2, streams))?;
         let free =
             |cell: &Cell| matches!(cell, Cell::Free { truth, .. } if serves(*truth, streams));
         assert!(self.all(at, at + size, free));
@@ -228,6 +226,22 @@ impl Model {
         let pages = self.pages.iter().map(|(&at, &(size, _))| (at, size));
         let free = |cell: &Cell| matches!(cell, Cell::Free { .. });
         pages.filter(|&(at, size)| self.all(at, at + size, free)).collect()
+    }
+
+    /// The bytes of pages that are free from end to end for `taker`.
+    pub(super) fn movable(&self, taker: Streams) -> u64 {
+        let free = |cell: &Cell| matches!(cell, Cell::Free { hole, .. } if serves(*hole, taker));
+        let pages = self.pages.iter().map(|(&at, &(size, _))| (at, size));
+        pages.filter(|&(at, size)| self.all(at, at + size, free)).map(|(_, size)| size).sum()
+    }
+
+    /// How much can surely go beyond the last page and alias: one page less than there are
+    /// addresses, since the last page that goes there may be longer than what is still missing.
+    pub(super) fn beyond(&self) -> u64 {
+        let last = self.cells.iter().rposition(|cell| *cell != Cell::Gap);
+        let reach = last.map_or(0, |last| u64::try_from(last + 1).unwrap() * CELL);
+        let page = self.pages.values().map(|(size, _)| *size).max().unwrap_or(0);
+        (LINE - reach).saturating_sub(page)
     }
 
     /// The blocks as (start, size); one freed in part is what is left of it.
