@@ -108,7 +108,18 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "N")]
     pub of_device: Option<u32>,
 
-    /// Print one JSON object a line for each pass, with "schema": "forebay.replay.v1".
+    /// Write what the pool was asked in its first pass to this file, as a recording; the ending names
+    /// the form: .csv, .csv.gz or .fbt. For one run, and with forebay among the allocators. The pool
+    /// is slower while it is watched.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Say what patterns each run has, and what follows: sizes, lifetimes, its peak, its streams.
+    #[arg(long, visible_alias = "analyze")]
+    pub analyse: bool,
+
+    /// Print one JSON object a line for each pass, with "schema": "forebay.replay.v1"; for patterns
+    /// one a run, with "schema": "forebay.analysis.v1".
     #[arg(long)]
     pub json: bool,
 }
@@ -194,7 +205,7 @@ mod tests {
         let plain = replay(&["a.csv", "b.csv"]).unwrap();
         assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, Place::Sim));
         assert_eq!(plain.policy, Policy::ALL);
-        assert!(!plain.verify && !plain.backed);
+        assert!(!plain.verify && !plain.backed && !plain.analyse && plain.record.is_none());
         let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();
         assert_eq!(
             chosen.policy.iter().map(|policy| policy.name()).collect::<Vec<_>>(),
@@ -227,6 +238,8 @@ mod tests {
             "demo",
             "--verify",
             "--backed",
+            "--record",
+            "--analyse",
             "--policy=torch,pow2",
             "--policy",
             "direct,",

@@ -8,14 +8,19 @@
 //!                             └────► JSON, one line a pass, "forebay.replay.v1"
 //! ```
 //!
+//! With `--record` what the pool is asked on the way becomes a recording of its own; with `--analyse`
+//! each run's patterns are told before it is played.
+//!
 //! A file that cannot be read, or an allocator that fails, does not stop the others; it is told on
 //! standard error and in the exit status.
 
+mod patterns;
 mod place;
 mod policy;
 mod row;
 mod text;
 
+pub use patterns::Patterns;
 pub use place::Place;
 pub use policy::Policy;
 pub use row::Row;
@@ -24,8 +29,8 @@ pub(crate) use text::time;
 use std::io::{self, Write};
 use std::path::Path;
 
-use forebay_trace::format::read_path;
-use forebay_trace::{PassReport, ReadOptions, Trace, Verifier, replay};
+use forebay_trace::format::{check_ending, read_path, write_path};
+use forebay_trace::{Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, replay};
 
 use crate::Ending;
 use crate::command::ReplayOptions;
@@ -45,6 +50,10 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
         );
         return Ok(Ending::BadUsage);
     }
+    if let Some(refusal) = cannot_record(options) {
+        complain(refusal);
+        return Ok(Ending::BadUsage);
+    }
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
     for path in &options.traces {
@@ -58,6 +67,15 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
                 writeln!(text)?;
             }
             text::heading(&trace, &mut text)?;
+        }
+        if options.analyse {
+            let found = Analysis::of(&trace);
+            if options.json {
+                serde_json::to_writer(&mut text, &Patterns::new(trace.name(), &found))?;
+                text.push(b'\n');
+            } else {
+                patterns::tell(&found, &mut text)?;
+            }
         }
         let (rows, played) = play(&trace, options);
         ending = ending.max(played);
@@ -79,6 +97,22 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
         out.flush()?;
     }
     Ok(ending)
+}
+
+/// Why what is to be recorded cannot be, before anything is played.
+fn cannot_record(options: &ReplayOptions) -> Option<String> {
+    let path = options.record.as_ref()?;
+    if let Err(error) = check_ending(path) {
+        return Some(error.to_string());
+    }
+    if options.traces.len() != 1 {
+        let count = options.traces.len();
+        return Some(format!("--record writes one run to one file, and {count} runs are given"));
+    }
+    if !options.policy.contains(&Policy::Forebay) {
+        return Some("--record watches forebay's own pool; add forebay to --policy".to_owned());
+    }
+    None
 }
 
 fn read(path: &Path, options: &ReplayOptions) -> Option<Trace> {
@@ -107,7 +141,11 @@ fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
         progress.doing(policy.name());
         let mut tell = |more| progress.advance(more);
         match play_on(policy, trace, options, &mut tell) {
-            Ok(reports) => {
+            Ok(Played { reports, unwritten }) => {
+                if let Some(error) = unwritten {
+                    ending = Ending::Fault;
+                    progress.aside(|| complain(format_args!("{}: {error}", trace.name())));
+                }
                 for report in &reports {
                     for fault in faults(report) {
                         ending = Ending::Fault;
@@ -128,22 +166,59 @@ fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
     (rows, ending)
 }
 
+/// What came of playing a run.
+struct Played {
+    reports: Vec<PassReport>,
+    /// Why what was recorded could not be written.
+    unwritten: Option<String>,
+}
+
 /// Plays one run on one policy, on a device of its own: none finds what another left.
 fn play_on(
     policy: Policy,
     trace: &Trace,
     options: &ReplayOptions,
     tell: &mut dyn FnMut(u64),
-) -> Result<Vec<PassReport>, String> {
+) -> Result<Played, String> {
     let device = options.device.open(options.capacity, options.backed)?;
     let mut verifier = match options.verify {
         true => Some(Verifier::new(device.clone()).map_err(|error| error.to_string())?),
         false => None,
     };
-    let mut player = policy.player(device).map_err(|error| error.to_string())?;
+    let record = options.record.as_deref().filter(|_| policy == Policy::Forebay);
+    let Some(path) = record else {
+        let mut player = policy.player(device).map_err(|error| error.to_string())?;
+        let reports = play_with(&mut *player, trace, options, verifier.as_mut(), tell)?;
+        return Ok(Played { reports, unwritten: None });
+    };
+    let recorder = Recorder::at_most(trace.name(), trace.len());
+    let mut player = policy::watched(device, &recorder).map_err(|error| error.to_string())?;
+    // The first pass ends when all of the run was played; what is freed after that, and in later
+    // passes, is the replay's and not the run's.
+    let mut done = 0_u64;
+    let mut tell = |more| {
+        done = done.saturating_add(more);
+        if done >= trace.len() as u64 {
+            recorder.stop();
+        }
+        tell(more);
+    };
+    let reports = play_with(&mut player, trace, options, verifier.as_mut(), &mut tell)?;
+    let written = write_path(&recorder.finish(), path);
+    let unwritten = written.err().map(|error| format!("{}: {error}", path.display()));
+    Ok(Played { reports, unwritten })
+}
+
+fn play_with(
+    player: &mut dyn Player,
+    trace: &Trace,
+    options: &ReplayOptions,
+    verifier: Option<&mut Verifier>,
+    tell: &mut dyn FnMut(u64),
+) -> Result<Vec<PassReport>, String> {
     let mut playing = forebay_trace::ReplayOptions::new().passes(options.passes).progress(tell);
-    playing.verify = verifier.as_mut();
-    replay(trace, &mut *player, playing).map_err(|error| error.to_string())
+    playing.verify = verifier;
+    replay(trace, player, playing).map_err(|error| error.to_string())
 }
 
 /// What went wrong in a pass that was played to its end.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use forebay::PoolOptions;
 use forebay_hal::Device;
-use forebay_trace::{Model, Player, PoolPlayer};
+use forebay_trace::{Model, Player, PoolPlayer, Recorder};
 
 /// An allocator to play on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,14 @@ impl Policy {
             Self::Model(model) => Ok(model.player(device)?),
         }
     }
+}
+
+/// forebay's own pool on `device`, with a recorder beside it.
+pub(super) fn watched(
+    device: Arc<dyn Device>,
+    recorder: &Recorder,
+) -> Result<PoolPlayer, forebay::Error> {
+    PoolPlayer::with(device, recorder.watch(PoolOptions::from_environment()?))
 }
 
 impl ValueEnum for Policy {

@@ -9,8 +9,8 @@ use forebay_trace::Trace;
 
 use super::{Place, Row};
 
-const TITLE: Style = Style::new().bold();
-const QUIET: Style = Style::new().dimmed();
+pub(super) const TITLE: Style = Style::new().bold();
+pub(super) const QUIET: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
@@ -104,7 +104,7 @@ pub(super) fn reading_aid(place: Place, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-fn counted(count: u64, what: &str) -> String {
+pub(super) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 

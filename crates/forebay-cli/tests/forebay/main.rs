@@ -9,4 +9,5 @@ mod command;
 mod demo;
 mod doctor;
 mod machine;
+mod record;
 mod replay;

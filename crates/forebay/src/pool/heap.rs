@@ -2,6 +2,8 @@
 //! call of the driver longer than recording an event and waiting for it on the device.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::line::{Line, Offset, Streams};
 use forebay_core::{Address, Bytes, PageSize, Span};
@@ -101,6 +103,9 @@ impl Return {
 pub(super) struct Heap {
     pub(super) small: Field,
     pub(super) large: Field,
+    /// Counts changes of the large side. While it stands still, a large block that was taken and freed
+    /// would be taken again.
+    pub(super) version: Arc<AtomicU64>,
     pub(super) lanes: Lanes,
     /// Streams that live blocks were used on beside their own.
     pub(super) uses: HashMap<Address, Vec<StreamHandle>>,
@@ -129,6 +134,7 @@ impl Heap {
         Self {
             small,
             large,
+            version: Arc::default(),
             lanes: Lanes::default(),
             uses: HashMap::new(),
             later: Vec::new(),
@@ -147,8 +153,16 @@ impl Heap {
     pub(super) fn field(&mut self, side: Side) -> &mut Field {
         match side {
             Side::Small => &mut self.small,
-            Side::Large => &mut self.large,
+            Side::Large => {
+                self.changed();
+                &mut self.large
+            }
         }
+    }
+
+    /// Notes that the large side may be about to change.
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Bytes taken from the device.
@@ -198,6 +212,7 @@ impl Heap {
 
     /// Notes that `taker` waits on the device for all that was enqueued on `owner`.
     pub(super) fn waited(&mut self, taker: u32, owner: u32) {
+        self.changed();
         let (taker, owner) = (Streams::only(taker), Streams::only(owner));
         self.small.line.waited(taker, owner);
         self.large.line.waited(taker, owner);
@@ -206,6 +221,7 @@ impl Heap {
 
     /// Notes that all work on a stream is over, and lets its number go.
     pub(super) fn gone(&mut self, lane: u32) {
+        self.changed();
         self.small.line.idle(Streams::only(lane));
         self.large.line.idle(Streams::only(lane));
         self.lanes.gone(lane);

@@ -45,6 +45,9 @@ const LARGE_SHIFT: u32 = 18;
 /// What lies on the large side is larger than this.
 pub(super) const SMALL: Bytes = Bytes::new(1 << LARGE_SHIFT);
 
+/// The same, in units of 512 B.
+pub(super) const SMALL_UNITS: u64 = 1 << (LARGE_SHIFT - UNIT_SHIFT);
+
 /// The largest block there can be: 32 bits of 512 B, a little less than 2 TiB.
 pub(super) const LARGEST: Bytes = Bytes::new(((1 << SIZE_BITS) - 1) << UNIT_SHIFT);
 

@@ -18,7 +18,9 @@ use forebay_hal::{Device, StreamHandle};
 
 use super::event::{EventAction, History, PoolEvent};
 use super::heap::{Heap, Return};
-use super::map::{AddressMap, Known, LARGEST, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{
+    AddressMap, Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged,
+};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
@@ -49,6 +51,8 @@ pub(super) struct Shared {
     pass: AtomicU64,
     /// The most a magazine holds, in units of 512 B.
     magazine: AtomicU64,
+    /// Counts changes of the heap's large side.
+    version: Arc<AtomicU64>,
     map: AddressMap,
     rows: Gates<Shelves>,
     heap: Mutex<Heap>,
@@ -78,6 +82,7 @@ impl Shared {
             magazine: AtomicU64::new(magazine_units(&settings)),
             settings: Mutex::new(settings),
             options,
+            version: Arc::clone(&heap.version),
             map: AddressMap::new(),
             rows: Gates::new(seat::SEATS),
             heap: Mutex::new(heap),
@@ -154,6 +159,16 @@ impl Shared {
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that a large block was taken from the heap.
+    fn note_lone(&self, stream: StreamHandle, address: Address) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.at_hand(|shelves| {
+            if let Some(shelf) = shelves.of(stream) {
+                shelf.lone = (address, version);
+            }
+        });
+    }
+
     /// What a request is rounded to; `None` for nothing and for what no block can be.
     fn round(&self, requested: Bytes) -> Option<Bytes> {
         if requested > LARGEST || requested.is_zero() {
@@ -217,12 +232,22 @@ impl Shared {
     #[inline(always)]
     fn take_from(&self, shelf: &mut Shelf, requested: Bytes, size: Bytes) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
+        // A large block is had from here only where the heap would give the same.
+        if units > SMALL_UNITS && shelf.lone.1 != self.version.load(Ordering::Relaxed) {
+            return None;
+        }
         let Kept { address, slot } = shelf.magazine.take(units)?;
         let tag = seat::tag();
         // SAFETY: the slot is of this pool's map.
         let generation = unsafe { slot.get() }.hand_out_again(tagged(requested, tag));
         shelf.counts.out(units, requested.get(), tag);
         Some(Block { address, size, pool: self.id, generation })
+    }
+
+    /// Whether the heap would give the large block at `address` again for a request of its size.
+    #[inline(always)]
+    fn is_lone(&self, shelf: &Shelf, address: Address) -> bool {
+        shelf.lone == (address, self.version.load(Ordering::Relaxed))
     }
 
     /// Frees a block into the magazine of this thread and stream, if it is live and plain, `allowed`,
@@ -246,6 +271,9 @@ impl Shared {
                 let Some(shelf) = shelves.front(stream) else { return false };
                 let kept = Kept { address, slot: SlotRef::new(slot) };
                 let units = known.units();
+                if units > SMALL_UNITS && !self.is_lone(shelf, address) {
+                    return false;
+                }
                 if !shelf.magazine.keep_if(units, kept, || slot.claim_plain(known)) {
                     return false;
                 }
@@ -315,6 +343,8 @@ impl Shared {
         let start = found.checked_align_up(alignment).unwrap_or(found);
         if !slack.is_zero() {
             self.cut(side, found, whole, start, size, stream);
+        } else if side == Side::Large {
+            self.note_lone(stream, start);
         }
         let tag = seat::tag();
         let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
@@ -512,6 +542,9 @@ impl Shared {
             }
             let Some(shelf) = shelves.of(block.stream) else { return false };
             let units = block.size.get() >> UNIT_SHIFT;
+            if units > SMALL_UNITS && !self.is_lone(shelf, block.address) {
+                return false;
+            }
             shelf.magazine.make_way(units, |kept, units| {
                 spilled.push(Return::of(kept, units, block.stream));
             });

@@ -109,6 +109,8 @@ pub(super) struct Shelf {
     /// Sizes in units of 512 B.
     pub(super) magazine: Magazine<Kept>,
     pub(super) counts: Counts,
+    /// The large block that was taken from the heap last, and the version of the heap after that.
+    pub(super) lone: (Address, u64),
 }
 
 impl Shelf {
@@ -173,7 +175,12 @@ impl Shelves {
     pub(super) fn put_up(&mut self, stream: StreamHandle, bound: u64) -> Option<Box<Shelf>> {
         let (magazine, counts) =
             (Magazine::new(bound, SMALL.get() >> UNIT_SHIFT), Counts::default());
-        self.rest.extend(self.front.replace(Box::new(Shelf { stream, magazine, counts })));
+        self.rest.extend(self.front.replace(Box::new(Shelf {
+            stream,
+            magazine,
+            counts,
+            lone: (Address::NULL, 0),
+        })));
         (self.rest.len() >= SHELVES).then(|| self.rest.remove(0))
     }
 

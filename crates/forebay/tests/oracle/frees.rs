@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay::{Block, Error, Pool};
 use forebay_core::{Address, Bytes};
@@ -168,22 +169,24 @@ fn a_size_that_is_not_the_blocks_is_refused() {
 
 /// Waits, for as short a time as a thread can, until `cell` holds something other than `old`.
 fn changed(cell: &AtomicU64, old: u64) -> u64 {
-    for turn in 0_u64.. {
+    let mut turn = 0_u64;
+    loop {
         let now = cell.load(Ordering::Acquire);
         if now != old {
             return now;
         }
+        turn += 1;
         // Where there is one processor for both, the other must get it.
-        if turn % 4096 == 4095 { thread::yield_now() } else { std::hint::spin_loop() }
+        if turn.is_multiple_of(512) { thread::yield_now() } else { std::hint::spin_loop() }
     }
-    old
 }
 
 /// Two threads free the same block at the same time: one of them is right, and one is told. The
-/// moment is some nanoseconds long, so they are brought together and try many times.
+/// moment is some nanoseconds long, so they are brought together and try for a while: a mistake
+/// here is found soon, not at once.
 #[test]
 fn of_two_frees_at_once_one_is_refused() {
-    const ROUNDS: u64 = 200_000;
+    const OVER: u64 = u64::MAX;
     let yard = Yard::new();
     let before = yard.pool.statistics().live;
     let free = |address: u64| match yard.pool.free(Address::new(address), DEFAULT) {
@@ -191,33 +194,41 @@ fn of_two_frees_at_once_one_is_refused() {
         Err(error) if is_refusal(&error) => 0_u64,
         Err(error) => panic!("{error}"),
     };
-    // Each block has its round beside it, since the next may have the same address.
-    let (shown, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-    let block = AtomicU64::new(0);
-    thread::scope(|scope| {
+    // Which round it is, the block of the round, and what came of the other's free.
+    let [shown, block, answered] = [(); 3].map(|()| AtomicU64::new(0));
+    let ending = Instant::now() + Duration::from_millis(1500);
+    let both = thread::scope(|scope| {
         scope.spawn(|| {
-            for round in 0..ROUNDS {
-                changed(&shown, round);
+            let mut round = 0;
+            loop {
+                round = changed(&shown, round);
+                if round == OVER {
+                    break;
+                }
                 let freed = free(block.load(Ordering::Relaxed));
-                answered.store(round * 2 + 2 + freed, Ordering::Release);
+                answered.store(round * 2 + freed, Ordering::Release);
             }
         });
-        let (mut answer, mut delay) = (0, 0_u64);
-        for round in 0..ROUNDS {
+        let (mut round, mut answer, mut delay) = (0, 0, 0_u64);
+        let mut freed = 1;
+        while freed == 1 && Instant::now() < ending {
+            round += 1;
             let next = yard.pool.allocate(Bytes::new(5000), DEFAULT).unwrap().address().get();
             block.store(next, Ordering::Relaxed);
-            shown.store(round + 1, Ordering::Release);
+            shown.store(round, Ordering::Release);
             // A nanosecond or so each: a pause of the processor would step over the moment.
             for turn in 0..delay {
                 std::hint::black_box(turn);
             }
             let here = free(next);
             answer = changed(&answered, answer);
-            let there = answer - (round * 2 + 2);
-            assert_eq!(here + there, 1, "round {round}: freed here {here}, there {there} times");
+            freed = here + (answer - round * 2);
             // Whoever was first waits longer the next time: so the two come together.
             delay = if here == 1 { (delay + 5).min(5_000) } else { delay.saturating_sub(5) };
         }
+        shown.store(OVER, Ordering::Release);
+        (round, freed)
     });
+    assert_eq!(both.1, 1, "round {}: one block was freed {} times", both.0, both.1);
     assert_eq!(yard.pool.statistics().live, before);
 }

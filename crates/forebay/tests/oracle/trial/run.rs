@@ -482,7 +482,15 @@ impl Run {
             let text = format!("live, requested and count are told as {told:?}, are {known:?}");
             return Err((Complaint::Figures, text));
         }
-        let ceiling = self.setting.ceiling(self.stranger.0.held());
+        let others = self.stranger.0.held();
+        // What the pool says it took is what the device says it gave, in whatever state a failed
+        // call left the two.
+        let given = self.own(self.stage.device().memory_info())?.map(|info| info.held);
+        if given.is_some_and(|given| given != pool.held.saturating_add(others)) {
+            let text = format!("{} held by it and {others} by another pool", pool.held);
+            return Err((Complaint::Figures, format!("{text}; the device gave out {given:?}")));
+        }
+        let ceiling = self.setting.ceiling(others);
         let touched = oracle.touched(self.setting.granule.bytes());
         if pool.held < touched || pool.held > ceiling || pool.held > pool.peak_held.max(pool.held) {
             let text = format!("{} held; blocks touch {touched}; at most {ceiling}", pool.held);
