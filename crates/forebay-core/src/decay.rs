@@ -89,8 +89,7 @@ mod tests {
                 decay.note(Duration::from_secs(now), Bytes::new(most));
                 all.push((now, most));
                 let age = random.below(40);
-                let said =
-                    decay.needed(Duration::from_secs(now), Duration::from_secs(age));
+                let said = decay.needed(Duration::from_secs(now), Duration::from_secs(age));
                 let Some(since) = now.checked_sub(age) else {
                     assert_eq!(said, None);
                     continue;

@@ -128,7 +128,7 @@ impl Analysis {
             match event {
                 Event::Allocate { size, stream, .. } => {
                     lives.push(Life { born: at, ended: None, stream });
-                    caches.each_mut().map(|cache| cache.take(size, stream));
+                    caches.iter_mut().for_each(|cache| cache.take(size, stream));
                     live = live.saturating_add(size);
                     found.small_requests += u64::from(size <= SMALL);
                     let new = SizeFigures { size, requests: 0, most_live: 0, at_peak: 0 };
@@ -145,7 +145,7 @@ impl Analysis {
                 Event::Free { block, stream } => {
                     let size = trace.size(block);
                     live = live.saturating_sub(size);
-                    caches.each_mut().map(|cache| cache.keep(size, stream));
+                    caches.iter_mut().for_each(|cache| cache.keep(size, stream));
                     if let Some(of_size) = live_of.get_mut(&size) {
                         *of_size = of_size.saturating_sub(1);
                     }

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use forebay_core::Bytes;
 use forebay_trace::Analysis;
 use forebay_trace::analysis::SizeFigures;
 use serde::Serialize;
@@ -187,6 +186,7 @@ fn share(part: u64, of: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_core::Bytes;
     use forebay_trace::sample;
 
     use super::*;

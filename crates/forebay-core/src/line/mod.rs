@@ -112,6 +112,8 @@ pub struct Line {
     /// Where pages lie side by side: where each such stretch begins, and where it ends.
     runs: BTreeMap<Offset, Offset>,
     backed: u64,
+    /// The most bytes ever taken at once.
+    peak: u64,
 }
 
 impl Line {
@@ -125,6 +127,7 @@ impl Line {
             holes: Holes::default(),
             runs: BTreeMap::new(),
             backed: 0,
+            peak: 0,
         }
     }
 
@@ -160,7 +163,18 @@ impl Line {
     /// The lowest, not the smallest: what lives long gathers at the low end, and the high end,
     /// which large requests grow from, comes free in whole pages.
     pub fn take(&mut self, size: Bytes, streams: Streams) -> Option<Offset> {
-        if size.is_zero() { None } else { self.holes.take(size.get(), streams) }
+        if size.is_zero() {
+            return None;
+        }
+        let at = self.holes.take(size.get(), streams)?;
+        self.peak = self.peak.max(self.taken());
+        Some(at)
+    }
+
+    /// The bytes in blocks.
+    fn taken(&self) -> u64 {
+        // Every hole is backed.
+        self.backed - self.holes.bytes()
     }
 
     /// Makes `size` bytes from `at` free, in the order of `streams`.

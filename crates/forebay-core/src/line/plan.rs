@@ -8,9 +8,13 @@
 //! ```
 //!
 //! Pages that lie free elsewhere are moved before any is made, so that memory is taken from the
-//! device only where none is free in whole pages. What a driver charges is charged a page, not a
-//! byte: few and large pages are fast, many and small ones are tight. So pages grow with what the
-//! pool holds, up to a size at which a page is still likely to become wholly free.
+//! device only where none is free in whole pages. A program that needs more than ever before is
+//! let have a little more than that without moving: it is likely still to grow, and would need the
+//! pages in any case.
+//!
+//! What a driver charges is charged a page, not a byte: few and large pages are fast, many and
+//! small ones are tight. So pages grow with what the pool holds, up to a size at which a page is
+//! still likely to become wholly free.
 //!
 //! What is promised: where the pages that are free from end to end in the order of the taker, and
 //! what may still be made, come to the request in whole granules, there is a plan, as long as the
@@ -32,11 +36,17 @@ pub struct Growth {
     /// A page is at most this part of what is held, so that a small program does not take large
     /// ones: 12 means a twelfth, which leaves less than that unused at the end.
     pub part: u64,
+    /// How many pages a program that needs more than ever before may stand above that before pages
+    /// are moved.
+    pub spare_pages: u64,
+    /// And no more than this part of it: 16 means a sixteenth. Of a small program a few pages are
+    /// much.
+    pub spare_part: u64,
 }
 
 impl Default for Growth {
     fn default() -> Self {
-        Self { largest_page: Bytes::mib(32), part: 12 }
+        Self { largest_page: Bytes::mib(32), part: 12, spare_pages: 8, spare_part: 16 }
     }
 }
 
@@ -46,6 +56,16 @@ impl Growth {
         let part = (held / self.part.max(1)).max(granule);
         let part = 1_u64 << part.ilog2();
         part.clamp(granule, self.largest_page.get().max(granule))
+    }
+
+    /// What the line may hold before pages of `page` bytes are moved, where `live` bytes will be
+    /// in blocks and `peak` were at the most.
+    fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
+        if live <= peak {
+            return 0;
+        }
+        let spare = page.saturating_mul(self.spare_pages).min(live / self.spare_part.max(1));
+        live.saturating_add(spare)
     }
 }
 
@@ -260,8 +280,11 @@ impl Line {
         });
         let gaps: Vec<(Offset, Offset, Offset)> = gaps.collect();
         let missing: u64 = gaps.iter().map(|(from, to, _)| to - from).sum();
-        let page = growth.page(self.backed.saturating_add(missing), granule);
-        let mut donors = self.donors(at, end, taker);
+        let held = self.backed.saturating_add(missing);
+        let page = growth.page(held, granule);
+        let live = self.taken().saturating_add(size);
+        let ceiling = growth.ceiling(page, live, self.peak).min(limit.get());
+        let mut donors = if held > ceiling { self.donors(at, end, taker) } else { Vec::new() };
         let mut room = limit.get().saturating_sub(self.backed);
         let mut steps = Vec::new();
         for (mut at, to, gap_end) in gaps {

@@ -1,6 +1,7 @@
 //! The line against a model that knows every cell by itself.
 
 mod model;
+mod plans;
 
 use proptest::prelude::*;
 
@@ -109,6 +110,7 @@ impl Pair {
         let beyond = whole <= self.model.beyond();
         let enough = whole <= room + self.model.movable(taker);
         let free = self.model.movable(taker);
+        let (live, peak) = (self.model.taken() + size, self.line.peak);
         let Some(plan) = Plan::make(&self.line, Bytes::new(size), taker, growth, limit) else {
             assert!(missing.is_none_or(|missing| missing > room), "{missing:?} of {room}");
             assert!(!(beyond && enough), "{size} B could have gone beyond the end");
@@ -136,6 +138,8 @@ impl Pair {
         assert!(self.line.backed_bytes() <= limit.max(backed));
         assert!(moved <= free && made <= room);
         assert!(missing > 0 || moved + made == 0, "pages for what is there already");
+        let spared = live > peak && backed.get() + missing <= limit.get().min(live);
+        assert!(moved == 0 || !spared, "moved without need");
         self.check();
         assert!(self.clone().take(size, taker).is_some(), "{size} B do not fit after the plan");
         true
@@ -186,6 +190,8 @@ impl Pair {
         assert_eq!(line.hole_count(), holes.len());
         let backed = model.pages.values().map(|(size, _)| size).sum::<u64>();
         assert_eq!(line.backed_bytes().get(), backed);
+        assert_eq!(line.taken(), model.taken());
+        assert!(line.peak >= line.taken());
         let pages = line.pages().map(|(at, page, size)| (at, (size.get(), page)));
         assert!(pages.eq(model.pages.clone()));
         assert_eq!(line.aliases, model.aliases);
@@ -231,8 +237,9 @@ fn page_sizes() -> impl Strategy<Value = u64> {
 }
 
 fn growths() -> impl Strategy<Value = Growth> {
-    (0_u32..3, 1_u64..17)
-        .prop_map(|(shift, part)| Growth { largest_page: Bytes::new(GRANULE << shift), part })
+    (0_u32..3, 1_u64..17, 0_u64..3, 1_u64..5).prop_map(|(shift, part, spare_pages, spare_part)| {
+        Growth { largest_page: Bytes::new(GRANULE << shift), part, spare_pages, spare_part }
+    })
 }
 
 fn plans() -> impl Strategy<Value = Event> {
@@ -506,56 +513,6 @@ fn a_line_of_many_holes_finds_the_lowest() {
 }
 
 #[test]
-fn pages_grow_with_what_is_held() {
-    let mib = |count: u64| Bytes::mib(count);
-    let growth = Growth::default();
-    for (held, due) in [(2, 2), (44, 2), (48, 4), (96, 8), (384, 32), (8192, 32)] {
-        let mut line = Line::new(PageSize::DEVICE, Bytes::gib(64));
-        line.place(0, mib(held), 1, A).unwrap();
-        assert_eq!(line.take(mib(held), A), Some(0));
-        let plan = Plan::make(&line, mib(1), A, &growth, Bytes::MAX).unwrap();
-        let step = Step::Create { at: mib(held).get(), size: mib(due) };
-        assert_eq!(plan.steps, [step], "{held} MiB held");
-    }
-}
-
-#[test]
-fn free_pages_are_moved_before_any_is_made() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
-    let page = Bytes::new(GRANULE);
-    line.place(0, page, 1, A).unwrap();
-    line.place(2 * GRANULE, Bytes::new(2 * GRANULE), 2, A).unwrap();
-    assert_eq!(line.take(Bytes::new(2 * GRANULE), A), Some(2 * GRANULE));
-    let plan =
-        |taker| Plan::make(&line, Bytes::new(3 * GRANULE), taker, &Growth::default(), Bytes::MAX);
-    // The free page has a gap of one beside it, so all 3 granules asked for miss at the end.
-    let create = |granule: u64| Step::Create { at: granule * GRANULE, size: page };
-    let moved = Step::Move { from: 0, to: 4 * GRANULE, size: page };
-    assert_eq!(plan(A).unwrap().steps, [moved, create(5), create(6)]);
-    assert_eq!(plan(B).unwrap().steps, [create(4), create(5), create(6)], "the page is not B's");
-}
-
-/// Between blocks a page may be too large for the gap that misses least; then the request goes
-/// beyond the end, where any page fits.
-#[test]
-fn a_page_too_large_for_its_gap_goes_to_the_end() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
-    let (one, two) = (Bytes::new(GRANULE), Bytes::new(2 * GRANULE));
-    line.place(3 * GRANULE, one, 3, A).unwrap();
-    assert_eq!(line.take(one, A), Some(3 * GRANULE));
-    line.place(0, two, 1, A).unwrap();
-    line.place(5 * GRANULE, two, 2, A).unwrap();
-    let (size, held) = (Bytes::new(3 * GRANULE), line.backed_bytes());
-    let plan = Plan::make(&line, size, A, &Growth::default(), held).unwrap();
-    let shift =
-        |from: u64, to: u64| Step::Move { from: from * GRANULE, to: to * GRANULE, size: two };
-    assert_eq!(plan.steps, [shift(0, 7), shift(5, 9)]);
-    let limit = Bytes::new(held.get() + GRANULE);
-    let plan = Plan::make(&line, size, A, &Growth::default(), limit).unwrap();
-    assert_eq!(plan.steps, [Step::Create { at: 2 * GRANULE, size: one }]);
-}
-
-#[test]
 fn streams_that_cannot_be_told_apart_have_nothing_in_common() {
     let nameless = Streams::only(Streams::MOST);
     let mut pair = Pair::new();
@@ -581,22 +538,6 @@ fn streams_that_are_idle_together_are_idle_each() {
     pair.idle(A.or(B));
     pair.check();
     assert_eq!(pair.take(2 * GRANULE, C), Some(0));
-}
-
-/// Why a plan's pages are to be put on the line in the taker's order: one that is free for all
-/// becomes one with whatever it touches, and then it may be the taker's no longer.
-#[test]
-fn a_page_for_all_goes_to_the_hole_beside_it() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
-    let page = Bytes::new(GRANULE);
-    line.place(0, page, 1, B).unwrap();
-    let plan = Plan::make(&line, page, A, &Growth::default(), Bytes::MAX).unwrap();
-    assert_eq!(plan.steps, [Step::Create { at: GRANULE, size: page }]);
-    let mut other = line.clone();
-    other.place(GRANULE, page, 2, Streams::ALL).unwrap();
-    assert_eq!(other.take(page, A), None);
-    line.place(GRANULE, page, 2, A).unwrap();
-    assert_eq!(line.take(page, A), Some(GRANULE));
 }
 
 #[test]

