@@ -24,21 +24,25 @@ fn percent(part: u64, of: u64) -> Option<u64> {
     u64::try_from(hundredths).ok()
 }
 
+/// A share for a sentence.
+fn said(percent: u64) -> String {
+    if percent == 0 { "less than 1 %".to_owned() } else { format!("{percent} %") }
+}
+
 fn warm_up(run: &Analysis) -> Option<String> {
     let share = percent(run.hot_requests(), run.requests)?;
     if share < 50 || run.requests < FEW {
         return None;
     }
     let count = run.hottest.len();
-    let all = if run.sizes == count as u64 { "all" } else { "the hottest" };
     let shapes = largest_sums(&run.hottest).map(|figures| {
         let plural = if figures.most_live == 1 { "" } else { "s" };
         format!("{} block{plural} of {}", figures.most_live, figures.size)
     });
     let shapes: Vec<String> = shapes.collect();
     Some(format!(
-        "{share} % of requests are of {count} of {} sizes: warm up with {all} of them and the first \
-         step is as fast as the others; live at once, at the most: {}",
+        "{share} % of requests are of {count} of {} sizes: warm up with them, and the first step is \
+         as fast as the others; live at once, at the most: {}",
         run.sizes,
         shapes.join(", ")
     ))
@@ -84,10 +88,13 @@ fn sharp_peak(run: &Analysis) -> Option<String> {
     let most = run.at_peak.first()?;
     let sum = Bytes::new(most.size.get().saturating_mul(most.at_peak));
     Some(format!(
-        "the run is within a tenth of its peak for {share} % of its operations, around number {} of \
+        "the run is within a tenth of its peak for {} of its operations, around number {} of \
          {operations}: what is live then decides how much memory it takes, and the most of it, \
          {sum}, is in blocks of {} ({})",
-        run.peak_at, most.size, most.at_peak
+        said(share),
+        run.peak_at,
+        most.size,
+        most.at_peak
     ))
 }
 
@@ -98,8 +105,9 @@ fn small(run: &Analysis) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{requests} % of requests are for 256 KiB or less, and hold {bytes} % of the peak: where many \
-         of them end together, an arena takes them in one block"
+        "{requests} % of requests are for 256 KiB or less, and hold {} of the peak: where many of \
+         them end together, an arena takes them in one block",
+        said(bytes)
     ))
 }
 
@@ -109,9 +117,11 @@ fn elsewhere(run: &Analysis) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} of {} frees ({share} %) are on another stream than the allocation: their memory serves \
+        "{} of {} frees ({}) are on another stream than the allocation: their memory serves \
          that stream next, and the other waits for an event to have it back; freed where it was \
          allocated, with record_use for the other stream, it goes back to the first",
-        run.freed_elsewhere, run.frees
+        run.freed_elsewhere,
+        run.frees,
+        said(share)
     ))
 }

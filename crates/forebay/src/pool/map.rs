@@ -386,7 +386,8 @@ impl Drop for AddressMap {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
@@ -467,7 +468,8 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   allocate ── hit: this thread's magazine for the stream        no lock, no atomic exchange
-//!            ── hole: this stream's holes, best fit               the heap's lock
+//!            ── hole: this stream's lowest hole                  the heap's lock
 //!            ── climb: the ladder                                 the works' lock, the driver
 //! ```
 

@@ -199,7 +199,8 @@ impl<T> Drop for Opened<'_, T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
@@ -243,7 +244,8 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;

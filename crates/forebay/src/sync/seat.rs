@@ -121,7 +121,8 @@ pub(crate) fn set_tag(tag: u8) -> u8 {
     LOCAL.with(|local| local.tag.replace(tag))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
