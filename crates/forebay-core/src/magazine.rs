@@ -96,22 +96,37 @@ impl<B: Copy> Magazine<B> {
     /// Which bin a size belongs to.
     #[inline(always)]
     fn index(&self, size: u64) -> usize {
+        // Small sizes may share the bin of the large ones: it is a bin like all others for them, but
+        // that it holds one.
+        if size > self.small { LARGE_BIN } else { Self::small_index(size) }
+    }
+
+    /// Which bin a size that is not large belongs to.
+    #[inline(always)]
+    fn small_index(size: u64) -> usize {
         // The golden ratio spreads sizes that differ in few bits; the upper bits are the good ones.
         const SPREAD: u32 = 0x9e37_79b9;
         // Sizes that differ above 32 bits alone share a bin, as others do.
         #[allow(clippy::cast_possible_truncation)]
         let hashed = (size as u32).wrapping_mul(SPREAD) >> (u32::BITS - BINS.trailing_zeros());
-        let hashed = hashed as usize;
-        // Small sizes may share the bin of the large ones: it is a bin like all others for them, but
-        // that it holds one.
-        let index = if size > self.small { LARGE_BIN } else { hashed };
-        index % BINS
+        hashed as usize % BINS
     }
 
     /// The block of `size` that was kept last.
-    #[inline(always)]
+    #[inline]
     pub fn take(&mut self, size: u64) -> Option<B> {
-        let bin = &mut self.bins[self.index(size)];
+        self.take_from(self.index(size), size)
+    }
+
+    /// As [`take`](Self::take), for a size that the caller knows not to be large.
+    #[inline(always)]
+    pub fn take_small(&mut self, size: u64) -> Option<B> {
+        self.take_from(Self::small_index(size), size)
+    }
+
+    #[inline(always)]
+    fn take_from(&mut self, index: usize, size: u64) -> Option<B> {
+        let bin = &mut self.bins[index % BINS];
         let top = bin.count.wrapping_sub(1);
         if bin.size != size {
             return None;
@@ -125,18 +140,29 @@ impl<B: Copy> Magazine<B> {
 
     /// Keeps a block where its size has a bin with room, and the bound is not reached. Where it says
     /// no, [`make_way`](Self::make_way) helps, unless the bound is 0.
-    #[inline(always)]
+    #[inline]
     pub fn keep(&mut self, size: u64, block: B) -> bool {
         self.keep_if(size, block, || true)
     }
 
     /// As [`keep`](Self::keep), if `allow`, which is asked only where there is room.
-    #[inline(always)]
+    #[inline]
     pub fn keep_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
+        self.keep_in(self.index(size), size, block, allow)
+    }
+
+    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large.
+    #[inline(always)]
+    pub fn keep_small_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
+        self.keep_in(Self::small_index(size), size, block, allow)
+    }
+
+    #[inline(always)]
+    fn keep_in(&mut self, index: usize, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
         if self.held >= self.bound {
             return false;
         }
-        let bin = &mut self.bins[self.index(size)];
+        let bin = &mut self.bins[index % BINS];
         if bin.size != size {
             return false;
         }
@@ -283,7 +309,9 @@ mod tests {
                         taken += 1;
                         balance = balance.wrapping_add(size);
                     }
-                    assert_eq!(magazine.take(size), expected, "seed {seed}");
+                    let small = size <= small && random.chance(1, 2);
+                    let taken = if small { magazine.take_small(size) } else { magazine.take(size) };
+                    assert_eq!(taken, expected, "seed {seed}");
                 }
                 let held: u64 = lists.iter().map(|(size, list)| size * list.len() as u64).sum();
                 let blocks: usize = lists.values().map(Vec::len).sum();

@@ -60,7 +60,7 @@ fn by_size(pool: &Pool, pairs: u64) {
 fn by_block(pool: &Pool, pairs: u64) {
     for _ in 0..pairs {
         let block = pool.allocate(black_box(SIZE), black_box(STREAM)).unwrap();
-        pool.free_block(black_box(block), black_box(STREAM)).unwrap();
+        pool.free_block(block, black_box(STREAM)).unwrap();
     }
 }
 

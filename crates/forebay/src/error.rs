@@ -5,7 +5,7 @@ use core::fmt;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::StreamHandle;
 
-use crate::{ConfigError, PoolId, Shortage};
+use crate::{ConfigError, FormerBlock, PoolId, Shortage};
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;
@@ -87,6 +87,40 @@ pub enum Error {
         /// The addresses.
         span: Span,
     },
+    /// Someone wrote beside a block: past its end, or before its start. Found by its canary, when it
+    /// was freed or looked at; nobody knows since when.
+    Overrun {
+        /// Where the block begins.
+        address: Address,
+        /// How large it is.
+        size: Bytes,
+        /// The first byte that was written over.
+        written: Address,
+        /// What was there.
+        expected: u8,
+        /// What is there now.
+        found: u8,
+    },
+    /// Someone wrote to memory that was free: through a block that had been freed, as a rule.
+    WrittenAfterFree {
+        /// The first byte that was written over.
+        written: Address,
+        /// What was there.
+        expected: u8,
+        /// What is there now.
+        found: u8,
+        /// The last block that was there, as far as is remembered.
+        block: Option<FormerBlock>,
+    },
+    /// A debugging aid cannot be had on the device.
+    AidUnavailable {
+        /// Its setting.
+        aid: &'static str,
+        /// The device.
+        device: String,
+        /// Why not, and what would help.
+        missing: &'static str,
+    },
     /// A setting is not allowed.
     Config(Box<ConfigError>),
     /// The device refused.
@@ -155,9 +189,58 @@ impl fmt::Display for Error {
                 f,
                 "the device gave {span}, which the pool cannot tell from other memory of its own"
             ),
+            Self::Overrun { address, size, written, expected, found } => {
+                let end = address.checked_add(*size).unwrap_or(*address);
+                let (distance, side) = match written.offset_from(end) {
+                    Some(past) => (past, "past the end"),
+                    None => (address.offset_from(*written).unwrap_or_default(), "before the start"),
+                };
+                write!(
+                    f,
+                    "{written}, {} B {side} of the block of {} B at {address}, was written over: \
+                     {expected:#04x} was there, {found:#04x} is",
+                    distance.get(),
+                    size.get()
+                )
+            }
+            Self::WrittenAfterFree { written, expected, found, block } => {
+                write!(
+                    f,
+                    "{written} was written to while it was free: {expected:#04x} was there, \
+                     {found:#04x} is"
+                )?;
+                let Some(block) = block else { return Ok(()) };
+                write!(
+                    f,
+                    "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}",
+                    written.offset_from(block.address).unwrap_or_default().get(),
+                    block.size.get(),
+                    block.address,
+                    block.tag.name(),
+                    block.stream
+                )
+            }
+            Self::AidUnavailable { aid, device, missing } => {
+                write!(f, "{aid} cannot be on for {device}: {missing}")
+            }
             Self::Config(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
         }
+    }
+}
+
+impl Error {
+    /// Whether this tells of a mistake of the program that a debugging aid found.
+    ///
+    /// Unlike after every other error, what was asked was done as far as it could be:
+    ///
+    /// * A block that was to be freed is taken back, and must not be freed again. What was found may be
+    ///   in another block, that was freed before.
+    /// * A request has got no block, and may be made again.
+    /// * Memory that was written to without right is kept from use as long as the pool lives
+    ///   ([`Statistics::retired`](crate::Statistics::retired)): whoever wrote there may do so again.
+    pub const fn is_finding(&self) -> bool {
+        matches!(self, Self::Overrun { .. } | Self::WrittenAfterFree { .. })
     }
 }
 

@@ -37,8 +37,8 @@ pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
-    DropReport, EventAction, LeftBlock, Pool, PoolEvent, PoolOptions, Scope, ScopeFigures,
-    SettingSnapshot, Shortage, Snapshot, Statistics, StatisticsSnapshot, StreamFigures,
-    StreamSnapshot, TagFigures, TagSnapshot, free,
+    DropReport, EventAction, FormerBlock, LeftBlock, Pool, PoolEvent, PoolOptions, Scope,
+    ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics, StatisticsSnapshot,
+    StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
 };
 pub use tag::{Tag, TagScope};

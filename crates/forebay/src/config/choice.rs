@@ -84,12 +84,12 @@ impl Rounding {
 
 choice! {
     /// What a pool counts.
-    Counting, "on, off or exact" {
-        /// Nothing but what it needs itself.
-        Off = "off" | "false" | "0",
-        /// Everything, where each thread's own counts may be a few operations late.
+    Counting, "on or exact" {
+        /// Every operation, each thread for itself: sums are exact, and of peaks only that of bytes out
+        /// of the heap is known. There is no switching this off: it takes two additions an operation,
+        /// and to ask whether it is on would take as much.
         On = "on" | "true" | "1",
-        /// Everything, to the last operation at every moment.
+        /// The most bytes in live blocks too, exact at every moment. Every call takes the long way.
         Exact = "exact",
     }
 }

@@ -22,7 +22,7 @@ macro_rules! for_each_key {
             Magazines magazines: bool = true, AtStart, Any;
             /// The most that the cache of one thread and stream holds.
             MagazineBytes magazine_bytes: Bytes = Bytes::mib(16), AnyTime, Any;
-            /// Whether a pool counts what it does, and whether to the last operation at every moment.
+            /// Whether the most bytes in live blocks are counted too, exact at every moment.
             Statistics statistics: Counting = Counting::On, AtStart, Any;
             /// How many events a pool remembers.
             History history: u64 = 0, AnyTime, AtMost(MOST_EVENTS);
@@ -44,11 +44,11 @@ macro_rules! for_each_key {
             LargestPage largest_page: PageSize = page_of(Bytes::mib(32)), AnyTime, Any;
             /// What is zeroed: nothing, pages when they come from the device, or every block.
             Zero zero: Zeroing = Zeroing::Never, AtStart, Any;
-            /// Whether freed blocks are filled with a pattern that shows.
+            /// Whether free memory and new blocks hold patterns, so that writes after a free are found.
             Poison poison: bool = false, AtStart, Any;
-            /// Whether a pattern behind each block shows who writes past its end.
+            /// Whether a pattern behind each block shows, when it is freed, that its end was passed.
             Canaries canaries: bool = false, AtStart, Any;
-            /// Whether nothing is mapped behind each block, so that the device stops who reads there.
+            /// Whether each block ends where nothing is mapped, and is unmapped when freed.
             GuardPages guard_pages: bool = false, AtStart, Any;
             /// How many freed bytes are kept from use for a while, to catch who still uses them.
             Quarantine quarantine: Bytes = Bytes::ZERO, AnyTime, Any;

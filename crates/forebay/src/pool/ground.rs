@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
-use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, VirtualMemory};
+use forebay_hal::{
+    Access, Call, Device, Fill, PageHandle, PageOptions, Pattern, StreamHandle, VirtualMemory,
+};
 
 use super::DriverLog;
 use super::heap::{Field, Heap, Place};
@@ -119,6 +121,21 @@ impl Ground {
         Ok(())
     }
 
+    /// Fills memory that came just now, in the order of the stream it came for.
+    fn fill(
+        &self,
+        span: Span,
+        fresh: Option<(Pattern, StreamHandle)>,
+        log: &mut DriverLog,
+    ) -> Result<()> {
+        let Some((pattern, stream)) = fresh else { return Ok(()) };
+        let fill = Fill::linear(span.start(), span.size(), pattern)?;
+        // SAFETY: it is memory of this ground, which goes back to the device only after the end of
+        // all work in whose order it is free was seen.
+        let fill = || unsafe { self.device.fill(&fill, stream) };
+        Ok(log.make(Call::Fill, span.size(), fill)?)
+    }
+
     /// Does what it takes for a hole of `size` in the order of `taker`, which has waited for all
     /// others; `false` where there is no way. Gives the old mappings of pages that moved in
     /// `aliases`.
@@ -183,7 +200,7 @@ impl Ground {
             }
             field.span(at, size)
         };
-        let made = self.make_page(context.map, span, log);
+        let made = self.make_page(context, span, log);
         let mut heap = lock(context.heap);
         let field = heap.field(self.side);
         let cleared = field.line.clear(at);
@@ -199,17 +216,25 @@ impl Ground {
     /// A new page, mapped at `span`.
     fn make_page(
         &mut self,
-        map: &AddressMap,
+        context: Context<'_>,
         span: Span,
         log: &mut DriverLog,
     ) -> Result<PageHandle> {
-        if !map.make(span, self.side) {
+        if !context.map.make(span, self.side) {
             return Err(Error::AddressRange { span });
         }
         let (memory, size) = (self.memory()?, span.size());
         let create = || memory.create_page(size, PageOptions::default());
         let page = log.make(Call::CreatePage, size, create)?;
-        if let Err(error) = self.attach(span, page, log) {
+        let mut made = self.attach(span, page, log);
+        if made.is_ok() {
+            made = self.fill(span, context.fresh, log);
+            if made.is_err() {
+                // Nothing was enqueued. Where this fails too, the mapping stays, as above.
+                let _ = self.unmap(span, log);
+            }
+        }
+        if let Err(error) = made {
             self.orphans.push((page, size));
             // The error that brought us here is the one to tell.
             let _ = self.release_orphans(log);
@@ -280,10 +305,15 @@ impl Ground {
         let span = Span::new(start, bytes).unwrap_or_default();
         // Both sides have slots of the finer kind: segments come where they come, and may share the
         // addresses of a leaf.
-        if !context.map.make(span, Side::Small) {
+        let made = if context.map.make(span, Side::Small) {
+            self.fill(span, context.fresh, log)
+        } else {
+            Err(Error::AddressRange { span })
+        };
+        if let Err(error) = made {
             // SAFETY: it was had just now, and nobody has used it.
             let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
-            return Err(Error::AddressRange { span });
+            return Err(error);
         }
         let mut heap = lock(context.heap);
         let field = heap.field(self.side);
@@ -434,6 +464,8 @@ pub(super) struct Context<'a> {
     pub(super) growth: &'a Growth,
     /// The most both sides may hold.
     pub(super) limit: Bytes,
+    /// What new memory is filled with, and in whose order: that of the stream it comes for.
+    pub(super) fresh: Option<(Pattern, StreamHandle)>,
 }
 
 /// Puts a lifted page back where it was: its mapping still stands.

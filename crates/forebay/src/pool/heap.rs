@@ -96,6 +96,11 @@ impl Return {
     pub(super) fn of(kept: Kept, units: u64, stream: StreamHandle) -> Self {
         Self { address: kept.address, size: Bytes::new(units << UNIT_SHIFT), stream }
     }
+
+    /// Its addresses.
+    pub(super) fn span(&self) -> Span {
+        Span::new(self.address, self.size).unwrap_or_default()
+    }
 }
 
 /// What is free, and what happened on the way.
@@ -117,6 +122,8 @@ pub(super) struct Heap {
     pub(super) heap_hits: u64,
     pub(super) misses: u64,
     pub(super) waits: u64,
+    /// Bytes in pages that are on no line: those of blocks that have pages of their own.
+    pub(super) apart: Bytes,
     /// The most bytes ever out of the lines at once.
     pub(super) peak_out: Bytes,
     /// The most bytes out since the last time someone asked.
@@ -142,6 +149,7 @@ impl Heap {
             heap_hits: 0,
             misses: 0,
             waits: 0,
+            apart: Bytes::ZERO,
             peak_out: Bytes::ZERO,
             window_peak: Bytes::ZERO,
             scopes: Vec::new(),
@@ -167,23 +175,41 @@ impl Heap {
 
     /// Bytes taken from the device.
     pub(super) fn held(&self) -> Bytes {
-        self.small.line.backed_bytes().saturating_add(self.large.line.backed_bytes())
+        let lines = self.small.line.backed_bytes().saturating_add(self.large.line.backed_bytes());
+        lines.saturating_add(self.apart)
     }
 
     /// Bytes out of the lines: in blocks, in magazines, or on their way between them.
     pub(super) fn out(&self) -> Bytes {
-        self.small.out.saturating_add(self.large.out)
+        self.small.out.saturating_add(self.large.out).saturating_add(self.apart)
     }
 
-    /// Takes `size` bytes of a side in the order of the stream with number `lane`.
-    pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
-        let taken = self.field(side).take(size, Streams::only(lane));
+    /// Notes what is out now, where it is the most.
+    fn note_peaks(&mut self) {
         let out = self.out();
         self.peak_out = self.peak_out.max(out);
         self.window_peak = self.window_peak.max(out);
         for (_, peak) in &mut self.scopes {
             *peak = (*peak).max(out);
         }
+    }
+
+    /// Notes that a block has `size` bytes of pages of its own.
+    pub(super) fn take_apart(&mut self, size: Bytes) {
+        self.apart = self.apart.saturating_add(size);
+        self.note_peaks();
+        self.peak_held = self.peak_held.max(self.held());
+    }
+
+    /// Notes that they went back to the device.
+    pub(super) fn give_apart(&mut self, size: Bytes) {
+        self.apart = self.apart.saturating_sub(size);
+    }
+
+    /// Takes `size` bytes of a side in the order of the stream with number `lane`.
+    pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
+        let taken = self.field(side).take(size, Streams::only(lane));
+        self.note_peaks();
         taken
     }
 
@@ -195,10 +221,24 @@ impl Heap {
 
     /// Takes a block back in the order of the stream with number `lane`.
     pub(super) fn give(&mut self, address: Address, size: Bytes, lane: u32) {
-        if !self.field(Side::of(size)).give(address, size, Streams::only(lane)) {
+        self.give_to(address, size, Streams::only(lane));
+    }
+
+    /// Takes a block back that no work uses any more: it is everybody's.
+    pub(super) fn give_to_all(&mut self, block: Return) {
+        self.give_to(block.address, block.size, Streams::ALL);
+    }
+
+    fn give_to(&mut self, address: Address, size: Bytes, owners: Streams) {
+        if !self.field(Side::of(size)).give(address, size, owners) {
             self.strays += 1;
             debug_assert!(false, "{address} of {size} came back and was not out");
         }
+    }
+
+    /// The blocks freed on `stream` that could not come back yet: they are the caller's from now on.
+    pub(super) fn take_later_of(&mut self, stream: StreamHandle) -> Vec<Return> {
+        self.later.extract_if(.., |block| block.stream == stream).collect()
     }
 
     /// Takes back all of `returns` whose streams have numbers; gives those that have none.

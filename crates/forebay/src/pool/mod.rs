@@ -5,11 +5,13 @@
 //!   heap      what is free, of which side, in whose order      one lock, held for a moment
 //!   works     pages, events, errands: the driver               one lock, held while it works
 //!   map       what is known of the block at an address         atomics, no lock
+//!   care      debugging aids, where any are on                 on the long way alone
 //! ```
 //!
 //! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
 //! page from becoming free.
 
+mod care;
 mod event;
 mod ground;
 mod heap;
@@ -19,6 +21,7 @@ mod options;
 mod process;
 mod registry;
 mod report;
+mod request;
 mod scope;
 mod shared;
 mod shelf;
@@ -42,6 +45,7 @@ use self::map::Known;
 use self::shared::Shared;
 use crate::{Allocate, Block, Error, PoolId, Request, Result, Settings};
 
+pub use care::FormerBlock;
 pub use event::{EventAction, PoolEvent};
 pub use options::PoolOptions;
 pub use process::free;
@@ -59,6 +63,8 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
+// The ways in and out are always inlined: what is left at the call is the hit, some eighty instructions,
+// and a call that is not taken. Left to the compiler it is sometimes a call more.
 impl Pool {
     /// A pool on `device`, as the environment says ([`Settings::from_environment`]).
     ///
@@ -94,7 +100,7 @@ impl Pool {
 
     /// A block of at least `size` bytes, to be used in the order of `stream`. What it holds is not
     /// defined. No bytes: the null address, and no memory.
-    #[inline]
+    #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
         match self.shared.take_at_hand(size, stream) {
             Some(block) => Ok(block),
@@ -112,50 +118,35 @@ impl Pool {
 
     /// Gives back the block at `address`, in the order of `stream`: its memory may be used again by
     /// what is enqueued on `stream` from now on. The null address is ignored.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
         if self.shared.keep_at_hand(address, stream, |_| true) {
             return Ok(());
         }
-        self.shared.free(address, stream, &|_| Ok(()))
+        free_slowly(&self.shared, address, stream)
     }
 
     /// As [`free`](Self::free), where the caller knows how much was asked for, or how large the block
     /// is: anything else is refused.
-    #[inline]
+    #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
-        let right = |known: Known| known.requested() == size.get() || known.size() == size;
+        let right = move |known: Known| known.requested() == size.get() || known.size() == size;
         if self.shared.keep_at_hand(address, stream, right) {
             return Ok(());
         }
-        self.shared.free(address, stream, &|known| {
-            if right(known) {
-                return Ok(());
-            }
-            let (requested, actual) = (Bytes::new(known.requested()), known.size());
-            Err(Error::WrongSize { address, said: size, requested, size: actual })
-        })
+        free_sized_slowly(&self.shared, address, size, stream)
     }
 
     /// As [`free`](Self::free), for the very block that was given out: one of another pool is
     /// refused, and one whose address was given out again since.
-    #[inline]
+    #[inline(always)]
     pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
         let Block { address, pool: owner, generation, .. } = block;
-        let pool = self.id();
-        if owner != pool {
-            return Err(Error::WrongPool { address, pool, owner });
-        }
-        let same = |known: Known| known.generation() == generation;
-        if self.shared.keep_at_hand(address, stream, same) {
+        let same = move |known: Known| known.generation() == generation;
+        if owner == self.shared.id && self.shared.keep_at_hand(address, stream, same) {
             return Ok(());
         }
-        self.shared.free(address, stream, &|known| {
-            if same(known) {
-                return Ok(());
-            }
-            Err(Error::Outlived { address, size: known.size() })
-        })
+        free_block_slowly(&self.shared, address, owner, generation, stream)
     }
 
     /// Notes that the block at `address` is used on `stream` beside the one it will be freed on: when
@@ -255,4 +246,48 @@ impl fmt::Debug for Pool {
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
     shared.allocate(Request::new(size, stream))
+}
+
+#[cold]
+#[inline(never)]
+fn free_slowly(shared: &Shared, address: Address, stream: StreamHandle) -> Result<()> {
+    shared.free(address, stream, &|_| Ok(()))
+}
+
+#[cold]
+#[inline(never)]
+fn free_sized_slowly(
+    shared: &Shared,
+    address: Address,
+    size: Bytes,
+    stream: StreamHandle,
+) -> Result<()> {
+    shared.free(address, stream, &|known| {
+        let (requested, actual) = (Bytes::new(known.requested()), known.size());
+        if requested == size || actual == size {
+            return Ok(());
+        }
+        Err(Error::WrongSize { address, said: size, requested, size: actual })
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn free_block_slowly(
+    shared: &Shared,
+    address: Address,
+    owner: PoolId,
+    generation: u32,
+    stream: StreamHandle,
+) -> Result<()> {
+    let pool = shared.id;
+    if owner != pool {
+        return Err(Error::WrongPool { address, pool, owner });
+    }
+    shared.free(address, stream, &|known| {
+        if known.generation() == generation {
+            return Ok(());
+        }
+        Err(Error::Outlived { address, size: known.size() })
+    })
 }

@@ -5,7 +5,13 @@ use core::fmt;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use crate::PoolId;
+use super::map::{Side, UNIT_SHIFT};
+use super::shared::Shared;
+use super::shelf::Counts;
+use crate::{PoolId, Tag};
+
+/// How many owners a report names.
+const OWNERS: usize = 4;
 
 /// How a pool stood when it had no memory for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,5 +111,73 @@ impl fmt::Display for DropReport {
             write!(f, "\n  {} of {}", block.address, block.size)?;
         }
         Ok(())
+    }
+}
+
+impl Shared {
+    /// How the pool stands, with no memory for a request. Takes the locks.
+    #[cold]
+    pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
+        let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
+        let limit = self.works().limit;
+        let owners = self.owners();
+        let mut heap = self.heap();
+        Shortage {
+            requested,
+            limit,
+            held: heap.held(),
+            live: heap.out(),
+            largest_free: heap.field(Side::of(requested)).line.largest_hole(),
+            device_free,
+            owners,
+        }
+    }
+
+    /// Asks everyone who might, to let memory go.
+    pub(super) fn ask_to_let_go(&self, requested: Bytes) -> bool {
+        if self.options.let_go.is_empty() {
+            return false;
+        }
+        let shortage = self.shortage(requested);
+        // All of them, whether or not the first let anything go.
+        self.options.let_go.iter().filter(|let_go| let_go(&shortage)).count() > 0
+    }
+
+    /// Who has the most, by tag: no more than a few, and nobody where no tags are used.
+    fn owners(&self) -> Vec<(String, Bytes)> {
+        let mut sum = Counts::default();
+        self.counts().values().for_each(|counts| sum.add(counts));
+        let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
+        let mut owners: Vec<(String, Bytes)> = tagged
+            .filter_map(|(number, &units)| {
+                Some((Tag::numbered(number)?.name(), Bytes::new(units << UNIT_SHIFT)))
+            })
+            .collect();
+        owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
+        owners.truncate(OWNERS);
+        owners
+    }
+
+    /// What is still live, when the pool goes.
+    pub(super) fn left(&self) -> Option<DropReport> {
+        let counts = self.counts();
+        let blocks = |counts: &Counts| {
+            let classes = counts.classes.iter();
+            classes.fold(0, |sum: u64, class| {
+                sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
+            })
+        };
+        let count = counts.values().map(blocks).fold(0, u64::wrapping_add);
+        if count == 0 {
+            return None;
+        }
+        let mut largest: Vec<LeftBlock> = self.map.live_blocks();
+        let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
+        largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
+        largest.truncate(DropReport::MOST);
+        let streams = counts.iter().map(|(&stream, counts)| (stream, blocks(counts)));
+        let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
+        let owners = self.owners();
+        Some(DropReport { pool: self.id, blocks: count, bytes, owners, streams, largest })
     }
 }

@@ -13,28 +13,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::line::Growth;
-use forebay_core::{Address, Alignment, Bytes, Ladder, Rung, SizeClasses};
+use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Device, StreamHandle};
 
+use super::care::{self, Care, Synchronise};
 use super::event::{EventAction, History, PoolEvent};
 use super::heap::{Heap, Return};
-use super::map::{
-    AddressMap, Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged,
-};
+use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
-use super::{DropReport, LeftBlock, PoolOptions, Shortage, registry};
+use super::{PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::sync::gate::{Gate, Gates};
 use crate::sync::seat;
-use crate::{Block, Error, PoolId, Request, Result, Tag};
-
-/// How many owners a report names.
-const OWNERS: usize = 4;
+use crate::{Block, PoolId, Result, Tag};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
-const NO_PASS: u64 = u64::MAX;
+pub(super) const NO_PASS: u64 = u64::MAX;
 
 /// Everything a pool has.
 pub(super) struct Shared {
@@ -48,15 +44,17 @@ pub(super) struct Shared {
     classes: SizeClasses,
     exact: bool,
     /// What threads remember this pool by.
-    pass: AtomicU64,
+    pub(super) pass: AtomicU64,
     /// The most a magazine holds, in units of 512 B.
     magazine: AtomicU64,
     /// Counts changes of the heap's large side.
-    version: Arc<AtomicU64>,
-    map: AddressMap,
-    rows: Gates<Shelves>,
+    pub(super) version: Arc<AtomicU64>,
+    pub(super) map: AddressMap,
+    pub(super) rows: Gates<Shelves>,
     heap: Mutex<Heap>,
     works: Mutex<Works>,
+    /// The debugging aids.
+    pub(super) care: Care,
 }
 
 impl Shared {
@@ -67,7 +65,8 @@ impl Shared {
     ) -> Result<Self> {
         let growth = growth_of(&settings, options.growth);
         let limit = settings.limit_of(device.memory_info()?.total);
-        let (works, heap) = Works::new(device, growth, limit)?;
+        let care = Care::new(device, &settings)?;
+        let (works, heap) = Works::new(device, growth, limit, care::fresh_pages(&settings))?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
         let shared = Self {
@@ -87,6 +86,7 @@ impl Shared {
             rows: Gates::new(seat::SEATS),
             heap: Mutex::new(heap),
             works: Mutex::new(works),
+            care,
         };
         shared.choose_way(&shared.settings());
         Ok(shared)
@@ -94,7 +94,7 @@ impl Shared {
 
     /// Whether every block is looked after on its way in and out.
     fn careful(&self, settings: &Settings) -> bool {
-        settings.history() > 0 || !self.options.observers.is_empty()
+        settings.history() > 0 || !self.options.observers.is_empty() || care::wanted(settings)
     }
 
     /// Lets threads take the short way, or no longer.
@@ -125,6 +125,7 @@ impl Shared {
         let units = magazine_units(&settings);
         let growth = growth_of(&settings, self.options.growth);
         let limit = settings.limit_of(self.device.memory_info()?.total);
+        let quarantine = settings.quarantine();
         drop(settings);
         {
             let mut works = self.works();
@@ -134,7 +135,7 @@ impl Shared {
         if self.magazine.swap(units, Ordering::Relaxed) != units {
             self.bound_magazines(units);
         }
-        Ok(())
+        self.bound_quarantine(quarantine)
     }
 
     /// Changes how much magazines hold; what is beyond goes the next time.
@@ -159,18 +160,8 @@ impl Shared {
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a large block was taken from the heap.
-    fn note_lone(&self, stream: StreamHandle, address: Address) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.at_hand(|shelves| {
-            if let Some(shelf) = shelves.of(stream) {
-                shelf.lone = (address, version);
-            }
-        });
-    }
-
     /// What a request is rounded to; `None` for nothing and for what no block can be.
-    fn round(&self, requested: Bytes) -> Option<Bytes> {
+    pub(super) fn round(&self, requested: Bytes) -> Option<Bytes> {
         if requested > LARGEST || requested.is_zero() {
             return None;
         }
@@ -180,10 +171,16 @@ impl Shared {
     /// The same where it takes no more than a few instructions.
     #[inline(always)]
     fn round_quickly(&self, requested: Bytes) -> Option<Bytes> {
-        if self.exact {
-            // Nothing, and what passes the end, come to sizes that no magazine has.
-            return Some(Bytes::new(requested.get().wrapping_add(511) & !511));
+        if !self.exact {
+            return self.round_by_class(requested);
         }
+        // Nothing, and what passes the end, come to sizes that no magazine has.
+        Some(Bytes::new(requested.get().wrapping_add(511) & !511))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn round_by_class(&self, requested: Bytes) -> Option<Bytes> {
         self.round(requested)
     }
 
@@ -198,15 +195,15 @@ impl Shared {
 
     /// Does `work` with this thread's shelves, made where it has none; `None` where there are no
     /// seats left.
-    fn at_hand<R>(&self, mut work: impl FnMut(&mut Shelves) -> R) -> Option<R> {
+    pub(super) fn at_hand<R>(&self, mut work: impl FnMut(&mut Shelves) -> R) -> Option<R> {
         let gate: &Gate<Shelves> = self.rows.get_or_make(seat::mine()?, Shelves::default)?;
         let pass = self.pass.load(Ordering::Relaxed);
         if pass != NO_PASS {
             seat::remember(pass, NonNull::from(gate).cast());
         }
         // SAFETY: as below.
-        if let Some(done) = unsafe { gate.enter_lightly(&mut work) } {
-            return Some(done);
+        if let Some(mut passed) = unsafe { gate.pass() } {
+            return Some(work(passed.room()));
         }
         loop {
             // SAFETY: the gate is this thread's by its seat; `work` is the pool's own and comes back
@@ -224,19 +221,28 @@ impl Shared {
         let size = self.round_quickly(requested)?;
         let gate = self.gate_at_hand()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
-        unsafe {
-            gate.enter_lightly(|shelves| self.take_from(shelves.front(stream)?, requested, size))
-        }?
+        let mut passed = unsafe { gate.pass() }?;
+        let block = match passed.room().front(stream) {
+            Some(shelf) => self.take_from(shelf, requested, size),
+            None => None,
+        };
+        passed.leave();
+        block
     }
 
     #[inline(always)]
-    fn take_from(&self, shelf: &mut Shelf, requested: Bytes, size: Bytes) -> Option<Block> {
+    pub(super) fn take_from(
+        &self,
+        shelf: &mut Shelf,
+        requested: Bytes,
+        size: Bytes,
+    ) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
-        // A large block is had from here only where the heap would give the same.
-        if units > SMALL_UNITS && shelf.lone.1 != self.version.load(Ordering::Relaxed) {
-            return None;
-        }
-        let Kept { address, slot } = shelf.magazine.take(units)?;
+        let Kept { address, slot } = if units > SMALL_UNITS {
+            self.take_large(shelf, units)?
+        } else {
+            shelf.magazine.take_small(units)?
+        };
         let tag = seat::tag();
         // SAFETY: the slot is of this pool's map.
         let generation = unsafe { slot.get() }.hand_out_again(tagged(requested, tag));
@@ -244,9 +250,18 @@ impl Shared {
         Some(Block { address, size, pool: self.id, generation })
     }
 
+    /// The large block of a magazine, where the heap would give the same.
+    #[inline(never)]
+    fn take_large(&self, shelf: &mut Shelf, units: u64) -> Option<Kept> {
+        if shelf.lone.1 != self.version.load(Ordering::Relaxed) {
+            return None;
+        }
+        shelf.magazine.take(units)
+    }
+
     /// Whether the heap would give the large block at `address` again for a request of its size.
     #[inline(always)]
-    fn is_lone(&self, shelf: &Shelf, address: Address) -> bool {
+    pub(super) fn is_lone(&self, shelf: &Shelf, address: Address) -> bool {
         shelf.lone == (address, self.version.load(Ordering::Relaxed))
     }
 
@@ -266,41 +281,33 @@ impl Shared {
             return false;
         }
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
-        let kept = unsafe {
-            gate.enter_lightly(|shelves| {
-                let Some(shelf) = shelves.front(stream) else { return false };
-                let kept = Kept { address, slot: SlotRef::new(slot) };
-                let units = known.units();
-                if units > SMALL_UNITS && !self.is_lone(shelf, address) {
-                    return false;
-                }
-                if !shelf.magazine.keep_if(units, kept, || slot.claim_plain(known)) {
-                    return false;
-                }
-                shelf.counts.back(units, known.requested(), known.tag());
-                true
-            })
+        let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
+        let kept = match passed.room().front(stream) {
+            Some(shelf) => self.keep_in(shelf, slot, known, address),
+            None => false,
         };
-        kept == Some(true)
+        passed.leave();
+        kept
     }
 
-    /// A block, from wherever it takes, noted where events are.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn allocate(&self, request: Request) -> Result<Block> {
-        let got = self.find(request);
-        if self.pass.load(Ordering::Relaxed) == NO_PASS && !request.size.is_zero() {
-            let (action, address) = match &got {
-                Ok(block) => (EventAction::Allocate, block.address),
-                Err(_) => (EventAction::Refuse, Address::NULL),
-            };
-            self.note(action, address, request.size, request.stream, Tag::current());
+    #[inline(always)]
+    fn keep_in(&self, shelf: &mut Shelf, slot: &Slot, known: Known, address: Address) -> bool {
+        let block = Kept { address, slot: SlotRef::new(slot) };
+        let units = known.units();
+        let claim = || slot.claim_plain(known);
+        let kept = if units > SMALL_UNITS {
+            self.is_lone(shelf, address) && shelf.magazine.keep_if(units, block, claim)
+        } else {
+            shelf.magazine.keep_small_if(units, block, claim)
+        };
+        if kept {
+            shelf.counts.back(units, known.requested(), known.tag());
         }
-        got
+        kept
     }
 
     /// Notes an event.
-    fn note(
+    pub(super) fn note(
         &self,
         action: EventAction,
         address: Address,
@@ -319,331 +326,6 @@ impl Shared {
         self.history.all()
     }
 
-    /// A block, from wherever it takes.
-    fn find(&self, request: Request) -> Result<Block> {
-        let Request { size: requested, stream, alignment } = request;
-        if requested.is_zero() {
-            let (size, pool) = (Bytes::ZERO, self.id);
-            return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
-        }
-        let size = self.round(requested).ok_or_else(|| self.shortage(requested))?;
-        let plain = alignment <= Alignment::BLOCK;
-        if plain && let Some(block) = self.take_from_own(requested, size, stream) {
-            return Ok(block);
-        }
-        // Room to move to an aligned start; what is before and after goes back.
-        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
-        let whole = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
-        let whole = whole.ok_or_else(|| self.shortage(requested))?;
-        let side = Side::of(size);
-        if side == Side::Large {
-            self.fold_own(stream);
-        }
-        let found = self.take(side, whole, stream)?;
-        let start = found.checked_align_up(alignment).unwrap_or(found);
-        if !slack.is_zero() {
-            self.cut(side, found, whole, start, size, stream);
-        } else if side == Side::Large {
-            self.note_lone(stream, start);
-        }
-        let tag = seat::tag();
-        let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
-        let generation = slot.hand_out(start, size, tagged(requested, tag));
-        let units = size.get() >> UNIT_SHIFT;
-        self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
-        Ok(Block { address: start, size, pool: self.id, generation })
-    }
-
-    /// A block from this thread's magazine, where the quick way found the gate shut or another stream
-    /// in front.
-    fn take_from_own(&self, requested: Bytes, size: Bytes, stream: StreamHandle) -> Option<Block> {
-        self.at_hand(|shelves| self.take_from(shelves.of(stream)?, requested, size))?
-    }
-
-    /// `size` bytes of the heap, or of what can be brought into it.
-    fn take(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<Address> {
-        let from_hole = |heap: &mut Heap| {
-            let lane = heap.lanes.get(stream)?;
-            heap.take(side, size, lane)
-        };
-        let worth_waiting = {
-            let mut heap = self.heap();
-            let lane = heap.lanes.get(stream);
-            let worth = lane.is_some_and(|lane| heap.worth_waiting(side, size, lane));
-            if !worth && let Some(found) = from_hole(&mut heap) {
-                heap.heap_hits += 1;
-                return Ok(found);
-            }
-            worth
-        };
-        let mut works = self.works();
-        works.enrol(self.site(), stream)?;
-        let mut ladder = Ladder::new();
-        if worth_waiting {
-            // One event brings what the other stream has freed; a hole of one's own that is much too
-            // large stays whole.
-            works.climb(self.site(), Rung::Nearest, (side, size), stream)?;
-            let mut heap = self.heap();
-            if let Some(found) = from_hole(&mut heap) {
-                heap.heap_hits += 1;
-                return Ok(found);
-            }
-        }
-        loop {
-            let rung = ladder.rung();
-            match rung {
-                Rung::Fold => self.fold(&mut works)?,
-                Rung::Refuse => {
-                    drop(works);
-                    return Err(self.shortage(size).into());
-                }
-                Rung::Callback => {
-                    // Without a lock: whoever is asked may free and allocate.
-                    drop(works);
-                    let let_go = self.ask_to_let_go(size);
-                    works = self.works();
-                    works.enrol(self.site(), stream)?;
-                    if let_go {
-                        ladder.let_go();
-                        continue;
-                    }
-                }
-                _ => {
-                    works.climb(self.site(), rung, (side, size), stream)?;
-                }
-            }
-            let mut heap = self.heap();
-            if let Some(found) = from_hole(&mut heap) {
-                if !matches!(rung, Rung::Room | Rung::Idle) {
-                    heap.heap_hits += 1;
-                    return Ok(found);
-                }
-                heap.misses += 1;
-                drop(heap);
-                drop(works);
-                self.read_pressure();
-                return Ok(found);
-            }
-            drop(heap);
-            ladder.climb();
-        }
-    }
-
-    /// Gives the parts of `found` before and after the block back.
-    fn cut(
-        &self,
-        side: Side,
-        found: Address,
-        whole: Bytes,
-        start: Address,
-        size: Bytes,
-        stream: StreamHandle,
-    ) {
-        let before = start.offset_from(found).unwrap_or_default();
-        let after = whole.saturating_sub(before).saturating_sub(size);
-        let mut heap = self.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return };
-        let field = heap.field(side);
-        let owner = forebay_core::line::Streams::only(lane);
-        for (address, part) in [(Some(found), before), (start.checked_add(size), after)] {
-            if let Some(address) = address.filter(|_| !part.is_zero()) {
-                let given = field.give(address, part, owner);
-                debug_assert!(given, "{address} of {part} was just taken");
-            }
-        }
-    }
-
-    /// Why there is no block to be freed at `address`.
-    #[cold]
-    fn not_there(&self, address: Address, known: Option<Known>) -> Error {
-        if let Some(known) = known.filter(|known| !known.live()) {
-            return Error::DoubleFree { address, size: known.size() };
-        }
-        match registry::owner_of(address, self.id) {
-            Some(owner) => Error::WrongPool { address, pool: self.id, owner },
-            None => Error::NotABlock { address },
-        }
-    }
-
-    /// The live block at `address`, with its slot.
-    fn live(&self, address: Address) -> Result<(&Slot, Known)> {
-        let slot = self.map.slot(address);
-        let known = slot.and_then(|slot| slot.look(address));
-        match (slot, known) {
-            (Some(slot), Some(known)) if known.live() => Ok((slot, known)),
-            _ => Err(self.not_there(address, known)),
-        }
-    }
-
-    /// Frees the live block at `address` if `check` allows it, wherever it has to go.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn free(
-        &self,
-        address: Address,
-        stream: StreamHandle,
-        check: &dyn Fn(Known) -> Result<()>,
-    ) -> Result<()> {
-        if address.is_null() {
-            return Ok(());
-        }
-        let (slot, known) = self.live(address)?;
-        check(known)?;
-        if !slot.claim(known) {
-            return Err(self.not_there(address, slot.look(address)));
-        }
-        // From here on the block is this call's alone, so the event comes before the next of its
-        // address.
-        if self.pass.load(Ordering::Relaxed) == NO_PASS {
-            let requested = Bytes::new(known.requested());
-            let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
-            self.note(EventAction::Free, address, requested, stream, tag);
-        }
-        let block = Return { address, size: known.size(), stream };
-        if known.used_elsewhere() {
-            self.return_used(block);
-        } else if self.keep_making_way(slot, block) {
-            // The magazine has counted it.
-            let note = |counts: &mut Counts| {
-                counts.back(known.units(), known.requested(), known.tag());
-            };
-            self.count(stream, note);
-            return Ok(());
-        } else if let Err(error) = self.give_back(&mut vec![block]) {
-            slot.unclaim(known);
-            return Err(error);
-        }
-        self.count(stream, |counts| {
-            counts.freed(known.units(), known.requested(), known.tag());
-        });
-        Ok(())
-    }
-
-    /// Takes back a block once the streams it was used on are done with it.
-    fn return_used(&self, block: Return) {
-        let mut works = self.works();
-        let users = self.heap().uses.remove(&block.address).unwrap_or_default();
-        let others: Vec<StreamHandle> =
-            users.into_iter().filter(|&user| user != block.stream).collect();
-        works.return_after(block, &others);
-    }
-
-    /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
-    /// `false` where there is no magazine for it.
-    fn keep_making_way(&self, slot: &Slot, block: Return) -> bool {
-        let bound = self.magazine_units();
-        if bound == 0 {
-            return false;
-        }
-        let (mut spilled, mut gone) = (Vec::new(), None);
-        let kept = self.at_hand(|shelves| {
-            if shelves.of(block.stream).is_none() {
-                gone = shelves.put_up(block.stream, bound);
-            }
-            let Some(shelf) = shelves.of(block.stream) else { return false };
-            let units = block.size.get() >> UNIT_SHIFT;
-            if units > SMALL_UNITS && !self.is_lone(shelf, block.address) {
-                return false;
-            }
-            shelf.magazine.make_way(units, |kept, units| {
-                spilled.push(Return::of(kept, units, block.stream));
-            });
-            shelf.magazine.keep(units, Kept { address: block.address, slot: SlotRef::new(slot) })
-        });
-        if let Some(shelf) = gone {
-            self.retire(*shelf, &mut spilled);
-        }
-        self.give_back_or_later(spilled);
-        kept == Some(true)
-    }
-
-    /// What a shelf held and counted, when it goes.
-    fn retire(&self, mut shelf: Shelf, spilled: &mut Vec<Return>) {
-        shelf.empty(|_| true, spilled);
-        self.heap().counts.entry(shelf.stream).or_default().add(&shelf.counts());
-    }
-
-    /// Gives blocks back to the heap. Where a stream can have no number, its blocks stay in
-    /// `returns`.
-    fn give_back(&self, returns: &mut Vec<Return>) -> Result<()> {
-        if returns.is_empty() {
-            return Ok(());
-        }
-        self.heap().give_known(returns);
-        if returns.is_empty() {
-            return Ok(());
-        }
-        self.give_enrolling(&mut self.works(), returns)
-    }
-
-    fn give_enrolling(&self, works: &mut Works, returns: &mut Vec<Return>) -> Result<()> {
-        while let Some(stream) = returns.last().map(|one| one.stream) {
-            works.enrol(self.site(), stream)?;
-            self.heap().give_known(returns);
-        }
-        Ok(())
-    }
-
-    /// Gives blocks back to the heap, those that cannot be at the moment the next time it is folded.
-    fn give_back_or_later(&self, mut returns: Vec<Return>) {
-        if self.give_back(&mut returns).is_err() {
-            self.heap().later.append(&mut returns);
-        }
-    }
-
-    /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
-    /// with their neighbours may be the better fit.
-    fn fold_own(&self, stream: StreamHandle) {
-        let mut returns = Vec::new();
-        self.at_hand(|shelves| {
-            if let Some(shelf) = shelves.of(stream) {
-                shelf.empty(|side| side == Side::Large, &mut returns);
-            }
-        });
-        self.give_back_or_later(returns);
-    }
-
-    /// Folds what all magazines hold into the heap.
-    pub(super) fn fold(&self, works: &mut Works) -> Result<()> {
-        let mut returns = core::mem::take(&mut self.heap().later);
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                shelf.empty(|_| true, &mut returns);
-            }
-        });
-        self.heap().give_known(&mut returns);
-        let given = self.give_enrolling(works, &mut returns);
-        self.heap().later.append(&mut returns);
-        given
-    }
-
-    /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
-    /// one for the stream.
-    fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let counted = self
-            .at_hand(|shelves| shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some());
-        if counted != Some(true) {
-            note(self.heap().counts.entry(stream).or_default());
-        }
-    }
-
-    /// Notes that the block at `address` is used on `stream` too: its memory is reused only after
-    /// what is enqueued there when it is freed.
-    pub(super) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        let (slot, known) = self.live(address)?;
-        let mut heap = self.heap();
-        let users = heap.uses.entry(address).or_default();
-        let first = users.is_empty();
-        if !users.contains(&stream) {
-            users.push(stream);
-        }
-        if first && !known.used_elsewhere() && !slot.mark_used(known) {
-            heap.uses.remove(&address);
-            return Err(self.not_there(address, slot.look(address)));
-        }
-        Ok(())
-    }
-
     /// The live block at `address`, and what was asked for.
     pub(super) fn block_at(&self, address: Address) -> Option<(Block, Bytes)> {
         let known = self.map.slot(address)?.look(address).filter(|known| known.live())?;
@@ -658,28 +340,55 @@ impl Shared {
     }
 
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.admit(stream)?;
         let mut works = self.works();
+        // A finding there is told when the stream is forgotten, what the device says at once.
+        let ended = self.end_quarantine_of(&mut works, stream);
+        if let Err(error) = &ended
+            && !error.is_finding()
+        {
+            return ended;
+        }
+        let mut returns = self.take_down_shelves(stream);
+        returns.append(&mut self.heap().take_later_of(stream));
+        returns.append(&mut self.tidy());
+        let given = self.give_enrolling(&mut works, &mut returns);
+        self.heap().later.append(&mut returns);
+        given?;
+        works.forget(self.site(), stream)?;
+        drop(works);
+        self.dismiss(stream);
+        ended
+    }
+
+    /// Takes the shelves of a stream from all threads; gives what they held.
+    pub(super) fn take_down_shelves(&self, stream: StreamHandle) -> Vec<Return> {
         let mut shelves_gone = Vec::new();
         self.rows.each(|shelves| shelves_gone.extend(shelves.remove(stream)));
         let mut returns = Vec::new();
         for shelf in shelves_gone {
             self.retire(*shelf, &mut returns);
         }
-        let given = self.give_enrolling(&mut works, &mut returns);
-        self.heap().later.append(&mut returns);
-        given?;
-        works.forget(self.site(), stream)
+        returns
     }
 
     pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        let keep = keep.max(self.settings().min_bytes());
         let mut works = self.works();
+        self.end_quarantine(&mut works)?;
         self.fold(&mut works)?;
-        works.trim(self.site(), keep.max(self.settings().min_bytes()))
+        let given = works.trim(self.site(), keep)?;
+        let unmapped = self.care.guards().map(|guards| self.unmap_freed(guards, Synchronise::Yes));
+        Ok(given.saturating_add(unmapped.transpose()?.unwrap_or_default()))
     }
 
     /// Does what was put off and is due.
     pub(super) fn process_deferred(&self) -> Result<()> {
-        self.works().run_errands(self.site(), false)
+        self.works().run_errands(self.site(), false)?;
+        if let Some(guards) = self.care.guards() {
+            self.unmap_freed(guards, Synchronise::No)?;
+        }
+        Ok(())
     }
 
     /// All counts, by stream.
@@ -704,71 +413,6 @@ impl Shared {
         });
         Bytes::new(bytes)
     }
-
-    /// How the pool stands, with no memory for a request. Takes the locks.
-    #[cold]
-    fn shortage(&self, requested: Bytes) -> Shortage {
-        let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
-        let limit = self.works().limit;
-        let owners = self.owners();
-        let mut heap = self.heap();
-        Shortage {
-            requested,
-            limit,
-            held: heap.held(),
-            live: heap.out(),
-            largest_free: heap.field(Side::of(requested)).line.largest_hole(),
-            device_free,
-            owners,
-        }
-    }
-
-    /// Asks everyone who might, to let memory go.
-    fn ask_to_let_go(&self, requested: Bytes) -> bool {
-        if self.options.let_go.is_empty() {
-            return false;
-        }
-        let shortage = self.shortage(requested);
-        self.options.let_go.iter().fold(false, |any, let_go| let_go(&shortage) || any)
-    }
-
-    /// Who has the most, by tag: no more than a few, and nobody where no tags are used.
-    fn owners(&self) -> Vec<(String, Bytes)> {
-        let mut sum = Counts::default();
-        self.counts().values().for_each(|counts| sum.add(counts));
-        let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
-        let mut owners: Vec<(String, Bytes)> = tagged
-            .filter_map(|(number, &units)| {
-                Some((Tag::numbered(number)?.name(), Bytes::new(units << UNIT_SHIFT)))
-            })
-            .collect();
-        owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
-        owners.truncate(OWNERS);
-        owners
-    }
-
-    /// What is still live, when the pool goes.
-    fn left(&self) -> Option<DropReport> {
-        let counts = self.counts();
-        let blocks = |counts: &Counts| {
-            let classes = counts.classes.iter();
-            classes.fold(0, |sum: u64, class| {
-                sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
-            })
-        };
-        let count = counts.values().map(blocks).fold(0, u64::wrapping_add);
-        if count == 0 {
-            return None;
-        }
-        let mut largest: Vec<LeftBlock> = self.map.live_blocks();
-        let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
-        largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
-        largest.truncate(DropReport::MOST);
-        let streams = counts.iter().map(|(&stream, counts)| (stream, blocks(counts)));
-        let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
-        let owners = self.owners();
-        Some(DropReport { pool: self.id, blocks: count, bytes, owners, streams, largest })
-    }
 }
 
 impl fmt::Debug for Shared {
@@ -788,7 +432,8 @@ fn growth_of(settings: &Settings, given: Option<Growth>) -> Growth {
 
 /// The most a magazine holds, in units of 512 B.
 fn magazine_units(settings: &Settings) -> u64 {
-    if settings.magazines() { settings.magazine_bytes().get() >> UNIT_SHIFT } else { 0 }
+    let wanted = settings.magazines() && care::allows_magazines(settings);
+    if wanted { settings.magazine_bytes().get() >> UNIT_SHIFT } else { 0 }
 }
 
 impl Drop for Shared {

@@ -23,11 +23,24 @@ pub struct DriverLog {
 impl DriverLog {
     /// Makes one call over one page or range of `size`, and notes it.
     pub(crate) fn make<T>(&mut self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
-        *self.counts.entry((call, size)).or_default() += 1;
         let begun = Instant::now();
         let made = make();
-        self.time = self.time.saturating_add(begun.elapsed());
+        self.note(call, size, begun.elapsed());
         made
+    }
+
+    /// Notes one call.
+    pub(crate) fn note(&mut self, call: Call, size: Bytes, took: Duration) {
+        *self.counts.entry((call, size)).or_default() += 1;
+        self.time = self.time.saturating_add(took);
+    }
+
+    /// Takes over the calls of another.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (&key, &count) in &other.counts {
+            *self.counts.entry(key).or_default() += count;
+        }
+        self.time = self.time.saturating_add(other.time);
     }
 
     /// How long all of them took, by the clock.
@@ -94,8 +107,16 @@ pub struct Statistics {
     pub blocks: u64,
     /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
     pub peak_out: Bytes,
+    /// The most bytes ever in live blocks at once, rounding counted: exact at every moment, where the
+    /// setting `statistics` says so.
+    pub peak_live: Option<Bytes>,
     /// Bytes at hand in magazines.
     pub cached: Bytes,
+    /// Freed bytes that are kept from use for a while, as the setting `quarantine` says.
+    pub quarantined: Bytes,
+    /// Bytes that nobody gets any more, because a debugging aid found that they were written to
+    /// without right.
+    pub retired: Bytes,
     /// Bytes taken from the device.
     pub held: Bytes,
     /// The most bytes ever taken from the device at once.
@@ -239,7 +260,8 @@ impl fmt::Display for Statistics {
 
 /// The figures of a pool.
 pub(super) fn of(shared: &Shared) -> Statistics {
-    let driver = shared.works().log.clone();
+    let mut driver = shared.works().log.clone();
+    driver.add(&shared.care.log());
     let counts = shared.counts();
     let cached = shared.cached();
     let mut sum = Counts::default();
@@ -275,6 +297,9 @@ pub(super) fn of(shared: &Shared) -> Statistics {
         requested: Bytes::new(sum.requested),
         blocks: allocations.wrapping_sub(frees),
         peak_out: heap.peak_out,
+        peak_live: shared.care.peak_live(),
+        quarantined: shared.care.quarantined(),
+        retired: shared.care.retired(),
         cached,
         held: heap.held(),
         peak_held: heap.peak_held,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::line::{Growth, Streams};
 use forebay_core::{Bytes, Rung};
-use forebay_hal::{Call, Device, Event, EventKind, Progress, StreamHandle};
+use forebay_hal::{Call, Device, Event, EventKind, Pattern, Progress, StreamHandle};
 
 use super::DriverLog;
 use super::ground::{Alias, Context, Ground, Lifted};
@@ -36,6 +36,8 @@ enum Errand {
     Forget(u32),
     /// Take back a block that was used on further streams.
     Return(Return),
+    /// Take back one whose own stream is gone: it is everybody's.
+    ReturnToAll(Return),
     /// Give a page that was taken off the line to the device.
     Release(Side, Lifted),
 }
@@ -65,6 +67,8 @@ pub(super) struct Works {
     pub(super) growth: Growth,
     /// The most the pool may hold.
     pub(super) limit: Bytes,
+    /// What new pages are filled with before anything else.
+    fresh: Option<Pattern>,
     pub(super) log: DriverLog,
     device: Arc<dyn Device>,
 }
@@ -74,6 +78,7 @@ impl Works {
         device: &Arc<dyn Device>,
         growth: Growth,
         limit: Bytes,
+        fresh: Option<Pattern>,
     ) -> Result<(Self, Heap)> {
         let mut log = DriverLog::default();
         let meeting = Event::new(device, EventKind::Order)?;
@@ -86,7 +91,7 @@ impl Works {
             }
         };
         let (device, errands) = (Arc::clone(device), Vec::new());
-        let works = Self { small, large, errands, meeting, growth, limit, log, device };
+        let works = Self { small, large, errands, meeting, growth, limit, fresh, log, device };
         Ok((works, Heap::new(small_field, large_field)))
     }
 
@@ -178,7 +183,8 @@ impl Works {
     ) -> Result<bool> {
         let Some(lane) = site.heap().lanes.get(stream) else { return Ok(false) };
         let (growth, limit) = (self.growth, self.limit);
-        let context = Context { heap: site.heap, map: site.map, growth: &growth, limit };
+        let fresh = self.fresh.map(|pattern| (pattern, stream));
+        let context = Context { heap: site.heap, map: site.map, growth: &growth, limit, fresh };
         let mut aliases = Vec::new();
         let (ground, log) = self.ground(side);
         let made = ground.make_room(context, size, Streams::only(lane), &mut aliases, log);
@@ -214,6 +220,24 @@ impl Works {
         self.errands.push((when, Errand::Return(block)));
     }
 
+    /// Makes `stream` wait on the device for all that is enqueued on `others` so far.
+    pub(super) fn join(&mut self, stream: StreamHandle, others: &[StreamHandle]) -> Result<()> {
+        let event = self.meeting.handle();
+        let (device, log) = (&self.device, &mut self.log);
+        for &other in others.iter().filter(|&&other| other != stream) {
+            log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other))?;
+            log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all work of the device, and does what was put off until then.
+    pub(super) fn settle(&mut self, site: Site<'_>) -> Result<()> {
+        let synchronize = || self.device.synchronize_device();
+        self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize)?;
+        self.run_errands(site, true)
+    }
+
     /// Whether anything is put off.
     pub(super) fn has_errands(&self) -> bool {
         !self.errands.is_empty()
@@ -240,7 +264,7 @@ impl Works {
             };
             if !due {
                 later.push((when, errand));
-            } else if let Err(error) = self.run_errand(site, errand) {
+            } else if let Err(error) = self.run_errand(site, errand, synchronised) {
                 later.push((When::Now, errand));
                 outcome = Err(error);
             }
@@ -249,7 +273,7 @@ impl Works {
         outcome
     }
 
-    fn run_errand(&mut self, site: Site<'_>, errand: Errand) -> Result<()> {
+    fn run_errand(&mut self, site: Site<'_>, errand: Errand, synchronised: bool) -> Result<()> {
         match errand {
             Errand::Clear(side, alias) => {
                 let (ground, log) = self.ground(side);
@@ -257,6 +281,15 @@ impl Works {
             }
             Errand::Forget(number) => {
                 site.heap().gone(number);
+                Ok(())
+            }
+            Errand::ReturnToAll(block) => {
+                site.heap().give_to_all(block);
+                Ok(())
+            }
+            // All work is over, that of its own stream too.
+            Errand::Return(block) if synchronised => {
+                site.heap().give_to_all(block);
                 Ok(())
             }
             Errand::Return(block) => {
@@ -299,9 +332,22 @@ impl Works {
 
     /// Lets a stream go once its work so far is done.
     pub(super) fn forget(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<()> {
-        let event = self.end_of(stream)?;
+        let event = Arc::new(self.end_of(stream)?);
+        // Blocks of its own that others still use must not bring it back when they are done.
+        for (when, errand) in &mut self.errands {
+            if let Errand::Return(block) = *errand
+                && block.stream == stream
+            {
+                *errand = Errand::ReturnToAll(block);
+                match when {
+                    When::Reached(events) => events.push(Arc::clone(&event)),
+                    When::Now => *when = When::Reached(vec![Arc::clone(&event)]),
+                    When::Synchronised => {}
+                }
+            }
+        }
         if let Some(number) = site.heap().lanes.leave(stream) {
-            self.errands.push((When::Reached(vec![Arc::new(event)]), Errand::Forget(number)));
+            self.errands.push((When::Reached(vec![event]), Errand::Forget(number)));
         }
         Ok(())
     }
@@ -309,18 +355,20 @@ impl Works {
     /// Gives free pages back to the device until no more than `keep` bytes are held; gives how many
     /// bytes. Waits for the device where work may still use them.
     pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
+        // What waits for other streams becomes free by this, and is given back with the rest.
+        if self.has_errands() {
+            self.settle(site)?;
+        }
         // Off the lines first: nobody can have them while the device is waited for.
         let lifted = self.lift(site, keep);
-        let busy = self.has_errands() || lifted.iter().any(|(_, page)| !page.idle());
-        if busy {
+        if lifted.iter().any(|(_, page)| !page.idle()) {
             let synchronize = || self.device.synchronize_device();
             if let Err(error) = self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize) {
                 self.put_back(site, lifted);
                 return Err(error.into());
             }
         }
-        let mut outcome = self.run_errands(site, busy);
-        let mut given = Bytes::ZERO;
+        let (mut outcome, mut given) = (Ok(()), Bytes::ZERO);
         let mut pages = lifted.into_iter();
         while outcome.is_ok()
             && let Some((side, page)) = pages.next()

@@ -64,16 +64,16 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Does `work` with the data; `None`, and nothing done, while the gate is shut or needs more than
-    /// a light barrier.
+    /// Lets the owner in; `None` while the gate is shut or needs more than a light barrier.
     ///
     /// # Safety
     ///
     /// * One thread at a time calls this or [`enter`](Self::enter): the owner of the gate. Where the
     ///   owner changes, what the one before did happens before.
-    /// * `work` does not enter or shut this gate.
+    /// * The owner leaves, by dropping what it is given, before it enters or shuts this gate again.
+    // A guard, not a closure: closures are inlined where the compiler likes, and this must be.
     #[inline(always)]
-    pub(crate) unsafe fn enter_lightly<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub(crate) unsafe fn pass(&self) -> Option<Passed<'_, T>> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::light();
         let inside = Inside(&self.inside);
@@ -81,17 +81,19 @@ impl<T> Gate<T> {
             return None;
         }
         // SAFETY: the flag is up and the gate was open after that, so whoever shuts it waits for the
-        // flag to go down; the caller promises to be the only owner and not to come back from `work`.
-        let done = unsafe { with(&self.room, work) };
-        drop(inside);
-        Some(done)
+        // flag to go down; the caller promises to be the only owner, and in here once.
+        #[cfg(not(loom))]
+        let room = unsafe { &mut *self.room.get() };
+        #[cfg(loom)]
+        let room = self.room.get_mut();
+        Some(Passed { room, inside })
     }
 
     /// Does `work` with the data; `None`, and nothing done, while the gate is shut.
     ///
     /// # Safety
     ///
-    /// * As for [`enter_lightly`](Self::enter_lightly).
+    /// * As for [`pass`](Self::pass); `work` does not enter or shut this gate.
     pub(crate) unsafe fn enter<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::full();
@@ -99,7 +101,7 @@ impl<T> Gate<T> {
         if self.state.load(Ordering::Acquire) & SHUT != 0 {
             return None;
         }
-        // SAFETY: as in `enter_lightly`.
+        // SAFETY: as in `pass`.
         let done = unsafe { with(&self.room, work) };
         drop(inside);
         Some(done)
@@ -122,6 +124,39 @@ impl<T> Gate<T> {
 
     fn open(&self) {
         self.state.fetch_and(!SHUT, Ordering::Release);
+    }
+}
+
+/// The owner inside, with the data. Leaves when dropped.
+pub(crate) struct Passed<'a, T> {
+    // Before the flag goes down.
+    #[cfg(not(loom))]
+    room: &'a mut T,
+    #[cfg(loom)]
+    room: loom::cell::MutPtr<T>,
+    inside: Inside<'a>,
+}
+
+impl<T> Passed<'_, T> {
+    /// The data.
+    #[inline(always)]
+    pub(crate) fn room(&mut self) -> &mut T {
+        #[cfg(not(loom))]
+        return self.room;
+        #[cfg(loom)]
+        // SAFETY: as in `pass`, and the model checker looks.
+        return unsafe { self.room.deref() };
+    }
+
+    /// Leaves.
+    #[inline(always)]
+    pub(crate) fn leave(self) {
+        let Self { room, inside } = self;
+        #[cfg(loom)]
+        drop(room);
+        #[cfg(not(loom))]
+        let _ = room;
+        drop(inside);
     }
 }
 
@@ -221,7 +256,9 @@ mod tests {
                         for _ in 0..steps {
                             let add = |sums: &mut [u64; 4]| sums.iter_mut().for_each(|s| *s += 1);
                             // SAFETY: this thread alone has this number.
-                            if unsafe { gate.enter_lightly(add) }.is_some() {
+                            if let Some(mut passed) = unsafe { gate.pass() } {
+                                add(passed.room());
+                                passed.leave();
                                 continue;
                             }
                             // SAFETY: likewise.
@@ -263,7 +300,10 @@ mod loom_tests {
                 // SAFETY: this thread is the owner.
                 let once = unsafe { owner.enter(|sum| *sum += 1) };
                 // SAFETY: likewise.
-                let twice = unsafe { owner.enter_lightly(|sum| *sum += 1) };
+                let twice = unsafe { owner.pass() }.map(|mut passed| {
+                    *passed.room() += 1;
+                    passed.leave();
+                });
                 u32::from(once.is_some()) + u32::from(twice.is_some())
             });
             gate.shut();

@@ -47,8 +47,8 @@ const CASES: [Case; 23] = [
     (Key::MagazineBytes, &[("0", "0"), ("1MiB", "1MiB")], &["none", "-1", "1 mibi"]),
     (
         Key::Statistics,
-        &[("on", "on"), ("off", "off"), ("exact", "exact"), ("True", "on"), ("0", "off")],
-        &["", "2", "some"],
+        &[("on", "on"), ("exact", "exact"), ("True", "on"), ("1", "on")],
+        &["", "2", "some", "off", "0"],
     ),
     (
         Key::History,

@@ -17,13 +17,15 @@ mod program;
 mod run;
 mod setting;
 mod stage;
+mod verdict;
 mod ways;
 
 pub(crate) use front::{Failing, Script, Target};
 pub(crate) use hands::Hands;
 pub(crate) use oracle::Oracle;
 pub(crate) use program::{FreedOn, Operation, Program, Record, Wrong};
-pub(crate) use run::{Complaint, Failure, Outcome, Run, is_refusal, try_on_sim};
+pub(crate) use run::{Run, is_refusal, try_on_sim};
 pub(crate) use setting::{Room, Setting};
 pub(crate) use stage::Stage;
+pub(crate) use verdict::{Complaint, Failure, Outcome};
 pub(crate) use ways::{Given, WAYS, Way, free_by};

@@ -1,7 +1,6 @@
 //! A program, played: each step is made, and what came of it is held against the oracle.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +9,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, EventKind, Priority, StreamHandle};
 
 use super::front::{Fate, Front, Script};
+use super::verdict::{Complaint, Failure, Outcome, Verdict};
 use super::{
     FreedOn, Given, Hands, Operation, Oracle, Program, Room, Setting, Stage, Wrong, free_by,
 };
@@ -20,59 +20,6 @@ const REMEMBERED: usize = 64;
 /// After so many streams were forgotten the host waits for all work and trims: a pool tells a
 /// limited number of streams apart, and may keep a number until the stream's work is done.
 const RENEWALS: u32 = 32;
-
-/// What a trial has against a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Complaint {
-    /// A block that may not be.
-    Block,
-    /// An answer that may not be given: a refusal of what is right, or none of what is wrong.
-    Answer,
-    /// Figures that do not add up.
-    Figures,
-    /// A request that failed although there was room.
-    Room,
-    /// Two uses of the same memory that nothing orders, or memory taken away in use.
-    Order,
-    /// Bytes of a block that are not what was written there.
-    Data,
-    /// Something that was not given back.
-    Leak,
-}
-
-/// What went wrong, and at which step; after the last where there is none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) complaint: Complaint,
-    pub(crate) step: Option<usize>,
-    pub(crate) text: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step {
-            Some(step) => write!(f, "step {step}: {:?}: {}", self.complaint, self.text),
-            None => write!(f, "at the end: {:?}: {}", self.complaint, self.text),
-        }
-    }
-}
-
-type Verdict<T = ()> = Result<T, (Complaint, String)>;
-
-/// What came of a program that ran well.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    /// Where each block lay, in the order of allocation; null where there was none.
-    pub(crate) places: Vec<Address>,
-    /// How the pool stood before it was dropped.
-    pub(crate) statistics: Statistics,
-    /// How many allocations failed for want of memory.
-    pub(crate) out_of_memory: u64,
-    /// How many calls failed because a call of the device did.
-    pub(crate) failed: u64,
-    /// How many frees were refused, as they should be.
-    pub(crate) refused: u64,
-}
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +47,7 @@ pub(crate) struct Run {
     renewals: u32,
     /// Whether calls of the device may fail.
     failing: bool,
-    /// Whether pages on their way back to the device count as held.
+    /// Whether what is told as held must be all that the device gave out.
     exact: bool,
     outcome: Outcome,
 }
@@ -159,7 +106,8 @@ impl Run {
         Arc::clone(&self.front)
     }
 
-    /// The same, with what is told as held compared with what the device gave out to the byte.
+    /// The same, with what is told as held compared to the byte with what the device gave out, and
+    /// that with the limit.
     pub(crate) fn comparing_held(mut self) -> Self {
         self.exact = true;
         self
@@ -503,15 +451,13 @@ impl Run {
         Ok(())
     }
 
-    /// What the pool says it took against what the device says it gave out.
+    /// What the pool says it took against what the device says it gave out: no more than that, and
+    /// where it is asked for, to the byte and within the limit.
     fn compare_held(&self, held: Bytes, others: Bytes) -> Verdict {
         let Some(info) = self.own(self.stage.device().memory_info())? else { return Ok(()) };
         let given = info.held.saturating_sub(others);
-        // Pages that are to go once their work is done may be told as gone, but they are not: the
-        // limit holds for what the device gave out.
         let most = self.setting.limit.unwrap_or(Bytes::MAX);
-        let exactly = given == held || !self.exact;
-        if given < held || given > most || !exactly {
+        if given < held || self.exact && (given != held || given > most) {
             let text = format!("{held} held, at most {most}; the device gave out {given}");
             return Err((Complaint::Figures, text));
         }

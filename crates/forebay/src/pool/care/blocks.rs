@@ -1,0 +1,188 @@
+//! A block's way out and back, where aids are on.
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{Pattern, StreamHandle};
+
+use super::super::heap::Return;
+use super::super::map::{Known, Slot};
+use super::super::shared::Shared;
+use super::quarantine::Quarantined;
+use super::watch::{CANARY, Watched, overrun, pattern_of};
+use super::{Care, FREED, FormerBlock, lock};
+use crate::{Error, Result, Tag};
+
+impl Care {
+    /// Writes what a block holds when it is given out, and its canary, in the order of `stream`.
+    /// `canary` is empty where it has none.
+    pub(super) fn dress(&self, block: Span, canary: Span, stream: StreamHandle) -> Result<()> {
+        if let Some(byte) = self.aids.new_blocks {
+            self.probe.fill(block, Pattern::U8(byte), stream)?;
+        }
+        if self.aids.canaries && !canary.is_empty() {
+            self.probe.fill(canary, pattern_of(block.start()), stream)?;
+            let watched = Watched { size: block.size(), canary };
+            lock(&self.watch).add(block.start(), watched);
+        }
+        Ok(())
+    }
+
+    /// Looks at the canary of the block at `address`, after all that is enqueued on `stream`, and
+    /// fills its memory with what free memory holds. Gives what was found: then nothing is filled.
+    ///
+    /// Where the device refuses, all is as before.
+    fn undress(&self, address: Address, memory: Return) -> Result<Option<Error>> {
+        let watched = lock(&self.watch).at(address);
+        if let Some(Watched { size, canary }) = watched {
+            let odd = self.probe.first_odd(canary, pattern_of(address), memory.stream)?;
+            // Nobody looks at it any more once it is filled.
+            lock(&self.watch).remove(address);
+            if let Some(odd) = odd {
+                return Ok(Some(overrun(address, size, odd)));
+            }
+        }
+        if self.aids.poison && !self.aids.guard_pages {
+            let filled = self.probe.fill(memory.span(), Pattern::U8(FREED), memory.stream);
+            if let Err(error) = filled {
+                if let Some(watched) = watched {
+                    lock(&self.watch).add(address, watched);
+                }
+                return Err(error);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first sign in free memory that someone has written there, and who had it last.
+    fn written_since(&self, memory: Return) -> Result<Option<Error>> {
+        let free = Pattern::U8(FREED);
+        let odd = self.probe.first_odd(memory.span(), free, memory.stream)?;
+        Ok(odd.map(|odd| Error::WrittenAfterFree {
+            written: odd.at,
+            expected: odd.expected,
+            found: odd.found,
+            block: lock(&self.former).at(odd.at),
+        }))
+    }
+}
+
+impl Shared {
+    /// Makes memory from the heap ready to be given out as a block of `size`. Where that fails, or
+    /// something is found, the memory is no longer the caller's.
+    pub(in super::super) fn prepare(&self, memory: Return, size: Bytes) -> Result<()> {
+        let care = &self.care;
+        if !care.aids.prepares_blocks() {
+            return Ok(());
+        }
+        if care.aids.poison {
+            match care.written_since(memory) {
+                Ok(None) => {}
+                Ok(Some(finding)) => {
+                    care.retire(memory.size);
+                    return Err(care.found(finding));
+                }
+                Err(error) => {
+                    self.give_back_or_later(vec![memory]);
+                    return Err(error);
+                }
+            }
+        }
+        let block = Span::new(memory.address, size).unwrap_or_default();
+        let canary = Span::new(block.end(), care.tail()).unwrap_or_default();
+        if let Err(error) = care.dress(block, canary, memory.stream) {
+            if care.aids.poison {
+                lock(&care.unclean).push(memory);
+            } else {
+                self.give_back_or_later(vec![memory]);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Fills what the device refused to fill before; gives what is as free memory should be again.
+    pub(in super::super) fn tidy(&self) -> Vec<Return> {
+        let unclean = core::mem::take(&mut *lock(&self.care.unclean));
+        let filled = |memory: &Return| {
+            let fill = self.care.probe.fill(memory.span(), Pattern::U8(FREED), memory.stream);
+            fill.is_ok()
+        };
+        let (clean, mut rest): (Vec<Return>, Vec<Return>) = unclean.into_iter().partition(filled);
+        lock(&self.care.unclean).append(&mut rest);
+        clean
+    }
+
+    /// Takes back the live block at `address`, having looked at what surrounds it.
+    pub(in super::super) fn take_back(
+        &self,
+        slot: &Slot,
+        known: Known,
+        address: Address,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        if known.used_elsewhere() {
+            self.recheck_users(address)?;
+        }
+        if !slot.claim(known) {
+            return Err(self.not_there(address, slot.look(address)));
+        }
+        let size = known.size().saturating_add(self.care.tail());
+        let memory = Return { address, size, stream };
+        let finding = match self
+            .join_users(known, memory)
+            .and_then(|()| self.care.undress(address, memory))
+        {
+            Ok(finding) => finding,
+            Err(error) => {
+                slot.unclaim(known);
+                return Err(error);
+            }
+        };
+        // It is taken back from here on, whatever else comes.
+        if known.used_elsewhere() {
+            self.heap().uses.remove(&address);
+        }
+        self.note_free(address, known, stream);
+        self.count(stream, |counts| {
+            counts.freed(known.units(), known.requested(), known.tag());
+        });
+        let former = FormerBlock {
+            address,
+            size: known.size(),
+            requested: Bytes::new(known.requested()),
+            tag: Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE),
+            stream,
+        };
+        if self.care.aids.poison {
+            lock(&self.care.former).remember(former);
+        }
+        match (self.care.guards(), finding) {
+            (Some(guards), finding) => {
+                self.unfence(guards, address, stream);
+                finding.map_or(Ok(()), |finding| Err(self.care.found(finding)))
+            }
+            (None, Some(finding)) => {
+                self.care.retire(memory.size);
+                Err(self.care.found(finding))
+            }
+            (None, None) => self.keep_from_use(Quarantined { memory, former }),
+        }
+    }
+
+    /// Makes the stream a block is freed on wait, on the device, for the others it was used on: so
+    /// what is done with it in that stream's order comes after all of its uses.
+    fn join_users(&self, known: Known, memory: Return) -> Result<()> {
+        if !known.used_elsewhere() {
+            return Ok(());
+        }
+        let mut works = self.works();
+        let users = self.heap().uses.get(&memory.address).cloned().unwrap_or_default();
+        works.join(memory.stream, &users)
+    }
+}
+
+/// Where the canary of a block before guard pages is: in front of it, as far as its first page goes.
+pub(super) fn canary_before(pages: Span, block: Address) -> Span {
+    let room = block.offset_from(pages.start()).unwrap_or_default().min(CANARY);
+    let start = Address::new(block.get().saturating_sub(room.get()));
+    Span::new(start, room).unwrap_or_default()
+}

@@ -1,0 +1,98 @@
+//! Blocks that were freed lately: who had the memory that someone still writes to.
+
+use std::collections::VecDeque;
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::StreamHandle;
+
+use crate::Tag;
+
+/// How many freed blocks are remembered: as many as programs free between two uses of one block, and
+/// no more than a few megabytes.
+const MOST: usize = 1 << 16;
+
+/// A block that was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FormerBlock {
+    /// Where it began.
+    pub address: Address,
+    /// How large it was.
+    pub size: Bytes,
+    /// What was asked for.
+    pub requested: Bytes,
+    /// The tag it was allocated under.
+    pub tag: Tag,
+    /// The stream it was freed on.
+    pub stream: StreamHandle,
+}
+
+impl FormerBlock {
+    /// Whether `address` lay in it.
+    fn held(&self, address: Address) -> bool {
+        Span::new(self.address, self.size).is_ok_and(|span| span.contains(address))
+    }
+}
+
+/// The blocks that were freed lately, the newest last.
+#[derive(Debug, Default)]
+pub(super) struct Former {
+    blocks: VecDeque<FormerBlock>,
+}
+
+impl Former {
+    pub(super) fn remember(&mut self, block: FormerBlock) {
+        if self.blocks.len() >= MOST {
+            self.blocks.pop_front();
+        }
+        self.blocks.push_back(block);
+    }
+
+    /// The last block that had `address`.
+    pub(super) fn at(&self, address: Address) -> Option<FormerBlock> {
+        self.blocks.iter().rev().find(|block| block.held(address)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_block_at_an_address_is_the_one_that_is_named() {
+        let mut former = Former::default();
+        let block = |address, size, requested| FormerBlock {
+            address: Address::new(address),
+            size: Bytes::new(size),
+            requested: Bytes::new(requested),
+            tag: Tag::NONE,
+            stream: StreamHandle::DEFAULT,
+        };
+        former.remember(block(1024, 1024, 1));
+        former.remember(block(0x10_000, 512, 2));
+        former.remember(block(1536, 1024, 3));
+        let asked = |address| former.at(Address::new(address)).map(|found| found.requested.get());
+        assert_eq!(asked(1024), Some(1));
+        assert_eq!(asked(1535), Some(1));
+        assert_eq!(asked(1536), Some(3));
+        assert_eq!(asked(2560), None);
+        assert_eq!(asked(0x10_1ff), Some(2));
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first() {
+        let mut former = Former::default();
+        for number in 0..=MOST as u64 {
+            former.remember(FormerBlock {
+                address: Address::new(number * 512),
+                size: Bytes::new(512),
+                requested: Bytes::new(512),
+                tag: Tag::NONE,
+                stream: StreamHandle::DEFAULT,
+            });
+        }
+        assert_eq!(former.blocks.len(), MOST);
+        assert_eq!(former.at(Address::new(0)), None);
+        assert!(former.at(Address::new(512)).is_some());
+    }
+}

@@ -1,0 +1,359 @@
+//! Guard pages: each block on pages of its own, at their end, with nothing mapped behind.
+//!
+//! ```text
+//!   region   ... [ page: rest, block ]  nothing  [ page: rest, block ]  nothing ...   cursor ->
+//!                  live                            freed: unmapped once its stream is done
+//! ```
+//!
+//! Addresses are given out round the whole region before any comes again, so what still uses a freed
+//! block meets nothing, and the device stops it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
+use forebay_hal::{
+    Access, Call, Device, Event, EventKind, PageHandle, PageOptions, Progress, StreamHandle,
+    VirtualMemory,
+};
+
+use super::super::map::{LARGEST, LEAF, Side};
+use super::super::shared::Shared;
+use super::blocks::canary_before;
+use super::lock;
+use super::probe::Probe;
+use crate::{Block, Error, Request, Result};
+
+/// How many times the device's memory the region spans: the pages of all blocks and as much again
+/// that is resting.
+const ADDRESSES_PER_BYTE: u64 = 4;
+
+/// The least a region spans.
+const LEAST_ADDRESSES: Bytes = Bytes::gib(16);
+
+/// How often the program is asked to let something go for one request.
+const MOST_CALLS: u32 = 16;
+
+/// The pages of one block.
+#[derive(Clone, Copy, Debug)]
+struct Fenced {
+    pages: Span,
+    page: PageHandle,
+}
+
+/// When the pages of a freed block can go.
+#[derive(Debug)]
+enum Until {
+    /// Once this event is reached.
+    Reached(Event),
+    /// Once the whole device was synchronised: there was no event to be had.
+    Synchronised,
+    /// Now: their time had come, but the device refused.
+    Now,
+}
+
+/// What is where.
+#[derive(Debug)]
+struct Yard {
+    /// Where the next block is looked for.
+    cursor: Address,
+    /// Addresses in use, by their start: pages and the guard behind them, to their end.
+    taken: BTreeMap<Address, Address>,
+    /// The pages of live blocks, by the block's address.
+    live: HashMap<Address, Fenced>,
+    /// The pages of freed blocks, still mapped.
+    going: Vec<(Until, Fenced)>,
+    /// Pages that are nowhere any more, which the device would not take back when asked.
+    orphans: Vec<(PageHandle, Bytes)>,
+}
+
+impl Yard {
+    /// A free range of `size` addresses in `region`, from the cursor on and round.
+    fn place(&mut self, region: Span, size: Bytes) -> Option<Address> {
+        let round = [(self.cursor, region.end()), (region.start(), region.end())];
+        let start = round.into_iter().find_map(|(from, to)| self.place_between(from, to, size))?;
+        self.cursor = start.checked_add(size)?;
+        self.taken.insert(start, self.cursor);
+        Some(start)
+    }
+
+    fn place_between(&self, from: Address, to: Address, size: Bytes) -> Option<Address> {
+        let before = self.taken.range(..=from).next_back().map(|(_, &end)| end);
+        let mut at = before.map_or(from, |end| end.max(from));
+        for (&start, &end) in self.taken.range(at..to) {
+            if start.offset_from(at).is_some_and(|gap| gap >= size) {
+                return Some(at);
+            }
+            at = end;
+        }
+        to.offset_from(at).filter(|&gap| gap >= size).map(|_| at)
+    }
+}
+
+/// The blocks on pages of their own.
+#[derive(Debug)]
+pub(in super::super) struct Guards {
+    device: Arc<dyn Device>,
+    granule: PageSize,
+    /// What was reserved, by its start.
+    reserved: Address,
+    /// The part of it that is used.
+    region: Span,
+    yard: Mutex<Yard>,
+}
+
+impl Guards {
+    /// Reserves addresses on `device`.
+    pub(super) fn new(device: &Arc<dyn Device>, probe: &Probe) -> Result<Self> {
+        let Some(memory) = device.virtual_memory() else {
+            return Err(Error::AidUnavailable {
+                aid: "guard_pages",
+                device: device.descriptor().to_string(),
+                missing: "it does not map pages; set guard_pages to off, or use canaries",
+            });
+        };
+        let granule = memory.granularity().minimum;
+        let total = device.memory_info()?.total;
+        let size = total.checked_mul(ADDRESSES_PER_BYTE).unwrap_or(total).max(LEAST_ADDRESSES);
+        let size = size.align_down(LEAF);
+        // One leaf of the address map more, so that no leaf is shared with others.
+        let whole = size.saturating_add(LEAF.bytes());
+        let reserve = || memory.reserve(whole, granule.alignment());
+        let reserved = probe.make(Call::Reserve, whole, reserve)?.start();
+        let start = reserved.checked_align_up(LEAF).unwrap_or(reserved);
+        let yard = Yard {
+            cursor: start,
+            taken: BTreeMap::new(),
+            live: HashMap::new(),
+            going: Vec::new(),
+            orphans: Vec::new(),
+        };
+        let device = Arc::clone(device);
+        let region = Span::new(start, size).unwrap_or_default();
+        Ok(Self { device, granule, reserved, region, yard: Mutex::new(yard) })
+    }
+
+    fn memory(&self) -> Result<&dyn VirtualMemory> {
+        let unsupported = || forebay_hal::Error::Unsupported {
+            call: Call::Map,
+            missing: "mapping of pages".into(),
+        };
+        Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
+    }
+
+    /// New pages at `span`, with access for the device; nothing is left where it fails.
+    fn make_pages(&self, yard: &mut Yard, span: Span, probe: &Probe) -> Result<PageHandle> {
+        let (memory, size) = (self.memory()?, span.size());
+        let create = || memory.create_page(size, PageOptions::default());
+        let page = probe.make(Call::CreatePage, size, create)?;
+        let own = self.device.descriptor().ordinal;
+        let mut made = probe.make(Call::Map, size, || memory.map(span.start(), page));
+        if made.is_ok() {
+            // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
+            let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
+            made = probe.make(Call::SetAccess, size, grant);
+            if made.is_err() {
+                // SAFETY: as above. Where this fails too, the mapping stays where nothing will be.
+                let _ = probe.make(Call::Unmap, size, || unsafe { memory.unmap(span) });
+            }
+        }
+        if let Err(error) = made {
+            yard.orphans.push((page, size));
+            // The error that brought us here is the one to tell.
+            let _ = self.release_orphans(yard, probe);
+            return Err(error.into());
+        }
+        Ok(page)
+    }
+
+    fn release_orphans(&self, yard: &mut Yard, probe: &Probe) -> Result<()> {
+        while let Some(&(page, size)) = yard.orphans.last() {
+            let memory = self.memory()?;
+            probe.make(Call::ReleasePage, size, || memory.release_page(page))?;
+            yard.orphans.pop();
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of a freed block away.
+    fn take_away(&self, yard: &mut Yard, fenced: Fenced, probe: &Probe) -> Result<()> {
+        let (memory, size) = (self.memory()?, fenced.pages.size());
+        // SAFETY: the end of all work that was enqueued on the block's stream before it was freed,
+        // and on the others it was said to be used on, was seen. Who uses it later is who guard pages
+        // are for.
+        let unmap = || unsafe { memory.unmap(fenced.pages) };
+        probe.make(Call::Unmap, size, unmap)?;
+        yard.taken.remove(&fenced.pages.start());
+        yard.orphans.push((fenced.page, size));
+        // What the device will not take now it is asked to take the next time.
+        let _ = self.release_orphans(yard, probe);
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// A block on pages of its own.
+    pub(in super::super) fn find_guarded(
+        &self,
+        guards: &Guards,
+        request: Request,
+        size: Bytes,
+    ) -> Result<Block> {
+        let (stream, alignment) = (request.stream, request.alignment);
+        // The end of the block is the end of the pages, but for what its start is moved down by.
+        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
+        let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
+        let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
+        let pages = pages.ok_or_else(|| self.shortage(request.size))?;
+        self.unmap_freed(guards, Synchronise::No)?;
+        let mut calls = 0;
+        let fenced = loop {
+            if let Some(fenced) = self.fence(guards, pages)? {
+                break fenced;
+            }
+            if !self.unmap_freed(guards, Synchronise::Yes)?.is_zero() {
+                continue;
+            }
+            if calls == MOST_CALLS || !self.ask_to_let_go(size) {
+                return Err(self.shortage(size).into());
+            }
+            calls += 1;
+        };
+        let end = Bytes::new(fenced.pages.end().get().saturating_sub(size.get()));
+        let start = Address::new(end.align_down(alignment).get());
+        let block = Span::new(start, size).unwrap_or_default();
+        let canary = canary_before(fenced.pages, start);
+        lock(&guards.yard).live.insert(start, fenced);
+        let dressed = self.care.dress(block, canary, stream);
+        match dressed.and_then(|()| self.hand_out(start, size, request)) {
+            Ok(block) => Ok(block),
+            Err(error) => {
+                lock(&self.care.watch).remove(start);
+                self.unfence(guards, start, stream);
+                Err(error)
+            }
+        }
+    }
+
+    /// Pages for one block; `None` where there is no memory for them.
+    fn fence(&self, guards: &Guards, size: Bytes) -> Result<Option<Fenced>> {
+        let limit = self.works().limit;
+        let mut yard = lock(&guards.yard);
+        if self.heap().held().saturating_add(size) > limit {
+            return Ok(None);
+        }
+        let range = size.saturating_add(guards.granule.bytes());
+        let Some(start) = yard.place(guards.region, range) else { return Ok(None) };
+        let pages = Span::new(start, size).unwrap_or_default();
+        let made = if self.map.make(pages, Side::Small) {
+            guards.make_pages(&mut yard, pages, &self.care.probe)
+        } else {
+            Err(Error::AddressRange { span: pages })
+        };
+        match made {
+            Ok(page) => {
+                self.heap().take_apart(size);
+                Ok(Some(Fenced { pages, page }))
+            }
+            Err(error) => {
+                yard.taken.remove(&start);
+                match error {
+                    Error::Device(forebay_hal::Error::OutOfMemory { .. }) => Ok(None),
+                    error => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Has the pages of a block go, once the work of `stream` so far is done.
+    pub(super) fn unfence(&self, guards: &Guards, address: Address, stream: StreamHandle) {
+        let probe = &self.care.probe;
+        let end = Event::new(&guards.device, EventKind::Order).and_then(|event| {
+            let record = || guards.device.record_event(event.handle(), stream);
+            probe.make(Call::RecordEvent, Bytes::ZERO, record)?;
+            Ok(event)
+        });
+        let until = end.map_or(Until::Synchronised, Until::Reached);
+        {
+            let mut yard = lock(&guards.yard);
+            if let Some(fenced) = yard.live.remove(&address) {
+                yard.going.push((until, fenced));
+            }
+        }
+        // What cannot go now goes with a later call.
+        let _ = self.unmap_freed(guards, Synchronise::No);
+    }
+
+    /// Takes away the pages of freed blocks whose time has come; gives how many bytes.
+    pub(in super::super) fn unmap_freed(
+        &self,
+        guards: &Guards,
+        synchronise: Synchronise,
+    ) -> Result<Bytes> {
+        let probe = &self.care.probe;
+        let mut yard = lock(&guards.yard);
+        if yard.going.is_empty() {
+            return Ok(Bytes::ZERO);
+        }
+        let synchronised = synchronise == Synchronise::Yes;
+        if synchronised {
+            probe.synchronize()?;
+        }
+        let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
+        for (until, fenced) in core::mem::take(&mut yard.going) {
+            let due = match &until {
+                Until::Now => true,
+                Until::Synchronised => synchronised,
+                Until::Reached(event) => {
+                    synchronised || {
+                        let ask = || event.query();
+                        let asked = probe.make(Call::QueryEvent, Bytes::ZERO, ask);
+                        // Where asking fails, it is asked again the next time.
+                        asked.is_ok_and(|progress| progress == Progress::Done)
+                    }
+                }
+            };
+            if !due {
+                yard.going.push((until, fenced));
+            } else if let Err(error) = guards.take_away(&mut yard, fenced, probe) {
+                yard.going.push((Until::Now, fenced));
+                outcome = Err(error);
+            } else {
+                self.heap().give_apart(fenced.pages.size());
+                gone = gone.saturating_add(fenced.pages.size());
+            }
+        }
+        outcome.map(|()| gone)
+    }
+}
+
+/// Whether the device is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Synchronise {
+    /// What is not done stays.
+    No,
+    /// Everything goes.
+    Yes,
+}
+
+impl Drop for Guards {
+    /// Gives everything back. The pool has waited for the device, and whoever drops a pool has no more
+    /// use for its blocks; a drop has nobody to tell of errors.
+    fn drop(&mut self) {
+        let Some(memory) = self.device.virtual_memory() else { return };
+        let mut yard = lock(&self.yard);
+        let going = core::mem::take(&mut yard.going);
+        let going = going.into_iter().map(|(_, fenced)| fenced);
+        let live: Vec<Fenced> = core::mem::take(&mut yard.live).into_values().collect();
+        for Fenced { pages, page } in going.chain(live) {
+            // SAFETY: as above.
+            let _ = unsafe { memory.unmap(pages) };
+            let _ = memory.release_page(page);
+        }
+        for &(page, _) in &yard.orphans {
+            let _ = memory.release_page(page);
+        }
+        // SAFETY: as above; nothing is mapped there any more.
+        let _ = unsafe { memory.release_region(self.reserved) };
+    }
+}

@@ -1,0 +1,286 @@
+//! Care: the debugging aids of a pool. A sanitizer for memory in the order of streams.
+//!
+//! ```text
+//!   canaries      [ block ........................ ][ canary, 512 B ]
+//!   guard pages   | rest [ canary ][ block ...... ]| nothing is mapped here, a granule at least |
+//!   poison        given out: 0xCB until it is written     free: 0xDB, looked at before it goes out
+//!   quarantine    freed ──> [ oldest | ............ | newest ] ──> the heap, looked at on the way
+//! ```
+//!
+//! Everything is written and read back in the order of the block's stream, so a use that the program
+//! has ordered rightly is never taken for a mistake. Reading back waits for that stream.
+//!
+//! With poison on, **all free memory of the pool holds 0xDB**: new pages are filled with it, and so is
+//! every block that comes back. So whatever is given out can be looked at as a whole, and any other
+//! byte was written by someone who had no right to, wherever the page has moved in between.
+//!
+//! **What a call does that finds something.** It tells it as an error ([`Error::is_finding`]), and
+//! does what it can: a block that was to be freed is taken back, and must not be freed again; a
+//! request gets no block, and may be made again. Memory that someone wrote to without right is
+//! *retired*: nobody gets it again as long as the pool lives, because whoever wrote there may do so
+//! again. An error that is no finding has changed nothing, as everywhere.
+//!
+//! A pool with no aid on has none of this in its way: the short way of a request knows nothing of it,
+//! and the long way asks once.
+
+mod blocks;
+mod former;
+mod guard;
+mod probe;
+mod quarantine;
+mod strict;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{Bytes, StreamId};
+use forebay_hal::{Device, Pattern, StreamHandle};
+
+use self::former::Former;
+pub use self::former::FormerBlock;
+pub(super) use self::guard::{Guards, Synchronise};
+use self::probe::Probe;
+use self::quarantine::Quarantine;
+use self::watch::Watch;
+use super::heap::Return;
+use super::{DriverLog, Pool};
+use crate::config::{Counting, Settings, Zeroing};
+use crate::{Error, Result};
+
+/// What free memory holds where poison is on: no address, no number a program computes with, and
+/// not what new blocks hold.
+pub(super) const FREED: u8 = 0xDB;
+
+/// What a block holds before it is written, where poison is on.
+pub(super) const UNWRITTEN: u8 = 0xCB;
+
+/// How many findings are remembered. A program that makes more has seen enough.
+const MOST_FINDINGS: usize = 1000;
+
+/// Which aids are on, as settings say that cannot change while a pool lives.
+#[derive(Clone, Copy, Debug)]
+struct Aids {
+    /// What new blocks are filled with.
+    new_blocks: Option<u8>,
+    poison: bool,
+    canaries: bool,
+    guard_pages: bool,
+    strict_streams: bool,
+    /// Whether live bytes are counted at every moment.
+    exact: bool,
+}
+
+impl Aids {
+    fn of(settings: &Settings) -> Self {
+        let (poison, guard_pages) = (settings.poison(), settings.guard_pages());
+        let new_blocks = match settings.zero() {
+            Zeroing::Blocks => Some(0),
+            // Where free memory holds a pattern, and where every block is new pages, what comes from
+            // new pages is zeroed when it is given out.
+            Zeroing::Pages if poison || guard_pages => Some(0),
+            _ => poison.then_some(UNWRITTEN),
+        };
+        Self {
+            new_blocks,
+            poison,
+            canaries: settings.canaries(),
+            guard_pages,
+            strict_streams: settings.strict_streams(),
+            exact: settings.statistics() == Counting::Exact,
+        }
+    }
+
+    /// Whether a block is written to before it is given out.
+    fn prepares_blocks(self) -> bool {
+        self.new_blocks.is_some() || self.canaries
+    }
+}
+
+/// What new pages of a pool are filled with before anything else.
+pub(super) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
+    if settings.guard_pages() {
+        return None;
+    }
+    if settings.poison() {
+        return Some(Pattern::U8(FREED));
+    }
+    (settings.zero() == Zeroing::Pages).then_some(Pattern::U8(0))
+}
+
+/// Whether settings have the pool look after every block.
+pub(super) fn wanted(settings: &Settings) -> bool {
+    let aids = Aids::of(settings);
+    aids.prepares_blocks()
+        || aids.guard_pages
+        || aids.strict_streams
+        || aids.exact
+        || !settings.quarantine().is_zero()
+}
+
+/// Whether freed blocks may wait in magazines: not where each is written to, on its way out or back.
+pub(super) fn allows_magazines(settings: &Settings) -> bool {
+    let aids = Aids::of(settings);
+    !aids.prepares_blocks() && !aids.guard_pages
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is under these locks is changed in steps that each leave it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The aids of a pool, and what they remember.
+///
+/// No two of its locks are held at once but those of the watch and the quarantine, in this order; and
+/// that of the streams is taken before the works'.
+pub(super) struct Care {
+    aids: Aids,
+    probe: Probe,
+    guards: Option<Guards>,
+    watch: Mutex<Watch>,
+    quarantine: Mutex<Quarantine>,
+    /// The most bytes in quarantine.
+    most_quarantined: AtomicU64,
+    former: Mutex<Former>,
+    /// Memory that no longer holds what free memory should, because the device refused to fill it.
+    unclean: Mutex<Vec<Return>>,
+    /// Which stream each handle was, the last time it was seen.
+    streams: Mutex<HashMap<StreamHandle, StreamId>>,
+    findings: Mutex<Vec<Error>>,
+    /// Bytes that nobody gets any more.
+    retired: AtomicU64,
+    /// Bytes in live blocks, and the most of them; where they are counted exactly.
+    live: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Care {
+    pub(super) fn new(device: &Arc<dyn Device>, settings: &Settings) -> Result<Self> {
+        let aids = Aids::of(settings);
+        let probe = Probe::new(device);
+        let guards = aids.guard_pages.then(|| Guards::new(device, &probe)).transpose()?;
+        Ok(Self {
+            aids,
+            probe,
+            guards,
+            watch: Mutex::default(),
+            quarantine: Mutex::default(),
+            most_quarantined: AtomicU64::new(settings.quarantine().get()),
+            former: Mutex::default(),
+            unclean: Mutex::default(),
+            streams: Mutex::default(),
+            findings: Mutex::default(),
+            retired: AtomicU64::new(0),
+            live: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+        })
+    }
+
+    /// How many bytes behind a block are the pool's own.
+    pub(super) fn tail(&self) -> Bytes {
+        // Before guard pages the canary is in front: behind the block there is nothing.
+        let behind = self.aids.canaries && !self.aids.guard_pages;
+        if behind { watch::CANARY } else { Bytes::ZERO }
+    }
+
+    /// Where each block has pages of its own.
+    pub(super) fn guards(&self) -> Option<&Guards> {
+        self.guards.as_ref()
+    }
+
+    /// Whether a block that comes back is to be looked at or kept.
+    pub(super) fn looks_after_blocks(&self) -> bool {
+        self.aids.poison
+            || self.aids.canaries
+            || self.aids.guard_pages
+            || self.most_quarantined.load(Ordering::Relaxed) > 0
+    }
+
+    /// A block went out.
+    pub(super) fn went_out(&self, size: Bytes) {
+        if self.aids.exact {
+            let live = self.live.fetch_add(size.get(), Ordering::Relaxed).wrapping_add(size.get());
+            self.peak.fetch_max(live, Ordering::Relaxed);
+        }
+    }
+
+    /// A block came back, and nobody has its memory yet.
+    pub(super) fn came_back(&self, size: Bytes) {
+        if self.aids.exact {
+            self.live.fetch_sub(size.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// The most bytes that were ever in live blocks at once, where they are counted exactly.
+    pub(super) fn peak_live(&self) -> Option<Bytes> {
+        self.aids.exact.then(|| Bytes::new(self.peak.load(Ordering::Relaxed)))
+    }
+
+    /// Bytes in quarantine.
+    pub(super) fn quarantined(&self) -> Bytes {
+        lock(&self.quarantine).bytes()
+    }
+
+    /// Bytes that nobody gets any more.
+    pub(super) fn retired(&self) -> Bytes {
+        Bytes::new(self.retired.load(Ordering::Relaxed))
+    }
+
+    /// The calls of the driver that the aids made.
+    pub(super) fn log(&self) -> DriverLog {
+        self.probe.log()
+    }
+
+    /// Keeps memory from everyone from now on.
+    fn retire(&self, size: Bytes) {
+        self.retired.fetch_add(size.get(), Ordering::Relaxed);
+    }
+
+    /// Notes a finding, once.
+    fn found(&self, finding: Error) -> Error {
+        let mut findings = lock(&self.findings);
+        if findings.len() < MOST_FINDINGS && !findings.contains(&finding) {
+            findings.push(finding.clone());
+        }
+        finding
+    }
+}
+
+impl Pool {
+    /// Looks over all that the debugging aids watch: the canaries of live blocks, and what is in
+    /// quarantine. Gives the first mistake of the program that is found; [`findings`](Self::findings)
+    /// has all. Waits for the device. With no aid on there is nothing to look at.
+    ///
+    /// A live block stays live, with its canary as it is. What is in quarantine and was written to is
+    /// retired.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use forebay::PoolOptions;
+    /// use forebay_core::Bytes;
+    /// use forebay_hal::{Device, StreamHandle};
+    /// use forebay_host::HostDevice;
+    ///
+    /// let device: Arc<dyn Device> = HostDevice::open()?;
+    /// let pool = PoolOptions::new().set(|settings| settings.canaries(true)).build(&device)?;
+    /// let block = pool.allocate(Bytes::new(4096), StreamHandle::DEFAULT)?;
+    /// pool.check()?;
+    /// pool.free(block.address(), StreamHandle::DEFAULT)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        self.shared.check()
+    }
+
+    /// The mistakes of the program that the debugging aids have found so far, each once, the first
+    /// thousand. Every one of them was the error of some call as well, but for those that were found
+    /// in the background.
+    pub fn findings(&self) -> Vec<Error> {
+        lock(&self.shared.care.findings).clone()
+    }
+}

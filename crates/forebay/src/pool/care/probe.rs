@@ -1,0 +1,186 @@
+//! The probe: writes patterns to a pool's memory and reads them back, in the order of a stream.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use forebay_core::{Address, Bytes, Span, StreamId};
+use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, StreamHandle};
+
+use super::super::DriverLog;
+use super::lock;
+use crate::Result;
+
+/// How much is read back at once: large enough that the wire is what takes the time, small enough
+/// that nobody misses it on the host. A multiple of every pattern.
+const CHUNK: Bytes = Bytes::mib(4);
+
+/// A byte that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Odd {
+    pub(super) at: Address,
+    pub(super) expected: u8,
+    pub(super) found: u8,
+}
+
+/// Host memory that device memory is copied to.
+#[derive(Debug, Default)]
+struct Mirrors {
+    /// Those that nobody uses. Each reader has its own: it waits for its stream with it, and must not
+    /// make others wait.
+    spare: Vec<Box<[u8]>>,
+    /// Those that a copy may still write to, because waiting for it failed.
+    lent: Vec<Box<[u8]>>,
+}
+
+/// Writes and reads.
+#[derive(Debug)]
+pub(super) struct Probe {
+    device: Arc<dyn Device>,
+    mirrors: Mutex<Mirrors>,
+    log: Mutex<DriverLog>,
+}
+
+impl Probe {
+    pub(super) fn new(device: &Arc<dyn Device>) -> Self {
+        Self { device: Arc::clone(device), mirrors: Mutex::default(), log: Mutex::default() }
+    }
+
+    /// The calls made so far.
+    pub(super) fn log(&self) -> DriverLog {
+        lock(&self.log).clone()
+    }
+
+    /// Makes one call, and notes it. The note is not locked meanwhile.
+    pub(super) fn make<T>(&self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let made = make();
+        lock(&self.log).note(call, size, begun.elapsed());
+        made
+    }
+
+    /// Waits for all work of the device.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        let wait = || self.device.synchronize_device();
+        Ok(self.make(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
+    }
+
+    /// Which stream a handle is.
+    pub(super) fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
+        Ok(self.make(Call::StreamId, Bytes::ZERO, || self.device.stream_id(stream))?)
+    }
+
+    /// Fills memory of the pool that is the caller's alone, in the order of `stream`.
+    pub(super) fn fill(&self, span: Span, pattern: Pattern, stream: StreamHandle) -> Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        let fill = Fill::linear(span.start(), span.size(), pattern)?;
+        // SAFETY: it is memory of a page or segment of the pool, which goes back to the device only
+        // after the end of all work that was enqueued on it was seen.
+        let fill = || unsafe { self.device.fill(&fill, stream) };
+        Ok(self.make(Call::Fill, span.size(), fill)?)
+    }
+
+    /// The first byte of `span` that `pattern` would not have put there, as it stands after all that
+    /// is enqueued on `stream`. Waits for that.
+    pub(super) fn first_odd(
+        &self,
+        span: Span,
+        pattern: Pattern,
+        stream: StreamHandle,
+    ) -> Result<Option<Odd>> {
+        let four = pattern.four_bytes();
+        let mut mirror = lock(&self.mirrors).spare.pop().unwrap_or_default();
+        let (mut at, mut left) = (span.start(), span.size());
+        let mut odd = None;
+        while odd.is_none() && !left.is_zero() {
+            let size = left.min(CHUNK);
+            let chunk = Span::new(at, size).unwrap_or_default();
+            mirror = self.read(mirror, chunk, four, stream)?;
+            let bytes = size.to_usize().ok().and_then(|size| mirror.get(..size));
+            odd = first_other(bytes.unwrap_or_default(), four).and_then(
+                |(offset, found, expected)| {
+                    Some(Odd { at: at.checked_add(Bytes::new(offset))?, expected, found })
+                },
+            );
+            left = left.saturating_sub(size);
+            at = chunk.end();
+        }
+        lock(&self.mirrors).spare.push(mirror);
+        Ok(odd)
+    }
+
+    /// The bytes of `span`, no more than a chunk, at the start of the mirror. Where the device's memory
+    /// is addresses alone they are `four` again and again, so that nothing is ever found there.
+    fn read(
+        &self,
+        mut mirror: Box<[u8]>,
+        span: Span,
+        four: [u8; 4],
+        stream: StreamHandle,
+    ) -> Result<Box<[u8]>> {
+        let quantity = |error| forebay_hal::Error::quantity(Call::Copy, "size", &error);
+        let size = span.size().to_usize().map_err(quantity)?;
+        if mirror.len() < size {
+            mirror = vec![0; size].into_boxed_slice();
+        }
+        for (byte, expected) in mirror.iter_mut().zip(four.into_iter().cycle()).take(size) {
+            *byte = expected;
+        }
+        let to = Place::Host(Address::of_pointer(mirror.as_mut_ptr()));
+        let copy = Copy::linear(to, Place::Device(span.start()), span.size())?;
+        // SAFETY: the mirror is as long as the copy, is this call's alone, and is not let go of before
+        // the copy is done: where waiting fails it is lent for as long as the probe lives.
+        let copy = || unsafe { self.device.copy(&copy, stream) };
+        self.make(Call::Copy, span.size(), copy)?;
+        let wait = || self.device.synchronize_stream(stream);
+        let mut waited = self.make(Call::SynchronizeStream, Bytes::ZERO, wait);
+        // Once more: what fails for once would cost a mirror each time.
+        if waited.as_ref().is_err_and(forebay_hal::Error::may_pass) {
+            waited = self.make(Call::SynchronizeStream, Bytes::ZERO, wait);
+        }
+        if let Err(error) = waited {
+            lock(&self.mirrors).lent.push(mirror);
+            return Err(error.into());
+        }
+        Ok(mirror)
+    }
+}
+
+/// The first byte that is not as `four` again and again have it: where, what it is, what it should be.
+fn first_other(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
+    let wrong = bytes.chunks(4).position(|found| !four.starts_with(found))?;
+    let found = bytes.chunks(4).nth(wrong)?;
+    let pairs = (4 * wrong as u64..).zip(found.iter().copied().zip(four));
+    let first = pairs.into_iter().find(|(_, (found, expected))| found != expected)?;
+    Some((first.0, first.1.0, first.1.1))
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let lent = core::mem::take(&mut lock(&self.mirrors).lent);
+        if !lent.is_empty() && self.device.synchronize_device().is_err() {
+            // A copy may write there at any time: better lost than someone else's.
+            core::mem::forget(lent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_other_byte_is_found_wherever_it_is() {
+        let four = [1, 2, 3, 4];
+        for length in [0, 1, 3, 4, 5, 64, 67] {
+            let right: Vec<u8> = four.iter().copied().cycle().take(length).collect();
+            assert_eq!(first_other(&right, four), None);
+            for at in 0..length {
+                let mut wrong = right.clone();
+                wrong[at..].fill(9);
+                assert_eq!(first_other(&wrong, four), Some((at as u64, 9, right[at])));
+            }
+        }
+    }
+}

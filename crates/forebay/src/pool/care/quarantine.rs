@@ -1,0 +1,216 @@
+//! The quarantine: freed blocks that nobody gets for a while, first in, first out.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use forebay_core::{Bytes, Span};
+use forebay_hal::{Pattern, StreamHandle};
+
+use super::super::heap::Return;
+use super::super::shared::Shared;
+use super::super::works::Works;
+use super::probe::Odd;
+use super::{FREED, FormerBlock, lock};
+use crate::{Error, Result};
+
+/// A block in quarantine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quarantined {
+    pub(super) memory: Return,
+    pub(super) former: FormerBlock,
+}
+
+impl Quarantined {
+    /// What to tell where it was written to.
+    pub(super) fn written(&self, odd: Odd) -> Error {
+        Error::WrittenAfterFree {
+            written: odd.at,
+            expected: odd.expected,
+            found: odd.found,
+            block: Some(self.former),
+        }
+    }
+}
+
+/// The blocks in quarantine, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine {
+    blocks: VecDeque<Quarantined>,
+    bytes: u64,
+}
+
+impl Quarantine {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> Bytes {
+        Bytes::new(self.bytes)
+    }
+
+    fn push(&mut self, block: Quarantined) {
+        self.bytes += block.memory.size.get();
+        self.blocks.push_back(block);
+    }
+
+    /// Puts the oldest back where it was.
+    fn put_back(&mut self, block: Quarantined) {
+        self.bytes += block.memory.size.get();
+        self.blocks.push_front(block);
+    }
+
+    /// The oldest, while there are more than `most` bytes.
+    fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
+        if self.bytes <= most {
+            return None;
+        }
+        let oldest = self.blocks.pop_front()?;
+        self.bytes -= oldest.memory.size.get();
+        Some(oldest)
+    }
+
+    /// Moves the blocks of a stream to the front.
+    fn bring_forward(&mut self, stream: StreamHandle) -> usize {
+        let all = core::mem::take(&mut self.blocks);
+        let (of_it, others): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|block| block.memory.stream == stream);
+        let count = of_it.len();
+        self.blocks = of_it;
+        self.blocks.extend(others);
+        count
+    }
+
+    /// The work of a stream is over: its blocks are in the order of the default one from now on.
+    pub(super) fn rename(&mut self, stream: StreamHandle) {
+        for block in self.blocks.iter_mut().filter(|block| block.memory.stream == stream) {
+            block.memory.stream = StreamHandle::DEFAULT;
+        }
+    }
+
+    /// Takes out the blocks that were written to, as `look` says.
+    pub(super) fn take_spoilt(
+        &mut self,
+        look: impl Fn(Span) -> Result<Option<Odd>>,
+    ) -> Result<Vec<(Quarantined, Odd)>> {
+        let mut spoilt = Vec::new();
+        let mut outcome = Ok(());
+        self.blocks.retain(|block| {
+            if outcome.is_err() {
+                return true;
+            }
+            match look(block.memory.span()) {
+                Ok(None) => true,
+                Ok(Some(odd)) => {
+                    spoilt.push((*block, odd));
+                    false
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    true
+                }
+            }
+        });
+        for (block, _) in &spoilt {
+            self.bytes -= block.memory.size.get();
+        }
+        // What was found is told before that looking on failed.
+        if spoilt.is_empty() { outcome.map(|()| spoilt) } else { Ok(spoilt) }
+    }
+}
+
+/// What became of a block that was to leave.
+enum Left {
+    /// It is as it was put in.
+    Whole(Return),
+    /// It was written to, and is retired.
+    Spoilt(Error),
+}
+
+impl Shared {
+    /// Keeps a freed block from use for as long as the quarantine has room, and lets the oldest go
+    /// for it. An error is a finding in one of those: the block itself is taken back in any case.
+    pub(super) fn keep_from_use(&self, block: Quarantined) -> Result<()> {
+        let most = self.care.most_quarantined.load(Ordering::Relaxed);
+        // One that is larger than all of it would only drive the others out.
+        if block.memory.size.get() > most {
+            self.give_back_or_later(vec![block.memory]);
+        } else {
+            lock(&self.care.quarantine).push(block);
+        }
+        self.shrink_quarantine(most)
+    }
+
+    /// Lets the oldest go until no more than `most` bytes are left. An error is a finding, or that of
+    /// the device: then the block in question stays, to be looked at the next time.
+    fn shrink_quarantine(&self, most: u64) -> Result<()> {
+        loop {
+            let Some(oldest) = lock(&self.care.quarantine).pop_beyond(most) else { return Ok(()) };
+            match self.let_leave(oldest) {
+                Ok(Left::Whole(memory)) => self.give_back_or_later(vec![memory]),
+                Ok(Left::Spoilt(finding)) => return Err(finding),
+                // The device's trouble with another block is not this call's.
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Changes how much is kept.
+    pub(in super::super) fn bound_quarantine(&self, most: Bytes) -> Result<()> {
+        self.care.most_quarantined.store(most.get(), Ordering::Relaxed);
+        self.shrink_quarantine(most.get())
+    }
+
+    /// Looks at a block that leaves. Where that fails it is in quarantine again.
+    fn let_leave(&self, block: Quarantined) -> Result<Left> {
+        let Quarantined { memory, .. } = block;
+        if !self.care.aids.poison {
+            return Ok(Left::Whole(memory));
+        }
+        match self.care.probe.first_odd(memory.span(), Pattern::U8(FREED), memory.stream) {
+            Ok(None) => Ok(Left::Whole(memory)),
+            Ok(Some(odd)) => {
+                self.care.retire(memory.size);
+                Ok(Left::Spoilt(self.care.found(block.written(odd))))
+            }
+            Err(error) => {
+                lock(&self.care.quarantine).put_back(block);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives everything in quarantine to the heap: a request would be refused without it, or the
+    /// device is to have it back. What was written to does not come with it, and is the error.
+    pub(in super::super) fn end_quarantine(&self, works: &mut Works) -> Result<()> {
+        self.end_quarantine_of_oldest(works, usize::MAX)
+    }
+
+    /// The same for what was freed on one stream, which is about to go.
+    pub(in super::super) fn end_quarantine_of(
+        &self,
+        works: &mut Works,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        let count = lock(&self.care.quarantine).bring_forward(stream);
+        self.end_quarantine_of_oldest(works, count)
+    }
+
+    fn end_quarantine_of_oldest(&self, works: &mut Works, count: usize) -> Result<()> {
+        let (mut returns, mut outcome) = (Vec::new(), Ok(()));
+        for _ in 0..count {
+            let Some(block) = lock(&self.care.quarantine).pop_beyond(0) else { break };
+            match self.let_leave(block) {
+                Ok(Left::Whole(memory)) => returns.push(memory),
+                // The others come all the same: the first is told, and all are noted.
+                Ok(Left::Spoilt(finding)) => outcome = outcome.and(Err(finding)),
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    break;
+                }
+            }
+        }
+        let given = self.give_enrolling(works, &mut returns);
+        self.heap().later.append(&mut returns);
+        outcome.and(given)
+    }
+}

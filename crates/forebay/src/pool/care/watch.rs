@@ -1,0 +1,87 @@
+//! The watch: canaries, a pattern beside each live block that nobody should write over.
+
+use std::collections::BTreeMap;
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{Pattern, StreamHandle};
+
+use super::super::shared::Shared;
+use super::probe::Odd;
+use super::{FREED, lock};
+use crate::{Error, Result};
+
+/// How long a canary is: what blocks are multiples of, and as much as the widest store of a warp.
+pub(super) const CANARY: Bytes = Bytes::new(512);
+
+/// What is watched beside a live block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watched {
+    pub(super) size: Bytes,
+    pub(super) canary: Span,
+}
+
+/// The live blocks that have a canary, by address.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    blocks: BTreeMap<Address, Watched>,
+}
+
+impl Watch {
+    pub(super) fn add(&mut self, address: Address, watched: Watched) {
+        self.blocks.insert(address, watched);
+    }
+
+    pub(super) fn at(&self, address: Address) -> Option<Watched> {
+        self.blocks.get(&address).copied()
+    }
+
+    pub(super) fn remove(&mut self, address: Address) {
+        self.blocks.remove(&address);
+    }
+}
+
+/// The canary of the block at `address`: another for each, so that a copy of one block with its
+/// canary over its neighbour shows too.
+pub(super) fn pattern_of(address: Address) -> Pattern {
+    // Addresses differ in a few bits in the middle; the product spreads them over all of the word.
+    let spread = (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    Pattern::U32(u32::try_from(spread).unwrap_or_default())
+}
+
+/// What to tell where the canary of a block is not whole.
+pub(super) fn overrun(address: Address, size: Bytes, odd: Odd) -> Error {
+    Error::Overrun { address, size, written: odd.at, expected: odd.expected, found: odd.found }
+}
+
+impl Shared {
+    /// Looks at every canary and at what is in quarantine; gives the first finding.
+    pub(in super::super) fn check(&self) -> Result<()> {
+        let care = &self.care;
+        // Both locked throughout: nothing leaves while it is looked at, so what is read is not being
+        // filled by a free on another thread.
+        let watch = lock(&care.watch);
+        let mut quarantine = lock(&care.quarantine);
+        if watch.blocks.is_empty() && quarantine.is_empty() {
+            return Ok(());
+        }
+        care.probe.synchronize()?;
+        let stream = StreamHandle::DEFAULT;
+        let mut first = Ok(());
+        for (&address, watched) in &watch.blocks {
+            let looked = care.probe.first_odd(watched.canary, pattern_of(address), stream)?;
+            if let Some(odd) = looked {
+                first = first.and(Err(care.found(overrun(address, watched.size, odd))));
+            }
+        }
+        drop(watch);
+        if care.aids.poison {
+            let free = Pattern::U8(FREED);
+            let spoilt = quarantine.take_spoilt(|span| care.probe.first_odd(span, free, stream))?;
+            for (block, odd) in spoilt {
+                care.retire(block.memory.size);
+                first = first.and(Err(care.found(block.written(odd))));
+            }
+        }
+        first
+    }
+}

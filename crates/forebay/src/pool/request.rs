@@ -1,0 +1,409 @@
+//! The long way of a request: what a thread's own magazine does not serve, and every call of a pool
+//! that looks after its blocks one by one.
+
+use std::sync::atomic::Ordering;
+
+use forebay_core::{Address, Alignment, Bytes, Ladder, Rung};
+use forebay_hal::StreamHandle;
+
+use super::event::EventAction;
+use super::heap::{Heap, Return};
+use super::map::{Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::registry;
+use super::shared::{NO_PASS, Shared};
+use super::shelf::{Counts, Kept, Shelf};
+use super::works::Works;
+use crate::sync::seat;
+use crate::{Block, Error, Request, Result, Tag};
+
+impl Shared {
+    /// A block, from wherever it takes, noted where events are.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn allocate(&self, request: Request) -> Result<Block> {
+        let got = self.find(request);
+        if self.pass.load(Ordering::Relaxed) == NO_PASS && !request.size.is_zero() {
+            let (action, address) = match &got {
+                Ok(block) => {
+                    self.care.went_out(block.size);
+                    (EventAction::Allocate, block.address)
+                }
+                Err(_) => (EventAction::Refuse, Address::NULL),
+            };
+            self.note(action, address, request.size, request.stream, Tag::current());
+        }
+        got
+    }
+
+    /// A block, from wherever it takes.
+    fn find(&self, request: Request) -> Result<Block> {
+        let Request { size: requested, stream, alignment } = request;
+        if requested.is_zero() {
+            let (size, pool) = (Bytes::ZERO, self.id);
+            return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
+        }
+        let size = self.round(requested).ok_or_else(|| self.shortage(requested))?;
+        self.admit(stream)?;
+        if let Some(guards) = self.care.guards() {
+            return self.find_guarded(guards, request, size);
+        }
+        let plain = alignment <= Alignment::BLOCK;
+        if plain && let Some(block) = self.take_from_own(requested, size, stream) {
+            return Ok(block);
+        }
+        // Room to move to an aligned start; what is before and after goes back.
+        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
+        let kept = size.saturating_add(self.care.tail());
+        let whole = kept.checked_add(slack).filter(|&whole| whole <= LARGEST);
+        let whole = whole.ok_or_else(|| self.shortage(requested))?;
+        let side = Side::of(kept);
+        if side == Side::Large {
+            self.fold_own(stream);
+        }
+        let found = self.take(side, whole, stream)?;
+        let start = found.checked_align_up(alignment).unwrap_or(found);
+        if !slack.is_zero() {
+            self.cut(side, found, whole, start, kept, stream);
+        } else if side == Side::Large {
+            self.note_lone(stream, start);
+        }
+        self.prepare(Return { address: start, size: kept, stream }, size)?;
+        self.hand_out(start, size, request)
+    }
+
+    /// Notes that `size` bytes from `start` are a live block.
+    pub(super) fn hand_out(&self, start: Address, size: Bytes, request: Request) -> Result<Block> {
+        let Request { size: requested, stream, .. } = request;
+        let tag = seat::tag();
+        let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
+        let generation = slot.hand_out(start, size, tagged(requested, tag));
+        let units = size.get() >> UNIT_SHIFT;
+        self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
+        Ok(Block { address: start, size, pool: self.id, generation })
+    }
+
+    /// Notes that a large block was taken from the heap.
+    fn note_lone(&self, stream: StreamHandle, address: Address) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.at_hand(|shelves| {
+            if let Some(shelf) = shelves.of(stream) {
+                shelf.lone = (address, version);
+            }
+        });
+    }
+
+    /// A block from this thread's magazine, where the quick way found the gate shut or another stream
+    /// in front.
+    fn take_from_own(&self, requested: Bytes, size: Bytes, stream: StreamHandle) -> Option<Block> {
+        self.at_hand(|shelves| self.take_from(shelves.of(stream)?, requested, size))?
+    }
+
+    /// `size` bytes of the heap, or of what can be brought into it.
+    fn take(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<Address> {
+        let from_hole = |heap: &mut Heap| {
+            let lane = heap.lanes.get(stream)?;
+            heap.take(side, size, lane)
+        };
+        let worth_waiting = {
+            let mut heap = self.heap();
+            let lane = heap.lanes.get(stream);
+            let worth = lane.is_some_and(|lane| heap.worth_waiting(side, size, lane));
+            if !worth && let Some(found) = from_hole(&mut heap) {
+                heap.heap_hits += 1;
+                return Ok(found);
+            }
+            worth
+        };
+        self.recheck_streams()?;
+        let mut works = self.works();
+        works.enrol(self.site(), stream)?;
+        let mut ladder = Ladder::new();
+        if worth_waiting {
+            // One event brings what the other stream has freed; a hole of one's own that is much too
+            // large stays whole.
+            works.climb(self.site(), Rung::Nearest, (side, size), stream)?;
+            let mut heap = self.heap();
+            if let Some(found) = from_hole(&mut heap) {
+                heap.heap_hits += 1;
+                return Ok(found);
+            }
+        }
+        loop {
+            let rung = ladder.rung();
+            match rung {
+                Rung::Fold => self.fold(&mut works)?,
+                Rung::Refuse => {
+                    drop(works);
+                    return Err(self.shortage(size).into());
+                }
+                Rung::Callback => {
+                    // Without a lock: whoever is asked may free and allocate.
+                    drop(works);
+                    let let_go = self.ask_to_let_go(size);
+                    works = self.works();
+                    works.enrol(self.site(), stream)?;
+                    if let_go {
+                        ladder.let_go();
+                        continue;
+                    }
+                }
+                _ => {
+                    if rung == Rung::Idle {
+                        self.end_quarantine(&mut works)?;
+                    }
+                    works.climb(self.site(), rung, (side, size), stream)?;
+                }
+            }
+            let mut heap = self.heap();
+            if let Some(found) = from_hole(&mut heap) {
+                if !matches!(rung, Rung::Room | Rung::Idle) {
+                    heap.heap_hits += 1;
+                    return Ok(found);
+                }
+                heap.misses += 1;
+                drop(heap);
+                drop(works);
+                self.read_pressure();
+                return Ok(found);
+            }
+            drop(heap);
+            ladder.climb();
+        }
+    }
+
+    /// Gives the parts of `found` before and after the block back.
+    fn cut(
+        &self,
+        side: Side,
+        found: Address,
+        whole: Bytes,
+        start: Address,
+        size: Bytes,
+        stream: StreamHandle,
+    ) {
+        let before = start.offset_from(found).unwrap_or_default();
+        let after = whole.saturating_sub(before).saturating_sub(size);
+        let mut heap = self.heap();
+        let Some(lane) = heap.lanes.get(stream) else { return };
+        let field = heap.field(side);
+        let owner = forebay_core::line::Streams::only(lane);
+        for (address, part) in [(Some(found), before), (start.checked_add(size), after)] {
+            if let Some(address) = address.filter(|_| !part.is_zero()) {
+                let given = field.give(address, part, owner);
+                debug_assert!(given, "{address} of {part} was just taken");
+            }
+        }
+    }
+
+    /// Why there is no block to be freed at `address`.
+    #[cold]
+    pub(super) fn not_there(&self, address: Address, known: Option<Known>) -> Error {
+        if let Some(known) = known.filter(|known| !known.live()) {
+            return Error::DoubleFree { address, size: known.size() };
+        }
+        match registry::owner_of(address, self.id) {
+            Some(owner) => Error::WrongPool { address, pool: self.id, owner },
+            None => Error::NotABlock { address },
+        }
+    }
+
+    /// The live block at `address`, with its slot.
+    pub(super) fn live(&self, address: Address) -> Result<(&Slot, Known)> {
+        let slot = self.map.slot(address);
+        let known = slot.and_then(|slot| slot.look(address));
+        match (slot, known) {
+            (Some(slot), Some(known)) if known.live() => Ok((slot, known)),
+            _ => Err(self.not_there(address, known)),
+        }
+    }
+
+    /// Frees the live block at `address` if `check` allows it, wherever it has to go.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        check: &dyn Fn(Known) -> Result<()>,
+    ) -> Result<()> {
+        if address.is_null() {
+            return Ok(());
+        }
+        let (slot, known) = self.live(address)?;
+        check(known)?;
+        self.admit(stream)?;
+        if self.care.looks_after_blocks() {
+            return self.take_back(slot, known, address, stream);
+        }
+        if known.used_elsewhere() {
+            self.recheck_users(address)?;
+        }
+        if !slot.claim(known) {
+            return Err(self.not_there(address, slot.look(address)));
+        }
+        // From here on the block is this call's alone, so the event comes before the next of its
+        // address.
+        self.note_free(address, known, stream);
+        let block = Return { address, size: known.size(), stream };
+        if known.used_elsewhere() {
+            self.return_used(block);
+        } else if self.keep_making_way(slot, block) {
+            // The magazine has counted it.
+            let note = |counts: &mut Counts| {
+                counts.back(known.units(), known.requested(), known.tag());
+            };
+            self.count(stream, note);
+            return Ok(());
+        } else if let Err(error) = self.give_back(&mut vec![block]) {
+            self.care.went_out(known.size());
+            slot.unclaim(known);
+            return Err(error);
+        }
+        self.count(stream, |counts| {
+            counts.freed(known.units(), known.requested(), known.tag());
+        });
+        Ok(())
+    }
+
+    /// Notes that a block came back, where such is noted.
+    pub(super) fn note_free(&self, address: Address, known: Known, stream: StreamHandle) {
+        if self.pass.load(Ordering::Relaxed) == NO_PASS {
+            self.care.came_back(known.size());
+            let requested = Bytes::new(known.requested());
+            let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
+            self.note(EventAction::Free, address, requested, stream, tag);
+        }
+    }
+
+    /// Takes back a block once the streams it was used on are done with it.
+    fn return_used(&self, block: Return) {
+        let mut works = self.works();
+        let users = self.heap().uses.remove(&block.address).unwrap_or_default();
+        let others: Vec<StreamHandle> =
+            users.into_iter().filter(|&user| user != block.stream).collect();
+        works.return_after(block, &others);
+    }
+
+    /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
+    /// `false` where there is no magazine for it.
+    fn keep_making_way(&self, slot: &Slot, block: Return) -> bool {
+        let bound = self.magazine_units();
+        if bound == 0 {
+            return false;
+        }
+        let (mut spilled, mut gone) = (Vec::new(), None);
+        let kept = self.at_hand(|shelves| {
+            if shelves.of(block.stream).is_none() {
+                gone = shelves.put_up(block.stream, bound);
+            }
+            let Some(shelf) = shelves.of(block.stream) else { return false };
+            let units = block.size.get() >> UNIT_SHIFT;
+            if units > SMALL_UNITS && !self.is_lone(shelf, block.address) {
+                return false;
+            }
+            shelf.magazine.make_way(units, |kept, units| {
+                spilled.push(Return::of(kept, units, block.stream));
+            });
+            shelf.magazine.keep(units, Kept { address: block.address, slot: SlotRef::new(slot) })
+        });
+        if let Some(shelf) = gone {
+            self.retire(*shelf, &mut spilled);
+        }
+        self.give_back_or_later(spilled);
+        kept == Some(true)
+    }
+
+    /// What a shelf held and counted, when it goes.
+    pub(super) fn retire(&self, mut shelf: Shelf, spilled: &mut Vec<Return>) {
+        shelf.empty(|_| true, spilled);
+        self.heap().counts.entry(shelf.stream).or_default().add(&shelf.counts());
+    }
+
+    /// Gives blocks back to the heap. Where a stream can have no number, its blocks stay in
+    /// `returns`.
+    fn give_back(&self, returns: &mut Vec<Return>) -> Result<()> {
+        if returns.is_empty() {
+            return Ok(());
+        }
+        self.heap().give_known(returns);
+        if returns.is_empty() {
+            return Ok(());
+        }
+        self.recheck_streams()?;
+        self.give_enrolling(&mut self.works(), returns)
+    }
+
+    pub(super) fn give_enrolling(
+        &self,
+        works: &mut Works,
+        returns: &mut Vec<Return>,
+    ) -> Result<()> {
+        while let Some(stream) = returns.last().map(|one| one.stream) {
+            works.enrol(self.site(), stream)?;
+            self.heap().give_known(returns);
+        }
+        Ok(())
+    }
+
+    /// Gives blocks back to the heap, those that cannot be at the moment the next time it is folded.
+    pub(super) fn give_back_or_later(&self, mut returns: Vec<Return>) {
+        if self.give_back(&mut returns).is_err() {
+            self.heap().later.append(&mut returns);
+        }
+    }
+
+    /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
+    /// with their neighbours may be the better fit.
+    fn fold_own(&self, stream: StreamHandle) {
+        let mut returns = Vec::new();
+        self.at_hand(|shelves| {
+            if let Some(shelf) = shelves.of(stream) {
+                shelf.empty(|side| side == Side::Large, &mut returns);
+            }
+        });
+        self.give_back_or_later(returns);
+    }
+
+    /// Folds what all magazines hold into the heap.
+    pub(super) fn fold(&self, works: &mut Works) -> Result<()> {
+        let mut returns = core::mem::take(&mut self.heap().later);
+        returns.append(&mut self.tidy());
+        self.rows.each(|shelves| {
+            for shelf in shelves.all() {
+                shelf.empty(|_| true, &mut returns);
+            }
+        });
+        self.heap().give_known(&mut returns);
+        let given = self.give_enrolling(works, &mut returns);
+        self.heap().later.append(&mut returns);
+        given
+    }
+
+    /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
+    /// one for the stream.
+    pub(super) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
+        let counted = self
+            .at_hand(|shelves| shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some());
+        if counted != Some(true) {
+            note(self.heap().counts.entry(stream).or_default());
+        }
+    }
+
+    /// Notes that the block at `address` is used on `stream` too: its memory is reused only after
+    /// what is enqueued there when it is freed.
+    pub(super) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.admit(stream)?;
+        let (slot, known) = self.live(address)?;
+        let mut heap = self.heap();
+        let users = heap.uses.entry(address).or_default();
+        let first = users.is_empty();
+        if !users.contains(&stream) {
+            users.push(stream);
+        }
+        if first && !known.used_elsewhere() && !slot.mark_used(known) {
+            heap.uses.remove(&address);
+            return Err(self.not_there(address, slot.look(address)));
+        }
+        Ok(())
+    }
+}
