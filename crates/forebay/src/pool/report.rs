@@ -1,5 +1,6 @@
 //! What a pool says when it has to say no, and when it goes.
 
+use core::cell::Cell;
 use core::fmt;
 
 use forebay_core::{Address, Bytes};
@@ -138,6 +139,8 @@ impl Shared {
         if self.options.let_go.is_empty() {
             return false;
         }
+        // Whoever is asked may allocate; where that is too much as well, it is not asked again.
+        let Some(_asking) = Asking::begin() else { return false };
         let shortage = self.shortage(requested);
         // All of them, whether or not the first let anything go.
         self.options.let_go.iter().filter(|let_go| let_go(&shortage)).count() > 0
@@ -179,5 +182,26 @@ impl Shared {
         let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
         let owners = self.owners();
         Some(DropReport { pool: self.id, blocks: count, bytes, owners, streams, largest })
+    }
+}
+
+thread_local! {
+    /// Whether this thread is asking someone to let memory go.
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The time in which a thread asks. By a panic too it ends.
+struct Asking;
+
+impl Asking {
+    /// `None` where the thread is asking already.
+    fn begin() -> Option<Self> {
+        (!ASKING.replace(true)).then_some(Self)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        ASKING.set(false);
     }
 }

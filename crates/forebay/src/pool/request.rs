@@ -294,7 +294,7 @@ impl Shared {
         let (mut spilled, mut gone) = (Vec::new(), None);
         let kept = self.at_hand(|shelves| {
             if shelves.of(block.stream).is_none() {
-                gone = shelves.put_up(block.stream, bound);
+                gone = shelves.put_up(block.stream, self.bound_now());
             }
             let Some(shelf) = shelves.of(block.stream) else { return false };
             let units = block.size.get() >> UNIT_SHIFT;
@@ -402,6 +402,8 @@ impl Shared {
         }
         if first && !known.used_elsewhere() && !slot.mark_used(known) {
             heap.uses.remove(&address);
+            // Finding out whose it is looks at other pools, which must not be under this lock.
+            drop(heap);
             return Err(self.not_there(address, slot.look(address)));
         }
         Ok(())

@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub(super) pass: AtomicU64,
     /// The most a magazine holds, in units of 512 B.
     magazine: AtomicU64,
+    /// The same at present: less than that under pressure.
+    bound: AtomicU64,
     /// Counts changes of the heap's large side.
     pub(super) version: Arc<AtomicU64>,
     pub(super) map: AddressMap,
@@ -79,6 +81,7 @@ impl Shared {
             upkeep: Mutex::new(Upkeep::new()),
             scopes: AtomicU64::new(0),
             magazine: AtomicU64::new(magazine_units(&settings)),
+            bound: AtomicU64::new(magazine_units(&settings)),
             settings: Mutex::new(settings),
             options,
             version: Arc::clone(&heap.version),
@@ -138,8 +141,14 @@ impl Shared {
         self.bound_quarantine(quarantine)
     }
 
+    /// The most a magazine holds at present, in units of 512 B.
+    pub(super) fn bound_now(&self) -> u64 {
+        self.bound.load(Ordering::Relaxed)
+    }
+
     /// Changes how much magazines hold; what is beyond goes the next time.
     pub(super) fn bound_magazines(&self, units: u64) {
+        self.bound.store(units, Ordering::Relaxed);
         self.rows.each(|shelves| {
             for shelf in shelves.all() {
                 shelf.magazine.set_bound(units);

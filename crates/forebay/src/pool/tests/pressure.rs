@@ -70,7 +70,6 @@ fn magazines_are_small_under_pressure() {
 
 /// That holds for threads that come while it lasts.
 #[test]
-#[ignore = "a shelf that is put up under pressure takes the full bound"]
 fn magazines_of_threads_that_come_under_pressure_are_small() {
     let pool = hundred(PoolOptions::new());
     pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
@@ -184,7 +183,6 @@ fn who_is_asked_may_allocate() {
 
 /// Whoever is asked and needs more than there is himself is refused, and not asked again about that.
 #[test]
-#[ignore = "a shortage inside the answer to one asks again, as deep as the stack goes"]
 fn who_is_asked_is_not_asked_while_he_answers() {
     let number: Arc<OnceLock<PoolId>> = Arc::default();
     let depth = Arc::new(AtomicU64::new(0));
