@@ -53,7 +53,7 @@ pub(crate) enum NotCounted {
     /// There is no valgrind, and it could not be had.
     Without(String),
     /// A command failed.
-    Failed(Task, Ran),
+    Failed(Box<(Task, Ran)>),
 }
 
 /// Builds the probe, as users build, and counts.
@@ -64,7 +64,7 @@ pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, 
     let built = run(&build);
     let probe = built.output.lines().filter_map(executable).next_back();
     let (true, Some(probe)) = (built.succeeded(), probe) else {
-        return Err(NotCounted::Failed(build, built));
+        return Err(NotCounted::Failed(Box::new((build, built))));
     };
     let mut per_pair = |way: &str| -> Result<u64, NotCounted> {
         let mut total = |pairs: u64| -> Result<u64, NotCounted> {
@@ -74,7 +74,7 @@ pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, 
             let ran = run(&task);
             match instructions(&ran.output).filter(|_| ran.succeeded()) {
                 Some(count) => Ok(count),
-                None => Err(NotCounted::Failed(task, ran)),
+                None => Err(NotCounted::Failed(Box::new((task, ran)))),
             }
         };
         let few = total(FEW)?;

@@ -35,7 +35,7 @@ pub(super) fn instructions(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
         Ok(counted) if counted.holds() => Outcome::Holds { note: counted.to_string() },
         Ok(counted) => Outcome::Broken { output: counted.to_string() },
         Err(NotCounted::Without(reason)) => Outcome::LeftOut { reason },
-        Err(NotCounted::Failed(task, ran)) => broken(&task, &ran),
+        Err(NotCounted::Failed(failed)) => broken(&failed.0, &failed.1),
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Figures {
     pub(crate) allocations: u64,
     pub(crate) out_of_memory: u64,
     pub(crate) wrong: u64,
-    pub(crate) peak_live: u64,
+    peak_out: Bytes,
     peak_held: Bytes,
 }
 
@@ -51,7 +51,7 @@ impl Figures {
         self.allocations += other.allocations;
         self.out_of_memory += other.out_of_memory;
         self.wrong += other.wrong;
-        self.peak_live = self.peak_live.max(other.peak_live);
+        self.peak_out = self.peak_out.max(other.peak_out);
         self.peak_held = self.peak_held.max(other.peak_held);
     }
 
@@ -60,13 +60,13 @@ impl Figures {
         let each = elapsed.as_nanos() / u128::from(self.operations.max(1));
         format!(
             "{} operations in {:.1} s, {each} ns each; {} allocations, {} out of memory, {} wrong \
-             frees refused; at most {} live, {} held; no violation",
+             frees refused; at most {} out of the heap, {} held; no violation",
             self.operations,
             elapsed.as_secs_f64(),
             self.allocations,
             self.out_of_memory,
             self.wrong,
-            Bytes::new(self.peak_live),
+            self.peak_out,
             self.peak_held
         )
     }
@@ -183,6 +183,7 @@ impl Round {
         let ground = self.ground().map_err(|error| self.violation(None, error))?;
         let mut figures = self.work(&ground, done)?;
         let statistics = ground.pool.statistics();
+        figures.peak_out = statistics.peak_out;
         figures.peak_held = statistics.peak_held;
         self.close(ground).map_err(|what| self.violation(None, what))?;
         Ok(figures)
@@ -190,14 +191,12 @@ impl Round {
 
     fn work(&self, ground: &Ground, done: &AtomicU64) -> Result<Figures, Box<Violation>> {
         let boxes: Vec<_> = (0..self.threads).map(|_| Mutex::default()).collect();
-        let live = AtomicU64::new(0);
         let yard = Yard {
             pool: &ground.pool,
             device: &ground.device,
             claims: self.oracle.then_some(&ground.claims),
             boxes: &boxes,
             shared: &ground.shared,
-            live: &live,
             magnitude: self.shape().magnitude,
             alone: self.pace == Pace::Turns || self.threads == 1,
             plant: self.plant,
@@ -289,7 +288,6 @@ impl Round {
             }
             clock.step.store(first.saturating_add(count), Ordering::Relaxed);
             clock.done.fetch_add(count, Ordering::Relaxed);
-            current.tell();
             worker = Some(current);
             turns.pass();
         }

@@ -1,6 +1,5 @@
 //! One thread of a soak: its stream, its blocks, and what it does next.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use forebay::{Error, Pool};
@@ -34,8 +33,6 @@ pub(crate) struct Yard<'a> {
     pub(crate) boxes: &'a [Mutex<Vec<Held>>],
     /// Streams that every thread uses.
     pub(crate) shared: &'a [StreamHandle],
-    /// The bytes live in all threads, as of the last turn of each.
-    pub(crate) live: &'a AtomicU64,
     /// The largest block, as a power of two.
     pub(crate) magnitude: u64,
     /// Whether one thread runs at a time: then a block freed before is known to be free still.
@@ -55,8 +52,6 @@ pub(crate) struct Worker<'a> {
     steps: u64,
     /// Blocks freed lately, round and round.
     freed: [u64; 16],
-    /// What it took and gave back since it last told, wrapping.
-    change: u64,
     pub(crate) figures: Figures,
 }
 
@@ -74,7 +69,6 @@ impl<'a> Worker<'a> {
             wish,
             steps: 0,
             freed: [0; 16],
-            change: 0,
             figures: Figures::default(),
         })
     }
@@ -103,14 +97,6 @@ impl<'a> Worker<'a> {
                 if filling == self.random.chance(7, 10) { self.allocate() } else { self.free() }
             }
         }
-    }
-
-    /// Tells the others how many bytes it has, and notes how many all have: once in a while, so that
-    /// threads that run together do not meet here.
-    pub(crate) fn tell(&mut self) {
-        let change = core::mem::take(&mut self.change);
-        let before = self.yard.live.fetch_add(change, Ordering::Relaxed);
-        self.figures.peak_live = self.figures.peak_live.max(before.wrapping_add(change));
     }
 
     fn stream(&mut self) -> StreamHandle {
@@ -145,7 +131,6 @@ impl<'a> Worker<'a> {
             claims.claim(start, size).map_err(|conflict| format!("{block:?}: {conflict}"))?;
         }
         self.figures.allocations += 1;
-        self.change = self.change.wrapping_add(size);
         self.live.push(Held { start, size });
         Ok(())
     }
@@ -170,7 +155,6 @@ impl<'a> Worker<'a> {
         let stream = self.stream();
         let freed = self.yard.pool.free(Address::new(held.start), stream);
         freed.map_err(|error| format!("{held:?} on {stream}: {error}"))?;
-        self.change = self.change.wrapping_sub(held.size);
         self.freed.rotate_right(1);
         self.freed[0] = held.start;
         Ok(())
