@@ -160,8 +160,10 @@ impl Plan {
         let granule = line.granule.bytes().get();
         let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
         let room = limit.get().checked_sub(line.backed)?;
-        let last = line.pages.last_key_value().map(|(&start, page)| start + page.size);
-        let at = last.map_or(Some(0), |top| top.checked_add(granule))?;
+        // Beyond what is being given back as well: it is there until it is gone.
+        let page = line.pages.last_key_value().map(|(&start, page)| start + page.size);
+        let alias = line.aliases.last_key_value().map(|(&start, &size)| start + size);
+        let at = page.max(alias).map_or(Some(0), |top| top.checked_add(granule))?;
         let page = growth.page(line.backed.saturating_add(least), granule);
         let wanted = least.max(page.min(room / granule * granule));
         let fits = least <= room && at.checked_add(wanted).is_some_and(|end| end <= line.size);

@@ -317,12 +317,17 @@ impl Ground {
         }
         let mut heap = lock(context.heap);
         let field = heap.field(self.side);
+        if field.line.place(at, bytes, start.get(), taker).is_err() {
+            drop(heap);
+            debug_assert!(false, "the plan put a segment where one is");
+            // SAFETY: as above.
+            let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
+            return Ok(false);
+        }
         if let Place::Segments(by_place, by_address) = &mut field.place {
             by_place.insert(at, (start, bytes));
             by_address.insert(start, (at, bytes));
         }
-        let placed = field.line.place(at, bytes, start.get(), taker);
-        debug_assert!(placed.is_ok(), "the plan put a segment where one is: {placed:?}");
         heap.peak_held = heap.peak_held.max(heap.held());
         Ok(true)
     }
@@ -361,15 +366,16 @@ impl Ground {
                 bytes = bytes.saturating_add(size);
             }
         }
+        heap.going = heap.going.saturating_add(bytes);
         lifted
     }
 
     /// Puts lifted pages back on the line.
     pub(super) fn put_back(&self, heap: &Mutex<Heap>, pages: impl IntoIterator<Item = Lifted>) {
         let mut heap = lock(heap);
-        let line = &mut heap.field(self.side).line;
         for page in pages {
-            put_back(line, page);
+            heap.going = heap.going.saturating_sub(page.size);
+            put_back(&mut heap.field(self.side).line, page);
         }
     }
 
@@ -402,6 +408,7 @@ impl Ground {
                 by_place.remove(&page.at);
                 by_address.remove(&span.start());
             }
+            heap.going = heap.going.saturating_sub(page.size);
         }
         if self.region.is_some() {
             self.orphans.push((PageHandle(page.page), page.size));
@@ -436,12 +443,12 @@ impl Ground {
                 Some(memory) if self.region.is_some() => {
                     // SAFETY: the pool synchronised the device before, and whoever drops a pool has
                     // no more use for its blocks.
-                    let _ = unsafe { memory.unmap(span) };
-                    let _ = memory.release_page(PageHandle(page));
+                    let _ = twice(|| unsafe { memory.unmap(span) });
+                    let _ = twice(|| memory.release_page(PageHandle(page)));
                 }
                 _ => {
                     // SAFETY: likewise.
-                    let _ = unsafe { self.device.free(span.start()) };
+                    let _ = twice(|| unsafe { self.device.free(span.start()) });
                 }
             }
         }
@@ -449,11 +456,18 @@ impl Ground {
             return;
         };
         for &(page, _) in &self.orphans {
-            let _ = memory.release_page(page);
+            let _ = twice(|| memory.release_page(page));
         }
         // SAFETY: likewise; aliases were cleared by the pool.
-        let _ = unsafe { memory.release_region(region) };
+        let _ = twice(|| unsafe { memory.release_region(region) });
     }
+}
+
+/// Tries once more what failed: for the end of a pool, after which nobody can.
+pub(super) fn twice<T, E>(
+    mut call: impl FnMut() -> core::result::Result<T, E>,
+) -> core::result::Result<T, E> {
+    call().or_else(|_| call())
 }
 
 /// What making room needs beside the ground.

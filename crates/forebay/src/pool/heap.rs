@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::line::{Line, Offset, Streams};
 use forebay_core::{Address, Bytes, PageSize, Span};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Event, StreamHandle};
 
 use super::lanes::Lanes;
 use super::map::{Side, UNIT_SHIFT};
@@ -114,6 +114,10 @@ pub(super) struct Heap {
     pub(super) lanes: Lanes,
     /// Streams that live blocks were used on beside their own.
     pub(super) uses: HashMap<Address, Vec<StreamHandle>>,
+    /// Bytes of pages that are off the lines and not yet given to the device.
+    pub(super) going: Bytes,
+    /// Ends of streams that live blocks were used on and that were forgotten since.
+    pub(super) ends: HashMap<Address, Vec<Arc<Event>>>,
     /// Blocks that were freed and could not come back yet.
     pub(super) later: Vec<Return>,
     /// Counts of what did not pass over a shelf, and of shelves that are gone, by stream.
@@ -144,6 +148,8 @@ impl Heap {
             version: Arc::default(),
             lanes: Lanes::default(),
             uses: HashMap::new(),
+            going: Bytes::ZERO,
+            ends: HashMap::new(),
             later: Vec::new(),
             counts: BTreeMap::new(),
             heap_hits: 0,
@@ -173,9 +179,14 @@ impl Heap {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Bytes on the lines.
+    pub(super) fn backed(&self) -> Bytes {
+        self.small.line.backed_bytes().saturating_add(self.large.line.backed_bytes())
+    }
+
     /// Bytes taken from the device.
     pub(super) fn held(&self) -> Bytes {
-        let lines = self.small.line.backed_bytes().saturating_add(self.large.line.backed_bytes());
+        let lines = self.backed().saturating_add(self.going);
         lines.saturating_add(self.apart)
     }
 

@@ -122,12 +122,15 @@ impl Shared {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
         let limit = self.works().limit;
         let owners = self.owners();
+        let mut sum = Counts::default();
+        self.counts().values().for_each(|counts| sum.add(counts));
+        let live = sum.classes.iter().fold(0, |sum: u64, class| sum.wrapping_add(class.live));
         let mut heap = self.heap();
         Shortage {
             requested,
             limit,
             held: heap.held(),
-            live: heap.out(),
+            live: Bytes::new(live << UNIT_SHIFT),
             largest_free: heap.field(Side::of(requested)).line.largest_hole(),
             device_free,
             owners,

@@ -16,6 +16,9 @@ use super::works::Works;
 use crate::sync::seat;
 use crate::{Block, Error, Request, Result, Tag};
 
+/// How often room is made for one request that others take from meanwhile.
+const MOST_ROOMS: u32 = 64;
+
 impl Shared {
     /// A block, from wherever it takes, noted where events are.
     #[cold]
@@ -128,8 +131,10 @@ impl Shared {
                 return Ok(found);
             }
         }
+        let mut rooms = 0;
         loop {
             let rung = ladder.rung();
+            let mut grown = false;
             match rung {
                 Rung::Fold => self.fold(&mut works)?,
                 Rung::Refuse => {
@@ -151,9 +156,11 @@ impl Shared {
                     if rung == Rung::Idle {
                         self.end_quarantine(&mut works)?;
                     }
-                    works.climb(self.site(), rung, (side, size), stream)?;
+                    grown = works.climb(self.site(), rung, (side, size), stream)?;
                 }
             }
+            // Where there are more streams than numbers, making others known may have taken this one's.
+            works.enrol(self.site(), stream)?;
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
                 if !matches!(rung, Rung::Room | Rung::Idle) {
@@ -167,6 +174,11 @@ impl Shared {
                 return Ok(found);
             }
             drop(heap);
+            // Others on this stream take from what grows as well: there may be room for all.
+            rooms += u32::from(rung == Rung::Room);
+            if rung == Rung::Room && grown && rooms < MOST_ROOMS {
+                continue;
+            }
             ladder.climb();
         }
     }
@@ -278,10 +290,14 @@ impl Shared {
     /// Takes back a block once the streams it was used on are done with it.
     fn return_used(&self, block: Return) {
         let mut works = self.works();
-        let users = self.heap().uses.remove(&block.address).unwrap_or_default();
+        let (users, ends) = {
+            let mut heap = self.heap();
+            let ends = heap.ends.remove(&block.address).unwrap_or_default();
+            (heap.uses.remove(&block.address).unwrap_or_default(), ends)
+        };
         let others: Vec<StreamHandle> =
             users.into_iter().filter(|&user| user != block.stream).collect();
-        works.return_after(block, &others);
+        works.return_after(block, &others, ends);
     }
 
     /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
@@ -291,6 +307,10 @@ impl Shared {
         if bound == 0 {
             return false;
         }
+        // A shelf that goes is of another stream, which may be forgotten meanwhile: not before its
+        // blocks are in the heap.
+        let crowded = self.at_hand(|shelves| shelves.is_full_for(block.stream)) == Some(true);
+        let works = crowded.then(|| self.works());
         let (mut spilled, mut gone) = (Vec::new(), None);
         let kept = self.at_hand(|shelves| {
             if shelves.of(block.stream).is_none() {
@@ -309,7 +329,15 @@ impl Shared {
         if let Some(shelf) = gone {
             self.retire(*shelf, &mut spilled);
         }
-        self.give_back_or_later(spilled);
+        match works {
+            Some(mut works) => {
+                self.heap().give_known(&mut spilled);
+                if self.give_enrolling(&mut works, &mut spilled).is_err() {
+                    self.heap().later.append(&mut spilled);
+                }
+            }
+            None => self.give_back_or_later(spilled),
+        }
         kept == Some(true)
     }
 

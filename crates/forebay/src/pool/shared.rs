@@ -118,6 +118,7 @@ impl Shared {
 
     /// Changes a setting of the living pool.
     pub(super) fn change(&self, key: &str, value: &str) -> Result<()> {
+        let total = self.device.memory_info()?.total;
         let mut settings = self.settings();
         settings.change(key, value)?;
         self.choose_way(&settings);
@@ -127,7 +128,7 @@ impl Shared {
         }
         let units = magazine_units(&settings);
         let growth = growth_of(&settings, self.options.growth);
-        let limit = settings.limit_of(self.device.memory_info()?.total);
+        let limit = settings.limit_of(total);
         let quarantine = settings.quarantine();
         drop(settings);
         {

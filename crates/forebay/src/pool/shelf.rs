@@ -184,6 +184,11 @@ impl Shelves {
         (self.rest.len() >= SHELVES).then(|| self.rest.remove(0))
     }
 
+    /// Whether a shelf has to go before a stream can have one.
+    pub(super) fn is_full_for(&mut self, stream: StreamHandle) -> bool {
+        self.of(stream).is_none() && self.rest.len() + usize::from(self.front.is_some()) >= SHELVES
+    }
+
     /// Takes out the shelf of a stream.
     pub(super) fn remove(&mut self, stream: StreamHandle) -> Option<Box<Shelf>> {
         if let Some(shelf) = self.front.take_if(|shelf| shelf.stream == stream) {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::line::{Growth, Streams};
-use forebay_core::{Bytes, Rung};
+use forebay_core::{Address, Bytes, Rung};
 use forebay_hal::{Call, Device, Event, EventKind, Pattern, Progress, StreamHandle};
 
 use super::DriverLog;
-use super::ground::{Alias, Context, Ground, Lifted};
+use super::ground::{Alias, Context, Ground, Lifted, twice};
 use super::heap::{Heap, Return};
 use super::map::{AddressMap, Side};
 use crate::Result;
@@ -187,7 +187,16 @@ impl Works {
         let context = Context { heap: site.heap, map: site.map, growth: &growth, limit, fresh };
         let mut aliases = Vec::new();
         let (ground, log) = self.ground(side);
-        let made = ground.make_room(context, size, Streams::only(lane), &mut aliases, log);
+        let lane = Streams::only(lane);
+        let mut made = ground.make_room(context, size, lane, &mut aliases, log);
+        if matches!(made, Err(crate::Error::Device(forebay_hal::Error::OutOfMemory { .. }))) {
+            // The device has less than a page of the size that is best: of the smallest there may be
+            // enough.
+            let mut smallest = growth;
+            smallest.largest_page = Bytes::ZERO;
+            let context = Context { growth: &smallest, ..context };
+            made = ground.make_room(context, size, lane, &mut aliases, log);
+        }
         if !aliases.is_empty() {
             // The taker has waited for everyone whose memory it took, so what it has enqueued so
             // far comes after every use through the old mappings. Where no event is to be had, the
@@ -212,10 +221,15 @@ impl Works {
         Ok(event)
     }
 
-    /// Takes a block back once all that is enqueued on `users` so far is done.
-    pub(super) fn return_after(&mut self, block: Return, users: &[StreamHandle]) {
-        let ends: Result<Vec<Arc<Event>>> =
-            users.iter().map(|&user| self.end_of(user).map(Arc::new)).collect();
+    /// Takes a block back once all that is enqueued on `users` so far is done, and `ends` are reached.
+    pub(super) fn return_after(
+        &mut self,
+        block: Return,
+        users: &[StreamHandle],
+        ends: Vec<Arc<Event>>,
+    ) {
+        let users = users.iter().map(|&user| self.end_of(user).map(Arc::new));
+        let ends: Result<Vec<Arc<Event>>> = users.chain(ends.into_iter().map(Ok)).collect();
         let when = ends.map_or(When::Synchronised, When::Reached);
         self.errands.push((when, Errand::Return(block)));
     }
@@ -227,6 +241,20 @@ impl Works {
         for &other in others.iter().filter(|&&other| other != stream) {
             log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other))?;
             log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))?;
+        }
+        Ok(())
+    }
+
+    /// Makes `stream` wait on the device for events that were recorded before.
+    pub(super) fn wait_for_ends(
+        &mut self,
+        stream: StreamHandle,
+        ends: &[Arc<Event>],
+    ) -> Result<()> {
+        for end in ends {
+            let (device, log) = (&self.device, &mut self.log);
+            let wait = || device.wait_event(stream, end.handle());
+            log.make(Call::WaitEvent, Bytes::ZERO, wait)?;
         }
         Ok(())
     }
@@ -315,9 +343,22 @@ impl Works {
                 if let Some(number) = heap.lanes.enrol(stream) {
                     return Ok(number);
                 }
-                let full = || crate::Error::TooManyStreams { stream, most: Streams::MOST };
-                let oldest = heap.lanes.oldest().ok_or_else(full)?;
-                (oldest, heap.lanes.leave(oldest).ok_or_else(full)?)
+                drop(heap);
+                if self.forget_those_over(site, false)? {
+                    continue;
+                }
+                let mut heap = site.heap();
+                let oldest = heap.lanes.oldest();
+                let left = oldest.and_then(|oldest| Some((oldest, heap.lanes.leave(oldest)?)));
+                drop(heap);
+                match left {
+                    Some(left) => left,
+                    // All numbers are of streams that were forgotten: the first to be over will do.
+                    None if self.forget_those_over(site, true)? => continue,
+                    None => {
+                        return Err(crate::Error::TooManyStreams { stream, most: Streams::MOST });
+                    }
+                }
             };
             // What is freed on it from here on finds no number, and waits for the works.
             let waited = self.end_of(oldest).and_then(|end| Ok(end.synchronize()?));
@@ -328,6 +369,32 @@ impl Works {
             }
             heap.gone(number);
         }
+    }
+
+    /// Lets the numbers go of forgotten streams whose work is over; with `wait`, waits for the first
+    /// of them. Whether any went.
+    fn forget_those_over(&mut self, site: Site<'_>, mut wait: bool) -> Result<bool> {
+        let mut any = false;
+        for (when, errand) in core::mem::take(&mut self.errands) {
+            let over = match (&when, errand) {
+                (When::Reached(events), Errand::Forget(_)) if core::mem::take(&mut wait) => {
+                    events.iter().all(|event| event.synchronize().is_ok())
+                }
+                (When::Reached(events), Errand::Forget(_)) => events
+                    .iter()
+                    .all(|event| event.query().is_ok_and(|progress| progress == Progress::Done)),
+                (When::Now, Errand::Forget(_)) => true,
+                _ => false,
+            };
+            match errand {
+                Errand::Forget(number) if over => {
+                    site.heap().gone(number);
+                    any = true;
+                }
+                _ => self.errands.push((when, errand)),
+            }
+        }
+        Ok(any)
     }
 
     /// Lets a stream go once its work so far is done.
@@ -346,7 +413,19 @@ impl Works {
                 }
             }
         }
-        if let Some(number) = site.heap().lanes.leave(stream) {
+        let mut heap = site.heap();
+        // Of blocks that were used on it this is all there will be to wait for.
+        let users = heap.uses.iter_mut().filter(|(_, users)| users.contains(&stream));
+        let used: Vec<Address> = users
+            .map(|(&address, users)| {
+                users.retain(|&user| user != stream);
+                address
+            })
+            .collect();
+        for address in used {
+            heap.ends.entry(address).or_default().push(Arc::clone(&event));
+        }
+        if let Some(number) = heap.lanes.leave(stream) {
             self.errands.push((When::Reached(vec![event]), Errand::Forget(number)));
         }
         Ok(())
@@ -355,7 +434,9 @@ impl Works {
     /// Gives free pages back to the device until no more than `keep` bytes are held; gives how many
     /// bytes. Waits for the device where work may still use them.
     pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
-        // What waits for other streams becomes free by this, and is given back with the rest.
+        let before = site.heap().held();
+        // What waits for other streams becomes free by this, and is given back with the rest; so is
+        // what was to go already.
         if self.has_errands() {
             self.settle(site)?;
         }
@@ -368,25 +449,22 @@ impl Works {
                 return Err(error.into());
             }
         }
-        let (mut outcome, mut given) = (Ok(()), Bytes::ZERO);
+        let mut outcome = Ok(());
         let mut pages = lifted.into_iter();
         while outcome.is_ok()
             && let Some((side, page)) = pages.next()
         {
             let (ground, log) = self.ground(side);
             outcome = ground.release(site.heap, page, log);
-            if outcome.is_ok() {
-                given = given.saturating_add(page.size());
-            }
         }
         self.put_back(site, pages.collect());
-        outcome.map(|()| given)
+        outcome.map(|()| before.saturating_sub(site.heap().held()))
     }
 
     /// Takes free pages off the lines until no more than `keep` bytes would be held.
     fn lift(&mut self, site: Site<'_>, keep: Bytes) -> Vec<(Side, Lifted)> {
         let mut heap = site.heap();
-        let mut spare = heap.held().saturating_sub(keep);
+        let mut spare = heap.backed().saturating_sub(keep);
         let mut lifted = Vec::new();
         for side in [Side::Large, Side::Small] {
             for page in self.ground(side).0.lift(&mut heap, spare) {
@@ -435,8 +513,8 @@ impl Works {
     pub(super) fn tear_down(&mut self, site: Site<'_>) {
         // Work may still use what is about to be given back; where waiting fails the device is lost,
         // and its work with it.
-        let _ = self.device.synchronize_device();
-        let _ = self.run_errands(site, true);
+        let _ = twice(|| self.device.synchronize_device());
+        let _ = twice(|| self.run_errands(site, true));
         let heap = site.heap();
         self.small.tear_down(&heap.small);
         self.large.tear_down(&heap.large);

@@ -144,7 +144,6 @@ fn every_call_of_a_kind_may_fail_for_a_while() {
 
 /// Giving back what a dropped pool has tries again what fails for once: nobody else can.
 #[test]
-#[ignore = "a drop tries nothing twice: one unmap that fails for once leaks its page and its region"]
 fn a_call_may_fail_for_once_while_a_pool_is_dropped() {
     let program = program();
     let drop_with = |script: Script| {

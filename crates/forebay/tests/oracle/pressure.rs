@@ -88,8 +88,6 @@ fn a_request_for_all_there_is_is_met() {
 
 /// And so is the last of a device that others use as well.
 #[test]
-#[ignore = "the last page is asked for at its full size although others left less on the device, which \
-            would do: 1014 MiB of 1 GiB are refused where another pool holds 10 MiB"]
 fn what_others_left_is_had() {
     let device = device(Bytes::gib(1));
     let first = PoolOptions::new().growth(pages_of_one_granule()).build(&device).unwrap();
@@ -102,7 +100,6 @@ fn what_others_left_is_had() {
 
 /// A refusal says what is in blocks: what a magazine keeps at hand is not.
 #[test]
-#[ignore = "what magazines keep at hand is told as live: after a block was freed, 512 B are"]
 fn a_refusal_tells_what_is_live() {
     let pool = Pool::new(&device(Bytes::gib(1))).unwrap();
     let block = pool.allocate(Bytes::new(1), DEFAULT).unwrap();
@@ -114,7 +111,6 @@ fn a_refusal_tells_what_is_live() {
 
 /// On a device that another pool has a page of.
 #[test]
-#[ignore = "as what_others_left_is_had: 284516352 B are refused where 291504128 B are free or idle"]
 fn at_the_edge_of_a_device_what_fits_is_given() {
     for seed in 0..20 {
         let setting = Setting::large(seed);

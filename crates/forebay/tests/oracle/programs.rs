@@ -64,8 +64,6 @@ fn the_same_program_gets_the_same_places() {
 }
 
 #[test]
-#[ignore = "pages that upkeep lifted and that wait for their event count neither as held nor against \
-            the limit: 1.58 GiB are taken from the device where 1500 MiB are allowed"]
 fn held_is_what_the_device_gave_out_and_within_the_limit() {
     for seed in 0..12 {
         let setting = Setting::large(seed).limited_to(Bytes::mib(1500));

@@ -139,7 +139,9 @@ impl Shared {
         };
         // It is taken back from here on, whatever else comes.
         if known.used_elsewhere() {
-            self.heap().uses.remove(&address);
+            let mut heap = self.heap();
+            heap.uses.remove(&address);
+            heap.ends.remove(&address);
         }
         self.note_free(address, known, stream);
         self.count(stream, |counts| {
@@ -175,7 +177,12 @@ impl Shared {
             return Ok(());
         }
         let mut works = self.works();
-        let users = self.heap().uses.get(&memory.address).cloned().unwrap_or_default();
+        let (users, ends) = {
+            let heap = self.heap();
+            let ends = heap.ends.get(&memory.address).cloned().unwrap_or_default();
+            (heap.uses.get(&memory.address).cloned().unwrap_or_default(), ends)
+        };
+        works.wait_for_ends(memory.stream, &ends)?;
         works.join(memory.stream, &users)
     }
 }
