@@ -9,8 +9,8 @@
 //! A magazine stands in front of a heap: giving a block and taking one of the same size again costs
 //! a few instructions and disturbs nothing. What it holds is lost to requests of other sizes until it
 //! is drained, so it is bounded, and whoever is about to ask for more memory drains it first. Of large
-//! blocks it holds one alone: where large blocks lie free decides where the next one fits best, and so
-//! how much memory a program needs.
+//! blocks it holds one alone: where large blocks lie free decides where the next one goes, and so how
+//! much memory a program needs.
 
 /// How many sizes a magazine holds at most. A training step uses some dozens of sizes at a time.
 const BINS: usize = 64;

@@ -2,8 +2,9 @@
 //! are told by tag.
 
 use core::marker::PhantomData;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use crate::sync::lock;
 use crate::sync::seat;
 
 /// How many tags there can be, the one without a name counted.
@@ -13,7 +14,7 @@ const MOST: usize = 256;
 static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn names() -> MutexGuard<'static, Vec<String>> {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     if names.is_empty() {
         names.push("untagged".to_owned());
     }

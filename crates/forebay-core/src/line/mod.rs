@@ -146,6 +146,11 @@ impl Line {
         Bytes::new(self.holes.bytes())
     }
 
+    /// The bytes in blocks.
+    pub fn taken_bytes(&self) -> Bytes {
+        Bytes::new(self.taken())
+    }
+
     /// The size of the largest hole, in whatever order it is free.
     pub fn largest_hole(&self) -> Bytes {
         Bytes::new(self.holes.largest())
@@ -171,7 +176,6 @@ impl Line {
         Some(at)
     }
 
-    /// The bytes in blocks.
     fn taken(&self) -> u64 {
         // Every hole is backed.
         self.backed - self.holes.bytes()

@@ -73,11 +73,11 @@ impl Drop for StreamTable {
     }
 }
 
+// Events of all host devices are found by all; closed queues run empty; a task is taken out of the
+// queue before it runs, so it runs once, and its panic is caught.
 // SAFETY: a queue is first in, first out, with one thread of its own, so streams wait for each
 // other only by records. A record is reached by the worker after everything before it, and found
-// reached through a lock, which makes what was done before visible. Closed queues run empty.
-// Events of all host devices are found by all. Tasks are taken out of the queue before they run,
-// so they run once, and their panics are caught.
+// reached through a lock, which makes what was done before visible.
 unsafe impl Streams for HostDevice {
     fn create_stream(&self, _priority: Priority) -> Result<StreamHandle> {
         let queue = Arc::new(Queue::new());

@@ -1,11 +1,12 @@
 //! How many, how much, how much at most.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
 use super::ledger::Ledger;
+use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
 
 /// What went through an adaptor, all figures of one moment.
@@ -113,7 +114,7 @@ impl<A: Allocate> Counted<A> {
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
         // Plain numbers: whole at any time.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 

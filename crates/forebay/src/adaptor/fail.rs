@@ -1,10 +1,11 @@
 //! No, on demand.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::{Address, Bytes, Random};
 use forebay_hal::{Call, Device, StreamHandle};
 
+use crate::sync::lock;
 use crate::{Allocate, Block, Error, Request, Result};
 
 /// Which requests fail. Those of no bytes never do, and do not count.
@@ -131,7 +132,7 @@ impl<A: Allocate> Failing<A> {
 
     fn lock(&self) -> MutexGuard<'_, Plan> {
         // Plain numbers: whole at any time.
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.plan)
     }
 
     fn failure(&self, requested: Bytes, number: u64) -> Error {

@@ -2,11 +2,12 @@
 
 use core::{array, fmt};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use forebay_core::Address;
 use forebay_hal::StreamHandle;
 
+use crate::sync::lock;
 use crate::{Allocate, Result};
 
 /// Into how many parts the ledger is split by address, so that threads seldom meet at one.
@@ -24,7 +25,7 @@ impl<T> Ledger<T> {
 
     fn lock(part: &Mutex<HashMap<Address, T>>) -> MutexGuard<'_, HashMap<Address, T>> {
         // Entries are whole whenever the lock is free, whoever panicked.
-        part.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(part)
     }
 
     fn part(&self, address: Address) -> MutexGuard<'_, HashMap<Address, T>> {

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
+use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
 
 /// The first line of a log.
@@ -145,7 +146,7 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
 
     fn lock(&self) -> MutexGuard<'_, Log<W>> {
         // A writer that panicked may have lost a line; the rest is whole.
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 }
 

@@ -197,11 +197,10 @@ impl<T: Plain, A: Allocate> DeviceArray<T, A> {
         let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
         let copy = hal::Copy::linear(to, from, size)?;
         let (device, stream) = (self.block.allocator().device(), self.block.stream());
-        // SAFETY: the host's side is the stage, all of which holds values; it is given to nobody
-        // until the stream was synchronised, and leaked where that failed. The device's side lies
-        // within the block, which `new` or `from_block` has seen to be large enough; the block is
-        // this handle's, which gives it back in the order of the same stream, so after the copy.
-        // That nobody else frees it is kept by those who hold its address.
+        // That nobody else frees the block is kept by those who hold its address.
+        // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
+        // leaked where that failed. The device's side is within the block, which `new` or `from_block`
+        // has measured, and which this handle gives back in the order of the same stream.
         if let Err(error) = unsafe { device.copy(&copy, stream) } {
             // A call that fails has enqueued nothing, except on a device that is lost.
             if matches!(error, hal::Error::Lost { .. }) {

@@ -2,10 +2,11 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 
 use forebay_hal::StreamHandle;
 
+use crate::sync::lock;
 use crate::{Block, Error};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -61,7 +62,7 @@ pub struct LostFrees {
 pub fn lost_frees() -> LostFrees {
     // Only the number matters; the reason beside it is under its own lock.
     let count = COUNT.load(Ordering::Relaxed);
-    let latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let latest = lock(&LATEST).clone();
     LostFrees { count, latest }
 }
 

@@ -8,6 +8,7 @@ use forebay_hal::StreamHandle;
 
 use super::lost::{self, LostFree};
 use super::{Refused, may_pass, order};
+use crate::sync::lock;
 use crate::{Allocate, Block, Error, Pool, Request, Result};
 
 /// A block that goes back to its allocator when this value goes, in the order of its stream.
@@ -127,7 +128,7 @@ impl<A: Allocate> OwnedBlock<A> {
     /// It orders nothing by itself: what `stream` reads must have been ordered before it.
     pub fn used_on(&self, stream: StreamHandle) {
         // A list of plain values is whole at any time, so a thread that panicked harms nothing.
-        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = lock(&self.uses);
         if !uses.contains(&stream) {
             uses.push(stream);
         }

@@ -2,12 +2,13 @@
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::{Address, Alignment, Bytes, Serial, SizeClasses};
 use forebay_hal::StreamHandle;
 
 use super::OwnedBlock;
+use crate::sync::lock;
 use crate::{Allocate, Block, Error, Pool, Request, Result};
 
 /// How a rental is to be.
@@ -236,7 +237,7 @@ struct Desk<A: Allocate> {
 impl<A: Allocate> Desk<A> {
     fn shelf(&self) -> MutexGuard<'_, Shelf<A>> {
         // Nothing of the caller's runs under the lock, and no step of the shelf's own panics.
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shelf)
     }
 
     /// A block from the allocator. Where there is none left, what is kept here goes back first.

@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
+use crate::sync::lock;
 use crate::{Allocate, Error, Pool, Request, Result};
 
 /// How long the helper thread waits for more before it ends. Long enough that requests that come in
@@ -146,7 +147,7 @@ struct Slot<A: Allocate> {
 impl<A: Allocate> Slot<A> {
     fn lock(&self) -> MutexGuard<'_, Stage<A>> {
         // The stage is changed by single assignments, so it is whole at any time.
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.stage)
     }
 
     fn is_over(&self) -> bool {
@@ -214,7 +215,7 @@ static WORKER: Worker = Worker {
 impl Worker {
     fn desk(&self) -> MutexGuard<'_, Desk> {
         // No job runs under the lock, and what does leaves the desk whole.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.desk)
     }
 
     /// Queues a job, and starts the thread where it is not there. Where it cannot be started the job

@@ -3,13 +3,15 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
+use super::options::Observer;
 use crate::Tag;
+use crate::sync::lock;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,20 +43,26 @@ pub struct PoolEvent {
     pub tag: Tag,
 }
 
-/// The last events, as many as were asked for.
-#[derive(Debug)]
+/// The last events, as many as were asked for, and who is told of each.
 pub(super) struct History {
     begun: Instant,
     events: Mutex<(VecDeque<PoolEvent>, usize)>,
+    observers: Vec<Observer>,
 }
 
 impl History {
-    pub(super) fn new(most: usize) -> Self {
-        Self { begun: Instant::now(), events: Mutex::new((VecDeque::new(), most)) }
+    pub(super) fn new(most: usize, observers: Vec<Observer>) -> Self {
+        let events = Mutex::new((VecDeque::new(), most));
+        Self { begun: Instant::now(), events, observers }
+    }
+
+    /// Whether anyone is told.
+    pub(super) fn is_observed(&self) -> bool {
+        !self.observers.is_empty()
     }
 
     fn events(&self) -> MutexGuard<'_, (VecDeque<PoolEvent>, usize)> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 
     /// How many are remembered.
@@ -66,7 +74,7 @@ impl History {
         }
     }
 
-    /// Notes an event; the oldest goes where there are too many.
+    /// Notes an event and tells of it; the oldest goes where there are too many.
     pub(super) fn note(
         &self,
         action: EventAction,
@@ -74,7 +82,7 @@ impl History {
         requested: Bytes,
         stream: StreamHandle,
         tag: Tag,
-    ) -> PoolEvent {
+    ) {
         let mut events = self.events();
         // The clock under the lock: events are in the order of their times.
         let time = self.begun.elapsed();
@@ -85,7 +93,10 @@ impl History {
             }
             events.0.push_back(event);
         }
-        event
+        drop(events);
+        for observer in &self.observers {
+            observer(&event);
+        }
     }
 
     /// What is remembered, the oldest first.

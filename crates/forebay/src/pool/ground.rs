@@ -1,7 +1,7 @@
 //! The device under a line: what a plan says, done by the driver. The heap's lock is held only to
 //! note what was done, never while the driver works.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
@@ -12,6 +12,7 @@ use forebay_hal::{
 use super::DriverLog;
 use super::heap::{Field, Heap, Place};
 use super::map::{AddressMap, LEAF, Side};
+use crate::sync::lock;
 use crate::{Error, Result};
 
 /// How many times the device's memory the addresses of a line span. Pages that move leave gaps, and
@@ -65,11 +66,6 @@ pub(super) struct Ground {
     region: Option<Address>,
     /// Pages that are nowhere any more, which the device would not take back when asked.
     orphans: Vec<(PageHandle, Bytes)>,
-}
-
-fn lock(heap: &Mutex<Heap>) -> MutexGuard<'_, Heap> {
-    // Every change of the heap is made in steps that each leave it whole.
-    heap.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ground {
@@ -178,7 +174,8 @@ impl Ground {
                     }
                     aliases.push(Alias { at: from, size });
                 }
-                _ => {}
+                // A step that this pool does not know is not done.
+                _ => return Ok(false),
             }
         }
         Ok(true)

@@ -27,13 +27,11 @@ pub(super) enum Place {
 pub(super) struct Field {
     pub(super) line: Line,
     pub(super) place: Place,
-    /// Bytes out of the line, in blocks or in magazines.
-    pub(super) out: Bytes,
 }
 
 impl Field {
     pub(super) fn new(granule: PageSize, size: Bytes, place: Place) -> Self {
-        Self { line: Line::new(granule, size), place, out: Bytes::ZERO }
+        Self { line: Line::new(granule, size), place }
     }
 
     /// The address of a place on the line.
@@ -67,19 +65,13 @@ impl Field {
     /// Takes `size` bytes in the order of `taker`.
     pub(super) fn take(&mut self, size: Bytes, taker: Streams) -> Option<Address> {
         let at = self.line.take(size, taker)?;
-        self.out = self.out.saturating_add(size);
         self.address(at)
     }
 
     /// Takes `size` bytes back, in the order of `owner`; `false` where they are not out.
     #[must_use]
     pub(super) fn give(&mut self, address: Address, size: Bytes, owner: Streams) -> bool {
-        let Some(at) = self.offset(address) else { return false };
-        let given = self.line.give(at, size, owner).is_ok();
-        if given {
-            self.out = self.out.saturating_sub(size);
-        }
-        given
+        self.offset(address).is_some_and(|at| self.line.give(at, size, owner).is_ok())
     }
 }
 
@@ -136,8 +128,6 @@ pub(super) struct Heap {
     pub(super) scopes: Vec<(u64, Bytes)>,
     /// The most bytes ever taken from the device at once.
     pub(super) peak_held: Bytes,
-    /// Blocks that came back and were not out: the pool's own mistake, of which there is none.
-    pub(super) strays: u64,
 }
 
 impl Heap {
@@ -160,7 +150,6 @@ impl Heap {
             window_peak: Bytes::ZERO,
             scopes: Vec::new(),
             peak_held: Bytes::ZERO,
-            strays: 0,
         }
     }
 
@@ -192,7 +181,8 @@ impl Heap {
 
     /// Bytes out of the lines: in blocks, in magazines, or on their way between them.
     pub(super) fn out(&self) -> Bytes {
-        self.small.out.saturating_add(self.large.out).saturating_add(self.apart)
+        let lines = self.small.line.taken_bytes().saturating_add(self.large.line.taken_bytes());
+        lines.saturating_add(self.apart)
     }
 
     /// Notes what is out now, where it is the most.
@@ -241,10 +231,8 @@ impl Heap {
     }
 
     fn give_to(&mut self, address: Address, size: Bytes, owners: Streams) {
-        if !self.field(Side::of(size)).give(address, size, owners) {
-            self.strays += 1;
-            debug_assert!(false, "{address} of {size} came back and was not out");
-        }
+        let given = self.field(Side::of(size)).give(address, size, owners);
+        debug_assert!(given, "{address} of {size} came back and was not out");
     }
 
     /// The blocks freed on `stream` that could not come back yet: they are the caller's from now on.

@@ -24,6 +24,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 
 use super::LeftBlock;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::lock;
 
 /// The addresses a leaf stands for.
 pub(super) const LEAF: Alignment = match Alignment::of_log2(26) {
@@ -320,7 +321,7 @@ impl AddressMap {
     /// it, or where addresses that cannot be told from it are in the pool.
     pub(super) fn make(&self, span: Span, side: Side) -> bool {
         let Some(last) = span.end().get().checked_sub(1) else { return true };
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.made);
         for number in span.start().get() >> LEAF.log2()..=last >> LEAF.log2() {
             let place = self.place(number);
             // SAFETY: as above.
@@ -345,7 +346,7 @@ impl AddressMap {
 impl AddressMap {
     /// Every live block. Looks at every slot.
     pub(super) fn live_blocks(&self) -> Vec<LeftBlock> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = lock(&self.made);
         let mut found = Vec::new();
         for &number in made.iter() {
             // SAFETY: a leaf, once there, stays until the map is dropped.

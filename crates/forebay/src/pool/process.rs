@@ -1,12 +1,13 @@
 //! Pools of the whole process: one for each device, found by the device; and blocks found by address
 //! alone, whichever pool they are of.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
 
 use super::{Pool, registry};
+use crate::sync::lock;
 use crate::{Error, PoolId, Result};
 
 /// A device's pool, or room for it. Each has a lock of its own: making the pool of one device calls its
@@ -18,7 +19,7 @@ struct Seat {
 
 impl Seat {
     fn pool(&self) -> MutexGuard<'_, Option<Pool>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pool)
     }
 
     /// The same object, not one that is equal. As long as there is a seat the device lives, so that no
@@ -31,7 +32,7 @@ impl Seat {
 static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
 
 fn seats() -> MutexGuard<'static, Vec<Arc<Seat>>> {
-    SEATS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SEATS)
 }
 
 impl Pool {

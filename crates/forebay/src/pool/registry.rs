@@ -1,18 +1,19 @@
 //! The pools of the process: their numbers, and whose an address is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use forebay_core::Address;
 
 use super::shared::Shared;
 use crate::PoolId;
+use crate::sync::lock;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static POOLS: Mutex<Vec<(PoolId, Weak<Shared>)>> = Mutex::new(Vec::new());
 
 fn pools() -> MutexGuard<'static, Vec<(PoolId, Weak<Shared>)>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&POOLS)
 }
 
 /// A number no pool had before.

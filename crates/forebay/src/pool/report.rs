@@ -121,19 +121,16 @@ impl Shared {
     pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
         let limit = self.works().limit;
-        let owners = self.owners();
-        let mut sum = Counts::default();
-        self.counts().values().for_each(|counts| sum.add(counts));
-        let live = sum.classes.iter().fold(0, |sum: u64, class| sum.wrapping_add(class.live));
+        let sum = Counts::sum(self.counts().values());
         let mut heap = self.heap();
         Shortage {
             requested,
             limit,
             held: heap.held(),
-            live: Bytes::new(live << UNIT_SHIFT),
+            live: sum.live(),
             largest_free: heap.field(Side::of(requested)).line.largest_hole(),
             device_free,
-            owners,
+            owners: owners(&sum),
         }
     }
 
@@ -149,43 +146,35 @@ impl Shared {
         self.options.let_go.iter().filter(|let_go| let_go(&shortage)).count() > 0
     }
 
-    /// Who has the most, by tag: no more than a few, and nobody where no tags are used.
-    fn owners(&self) -> Vec<(String, Bytes)> {
-        let mut sum = Counts::default();
-        self.counts().values().for_each(|counts| sum.add(counts));
-        let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
-        let mut owners: Vec<(String, Bytes)> = tagged
-            .filter_map(|(number, &units)| {
-                Some((Tag::numbered(number)?.name(), Bytes::new(units << UNIT_SHIFT)))
-            })
-            .collect();
-        owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
-        owners.truncate(OWNERS);
-        owners
-    }
-
     /// What is still live, when the pool goes.
     pub(super) fn left(&self) -> Option<DropReport> {
         let counts = self.counts();
-        let blocks = |counts: &Counts| {
-            let classes = counts.classes.iter();
-            classes.fold(0, |sum: u64, class| {
-                sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
-            })
-        };
-        let count = counts.values().map(blocks).fold(0, u64::wrapping_add);
-        if count == 0 {
+        let sum = Counts::sum(counts.values());
+        if sum.blocks() == 0 {
             return None;
         }
         let mut largest: Vec<LeftBlock> = self.map.live_blocks();
         let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
         largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
         largest.truncate(DropReport::MOST);
-        let streams = counts.iter().map(|(&stream, counts)| (stream, blocks(counts)));
+        let streams = counts.iter().map(|(&stream, counts)| (stream, counts.blocks()));
         let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
-        let owners = self.owners();
-        Some(DropReport { pool: self.id, blocks: count, bytes, owners, streams, largest })
+        let (blocks, owners) = (sum.blocks(), owners(&sum));
+        Some(DropReport { pool: self.id, blocks, bytes, owners, streams, largest })
     }
+}
+
+/// Who has the most, by tag: no more than a few, and nobody where no tags are used.
+fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
+    let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
+    let mut owners: Vec<(String, Bytes)> = tagged
+        .filter_map(|(number, &units)| {
+            Some((Tag::numbered(number)?.name(), Bytes::new(units << UNIT_SHIFT)))
+        })
+        .collect();
+    owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
+    owners.truncate(OWNERS);
+    owners
 }
 
 thread_local! {

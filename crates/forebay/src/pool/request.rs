@@ -33,7 +33,7 @@ impl Shared {
                 }
                 Err(_) => (EventAction::Refuse, Address::NULL),
             };
-            self.note(action, address, request.size, request.stream, Tag::current());
+            self.history.note(action, address, request.size, request.stream, Tag::current());
         }
         got
     }
@@ -109,13 +109,17 @@ impl Shared {
         };
         let worth_waiting = {
             let mut heap = self.heap();
-            let lane = heap.lanes.get(stream);
-            let worth = lane.is_some_and(|lane| heap.worth_waiting(side, size, lane));
-            if !worth && let Some(found) = from_hole(&mut heap) {
-                heap.heap_hits += 1;
-                return Ok(found);
+            match heap.lanes.get(stream) {
+                Some(lane) if heap.worth_waiting(side, size, lane) => true,
+                Some(lane) => {
+                    if let Some(found) = heap.take(side, size, lane) {
+                        heap.heap_hits += 1;
+                        return Ok(found);
+                    }
+                    false
+                }
+                None => false,
             }
-            worth
         };
         self.recheck_streams()?;
         let mut works = self.works();
@@ -283,7 +287,7 @@ impl Shared {
             self.care.came_back(known.size());
             let requested = Bytes::new(known.requested());
             let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
-            self.note(EventAction::Free, address, requested, stream, tag);
+            self.history.note(EventAction::Free, address, requested, stream, tag);
         }
     }
 
@@ -381,7 +385,7 @@ impl Shared {
     }
 
     /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
-    /// with their neighbours may be the better fit.
+    /// with their neighbours may be the lower hole.
     fn fold_own(&self, stream: StreamHandle) {
         let mut returns = Vec::new();
         self.at_hand(|shelves| {

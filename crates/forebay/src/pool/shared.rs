@@ -10,14 +10,14 @@ use core::fmt;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Device, StreamHandle};
 
 use super::care::{self, Care, Synchronise};
-use super::event::{EventAction, History, PoolEvent};
+use super::event::{History, PoolEvent};
 use super::heap::{Heap, Return};
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
@@ -26,8 +26,9 @@ use super::works::{Site, Works};
 use super::{PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::sync::gate::{Gate, Gates};
+use crate::sync::lock;
 use crate::sync::seat;
-use crate::{Block, PoolId, Result, Tag};
+use crate::{Block, PoolId, Result};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
 pub(super) const NO_PASS: u64 = u64::MAX;
@@ -39,7 +40,7 @@ pub(super) struct Shared {
     settings: Mutex<Settings>,
     pub(super) options: PoolOptions,
     pub(super) upkeep: Mutex<Upkeep>,
-    history: History,
+    pub(super) history: History,
     pub(super) scopes: AtomicU64,
     classes: SizeClasses,
     exact: bool,
@@ -77,7 +78,10 @@ impl Shared {
             classes: rounding.classes().unwrap_or(SizeClasses::exact()),
             exact: rounding == Rounding::Exact,
             pass: AtomicU64::new(NO_PASS),
-            history: History::new(usize::try_from(settings.history()).unwrap_or(usize::MAX)),
+            history: History::new(
+                usize::try_from(settings.history()).unwrap_or(usize::MAX),
+                options.observers.clone(),
+            ),
             upkeep: Mutex::new(Upkeep::new()),
             scopes: AtomicU64::new(0),
             magazine: AtomicU64::new(magazine_units(&settings)),
@@ -97,7 +101,7 @@ impl Shared {
 
     /// Whether every block is looked after on its way in and out.
     fn careful(&self, settings: &Settings) -> bool {
-        settings.history() > 0 || !self.options.observers.is_empty() || care::wanted(settings)
+        settings.history() > 0 || self.history.is_observed() || care::wanted(settings)
     }
 
     /// Lets threads take the short way, or no longer.
@@ -113,7 +117,7 @@ impl Shared {
     }
 
     pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.settings)
     }
 
     /// Changes a setting of the living pool.
@@ -162,12 +166,11 @@ impl Shared {
     }
 
     pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
-        // Every change of the heap is made in steps that each leave it whole; of the works likewise.
-        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.heap)
     }
 
     pub(super) fn works(&self) -> MutexGuard<'_, Works> {
-        self.works.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.works)
     }
 
     /// What a request is rounded to; `None` for nothing and for what no block can be.
@@ -316,21 +319,6 @@ impl Shared {
         kept
     }
 
-    /// Notes an event.
-    pub(super) fn note(
-        &self,
-        action: EventAction,
-        address: Address,
-        requested: Bytes,
-        stream: StreamHandle,
-        tag: Tag,
-    ) {
-        let event = self.history.note(action, address, requested, stream, tag);
-        for observer in &self.options.observers {
-            observer(&event);
-        }
-    }
-
     /// What happened lately.
     pub(super) fn history(&self) -> Vec<PoolEvent> {
         self.history.all()
@@ -455,6 +443,6 @@ impl Drop for Shared {
             told(&report);
         }
         let site = Site { heap: &self.heap, map: &self.map };
-        self.works.lock().unwrap_or_else(PoisonError::into_inner).tear_down(site);
+        lock(&self.works).tear_down(site);
     }
 }

@@ -82,6 +82,26 @@ impl Counts {
         self.back(units, requested, tag);
     }
 
+    /// What live blocks have.
+    pub(super) fn live(&self) -> Bytes {
+        let units = self.classes.iter().fold(0, |sum: u64, class| sum.wrapping_add(class.live));
+        Bytes::new(units << UNIT_SHIFT)
+    }
+
+    /// How many blocks went out and did not come back.
+    pub(super) fn blocks(&self) -> u64 {
+        self.classes.iter().fold(0, |sum: u64, class| {
+            sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
+        })
+    }
+
+    /// The sum of several.
+    pub(super) fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        all.into_iter().for_each(|counts| sum.add(counts));
+        sum
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         for (sum, one) in self.classes.iter_mut().zip(&other.classes) {
             sum.allocations = sum.allocations.wrapping_add(one.allocations);

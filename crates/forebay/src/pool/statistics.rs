@@ -95,7 +95,8 @@ pub struct TagFigures {
     pub live: Bytes,
 }
 
-/// How a pool stands. All counts are exact: every operation that has returned is in them once.
+/// How a pool stands. Counts are exact: every operation that has returned is in them once. Read while
+/// other threads are at work they may be of slightly different moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -264,15 +265,14 @@ pub(super) fn of(shared: &Shared) -> Statistics {
     driver.add(&shared.care.log());
     let counts = shared.counts();
     let cached = shared.cached();
-    let mut sum = Counts::default();
-    counts.values().for_each(|counts| sum.add(counts));
+    let sum = Counts::sum(counts.values());
     let bytes = |units: u64| Bytes::new(units << UNIT_SHIFT);
     let total = |classes: &[ClassCounts], of: fn(&ClassCounts) -> u64| -> u64 {
         classes.iter().map(of).fold(0, u64::wrapping_add)
     };
     let allocations = total(&sum.classes, |class| class.allocations);
     let frees = total(&sum.classes, |class| class.frees);
-    let live = bytes(total(&sum.classes, |class| class.live));
+    let live = sum.live();
     let classes = (0_u32..).zip(&sum.classes).filter(|(_, class)| class.allocations > 0);
     let classes = classes.map(|(log, class)| ClassFigures {
         from: bytes(1_u64.checked_shl(log).unwrap_or(0)),
@@ -295,7 +295,7 @@ pub(super) fn of(shared: &Shared) -> Statistics {
     Statistics {
         live,
         requested: Bytes::new(sum.requested),
-        blocks: allocations.wrapping_sub(frees),
+        blocks: sum.blocks(),
         peak_out: heap.peak_out,
         peak_live: shared.care.peak_live(),
         quarantined: shared.care.quarantined(),

@@ -2,7 +2,7 @@
 //! a while, running errands; by hand, or by one thread for all pools of the process that want it.
 
 use core::time::Duration;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use forebay_core::{Bytes, Decay};
 use super::registry;
 use super::shared::Shared;
 use crate::Result;
+use crate::sync::lock;
 
 /// What upkeep remembers.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Upkeep {
 
 impl Shared {
     fn upkeep(&self) -> MutexGuard<'_, Upkeep> {
-        self.upkeep.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.upkeep)
     }
 
     fn thresholds(&self) -> Thresholds {
@@ -131,7 +132,7 @@ static ASKED: Condvar = Condvar::new();
 /// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
 /// thread reads the settings of pools.
 fn thread_state() -> MutexGuard<'static, Thread> {
-    THREAD.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&THREAD)
 }
 
 /// Starts the thread, unless it is there. It ends when no pool wants it any more.

@@ -4,7 +4,7 @@
 //! does not stall another.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::line::{Growth, Streams};
 use forebay_core::{Address, Bytes, Rung};
@@ -15,6 +15,7 @@ use super::ground::{Alias, Context, Ground, Lifted, twice};
 use super::heap::{Heap, Return};
 use super::map::{AddressMap, Side};
 use crate::Result;
+use crate::sync::lock;
 
 /// When something put off can be done.
 #[derive(Debug)]
@@ -51,8 +52,7 @@ pub(super) struct Site<'a> {
 
 impl Site<'_> {
     pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
-        // Every change of the heap is made in steps that each leave it whole.
-        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(self.heap)
     }
 }
 

@@ -16,11 +16,12 @@
 //! shut, so that asking costs nothing.
 
 use core::ops::Deref;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::atomic::{AtomicBool, AtomicU8, Ordering};
 use super::barrier;
 
+use super::lock;
 #[cfg(not(loom))]
 use core::cell::UnsafeCell;
 #[cfg(loom)]
@@ -198,14 +199,14 @@ impl<T> Gates<T> {
 
     /// Waits until nobody has the gates shut.
     pub(crate) fn wait(&self) {
-        drop(self.keeper.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(lock(&self.keeper));
     }
 
     /// Shuts all gates, calls `work` with what is behind each, and opens them again.
     ///
     /// `work` must not wait for an owner, nor enter or shut these gates.
     pub(crate) fn each(&self, mut work: impl FnMut(&mut T)) {
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let keeper = lock(&self.keeper);
         let open = || self.gates.iter().filter_map(OnceLock::get);
         // A gate made from here on is not among them: as if its owner came after.
         let gates: Vec<&Gate<T>> = open().map(Deref::deref).collect();

@@ -7,9 +7,17 @@
 //! Atomics come through [`atomic`] so that a model checker can stand in for them
 //! (`RUSTFLAGS="--cfg loom" cargo test -p forebay --lib loom`).
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub(crate) mod barrier;
 pub(crate) mod gate;
 pub(crate) mod seat;
+
+/// Locks a mutex, one that a thread panicked under too: what this crate has under locks is changed in
+/// steps that each leave it whole.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Atomics, the machine's or the model checker's.
 pub(crate) mod atomic {

@@ -1,9 +1,10 @@
 //! Seats: a small number for each thread that allocates, and the tag it allocates under.
 
+use super::lock;
 use core::cell::Cell;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// How many threads can have a seat at once. The others are served, but not from magazines.
 pub(crate) const SEATS: usize = 256;
@@ -42,7 +43,7 @@ struct Lease(Option<usize>);
 
 impl Lease {
     fn take() -> Self {
-        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&FREE);
         // The lowest, so that the same program takes the same seats.
         let again = free.0.pop_first();
         Self(again.or_else(|| {
@@ -63,7 +64,7 @@ impl Drop for Lease {
             local.pool.set(0);
         });
         if let Some(seat) = self.0 {
-            FREE.lock().unwrap_or_else(PoisonError::into_inner).0.insert(seat);
+            lock(&FREE).0.insert(seat);
         }
     }
 }

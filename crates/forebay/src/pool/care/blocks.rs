@@ -8,7 +8,8 @@ use super::super::map::{Known, Slot};
 use super::super::shared::Shared;
 use super::quarantine::Quarantined;
 use super::watch::{CANARY, Watched, overrun, pattern_of};
-use super::{Care, FREED, FormerBlock, lock};
+use super::{Care, FREED, FormerBlock};
+use crate::sync::lock;
 use crate::{Error, Result, Tag};
 
 impl Care {

@@ -20,8 +20,8 @@ use forebay_hal::{
 use super::super::map::{LARGEST, LEAF, Side};
 use super::super::shared::Shared;
 use super::blocks::canary_before;
-use super::lock;
 use super::probe::Probe;
+use crate::sync::lock;
 use crate::{Block, Error, Request, Result};
 
 /// How many times the device's memory the region spans: the pages of all blocks and as much again

@@ -36,7 +36,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use forebay_core::{Bytes, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
@@ -50,6 +50,7 @@ use self::watch::Watch;
 use super::heap::Return;
 use super::{DriverLog, Pool};
 use crate::config::{Counting, Settings, Zeroing};
+use crate::sync::lock;
 use crate::{Error, Result};
 
 /// What free memory holds where poison is on: no address, no number a program computes with, and
@@ -126,11 +127,6 @@ pub(super) fn wanted(settings: &Settings) -> bool {
 pub(super) fn allows_magazines(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
     !aids.prepares_blocks() && !aids.guard_pages
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is under these locks is changed in steps that each leave it whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The aids of a pool, and what they remember.

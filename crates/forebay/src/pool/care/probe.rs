@@ -7,8 +7,8 @@ use forebay_core::{Address, Bytes, Span, StreamId};
 use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, StreamHandle};
 
 use super::super::DriverLog;
-use super::lock;
 use crate::Result;
+use crate::sync::lock;
 
 /// How much is read back at once: large enough that the wire is what takes the time, small enough
 /// that nobody misses it on the host. A multiple of every pattern.

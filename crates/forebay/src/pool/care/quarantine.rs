@@ -10,7 +10,8 @@ use super::super::heap::Return;
 use super::super::shared::Shared;
 use super::super::works::Works;
 use super::probe::Odd;
-use super::{FREED, FormerBlock, lock};
+use super::{FREED, FormerBlock};
+use crate::sync::lock;
 use crate::{Error, Result};
 
 /// A block in quarantine.

@@ -10,7 +10,7 @@ use forebay_core::Address;
 use forebay_hal::StreamHandle;
 
 use super::super::shared::Shared;
-use super::lock;
+use crate::sync::lock;
 use crate::{Error, Result};
 
 impl Shared {

@@ -6,8 +6,9 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::shared::Shared;
+use super::FREED;
 use super::probe::Odd;
-use super::{FREED, lock};
+use crate::sync::lock;
 use crate::{Error, Result};
 
 /// How long a canary is: what blocks are multiples of, and as much as the widest store of a warp.
