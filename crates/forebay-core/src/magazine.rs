@@ -118,6 +118,18 @@ impl<B: Copy> Magazine<B> {
         self.take_from(self.index(size), size)
     }
 
+    /// As [`take`](Self::take), if `allow` is true of the block.
+    #[inline]
+    pub fn take_if(&mut self, size: u64, allow: impl FnOnce(&B) -> bool) -> Option<B> {
+        let index = self.index(size);
+        let bin = self.bins.get(index)?;
+        let top = bin.blocks.get(bin.count.wrapping_sub(1))?.as_ref()?;
+        if bin.size != size || !allow(top) {
+            return None;
+        }
+        self.take_from(index, size)
+    }
+
     /// As [`take`](Self::take), for a size that the caller knows not to be large.
     #[inline(always)]
     pub fn take_small(&mut self, size: u64) -> Option<B> {

@@ -1,7 +1,6 @@
 //! forebay's own pool as a player.
 
 use core::time::Duration;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use forebay::{Pool, PoolOptions};
@@ -16,8 +15,9 @@ use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, Strea
 pub struct PoolPlayer {
     pool: Pool,
     device: Arc<dyn Device>,
-    streams: HashMap<StreamIndex, Stream>,
-    live: HashMap<BlockIndex, Address>,
+    /// By index, so that finding one takes no time beside the pool's.
+    streams: Vec<Option<Stream>>,
+    live: Vec<Option<Address>>,
 }
 
 impl PoolPlayer {
@@ -29,16 +29,31 @@ impl PoolPlayer {
     /// An empty pool, as `options` say.
     pub fn with(device: Arc<dyn Device>, options: PoolOptions) -> Result<Self, forebay::Error> {
         let pool = options.build(&device)?;
-        Ok(Self { pool, device, streams: HashMap::new(), live: HashMap::new() })
+        Ok(Self { pool, device, streams: Vec::new(), live: Vec::new() })
     }
 
     fn stream(&mut self, index: StreamIndex) -> Result<&Stream, Error> {
-        if !self.streams.contains_key(&index) {
-            let stream = Stream::new(&self.device, Priority::Normal)?;
-            self.streams.insert(index, stream);
+        let index = usize::from(index.0);
+        if index >= self.streams.len() {
+            self.streams.resize_with(index + 1, || None);
         }
         let gone = || Error::Lost { call: Call::StreamId, reason: "a stream vanished".into() };
-        self.streams.get(&index).ok_or_else(gone)
+        let place = self.streams.get_mut(index).ok_or_else(gone)?;
+        if place.is_none() {
+            *place = Some(Stream::new(&self.device, Priority::Normal)?);
+        }
+        place.as_ref().ok_or_else(gone)
+    }
+}
+
+impl PoolPlayer {
+    /// Where the address of a block is noted while it is live.
+    fn place(&mut self, block: BlockIndex) -> &mut Option<Address> {
+        let index = usize::try_from(block.0).unwrap_or(usize::MAX);
+        if index >= self.live.len() {
+            self.live.resize(index + 1, None);
+        }
+        &mut self.live[index]
     }
 }
 
@@ -65,14 +80,14 @@ impl Player for PoolPlayer {
     ) -> Result<(), ReplayError> {
         let stream = self.stream(stream).map_err(ReplayError::Device)?.handle();
         let got = self.pool.allocate(size, stream).map_err(failed)?;
-        self.live.insert(block, got.address());
+        *self.place(block) = Some(got.address());
         Ok(())
     }
 
     fn free(&mut self, block: BlockIndex, stream: StreamIndex) -> Result<(), ReplayError> {
         let what = "is to be freed and is not live here";
         let missing = ReplayError::Inconsistent { block, what };
-        let address = self.live.remove(&block).ok_or(missing)?;
+        let address = self.place(block).take().ok_or(missing)?;
         let stream = self.stream(stream).map_err(ReplayError::Device)?.handle();
         self.pool.free(address, stream).map_err(failed)
     }
@@ -110,7 +125,7 @@ impl Player for PoolPlayer {
 // in the order of the stream it was allocated on, to the free in the order of the stream of that.
 unsafe impl Placed for PoolPlayer {
     fn address(&self, block: BlockIndex) -> Option<Address> {
-        self.live.get(&block).copied()
+        self.live.get(usize::try_from(block.0).ok()?).copied().flatten()
     }
 
     fn stream(&mut self, stream: StreamIndex) -> Result<StreamHandle, ReplayError> {

@@ -204,12 +204,6 @@ impl Holes {
         self.each().fold(Streams::NONE, |all, (_, hole)| all.or(hole.streams))
     }
 
-    /// Whether a hole shares a byte with `start..end`.
-    pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
-        let last = end.checked_sub(1).and_then(|last| self.at_or_below(last));
-        last.and_then(|place| self.hole(place)).is_some_and(|(_, hole)| hole.end > start)
-    }
-
     /// The streams in whose order all of `start..end` is free; `None` where not all of it is.
     pub(super) fn covering(&self, start: u64, end: u64) -> Option<Streams> {
         let (mut reached, mut streams) = (start, Streams::ALL);
@@ -227,39 +221,37 @@ impl Holes {
     }
 
     /// Adds a hole and makes it one with neighbours that have a stream in common with it: first
-    /// the one below, then the one above.
-    pub(super) fn add(&mut self, start: u64, hole: Hole) {
-        let below = self.at_or_below(start);
-        let above = below.map_or((0, 0), |(chunk, index)| (chunk, index + 1));
-        let above = self.settle(above);
-        let below = below.filter(|&place| {
-            self.hole(place).is_some_and(|(_, other)| other.end == start && joins(other, hole))
-        });
-        let common = below
-            .and_then(|place| self.hole(place))
-            .map_or(hole.streams, |(_, other)| hole.streams.and(other.streams));
-        let hole = Hole { streams: common, ..hole };
-        let above = above.filter(|&place| {
-            self.hole(place).is_some_and(|(from, other)| from == hole.end && joins(other, hole))
-        });
-        match (below, above.and_then(|place| self.hole(place))) {
-            (Some(below), Some((_, other))) => {
-                let streams = common.and(other.streams);
+    /// the one below, then the one above. `false`, and nothing changed, where another shares a byte
+    /// with it.
+    pub(super) fn add(&mut self, start: u64, mut hole: Hole) -> bool {
+        let place = self.at_or_below(start);
+        let below = place.and_then(|place| Some((place, self.hole(place)?.1)));
+        let next = place.map_or((0, 0), |(chunk, index)| (chunk, index + 1));
+        let above = self.settle(next);
+        let apart = below.is_none_or(|(_, other)| other.end <= start)
+            && above.is_none_or(|(_, (from, _))| from >= hole.end);
+        if !apart {
+            return false;
+        }
+        let below = below.filter(|&(_, other)| other.end == start && joins(other, hole));
+        if let Some((_, other)) = below {
+            hole.streams = hole.streams.and(other.streams);
+        }
+        let above = above.filter(|&(_, (from, other))| from == hole.end && joins(other, hole));
+        if let Some((_, (_, other))) = above {
+            hole = Hole { end: other.end, streams: hole.streams.and(other.streams) };
+        }
+        match (below, above) {
+            (Some((below, _)), Some((above, _))) => {
                 // The one above first: taking it out moves nothing below it.
-                if let Some(above) = above {
-                    self.remove(above);
-                }
-                self.change(below, |it| it.1 = Hole { end: other.end, streams });
+                self.remove(above);
+                self.change(below, |it| it.1 = hole);
             }
-            (Some(below), None) => self.change(below, |it| it.1 = hole),
-            (None, Some((_, other))) => {
-                let streams = common.and(other.streams);
-                if let Some(above) = above {
-                    self.change(above, |it| *it = (start, Hole { end: other.end, streams }));
-                }
-            }
+            (Some((below, _)), None) => self.change(below, |it| it.1 = hole),
+            (None, Some((above, _))) => self.change(above, |it| *it = (start, hole)),
             (None, None) => self.insert(start, hole),
         }
+        true
     }
 
     /// Takes `start..end`, all of it free, out.
@@ -316,11 +308,13 @@ impl Holes {
         Some((chunk, holes.partition_point(|hole| hole.0 <= at).checked_sub(1)?))
     }
 
-    /// The same place where there is a hole, or the start of the next chunk.
-    fn settle(&self, (chunk, index): Place) -> Option<Place> {
-        let here = self.chunks.get(chunk).is_some_and(|chunk| index < chunk.holes.len());
-        let place = if here { (chunk, index) } else { (chunk + 1, 0) };
-        self.hole(place).map(|_| place)
+    /// The hole at a place, or at the start of the next chunk where that place is past the last.
+    fn settle(&self, place: Place) -> Option<(Place, (u64, Hole))> {
+        let here = self.hole(place).map(|hole| (place, hole));
+        here.or_else(|| {
+            let next = (place.0 + 1, 0);
+            self.hole(next).map(|hole| (next, hole))
+        })
     }
 
     /// Changes a hole where it stands: its ends, not its place in the order. One with nothing left

@@ -185,10 +185,9 @@ impl Line {
     pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        if !self.is_backed(at, end) || self.holes.overlap(at, end) {
+        if !self.is_backed(at, end) || !self.holes.add(at, Hole { end, streams }) {
             return Err(LineError::InUse { at });
         }
-        self.holes.add(at, Hole { end, streams });
         Ok(())
     }
 
@@ -233,10 +232,13 @@ impl Line {
     ) -> Result<(), LineError> {
         let size = size.get();
         let end = self.vacant(at, size)?;
+        // Holes are in pages, and no page is there.
+        if !self.holes.add(at, Hole { end, streams }) {
+            return Err(LineError::InUse { at });
+        }
         self.pages.insert(at, Placed { size, page });
         self.back(at, end);
         self.backed += size;
-        self.holes.add(at, Hole { end, streams });
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use forebay_hal::{Event, StreamHandle};
 
 use super::lanes::Lanes;
 use super::map::{Side, UNIT_SHIFT};
-use super::shelf::{Counts, Kept};
+use super::shelf::{Counts, Kept, Shelf};
 
 /// Where on the device the places of a line are.
 #[derive(Debug)]
@@ -100,9 +100,9 @@ impl Return {
 pub(super) struct Heap {
     pub(super) small: Field,
     pub(super) large: Field,
-    /// Counts changes of the large side. While it stands still, a large block that was taken and freed
-    /// would be taken again.
-    pub(super) version: Arc<AtomicU64>,
+    /// Where the large block begins that was taken last, if nothing on the large side changed since:
+    /// freed, it would be taken again.
+    pub(super) lone: Arc<AtomicU64>,
     pub(super) lanes: Lanes,
     /// Streams that live blocks were used on beside their own.
     pub(super) uses: HashMap<Address, Vec<StreamHandle>>,
@@ -135,7 +135,7 @@ impl Heap {
         Self {
             small,
             large,
-            version: Arc::default(),
+            lone: Arc::default(),
             lanes: Lanes::default(),
             uses: HashMap::new(),
             going: Bytes::ZERO,
@@ -165,7 +165,7 @@ impl Heap {
 
     /// Notes that the large side may be about to change.
     fn changed(&self) {
-        self.version.fetch_add(1, Ordering::Relaxed);
+        self.lone.store(0, Ordering::Relaxed);
     }
 
     /// Bytes on the lines.
@@ -209,9 +209,12 @@ impl Heap {
 
     /// Takes `size` bytes of a side in the order of the stream with number `lane`.
     pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
-        let taken = self.field(side).take(size, Streams::only(lane));
+        let taken = self.field(side).take(size, Streams::only(lane))?;
         self.note_peaks();
-        taken
+        if side == Side::Large {
+            self.lone.store(taken.get(), Ordering::Relaxed);
+        }
+        Some(taken)
     }
 
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one
@@ -247,6 +250,12 @@ impl Heap {
             self.give(one.address, one.size, lane);
             false
         });
+    }
+
+    /// What a shelf held goes to `returns`, and what it counted is counted here.
+    pub(super) fn retire(&mut self, mut shelf: Shelf, returns: &mut Vec<Return>) {
+        shelf.empty(|_| true, returns);
+        self.counts.entry(shelf.stream).or_default().add(&shelf.counts());
     }
 
     /// Notes that `taker` waits on the device for all that was enqueued on `owner`.

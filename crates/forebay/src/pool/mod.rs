@@ -17,6 +17,7 @@ mod ground;
 mod heap;
 mod lanes;
 mod map;
+mod near;
 mod options;
 mod process;
 mod registry;

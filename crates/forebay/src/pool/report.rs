@@ -121,7 +121,7 @@ impl Shared {
     pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
         let limit = self.works().limit;
-        let sum = Counts::sum(self.counts().values());
+        let sum = Counts::sum(self.census(&self.heap()).0.values());
         let mut heap = self.heap();
         Shortage {
             requested,
@@ -148,7 +148,7 @@ impl Shared {
 
     /// What is still live, when the pool goes.
     pub(super) fn left(&self) -> Option<DropReport> {
-        let counts = self.counts();
+        let (counts, _) = self.census(&self.heap());
         let sum = Counts::sum(counts.values());
         if sum.blocks() == 0 {
             return None;

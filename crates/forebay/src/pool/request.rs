@@ -11,7 +11,7 @@ use super::heap::{Heap, Return};
 use super::map::{Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::registry;
 use super::shared::{NO_PASS, Shared};
-use super::shelf::{Counts, Kept, Shelf};
+use super::shelf::{Counts, Kept};
 use super::works::Works;
 use crate::sync::seat;
 use crate::{Block, Error, Request, Result, Tag};
@@ -51,7 +51,7 @@ impl Shared {
             return self.find_guarded(guards, request, size);
         }
         let plain = alignment <= Alignment::BLOCK;
-        if plain && let Some(block) = self.take_from_own(requested, size, stream) {
+        if plain && let Some(block) = self.take_near(requested, size, stream) {
             return Ok(block);
         }
         // Room to move to an aligned start; what is before and after goes back.
@@ -67,8 +67,6 @@ impl Shared {
         let start = found.checked_align_up(alignment).unwrap_or(found);
         if !slack.is_zero() {
             self.cut(side, found, whole, start, kept, stream);
-        } else if side == Side::Large {
-            self.note_lone(stream, start);
         }
         self.prepare(Return { address: start, size: kept, stream }, size)?;
         self.hand_out(start, size, request)
@@ -83,22 +81,6 @@ impl Shared {
         let units = size.get() >> UNIT_SHIFT;
         self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
         Ok(Block { address: start, size, pool: self.id, generation })
-    }
-
-    /// Notes that a large block was taken from the heap.
-    fn note_lone(&self, stream: StreamHandle, address: Address) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.at_hand(|shelves| {
-            if let Some(shelf) = shelves.of(stream) {
-                shelf.lone = (address, version);
-            }
-        });
-    }
-
-    /// A block from this thread's magazine, where the quick way found the gate shut or another stream
-    /// in front.
-    fn take_from_own(&self, requested: Bytes, size: Bytes, stream: StreamHandle) -> Option<Block> {
-        self.at_hand(|shelves| self.take_from(shelves.of(stream)?, requested, size))?
     }
 
     /// `size` bytes of the heap, or of what can be brought into it.
@@ -251,6 +233,9 @@ impl Shared {
         if self.care.looks_after_blocks() {
             return self.take_back(slot, known, address, stream);
         }
+        if self.give_near(slot, known, address, stream) {
+            return Ok(());
+        }
         if known.used_elsewhere() {
             self.recheck_users(address)?;
         }
@@ -315,14 +300,14 @@ impl Shared {
         // blocks are in the heap.
         let crowded = self.at_hand(|shelves| shelves.is_full_for(block.stream)) == Some(true);
         let works = crowded.then(|| self.works());
-        let (mut spilled, mut gone) = (Vec::new(), None);
+        let mut spilled = Vec::new();
         let kept = self.at_hand(|shelves| {
             if shelves.of(block.stream).is_none() {
-                gone = shelves.put_up(block.stream, self.bound_now());
+                shelves.put_up(block.stream, self.bound_now());
             }
             let Some(shelf) = shelves.of(block.stream) else { return false };
             let units = block.size.get() >> UNIT_SHIFT;
-            if units > SMALL_UNITS && !self.is_lone(shelf, block.address) {
+            if units > SMALL_UNITS && !self.is_lone(block.address) {
                 return false;
             }
             shelf.magazine.make_way(units, |kept, units| {
@@ -330,12 +315,17 @@ impl Shared {
             });
             shelf.magazine.keep(units, Kept { address: block.address, slot: SlotRef::new(slot) })
         });
-        if let Some(shelf) = gone {
-            self.retire(*shelf, &mut spilled);
-        }
         match works {
             Some(mut works) => {
-                self.heap().give_known(&mut spilled);
+                let mut heap = self.heap();
+                // Under the heap's lock, so that whoever sums up sees its counts in one place.
+                self.at_hand(|shelves| {
+                    if let Some(shelf) = shelves.take_leaving() {
+                        heap.retire(*shelf, &mut spilled);
+                    }
+                });
+                heap.give_known(&mut spilled);
+                drop(heap);
                 if self.give_enrolling(&mut works, &mut spilled).is_err() {
                     self.heap().later.append(&mut spilled);
                 }
@@ -343,12 +333,6 @@ impl Shared {
             None => self.give_back_or_later(spilled),
         }
         kept == Some(true)
-    }
-
-    /// What a shelf held and counted, when it goes.
-    pub(super) fn retire(&self, mut shelf: Shelf, spilled: &mut Vec<Return>) {
-        shelf.empty(|_| true, spilled);
-        self.heap().counts.entry(shelf.stream).or_default().add(&shelf.counts());
     }
 
     /// Gives blocks back to the heap. Where a stream can have no number, its blocks stay in
@@ -412,10 +396,14 @@ impl Shared {
     }
 
     /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
-    /// one for the stream.
+    /// or can have one for the stream.
     pub(super) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let counted = self
-            .at_hand(|shelves| shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some());
+        let counted = self.at_hand(|shelves| {
+            if shelves.of(stream).is_none() && !shelves.is_full_for(stream) {
+                shelves.put_up(stream, self.bound_now());
+            }
+            shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some()
+        });
         if counted != Some(true) {
             note(self.heap().counts.entry(stream).or_default());
         }

@@ -50,8 +50,8 @@ pub(super) struct Shared {
     magazine: AtomicU64,
     /// The same at present: less than that under pressure.
     bound: AtomicU64,
-    /// Counts changes of the heap's large side.
-    pub(super) version: Arc<AtomicU64>,
+    /// The heap's: the large block it would give again.
+    lone: Arc<AtomicU64>,
     pub(super) map: AddressMap,
     pub(super) rows: Gates<Shelves>,
     heap: Mutex<Heap>,
@@ -88,7 +88,7 @@ impl Shared {
             bound: AtomicU64::new(magazine_units(&settings)),
             settings: Mutex::new(settings),
             options,
-            version: Arc::clone(&heap.version),
+            lone: Arc::clone(&heap.lone),
             map: AddressMap::new(),
             rows: Gates::new(seat::SEATS),
             heap: Mutex::new(heap),
@@ -206,26 +206,30 @@ impl Shared {
         Some(unsafe { place.cast::<Gate<Shelves>>().as_ref() })
     }
 
-    /// Does `work` with this thread's shelves, made where it has none; `None` where there are no
-    /// seats left.
-    pub(super) fn at_hand<R>(&self, mut work: impl FnMut(&mut Shelves) -> R) -> Option<R> {
+    /// This thread's gate, made where it has none; `None` where there are no seats left.
+    #[inline]
+    pub(super) fn own_gate(&self) -> Option<OwnGate<'_>> {
+        let gate = match self.gate_at_hand() {
+            Some(gate) => gate,
+            None => self.find_gate()?,
+        };
+        Some(OwnGate { gate, shared: self })
+    }
+
+    fn find_gate(&self) -> Option<&Gate<Shelves>> {
         let gate: &Gate<Shelves> = self.rows.get_or_make(seat::mine()?, Shelves::default)?;
         let pass = self.pass.load(Ordering::Relaxed);
         if pass != NO_PASS {
             seat::remember(pass, NonNull::from(gate).cast());
         }
-        // SAFETY: as below.
-        if let Some(mut passed) = unsafe { gate.pass() } {
-            return Some(work(passed.room()));
-        }
-        loop {
-            // SAFETY: the gate is this thread's by its seat; `work` is the pool's own and comes back
-            // to no gate.
-            if let Some(done) = unsafe { gate.enter(&mut work) } {
-                return Some(done);
-            }
-            self.rows.wait();
-        }
+        Some(gate)
+    }
+
+    /// Does `work` with this thread's shelves, made where it has none; `None` where there are no
+    /// seats left.
+    #[inline]
+    pub(super) fn at_hand<R>(&self, work: impl FnMut(&mut Shelves) -> R) -> Option<R> {
+        Some(self.own_gate()?.enter(work))
     }
 
     /// A block from the magazine of this thread and stream.
@@ -266,16 +270,13 @@ impl Shared {
     /// The large block of a magazine, where the heap would give the same.
     #[inline(never)]
     fn take_large(&self, shelf: &mut Shelf, units: u64) -> Option<Kept> {
-        if shelf.lone.1 != self.version.load(Ordering::Relaxed) {
-            return None;
-        }
-        shelf.magazine.take(units)
+        shelf.magazine.take_if(units, |kept| self.is_lone(kept.address))
     }
 
     /// Whether the heap would give the large block at `address` again for a request of its size.
     #[inline(always)]
-    pub(super) fn is_lone(&self, shelf: &Shelf, address: Address) -> bool {
-        shelf.lone == (address, self.version.load(Ordering::Relaxed))
+    pub(super) fn is_lone(&self, address: Address) -> bool {
+        self.lone.load(Ordering::Relaxed) == address.get()
     }
 
     /// Frees a block into the magazine of this thread and stream, if it is live and plain, `allowed`,
@@ -309,7 +310,7 @@ impl Shared {
         let units = known.units();
         let claim = || slot.claim_plain(known);
         let kept = if units > SMALL_UNITS {
-            self.is_lone(shelf, address) && shelf.magazine.keep_if(units, block, claim)
+            self.is_lone(address) && shelf.magazine.keep_if(units, block, claim)
         } else {
             shelf.magazine.keep_small_if(units, block, claim)
         };
@@ -361,12 +362,15 @@ impl Shared {
 
     /// Takes the shelves of a stream from all threads; gives what they held.
     pub(super) fn take_down_shelves(&self, stream: StreamHandle) -> Vec<Return> {
-        let mut shelves_gone = Vec::new();
-        self.rows.each(|shelves| shelves_gone.extend(shelves.remove(stream)));
         let mut returns = Vec::new();
-        for shelf in shelves_gone {
-            self.retire(*shelf, &mut returns);
-        }
+        // Locked before the gates are shut, here and wherever both are: an owner waits for the heap
+        // outside its gate alone.
+        let mut heap = self.heap();
+        self.rows.each(|shelves| {
+            while let Some(shelf) = shelves.remove(stream) {
+                heap.retire(*shelf, &mut returns);
+            }
+        });
         returns
     }
 
@@ -389,27 +393,42 @@ impl Shared {
         Ok(())
     }
 
-    /// All counts, by stream.
-    pub(super) fn counts(&self) -> BTreeMap<StreamHandle, Counts> {
-        let mut sums: BTreeMap<StreamHandle, Counts> = BTreeMap::new();
+    /// All counts, by stream, and the bytes in magazines, as they are at one moment. The heap is
+    /// locked, so that no shelf's counts are on their way to it.
+    pub(super) fn census(&self, heap: &Heap) -> (BTreeMap<StreamHandle, Counts>, Bytes) {
+        let (mut sums, mut units) = (heap.counts.clone(), 0_u64);
         self.rows.each(|shelves| {
             for shelf in shelves.all() {
                 sums.entry(shelf.stream).or_default().add(&shelf.counts());
+                units = units.wrapping_add(shelf.magazine.held());
             }
         });
-        for (&stream, counts) in &self.heap().counts {
-            sums.entry(stream).or_default().add(counts);
-        }
-        sums
+        (sums, Bytes::new(units << UNIT_SHIFT))
     }
+}
 
-    /// Bytes in magazines.
-    pub(super) fn cached(&self) -> Bytes {
-        let mut bytes = 0_u64;
-        self.rows.each(|shelves| {
-            bytes += shelves.all().map(|shelf| shelf.magazine.held()).sum::<u64>() << UNIT_SHIFT;
-        });
-        Bytes::new(bytes)
+/// This thread's gate of a pool.
+#[derive(Clone, Copy)]
+pub(super) struct OwnGate<'a> {
+    gate: &'a Gate<Shelves>,
+    shared: &'a Shared,
+}
+
+impl OwnGate<'_> {
+    /// Does `work`, the pool's own, which comes back to no gate, with what is behind it.
+    #[inline]
+    pub(super) fn enter<R>(self, mut work: impl FnMut(&mut Shelves) -> R) -> R {
+        // SAFETY: the gate is this thread's by its seat, and `work` comes back to no gate.
+        if let Some(mut passed) = unsafe { self.gate.pass() } {
+            return work(passed.room());
+        }
+        loop {
+            // SAFETY: likewise.
+            if let Some(done) = unsafe { self.gate.enter(&mut work) } {
+                return done;
+            }
+            self.shared.rows.wait();
+        }
     }
 }
 

@@ -129,8 +129,6 @@ pub(super) struct Shelf {
     /// Sizes in units of 512 B.
     pub(super) magazine: Magazine<Kept>,
     pub(super) counts: Counts,
-    /// The large block that was taken from the heap last, and the version of the heap after that.
-    pub(super) lone: (Address, u64),
 }
 
 impl Shelf {
@@ -171,6 +169,8 @@ pub(super) struct Shelves {
     // Boxed: changing the order moves pointers.
     #[allow(clippy::vec_box)]
     rest: Vec<Box<Shelf>>,
+    /// One that has to go: here until what it held and counted is the heap's.
+    leaving: Option<Box<Shelf>>,
 }
 
 impl Shelves {
@@ -181,27 +181,35 @@ impl Shelves {
     }
 
     /// The shelf of a stream.
+    #[inline]
     pub(super) fn of(&mut self, stream: StreamHandle) -> Option<&mut Shelf> {
         if self.front.as_ref().is_none_or(|shelf| shelf.stream != stream) {
-            let found = self.rest.iter().position(|shelf| shelf.stream == stream)?;
-            let found = self.rest.remove(found);
-            self.rest.extend(self.front.replace(found));
+            self.bring_to_front(stream)?;
         }
         self.front(stream)
     }
 
-    /// Puts up a shelf for a stream that has none; gives the one that was not used for the longest,
-    /// where there are too many.
-    pub(super) fn put_up(&mut self, stream: StreamHandle, bound: u64) -> Option<Box<Shelf>> {
+    fn bring_to_front(&mut self, stream: StreamHandle) -> Option<()> {
+        let found = self.rest.iter().position(|shelf| shelf.stream == stream)?;
+        let found = self.rest.remove(found);
+        self.rest.extend(self.front.replace(found));
+        Some(())
+    }
+
+    /// Puts up a shelf for a stream that has none. Where there are too many, the one that was not used
+    /// for the longest is [leaving](Self::take_leaving).
+    pub(super) fn put_up(&mut self, stream: StreamHandle, bound: u64) {
         let (magazine, counts) =
             (Magazine::new(bound, SMALL.get() >> UNIT_SHIFT), Counts::default());
-        self.rest.extend(self.front.replace(Box::new(Shelf {
-            stream,
-            magazine,
-            counts,
-            lone: (Address::NULL, 0),
-        })));
-        (self.rest.len() >= SHELVES).then(|| self.rest.remove(0))
+        self.rest.extend(self.front.replace(Box::new(Shelf { stream, magazine, counts })));
+        if self.rest.len() >= SHELVES {
+            self.leaving = Some(self.rest.remove(0));
+        }
+    }
+
+    /// Takes out the shelf that has to go.
+    pub(super) fn take_leaving(&mut self) -> Option<Box<Shelf>> {
+        self.leaving.take()
     }
 
     /// Whether a shelf has to go before a stream can have one.
@@ -211,8 +219,10 @@ impl Shelves {
 
     /// Takes out the shelf of a stream.
     pub(super) fn remove(&mut self, stream: StreamHandle) -> Option<Box<Shelf>> {
-        if let Some(shelf) = self.front.take_if(|shelf| shelf.stream == stream) {
-            return Some(shelf);
+        for place in [&mut self.front, &mut self.leaving] {
+            if let Some(shelf) = place.take_if(|shelf| shelf.stream == stream) {
+                return Some(shelf);
+            }
         }
         let found = self.rest.iter().position(|shelf| shelf.stream == stream)?;
         Some(self.rest.remove(found))
@@ -220,6 +230,7 @@ impl Shelves {
 
     /// All of them.
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Shelf> {
-        self.front.iter_mut().chain(&mut self.rest).map(|shelf| &mut **shelf)
+        let leaving = &mut self.leaving;
+        self.front.iter_mut().chain(&mut self.rest).chain(leaving).map(|shelf| &mut **shelf)
     }
 }

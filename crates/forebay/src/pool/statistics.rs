@@ -263,8 +263,8 @@ impl fmt::Display for Statistics {
 pub(super) fn of(shared: &Shared) -> Statistics {
     let mut driver = shared.works().log.clone();
     driver.add(&shared.care.log());
-    let counts = shared.counts();
-    let cached = shared.cached();
+    let heap = shared.heap();
+    let (counts, cached) = shared.census(&heap);
     let sum = Counts::sum(counts.values());
     let bytes = |units: u64| Bytes::new(units << UNIT_SHIFT);
     let total = |classes: &[ClassCounts], of: fn(&ClassCounts) -> u64| -> u64 {
@@ -289,7 +289,6 @@ pub(super) fn of(shared: &Shared) -> Statistics {
     let tags = tags.filter_map(|(number, &units)| {
         Some(TagFigures { tag: Tag::numbered(number)?, live: bytes(units) })
     });
-    let heap = shared.heap();
     let lines = [&heap.small.line, &heap.large.line];
     let largest = lines.iter().map(|line| line.largest_hole()).max();
     Statistics {

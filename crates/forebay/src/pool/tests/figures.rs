@@ -245,3 +245,35 @@ fn a_summary_says_what_there_is() {
     pool.free(tagged.address(), stream).unwrap();
     pool.free(block.address(), DEFAULT).unwrap();
 }
+
+/// Counts move from a shelf that has to go to the heap: whoever sums up meanwhile sees them in one
+/// place, neither twice nor not at all.
+#[test]
+fn counts_on_the_move_are_seen_once() {
+    let (_machine, device, shared) = open(SimOptions::default());
+    let pool = PoolOptions::new().build(&shared).unwrap();
+    let streams: Vec<StreamHandle> =
+        (0..20).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
+    let begun = AtomicU64::new(0);
+    let ended = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            for round in 0..20_000_usize {
+                let stream = streams[round % streams.len()];
+                begun.fetch_add(1, Ordering::SeqCst);
+                let block = pool.allocate(Bytes::new(512), stream).unwrap();
+                pool.free_block(block, stream).unwrap();
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        while !worker.is_finished() {
+            let least = ended.load(Ordering::SeqCst);
+            let figures = pool.statistics();
+            let most = begun.load(Ordering::SeqCst);
+            let counted = figures.allocations;
+            assert!((least..=most).contains(&counted), "{least} <= {counted} <= {most}");
+            assert!((least..=most).contains(&figures.frees));
+            assert!(figures.blocks <= 1, "{} live", figures.blocks);
+        }
+    });
+}
