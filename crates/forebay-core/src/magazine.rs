@@ -115,7 +115,7 @@ impl<B: Copy> Magazine<B> {
     /// The block of `size` that was kept last.
     #[inline]
     pub fn take(&mut self, size: u64) -> Option<B> {
-        self.take_from(self.index(size), size)
+        self.take_from::<true>(self.index(size), size)
     }
 
     /// As [`take`](Self::take), if `allow` is true of the block.
@@ -127,17 +127,18 @@ impl<B: Copy> Magazine<B> {
         if bin.size != size || !allow(top) {
             return None;
         }
-        self.take_from(index, size)
+        self.take_from::<true>(index, size)
     }
 
-    /// As [`take`](Self::take), for a size that the caller knows not to be large.
+    /// As [`take`](Self::take), for a size that the caller knows not to be large. It may be left out
+    /// of the tallies, to see what keeping them costs.
     #[inline(always)]
-    pub fn take_small(&mut self, size: u64) -> Option<B> {
-        self.take_from(Self::small_index(size), size)
+    pub fn take_small<const COUNTED: bool>(&mut self, size: u64) -> Option<B> {
+        self.take_from::<COUNTED>(Self::small_index(size), size)
     }
 
     #[inline(always)]
-    fn take_from(&mut self, index: usize, size: u64) -> Option<B> {
+    fn take_from<const COUNTED: bool>(&mut self, index: usize, size: u64) -> Option<B> {
         let bin = &mut self.bins[index % BINS];
         let top = bin.count.wrapping_sub(1);
         if bin.size != size {
@@ -145,7 +146,9 @@ impl<B: Copy> Magazine<B> {
         }
         let block = (*bin.blocks.get(top)?)?;
         bin.count = top;
-        bin.taken = bin.taken.wrapping_add(1);
+        if COUNTED {
+            bin.taken = bin.taken.wrapping_add(1);
+        }
         self.held = self.held.wrapping_sub(size);
         Some(block)
     }
@@ -160,17 +163,29 @@ impl<B: Copy> Magazine<B> {
     /// As [`keep`](Self::keep), if `allow`, which is asked only where there is room.
     #[inline]
     pub fn keep_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
-        self.keep_in(self.index(size), size, block, allow)
+        self.keep_in::<true>(self.index(size), size, block, allow)
     }
 
-    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large.
+    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large. It may be left
+    /// out of the tallies, to see what keeping them costs.
     #[inline(always)]
-    pub fn keep_small_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
-        self.keep_in(Self::small_index(size), size, block, allow)
+    pub fn keep_small_if<const COUNTED: bool>(
+        &mut self,
+        size: u64,
+        block: B,
+        allow: impl FnOnce() -> bool,
+    ) -> bool {
+        self.keep_in::<COUNTED>(Self::small_index(size), size, block, allow)
     }
 
     #[inline(always)]
-    fn keep_in(&mut self, index: usize, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
+    fn keep_in<const COUNTED: bool>(
+        &mut self,
+        index: usize,
+        size: u64,
+        block: B,
+        allow: impl FnOnce() -> bool,
+    ) -> bool {
         if self.held >= self.bound {
             return false;
         }
@@ -185,7 +200,9 @@ impl<B: Copy> Magazine<B> {
         }
         *place = Some(block);
         bin.count = count + 1;
-        bin.kept = bin.kept.wrapping_add(1);
+        if COUNTED {
+            bin.kept = bin.kept.wrapping_add(1);
+        }
         self.held = self.held.wrapping_add(size);
         true
     }
@@ -322,7 +339,8 @@ mod tests {
                         balance = balance.wrapping_add(size);
                     }
                     let small = size <= small && random.chance(1, 2);
-                    let taken = if small { magazine.take_small(size) } else { magazine.take(size) };
+                    let taken =
+                        if small { magazine.take_small::<true>(size) } else { magazine.take(size) };
                     assert_eq!(taken, expected, "seed {seed}");
                 }
                 let held: u64 = lists.iter().map(|(size, list)| size * list.len() as u64).sum();

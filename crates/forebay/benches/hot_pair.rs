@@ -1,7 +1,7 @@
 //! One hot pair again and again, for an instruction counter to look at.
 //!
-//! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block` or `none` (the loop
-//! without the pair). `cargo xtask instructions` runs it under callgrind.
+//! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block`, `uncounted` (as
+//! `address`, with no statistics) or `none` (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 
 use std::hint::black_box;
@@ -36,6 +36,7 @@ fn main() {
         "address" => by_address(&pool, pairs),
         "sized" => by_size(&pool, pairs),
         "block" => by_block(&pool, pairs),
+        "uncounted" => uncounted(&pool, pairs),
         _ => nothing(pairs),
     }
 }
@@ -61,6 +62,14 @@ fn by_block(pool: &Pool, pairs: u64) {
     for _ in 0..pairs {
         let block = pool.allocate(black_box(SIZE), black_box(STREAM)).unwrap();
         pool.free_block(block, black_box(STREAM)).unwrap();
+    }
+}
+
+#[inline(never)]
+fn uncounted(pool: &Pool, pairs: u64) {
+    for _ in 0..pairs {
+        let block = pool.allocate_uncounted(black_box(SIZE), black_box(STREAM)).unwrap();
+        pool.free_uncounted(black_box(block.address()), black_box(STREAM)).unwrap();
     }
 }
 

@@ -18,7 +18,7 @@ use forebay_trace::workload::size_name;
 use super::Effort;
 use super::ground::Ground;
 use super::row::Row;
-use super::subject::{Forebay, Mimalloc, Subject};
+use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
 use crate::progress::Progress;
 use crate::replay::Place;
 
@@ -135,7 +135,8 @@ fn contest(
     contestants.into_iter().map(finish).collect()
 }
 
-/// Pairs of `sizes` through the pool, and mimalloc's of 512 B; with the quotients.
+/// Pairs of `sizes` through the pool, mimalloc's of 512 B, and one size through a pool that counts
+/// nothing; with the quotients.
 pub(crate) fn against_mimalloc(
     place: Place,
     sizes: &[Bytes],
@@ -159,7 +160,13 @@ pub(crate) fn against_mimalloc(
         batch: Box::new(move |count| alone(pool, *size, stream, count)),
         best: None,
     });
-    let contestants = [yardstick].into_iter().chain(ours).collect();
+    let uncounted = Uncounted(pool()?);
+    let uncounted = Contestant {
+        row: Row::of(PAIRS, size_name(THREADED), place, "forebay, uncounted"),
+        batch: Box::new(move |count| alone(&uncounted, THREADED, stream, count)),
+        best: None,
+    };
+    let contestants = [yardstick].into_iter().chain(ours).chain([uncounted]).collect();
     let mut rows = contest(contestants, effort.hot(), progress);
     let yardstick = rows.first().and_then(|row| row.ns_per_op).filter(|&ns| ns > 0.0);
     for row in &mut rows {

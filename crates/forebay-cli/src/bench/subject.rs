@@ -40,6 +40,23 @@ impl Subject for Forebay {
     }
 }
 
+/// The same pool, without the counts of its statistics.
+pub(crate) struct Uncounted(pub(crate) Pool);
+
+impl Subject for Uncounted {
+    type Held = PoolBlock;
+
+    #[inline]
+    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<PoolBlock> {
+        self.0.allocate_uncounted(size, stream).map(|block| PoolBlock(block.address()))
+    }
+
+    #[inline]
+    fn free(&self, held: PoolBlock, stream: StreamHandle) -> Result<()> {
+        self.0.free_uncounted(held.0, stream)
+    }
+}
+
 /// The device, asked for every block.
 pub(crate) struct Driver(pub(crate) Arc<dyn Device>);
 

@@ -103,7 +103,7 @@ impl Pool {
     /// defined. No bytes: the null address, and no memory.
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.take_at_hand(size, stream) {
+        match self.shared.take_at_hand::<true>(size, stream) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
         }
@@ -121,7 +121,7 @@ impl Pool {
     /// what is enqueued on `stream` from now on. The null address is ignored.
     #[inline(always)]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        if self.shared.keep_at_hand(address, stream, |_| true) {
+        if self.shared.keep_at_hand::<true>(address, stream, |_| true) {
             return Ok(());
         }
         free_slowly(&self.shared, address, stream)
@@ -132,7 +132,7 @@ impl Pool {
     #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
         let right = move |known: Known| known.requested() == size.get() || known.size() == size;
-        if self.shared.keep_at_hand(address, stream, right) {
+        if self.shared.keep_at_hand::<true>(address, stream, right) {
             return Ok(());
         }
         free_sized_slowly(&self.shared, address, size, stream)
@@ -144,7 +144,7 @@ impl Pool {
     pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
         let Block { address, pool: owner, generation, .. } = block;
         let same = move |known: Known| known.generation() == generation;
-        if owner == self.shared.id && self.shared.keep_at_hand(address, stream, same) {
+        if owner == self.shared.id && self.shared.keep_at_hand::<true>(address, stream, same) {
             return Ok(());
         }
         free_block_slowly(&self.shared, address, owner, generation, stream)
@@ -214,6 +214,28 @@ impl Pool {
     /// How the pool stands. Stops the threads that are in it for a moment.
     pub fn statistics(&self) -> Statistics {
         statistics::of(&self.shared)
+    }
+}
+
+/// The hot pair without its counts, so that what they cost can be measured. Of no other use: from then
+/// on the figures of the pool are wrong.
+#[cfg(feature = "uncounted")]
+#[doc(hidden)]
+impl Pool {
+    #[inline(always)]
+    pub fn allocate_uncounted(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
+        match self.shared.take_at_hand::<false>(size, stream) {
+            Some(block) => Ok(block),
+            None => allocate_slowly(&self.shared, size, stream),
+        }
+    }
+
+    #[inline(always)]
+    pub fn free_uncounted(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        if self.shared.keep_at_hand::<false>(address, stream, |_| true) {
+            return Ok(());
+        }
+        free_slowly(&self.shared, address, stream)
     }
 }
 

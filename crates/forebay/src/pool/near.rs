@@ -28,7 +28,7 @@ impl Shared {
         let mut large = None;
         let hit = gate.enter(|shelves| {
             let shelf = shelves.of(stream)?;
-            let hit = self.take_from(shelf, requested, size);
+            let hit = self.take_from::<true>(shelf, requested, size);
             if hit.is_none() && side == Side::Large {
                 // What it becomes with its neighbours may be the lower hole.
                 shelf.magazine.drain_large(|kept, units| {

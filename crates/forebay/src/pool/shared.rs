@@ -234,13 +234,17 @@ impl Shared {
 
     /// A block from the magazine of this thread and stream.
     #[inline(always)]
-    pub(super) fn take_at_hand(&self, requested: Bytes, stream: StreamHandle) -> Option<Block> {
+    pub(super) fn take_at_hand<const COUNTED: bool>(
+        &self,
+        requested: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
         let size = self.round_quickly(requested)?;
         let gate = self.gate_at_hand()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.room().front(stream) {
-            Some(shelf) => self.take_from(shelf, requested, size),
+            Some(shelf) => self.take_from::<COUNTED>(shelf, requested, size),
             None => None,
         };
         passed.leave();
@@ -248,7 +252,7 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(super) fn take_from(
+    pub(super) fn take_from<const COUNTED: bool>(
         &self,
         shelf: &mut Shelf,
         requested: Bytes,
@@ -258,12 +262,14 @@ impl Shared {
         let Kept { address, slot } = if units > SMALL_UNITS {
             self.take_large(shelf, units)?
         } else {
-            shelf.magazine.take_small(units)?
+            shelf.magazine.take_small::<COUNTED>(units)?
         };
         let tag = seat::tag();
         // SAFETY: the slot is of this pool's map.
         let generation = unsafe { slot.get() }.hand_out_again(tagged(requested, tag));
-        shelf.counts.out(units, requested.get(), tag);
+        if COUNTED {
+            shelf.counts.out(units, requested.get(), tag);
+        }
         Some(Block { address, size, pool: self.id, generation })
     }
 
@@ -282,7 +288,7 @@ impl Shared {
     /// Frees a block into the magazine of this thread and stream, if it is live and plain, `allowed`,
     /// and there is room. Nothing is changed where not.
     #[inline(always)]
-    pub(super) fn keep_at_hand(
+    pub(super) fn keep_at_hand<const COUNTED: bool>(
         &self,
         address: Address,
         stream: StreamHandle,
@@ -297,7 +303,7 @@ impl Shared {
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.room().front(stream) {
-            Some(shelf) => self.keep_in(shelf, slot, known, address),
+            Some(shelf) => self.keep_in::<COUNTED>(shelf, slot, known, address),
             None => false,
         };
         passed.leave();
@@ -305,16 +311,22 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn keep_in(&self, shelf: &mut Shelf, slot: &Slot, known: Known, address: Address) -> bool {
+    fn keep_in<const COUNTED: bool>(
+        &self,
+        shelf: &mut Shelf,
+        slot: &Slot,
+        known: Known,
+        address: Address,
+    ) -> bool {
         let block = Kept { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let claim = || slot.claim_plain(known);
         let kept = if units > SMALL_UNITS {
             self.is_lone(address) && shelf.magazine.keep_if(units, block, claim)
         } else {
-            shelf.magazine.keep_small_if(units, block, claim)
+            shelf.magazine.keep_small_if::<COUNTED>(units, block, claim)
         };
-        if kept {
+        if COUNTED && kept {
             shelf.counts.back(units, known.requested(), known.tag());
         }
         kept
