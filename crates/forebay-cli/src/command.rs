@@ -5,12 +5,27 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, value_parser};
 use forebay_core::Bytes;
 
-use crate::bench::Subjects;
+use crate::bench::{Case, Subjects};
 use crate::replay::{Place, Policy};
 
-/// Memory for accelerators: devices, pools, transfers, and what they do.
+/// What comes after the list of commands.
+const AFTER: &str = "\
+Pools of replay and bench go by the FOREBAY_ variables; \"forebay doctor\" shows what is in force.
+Every command takes --json. Exit status: 0 where all went well, 1 after a fault, 2 for bad usage.";
+
+/// How runs come to be recorded, after the options of `forebay replay`.
+const RECORDING: &str = "\
+To record a run of your own:
+  PyTorch   torch.cuda.memory._record_memory_history() before it,
+            torch.cuda.memory._dump_snapshot(\"run.pickle\") after it
+  RMM       its logging resource adaptor (Python: rmm.mr.LoggingResourceAdaptor)
+  forebay   forebay_trace::Recorder beside the pool, and format::write_path
+  others    a CSV: the line op,id,bytes,stream, then a line an event:
+            a,17,3145728,0 allocates block 17 on stream 0; f,17,,0 frees it";
+
+/// Memory for accelerators: what this machine offers, what a recorded run takes, what a pair costs.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
-#[command(name = "forebay", version, arg_required_else_help = true)]
+#[command(name = "forebay", version, arg_required_else_help = true, after_help = AFTER)]
 pub struct Forebay {
     /// What to do.
     #[command(subcommand)]
@@ -21,30 +36,35 @@ pub struct Forebay {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 #[non_exhaustive]
 pub enum Command {
-    /// Say what this machine offers, which settings are in force, and what to mend.
+    /// Say whether forebay works here, what to mend, and what this machine offers.
     ///
-    /// Tries the host device with a small piece of work. Exits with 0 where it does it, whether or
-    /// not there is an accelerator.
+    /// Tries the host and the simulated device with a small piece of work. Exits with 0 where both do
+    /// it and no setting is refused, whether or not there is an accelerator.
     Doctor(DoctorOptions),
     /// Show what forebay does: a recorded run under several allocators, and what a pair costs.
     ///
     /// Replays the training of GPT-2 that comes with the program: on this machine, and on a
     /// simulated NVIDIA H200 under forebay and models of others. Needs no accelerator and takes
-    /// seconds.
+    /// seconds. forebay is at its defaults, whatever FOREBAY_ variables say. Exits with 0 where
+    /// nothing failed.
     Demo(DemoOptions),
-    /// Play recorded runs on models of allocators, and say what each takes.
+    /// Play recorded runs on forebay's pool and on models of other allocators: what each takes.
     ///
-    /// A recording is a CSV of allocations, an RMM log, a PyTorch memory snapshot or a file that
+    /// A recording is a PyTorch memory snapshot, an RMM log, a CSV of allocations or a file that
     /// "forebay convert" wrote; each may be gzipped. Exits with 0 where every run was played and
     /// no allocation ran out of memory.
+    #[command(after_long_help = RECORDING)]
     Replay(ReplayOptions),
-    /// Time named workloads on the pool, on the driver, and against mimalloc.
+    /// Time named workloads on forebay's pool, on the driver, and against mimalloc.
     ///
-    /// An operation is an allocation and a free. Its time is the best of several rounds by this
+    /// "forebay bench alloc" times all of them, "forebay bench alloc HOT MP-T" those two. An operation is an allocation and a free. Its time is the best of several rounds by this
     /// machine's clock; on the simulated device the driver's calls are priced by the cost table of
-    /// one H200 and shown beside it. Exits with 0 where no workload failed.
+    /// one H200 and shown beside it. The pool goes by the FOREBAY_ variables, and what is not the
+    /// default is said. Exits with 0 where no workload failed.
     Bench(BenchOptions),
-    /// Write a recording in another form, named by the ending: .csv, .csv.gz or .fbt.
+    /// Write a recording in another form.
+    ///
+    /// The ending names the form: .csv or .csv.gz for a CSV, .fbt for forebay's own, which is smaller.
     Convert(ConvertOptions),
 }
 
@@ -66,19 +86,20 @@ pub struct DoctorOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// The recorded runs.
+    /// The files of the recorded runs.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
 
-    /// Where to play: a simulated accelerator, which takes no memory, or the host.
+    /// Where to play.
     #[arg(long, value_enum, default_value_t = Place::Sim)]
     pub device: Place,
 
-    /// The allocators, separated by commas.
+    /// The allocators to play on, separated by commas. Unless said: all of them.
     #[arg(
         long,
         value_enum,
         value_delimiter = ',',
+        hide_default_value = true,
         default_values_t = Policy::ALL.to_vec()
     )]
     pub policy: Vec<Policy>,
@@ -88,29 +109,33 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Bytes>,
 
-    /// How often each run is played on the same allocator: the first time it is cold.
+    /// How often each run is played on the same allocator: the first pass finds it empty, later
+    /// ones find what the pass before left.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
     pub passes: u32,
 
-    /// Write to every block when it is allocated, in the order of its stream, and check it before
-    /// it is freed. Blocks of up to 64 KiB are written whole; of larger ones 64 bytes of every
+    /// Check that blocks keep what is written to them.
+    ///
+    /// Writes to every block when it is allocated, in the order of its stream, and reads it before it
+    /// is freed. Blocks of up to 64 KiB are written whole; of larger ones 64 bytes of every
     /// 4 KiB and the last 64. The device must have memory for the whole run: the host, or the
     /// simulated device with --backed. Times are taken without the writing and checking, on a
     /// machine that is busy with them.
     #[arg(long)]
     pub verify: bool,
 
-    /// Put memory of this machine behind the simulated device.
+    /// Put memory of this machine behind the simulated device, which has addresses alone otherwise.
     #[arg(long)]
     pub backed: bool,
 
-    /// Which device's history to take from a PyTorch snapshot of several.
+    /// Which device's history to take from a PyTorch snapshot that has several, from 0.
     #[arg(long, value_name = "N")]
     pub of_device: Option<u32>,
 
-    /// Write what the pool was asked in its first pass to this file, as a recording; the ending names
-    /// the form: .csv, .csv.gz or .fbt. For one run, and with forebay among the allocators. The pool
-    /// is slower while it is watched.
+    /// Record what forebay's pool is asked in the first pass, into this file.
+    ///
+    /// The ending names the form: .csv, .csv.gz or .fbt. For one run, and with forebay among the
+    /// allocators. The pool is slower while it is watched.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -142,7 +167,11 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Subjects,
 
-    /// Where: a simulated accelerator, which takes no memory, or the host.
+    /// The workloads to time, by name, in any case; all of them unless some are named.
+    #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
+    pub workloads: Vec<Case>,
+
+    /// Where to time.
     #[arg(long, value_enum, default_value_t = Place::Sim)]
     pub device: Place,
 
@@ -163,13 +192,17 @@ pub struct ConvertOptions {
     #[arg(value_name = "IN")]
     pub input: PathBuf,
 
-    /// The file to write.
+    /// The file to write; its ending names the form: .csv, .csv.gz or .fbt.
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
 
-    /// Which device's history to take from a PyTorch snapshot of several.
+    /// Which device's history to take from a PyTorch snapshot that has several, from 0.
     #[arg(long, value_name = "N")]
     pub of_device: Option<u32>,
+
+    /// Print one JSON object on one line, with "schema": "forebay.convert.v1".
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[cfg(test)]

@@ -5,10 +5,26 @@ use std::io::{self, Write};
 use forebay_core::Bytes;
 use forebay_trace::format::{check_ending, read_path, write_path};
 use forebay_trace::{FormatError, ReadOptions};
+use serde::Serialize;
 
 use crate::Ending;
 use crate::command::ConvertOptions;
 use crate::output::complain;
+
+/// The id of the form. A key that is there stays there with the same meaning.
+const SCHEMA: &str = "forebay.convert.v1";
+
+/// What came of it, as programs read it.
+#[derive(Serialize)]
+struct Row<'a> {
+    schema: &'static str,
+    trace: &'a str,
+    input: String,
+    output: String,
+    events: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+}
 
 /// Reads, writes, and says on `out` what came of it.
 pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<Ending> {
@@ -35,14 +51,27 @@ pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<E
         });
     }
     let size = |path| std::fs::metadata(path).map_or(0, |file| file.len());
-    writeln!(
-        out,
-        "{}: {} events, {} read, {} written to {output}",
-        trace.name(),
-        trace.len(),
-        Bytes::new(size(&options.input)),
-        Bytes::new(size(&options.output)),
-    )?;
+    let row = Row {
+        schema: SCHEMA,
+        trace: trace.name(),
+        input: input.to_string(),
+        output: output.to_string(),
+        events: trace.len() as u64,
+        read_bytes: size(&options.input),
+        written_bytes: size(&options.output),
+    };
+    // One write: lines of others do not cut it in two.
+    let text = match options.json {
+        true => serde_json::to_string(&row)?,
+        false => format!(
+            "{}: {} events, {} read, {} written to {output}",
+            row.trace,
+            row.events,
+            Bytes::new(row.read_bytes),
+            Bytes::new(row.written_bytes),
+        ),
+    };
+    writeln!(out, "{text}")?;
     out.flush()?;
     Ok(Ending::Well)
 }

@@ -1,11 +1,13 @@
 //! The `forebay` command as a library, so that tests reach its parts.
 //!
 //! ```text
-//!   forebay doctor [--json]           devices, settings in force and whence, problems and their cure
-//!   forebay demo [--json]             what forebay does, on a recorded run
-//!   forebay replay TRACE... [--json]  what a recorded run takes under each allocator
-//!   forebay bench alloc [--json]      named workloads, timed
-//!   forebay convert IN OUT            a recording in another form
+//!   forebay doctor                     devices, settings in force and whence, problems and their cure
+//!   forebay demo                       what forebay does, on a recorded run
+//!   forebay replay TRACE...            what a recorded run takes under each allocator
+//!   forebay bench alloc [WORKLOAD...]  named workloads, timed
+//!   forebay convert IN OUT             a recording in another form
+//!
+//!   --json, with each                  one object a line, each with a "schema"
 //! ```
 //!
 //! Exit status: 0 where all went well, 1 where the command found or met a fault, 2 for bad usage.
@@ -20,6 +22,7 @@ mod ending;
 pub mod output;
 mod progress;
 pub mod replay;
+pub mod settings;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -55,6 +58,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Bench(options) => bench::run(options, &mut anstream::stdout()),
         Command::Replay(options) if options.json => replay::run(options, &mut io::stdout()),
         Command::Replay(options) => replay::run(options, &mut anstream::stdout()),
+        Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };
     match done {

@@ -41,6 +41,11 @@ impl Bytes {
         Self(bytes)
     }
 
+    /// That many KiB; saturates at [`Bytes::MAX`].
+    pub const fn kib(count: u64) -> Self {
+        Self(count.saturating_mul(KIB))
+    }
+
     /// That many MiB; saturates at [`Bytes::MAX`].
     pub const fn mib(count: u64) -> Self {
         Self(count.saturating_mul(MIB))
@@ -149,7 +154,8 @@ impl Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// Binary units with two decimals, whole bytes below 1 KiB.
+    /// Binary units with two decimals, whole bytes below 1 KiB. Further decimals are cut, not rounded:
+    /// what is said to be there is there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, name) = match self.0 {
             0..KIB => return f.pad(&format!("{} B", self.0)),
@@ -435,12 +441,21 @@ mod tests {
     }
 
     #[test]
+    fn counts_of_units_are_bytes_and_never_wrap() {
+        let of = |unit: fn(u64) -> Bytes| [0, 3, u64::MAX].map(|count| unit(count).get());
+        assert_eq!(of(Bytes::kib), [0, 3 * 1024, u64::MAX]);
+        assert_eq!(of(Bytes::mib), [0, 3 * 1024 * 1024, u64::MAX]);
+        assert_eq!(of(Bytes::gib), [0, 3 * 1024 * 1024 * 1024, u64::MAX]);
+    }
+
+    #[test]
     fn people_read_binary_units() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
             (1024, "1.00 KiB"),
             (1536 * KIB, "1.50 MiB"),
+            (GIB - 1, "1023.99 MiB"),
             (GIB, "1.00 GiB"),
             (u64::MAX, "16777215.99 TiB"),
         ] {

@@ -59,10 +59,15 @@ impl PoolPlayer {
 
 fn failed(error: forebay::Error) -> ReplayError {
     match error {
-        forebay::Error::OutOfMemory { requested, held, device_free, .. } => {
-            let capacity = held.saturating_add(device_free);
-            ReplayError::OutOfMemory { requested, reserved: held, capacity }
-        }
+        forebay::Error::OutOfMemory {
+            requested,
+            limit,
+            held,
+            live,
+            largest_free,
+            device_free,
+            ..
+        } => ReplayError::Shortage { requested, limit, held, live, largest_free, device_free },
         forebay::Error::Device(error) => ReplayError::Device(error),
         other => ReplayError::Device(Error::Transient {
             call: Call::Allocate,

@@ -22,6 +22,7 @@ mod tests {
         assert_eq!(sums.allocations, 14_377);
         assert_eq!(sums.frees, 14_374);
         assert_eq!(sums.streams, 1);
+        assert_eq!(sums.peak_requested.get(), 13_292_217_032);
         let gib = sums.peak_requested.get() as f64 / (1_u64 << 30) as f64;
         assert_eq!(format!("{gib:.3}"), "12.379");
     }

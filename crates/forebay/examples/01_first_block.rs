@@ -5,10 +5,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use forebay::Pool;
-use forebay_core::Bytes;
-use forebay_hal::{Device, StreamHandle};
-use forebay_host::HostDevice;
+use forebay::{Bytes, Device, HostDevice, Pool, StreamHandle};
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The host is a device like any other, and always there.

@@ -1,15 +1,13 @@
 //! Streams: memory freed on one serves the next request there at once, and another stream after one
 //! event, on the device. On the simulated device, whose checker would name any two operations that race.
 //!
-//! `cargo run -p forebay --example 02_streams`
+//! `cargo run -p forebay --features sim --example 02_streams`
 
 use std::error::Error;
 use std::sync::Arc;
 
-use forebay::Pool;
-use forebay_core::{Bytes, Span};
-use forebay_hal::{Device, Priority, Stream};
-use forebay_sim::{Kernel, SimMachine};
+use forebay::sim::{Kernel, SimMachine};
+use forebay::{Bytes, Device, Pool, Priority, Span, Stream};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let machine = SimMachine::builder().capacity(Bytes::mib(64)).build()?;

@@ -5,10 +5,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
-use forebay::{Block, Pool, PoolOptions, Tag};
-use forebay_core::Bytes;
-use forebay_hal::{Device, StreamHandle};
-use forebay_host::HostDevice;
+use forebay::{Block, Bytes, Device, HostDevice, Pool, PoolOptions, StreamHandle, Tag};
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 

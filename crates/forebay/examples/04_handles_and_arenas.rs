@@ -6,10 +6,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use forebay::arena::Arena;
-use forebay::{Own, Pool};
-use forebay_core::Bytes;
-use forebay_hal::{Device, StreamHandle};
-use forebay_host::HostDevice;
+use forebay::{Bytes, Device, HostDevice, Own, Pool, StreamHandle};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device: Arc<dyn Device> = HostDevice::open()?;

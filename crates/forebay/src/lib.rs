@@ -7,10 +7,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use forebay::Pool;
-//! use forebay_core::Bytes;
-//! use forebay_hal::{Device, StreamHandle};
-//! use forebay_host::HostDevice;
+//! use forebay::{Bytes, Device, HostDevice, Pool, StreamHandle};
 //!
 //! let device: Arc<dyn Device> = HostDevice::open()?;
 //! let pool = Pool::new(&device)?;
@@ -20,6 +17,10 @@
 //! assert_eq!(pool.statistics().live, Bytes::ZERO);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Whoever uses a pool needs this crate alone: the quantities and the device contract are here under
+//! their own names, all of the contract in [`hal`], and the devices in `host` (feature `host`, on unless
+//! said otherwise) and `sim` (feature `sim`).
 
 pub mod adaptor;
 pub mod arena;
@@ -30,6 +31,26 @@ pub mod handle;
 mod pool;
 mod sync;
 mod tag;
+
+/// The device contract, whole: for who brings a device of their own.
+pub use forebay_hal as hal;
+/// The host as a device, with its options.
+#[cfg(feature = "host")]
+pub use forebay_host as host;
+/// The simulated accelerator, with its checker and its faults on demand.
+#[cfg(feature = "sim")]
+pub use forebay_sim as sim;
+
+pub use forebay_core::line::Growth;
+pub use forebay_core::{
+    Address, Alignment, BumpUsage, Bytes, GIB, KIB, MIB, PageSize, QuantityError, SizeClasses,
+    Span, TIB, pressure,
+};
+pub use forebay_hal::{
+    Capabilities, Descriptor, Device, DeviceKind, MemoryInfo, Priority, Stream, StreamHandle,
+};
+#[cfg(feature = "host")]
+pub use forebay_host::{HostDevice, HostOptions};
 
 pub use block::{Allocate, Block, PoolId, Request};
 pub use config::{ConfigError, Settings};
@@ -42,3 +63,8 @@ pub use pool::{
     StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
 };
 pub use tag::{Tag, TagScope};
+
+/// The README's example compiles and runs, or the documentation tests say that it does not.
+#[cfg(all(doctest, feature = "host"))]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

@@ -10,17 +10,15 @@ use core::time::Duration;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use forebay::PoolOptions;
 use forebay_core::{Bytes, KIB, MIB};
 use forebay_hal::{Call, StreamHandle};
 use forebay_trace::workload::size_name;
 
-use super::Effort;
+use super::Terms;
 use super::ground::Ground;
 use super::row::Row;
 use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
 use crate::progress::Progress;
-use crate::replay::Place;
 
 /// The sizes of the pool's pairs.
 pub(crate) const SIZES: [Bytes; 5] = [
@@ -39,6 +37,7 @@ const THREADED: Bytes = Bytes::new(64 * KIB);
 
 /// The names of these workloads.
 pub(super) const PAIRS: &str = "HOT";
+pub(super) const STATISTICS: &str = "HOT-STATISTICS";
 pub(super) const THREADS: &str = "HOT-THREADS";
 
 /// A batch of so many pairs on so many threads: from the first thread's beginning to the last's end.
@@ -135,44 +134,59 @@ fn contest(
     contestants.into_iter().map(finish).collect()
 }
 
-/// Pairs of `sizes` through the pool, mimalloc's of 512 B, and one size through a pool that counts
-/// nothing; with the quotients.
+/// Pairs of `sizes` through the pool, and mimalloc's of 512 B; with the quotients.
 pub(crate) fn against_mimalloc(
-    place: Place,
+    terms: Terms<'_>,
     sizes: &[Bytes],
-    effort: Effort,
     progress: &Progress,
 ) -> Result<Vec<Row>, String> {
-    let ground = Ground::open(place, None)?;
+    let ground = Ground::open(terms.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     // A pool for each size: none finds what another left.
-    let pool = || PoolOptions::new().build(&ground.device).map_err(|error| error.to_string());
+    let pool = || terms.pool(&ground.device, None);
     let pools: Vec<(Bytes, Forebay)> =
         sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, String>>()?;
     let yardstick = Contestant {
-        row: Row::of(PAIRS, size_name(YARDSTICK), place, "mimalloc"),
+        row: Row::of(PAIRS, size_name(YARDSTICK), terms, "mimalloc"),
         batch: Box::new(move |count| alone(&Mimalloc, YARDSTICK, stream, count)),
         best: None,
     };
     let ours = pools.iter().map(|(size, pool)| Contestant {
-        row: Row::of(PAIRS, size_name(*size), place, "forebay"),
+        row: Row::of(PAIRS, size_name(*size), terms, "forebay"),
         batch: Box::new(move |count| alone(pool, *size, stream, count)),
         best: None,
     });
-    let uncounted = Uncounted(pool()?);
-    let uncounted = Contestant {
-        row: Row::of(PAIRS, size_name(THREADED), place, "forebay, uncounted"),
-        batch: Box::new(move |count| alone(&uncounted, THREADED, stream, count)),
-        best: None,
-    };
-    let contestants = [yardstick].into_iter().chain(ours).chain([uncounted]).collect();
-    let mut rows = contest(contestants, effort.hot(), progress);
+    let contestants = [yardstick].into_iter().chain(ours).collect();
+    let rows = contest(contestants, terms.effort.hot(), progress);
+    Ok(over_the_first(rows))
+}
+
+/// Each over the first of them.
+fn over_the_first(mut rows: Vec<Row>) -> Vec<Row> {
     let yardstick = rows.first().and_then(|row| row.ns_per_op).filter(|&ns| ns > 0.0);
     for row in &mut rows {
         row.quotient = row.ns_per_op.zip(yardstick).map(|(ns, yardstick)| ns / yardstick);
     }
-    Ok(rows)
+    rows
+}
+
+/// The pair of 64 KiB with statistics and without: what they cost.
+pub(super) fn against_uncounted(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
+    let ground = Ground::open(terms.place, None)?;
+    let streams = ground.streams(1)?;
+    let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
+    let without = Uncounted(terms.pool(&ground.device, None)?);
+    let with = Forebay(terms.pool(&ground.device, None)?);
+    let contestant = |allocator, batch| Contestant {
+        row: Row::of(STATISTICS, size_name(THREADED), terms, allocator),
+        batch,
+        best: None,
+    };
+    let without: Batch<'_> = Box::new(move |count| alone(&without, THREADED, stream, count));
+    let with: Batch<'_> = Box::new(move |count| alone(&with, THREADED, stream, count));
+    let contestants = vec![contestant("uncounted", without), contestant("forebay", with)];
+    Ok(over_the_first(contest(contestants, terms.effort.hot(), progress)))
 }
 
 /// One thread, two, and on in doublings to as many as the machine has cores.
@@ -188,19 +202,14 @@ fn thread_counts() -> Vec<usize> {
 
 /// The pair of 64 KiB on several threads, each with a stream of its own; with the speed-up. mimalloc
 /// beside it shows what the machine allows.
-pub(super) fn on_threads(
-    place: Place,
-    effort: Effort,
-    progress: &Progress,
-) -> Result<Vec<Row>, String> {
+pub(super) fn on_threads(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
     let counts = thread_counts();
-    let ground = Ground::open(place, None)?;
+    let ground = Ground::open(terms.place, None)?;
     let streams = ground.streams(counts.iter().copied().max().unwrap_or(1))?;
     let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
-    let pool = PoolOptions::new().build(&ground.device).map_err(|error| error.to_string())?;
-    let pool = Forebay(pool);
+    let pool = Forebay(terms.pool(&ground.device, None)?);
     let contestant = |size: Bytes, allocator, count: usize, batch| {
-        let mut row = Row::of(THREADS, size_name(size), place, allocator);
+        let mut row = Row::of(THREADS, size_name(size), terms, allocator);
         row.threads = count as u64;
         Contestant { row, batch, best: None }
     };
@@ -217,7 +226,7 @@ pub(super) fn on_threads(
         });
         contestant(YARDSTICK, "mimalloc", count, batch)
     });
-    let mut rows = contest(ours.chain(yardstick).collect(), effort.threaded(), progress);
+    let mut rows = contest(ours.chain(yardstick).collect(), terms.effort.threaded(), progress);
     let ones: Vec<(&str, Option<f64>)> = rows
         .iter()
         .filter(|row| row.threads == 1)

@@ -13,6 +13,7 @@
 //! are priced by its cost table and stand beside that, and the driver as an allocator of its own is
 //! timed by the table alone: the clock would tell how fast it is simulated.
 
+mod case;
 mod ground;
 pub(crate) mod hot;
 mod play;
@@ -22,6 +23,7 @@ mod subject;
 mod tests;
 mod text;
 
+pub use case::Case;
 pub use row::{Each, Row};
 
 use std::io::{self, Write};
@@ -29,8 +31,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use forebay::PoolOptions;
+use forebay::{Pool, PoolOptions, Settings};
 use forebay_core::Bytes;
+use forebay_hal::Device;
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
 use self::ground::Ground;
@@ -85,6 +88,37 @@ impl Effort {
     }
 }
 
+/// Where, how long, and with what to measure.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms<'a> {
+    pub(crate) place: Place,
+    pub(crate) effort: Effort,
+    /// What the pool goes by.
+    pub(crate) settings: &'a Settings,
+}
+
+impl Terms<'_> {
+    /// A pool on `device`. One that was set no limit gets `limit`, where a workload has one.
+    fn pool(&self, device: &Arc<dyn Device>, limit: Option<Bytes>) -> Result<Pool, String> {
+        let options = PoolOptions::with(self.settings.clone());
+        let options = match (limit, self.settings.max_bytes()) {
+            (Some(limit), None) => options.max_bytes(limit),
+            _ => options,
+        };
+        options.build(device).map_err(|error| error.to_string())
+    }
+
+    /// How far a bar goes for a workload: a turn of the hot pairs is one step, and a sequence takes
+    /// about as long as twenty.
+    fn steps(&self, case: Case) -> u64 {
+        match case {
+            Case::Played(_) => 20,
+            Case::HotPair | Case::HotStatistics => u64::from(self.effort.hot().0) + 1,
+            Case::HotThreads => u64::from(self.effort.threaded().0) + 1,
+        }
+    }
+}
+
 /// The allocators a sequence is played on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Allocator {
@@ -115,72 +149,73 @@ pub fn run(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending> {
 
 fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
-    let place = options.device;
-    let limit = match Ground::full_device(place) {
+    let settings = match Settings::from_environment() {
+        Ok(settings) => settings,
+        Err(error) => {
+            complain(error);
+            return Ok(Ending::BadUsage);
+        }
+    };
+    let terms = Terms { place: options.device, effort, settings: &settings };
+    let limit = match Ground::full_device(terms.place) {
         Ok(limit) => limit,
         Err(error) => {
             complain(error);
             return Ok(Ending::Fault);
         }
     };
-    let turns = u64::from(effort.hot().0 + effort.threaded().0);
-    let progress = Progress::of("bench alloc", Workload::ALL.len() as u64 * 20 + turns);
-    let mut ending = Ending::Well;
-    let mut show = |name: &'static str, about: &str, rows: Result<Vec<Row>, String>| {
-        match rows {
-            Ok(rows) => {
-                for row in rows.iter().filter(|row| row.error.is_some()) {
-                    ending = Ending::Fault;
-                    let why = row.error.as_deref().unwrap_or_default();
-                    let (case, allocator) = (&row.case, row.allocator);
-                    progress.aside(|| complain(format_args!("{name}, {case}: {allocator}: {why}")));
-                }
-                // One write for a workload: lines of others do not cut it in two.
-                let mut text = Vec::new();
-                if options.json {
-                    for row in &rows {
-                        serde_json::to_writer(&mut text, row)?;
-                        text.push(b'\n');
-                    }
-                } else {
-                    text::workload(name, about, &rows, &mut text)?;
-                }
-                progress.aside(|| out.write_all(&text).and_then(|()| out.flush()))
-            }
-            Err(error) => {
-                ending = Ending::Fault;
-                progress.aside(|| complain(format_args!("{name}: {error}")));
-                Ok(())
-            }
-        }
-    };
-    for &workload in Workload::ALL {
-        progress.doing(workload.name());
-        let rows = measure(workload, place, limit, effort);
-        progress.advance(20);
-        show(workload.name(), workload.about(), rows)?;
+    if !options.json {
+        text::heading(&settings, out)?;
+        out.flush()?;
     }
-    progress.doing(hot::PAIRS);
-    let rows = hot::against_mimalloc(place, &hot::SIZES, effort, &progress);
-    show(hot::PAIRS, "pairs of what was just freed, against mimalloc, in turns", rows)?;
-    progress.doing(hot::THREADS);
-    let rows = hot::on_threads(place, effort, &progress);
-    show(hot::THREADS, "the hot pair on threads with streams of their own", rows)?;
+    let steps = Case::chosen(&options.workloads).map(|case| terms.steps(case)).sum();
+    let progress = Progress::of("bench alloc", steps);
+    let mut ending = Ending::Well;
+    for case in Case::chosen(&options.workloads) {
+        progress.doing(case.name());
+        let rows = match case {
+            Case::Played(workload) => {
+                let rows = measure(workload, terms, limit);
+                progress.advance(terms.steps(case));
+                rows
+            }
+            Case::HotPair => hot::against_mimalloc(terms, &hot::SIZES, &progress),
+            Case::HotStatistics => hot::against_uncounted(terms, &progress),
+            Case::HotThreads => hot::on_threads(terms, &progress),
+        };
+        let rows = rows.unwrap_or_else(|error| {
+            ending = Ending::Fault;
+            progress.aside(|| complain(format_args!("{case}: {error}")));
+            Vec::new()
+        });
+        for row in &rows {
+            let Some(why) = &row.error else { continue };
+            ending = Ending::Fault;
+            let (part, allocator) = (&row.case, row.allocator);
+            progress.aside(|| complain(format_args!("{case}, {part}: {allocator}: {why}")));
+        }
+        // One write for a workload: lines of others do not cut it in two.
+        let mut text = Vec::new();
+        if options.json {
+            for row in &rows {
+                serde_json::to_writer(&mut text, row)?;
+                text.push(b'\n');
+            }
+        } else if !rows.is_empty() {
+            text::workload(case, &rows, &mut text)?;
+        }
+        progress.aside(|| out.write_all(&text).and_then(|()| out.flush()))?;
+    }
     drop(progress);
     if !options.json {
-        text::reading_aid(place, out)?;
+        text::reading_aid(terms.place, out)?;
         out.flush()?;
     }
     Ok(ending)
 }
 
 /// Plays one workload on every allocator it concerns.
-fn measure(
-    workload: Workload,
-    place: Place,
-    limit: Bytes,
-    effort: Effort,
-) -> Result<Vec<Row>, String> {
+fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
     let sequences = workload.sequences(limit).map_err(|error| error.to_string())?;
     let clock_ns = clock_overhead();
     let mut rows = Vec::new();
@@ -189,9 +224,9 @@ fn measure(
         let mut tables: Vec<Table<'_>> = allocators(workload, sequence)
             .map(|allocator| Table::new(allocator, sequence))
             .collect();
-        for _ in 0..effort.rounds() {
+        for _ in 0..terms.effort.rounds() {
             for table in tables.iter_mut().filter(|table| table.error.is_none()) {
-                match play_fresh(table.allocator, place, sequence, &scripts) {
+                match play_fresh(table.allocator, terms, sequence, &scripts) {
                     Ok((measured, clock)) => table.enter(measured, clock),
                     Err(error) => table.error = Some(error),
                 }
@@ -200,7 +235,7 @@ fn measure(
         // The cases of a sequence one after the other, the allocators of a case together.
         for phase in 0..sequence.phases().len() {
             rows.extend(
-                tables.iter().filter_map(|table| table.row(workload, place, phase, clock_ns)),
+                tables.iter().filter_map(|table| table.row(workload, terms, phase, clock_ns)),
             );
         }
     }
@@ -218,21 +253,18 @@ fn allocators(workload: Workload, sequence: &Sequence) -> impl Iterator<Item = A
 /// Plays a sequence once, on a device and an allocator that nobody has used.
 fn play_fresh(
     allocator: Allocator,
-    place: Place,
+    terms: Terms<'_>,
     sequence: &Sequence,
     scripts: &[Script],
 ) -> Result<(Vec<Measured>, &'static str), String> {
-    let ground = Ground::open(place, sequence.limit())?;
+    let ground = Ground::open(terms.place, sequence.limit())?;
     let clock = match allocator {
         Allocator::Driver => ground.driver_clock(),
         Allocator::Forebay | Allocator::Mimalloc => ground.host_clock(),
     };
     let measured = match allocator {
         Allocator::Forebay => {
-            let options = PoolOptions::new();
-            let options =
-                sequence.limit().map_or(options.clone(), |limit| options.max_bytes(limit));
-            let pool = options.build(&ground.device).map_err(|error| error.to_string())?;
+            let pool = terms.pool(&ground.device, sequence.limit())?;
             play::play(&Forebay(pool), &ground, clock, sequence, scripts)
         }
         Allocator::Driver => {
@@ -276,12 +308,18 @@ impl<'a> Table<'a> {
     }
 
     /// The row of a phase; `None` where it is not timed.
-    fn row(&self, workload: Workload, place: Place, phase: usize, clock_ns: u64) -> Option<Row> {
+    fn row(
+        &self,
+        workload: Workload,
+        terms: Terms<'_>,
+        phase: usize,
+        clock_ns: u64,
+    ) -> Option<Row> {
         let plan = self.sequence.phases().get(phase)?;
         if plan.timing == Timing::Untimed {
             return None;
         }
-        let mut row = Row::of(workload.name(), &plan.case, place, self.allocator.name());
+        let mut row = Row::of(workload.name(), &plan.case, terms, self.allocator.name());
         row.threads = self.sequence.threads() as u64;
         row.ops = plan.operations();
         row.rounds = self.rounds;

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::replay::Place;
+use super::Terms;
+use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.bench.v1";
@@ -40,12 +41,16 @@ pub struct Row {
     /// The figures of operations timed one by one, where the workload asks for them.
     #[serde(flatten)]
     pub each: Option<Each>,
-    /// Over a pair of 512 B by mimalloc in the same run.
+    /// Over the workload's yardstick in the same run: a pair of 512 B by mimalloc, or the pair without
+    /// statistics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quotient: Option<f64>,
     /// The throughput of so many threads over that of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_up: Option<f64>,
+    /// The pool's settings that are not the defaults. Absent where there are none, and of others.
+    #[serde(skip_serializing_if = "Named::is_empty")]
+    pub settings: Named,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -85,14 +90,14 @@ impl Row {
     pub(super) fn of(
         bench: &'static str,
         case: impl Into<String>,
-        device: Place,
+        terms: Terms<'_>,
         allocator: &'static str,
     ) -> Self {
         Self {
             schema: SCHEMA,
             bench,
             case: case.into(),
-            device: device.name(),
+            device: terms.place.name(),
             allocator,
             threads: 1,
             ops: 0,
@@ -103,6 +108,10 @@ impl Row {
             each: None,
             quotient: None,
             speed_up: None,
+            settings: match allocator {
+                "forebay" => changed(terms.settings),
+                _ => Named::new(),
+            },
             error: None,
         }
     }
@@ -119,7 +128,11 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use forebay::Settings;
+
     use super::*;
+    use crate::bench::Effort;
+    use crate::replay::Place;
 
     #[test]
     fn quantiles_are_those_of_all_times() {
@@ -133,9 +146,11 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_not_there() {
-        let row = Row::of("MP-T", "1 MiB", Place::Sim, "forebay");
+        let plain = Settings::default();
+        let terms = Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain };
+        let row = Row::of("MP-T", "1 MiB", terms, "forebay");
         let said = serde_json::to_string(&row).unwrap();
-        for absent in ["min_ns", "quotient", "speed_up", "error", "each"] {
+        for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings"] {
             assert!(!said.contains(absent), "{said}");
         }
         assert!(said.contains("\"ns_per_op\":null"), "{said}");

@@ -3,24 +3,32 @@
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
+use forebay::Settings;
 
-use super::Row;
+use super::{Case, Row, hot};
 use crate::replay::Place;
+use crate::settings::in_words;
 
 const TITLE: Style = Style::new().bold();
 const QUIET: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default();
+const NOTE: Style = AnsiColor::Yellow.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// One line a case and allocator.
-pub(super) fn workload(
-    name: &str,
-    about: &str,
-    rows: &[Row],
-    out: &mut impl Write,
-) -> io::Result<()> {
+/// What the figures are not those of a pool at its defaults for; nothing where they are.
+pub(super) fn heading(settings: &Settings, out: &mut dyn Write) -> io::Result<()> {
+    match in_words(settings) {
+        Some(settings) => {
+            writeln!(out, "{NOTE}forebay is not at its defaults: {settings}{NOTE:#}\n")
+        }
+        None => Ok(()),
+    }
+}
+
+/// One line a part and allocator.
+pub(super) fn workload(case: Case, rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let timed_each = rows.iter().any(|row| row.each.is_some());
-    writeln!(out, "{TITLE}{name}{TITLE:#}  {about}")?;
+    writeln!(out, "{TITLE}{case}{TITLE:#}  {}", case.about())?;
     write!(
         out,
         "  {QUIET}{:20}{:10}{:>3}{:>10}{:>10}",
@@ -71,11 +79,12 @@ fn line(row: &Row, rows: &[Row], timed_each: bool, out: &mut impl Write) -> io::
 
 /// What a row is set against, and how it stands to that.
 fn comparison(row: &Row, rows: &[Row]) -> Option<(f64, &'static str)> {
-    if row.allocator == "mimalloc" && row.speed_up.is_none() {
+    if matches!(row.allocator, "mimalloc" | "uncounted") && row.speed_up.is_none() {
         return None;
     }
     if let Some(quotient) = row.quotient {
-        return Some((quotient, "mimalloc's 512 B"));
+        let counted = row.bench == hot::STATISTICS;
+        return Some((quotient, if counted { "uncounted" } else { "mimalloc's 512 B" }));
     }
     if let Some(speed_up) = row.speed_up {
         return (row.threads > 1).then_some((speed_up, "one thread"));
@@ -133,10 +142,15 @@ pub(super) fn reading_aid(place: Place, out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_trace::workload::Workload;
+
     use super::*;
+    use crate::bench::{Effort, Terms};
 
     fn row(allocator: &'static str, ns: f64) -> Row {
-        Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", Place::Sim, allocator) }
+        let plain = Settings::default();
+        let terms = Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain };
+        Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", terms, allocator) }
     }
 
     #[test]
@@ -148,7 +162,7 @@ mod tests {
         assert_eq!(comparison(&rows[0], &rows), Some((50.0, "faster")));
         assert_eq!(comparison(&rows[1], &rows), None);
         let mut text = Vec::new();
-        workload("MP-T", "pairs", &rows, &mut text).unwrap();
+        workload(Case::Played(Workload::MpT), &rows, &mut text).unwrap();
         let text = anstream::adapter::strip_bytes(&text).into_vec();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("150      50.0  50x faster"), "{text}");

@@ -6,6 +6,9 @@
 //!   a hot pair ─────────────► beside mimalloc, and the driver by its cost table
 //! ```
 //!
+//! The pool is at its defaults, whatever the environment says: the story is the same everywhere, and
+//! one that was told with a limit set would be another. Settings that are left aside are named.
+//!
 //! Everything it says is measured while it runs, but for the driver's times on the simulated
 //! device, which are priced by a table, and says so.
 
@@ -41,5 +44,7 @@ pub fn run(options: &DemoOptions, width: Width, out: &mut dyn Write) -> io::Resu
     }
     out.write_all(&text)?;
     out.flush()?;
-    Ok(story.ending())
+    let faults = story.faults();
+    faults.iter().for_each(complain);
+    Ok(if faults.is_empty() { Ending::Well } else { Ending::Fault })
 }

@@ -2,16 +2,18 @@
 
 use std::io::{self, Write};
 
+use forebay::Settings;
+use forebay::config::Sources;
 use forebay_core::{Bytes, GIB, KIB};
 use forebay_hal::Call;
 use forebay_sim::CostModel;
 use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
 use serde::Serialize;
 
-use crate::Ending;
-use crate::bench::{self, Effort, hot};
+use crate::bench::{self, Effort, Terms, hot};
 use crate::progress::Progress;
 use crate::replay::{Place, Policy, Row};
+use crate::settings::in_words;
 
 /// The id of the summary's form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.demo.v1";
@@ -45,6 +47,8 @@ pub struct Story {
     pub pairs: Vec<bench::Row>,
     /// What the driver takes for a pair of that size, by its cost table.
     pub driver_pair_ns: u64,
+    /// Settings of the environment that are left aside: the story is that of the defaults.
+    pub left_aside: Vec<String>,
 }
 
 /// What forebay saves against another allocator, in the first pass.
@@ -73,6 +77,7 @@ struct Summary<'a> {
     mimalloc_pair_ns: Option<f64>,
     quotient: Option<f64>,
     driver_pair_ns: u64,
+    settings_left_aside: &'a [String],
 }
 
 impl Story {
@@ -82,27 +87,42 @@ impl Story {
         let sums = trace.statistics();
         let place = best_place(sums.peak_requested);
         progress.doing("on this machine");
-        let here = played(&trace, place, None, Policy::Forebay)?;
+        let settings = Settings::default();
+        let here = played(&trace, place, None, (Policy::Forebay, &settings))?;
         progress.advance(1);
         let mut there = Vec::new();
         for &policy in Policy::ALL {
             progress.doing(policy.name());
-            there.extend(played(&trace, Place::Sim, Some(H200), policy)?);
+            there.extend(played(&trace, Place::Sim, Some(H200), (policy, &settings))?);
             progress.advance(1);
         }
         progress.doing("a hot pair");
-        let pairs = hot::against_mimalloc(place, &[PAIR], Effort::Full, progress)?;
+        let terms = Terms { place, effort: Effort::Full, settings: &settings };
+        let pairs = hot::against_mimalloc(terms, &[PAIR], progress)?;
         let price = |call| CostModel::H200.call(call, PAIR);
         let pair = price(Call::Allocate).saturating_add(price(Call::Free));
         let driver_pair_ns = u64::try_from(pair.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Self { trace: trace.name().to_owned(), sums, here, there, pairs, driver_pair_ns })
+        let trace = trace.name().to_owned();
+        let left_aside = left_aside();
+        Ok(Self { trace, sums, here, there, pairs, driver_pair_ns, left_aside })
     }
 
-    /// A fault where a replay ran out of memory or a pair failed.
-    pub(super) fn ending(&self) -> Ending {
-        let short = self.here.iter().chain(&self.there).any(|row| row.ooms > 0);
-        let failed = self.pairs.iter().any(|row| row.error.is_some());
-        if short || failed { Ending::Fault } else { Ending::Well }
+    /// What did not go as it should: a replay that ran out of memory, a pair that failed.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let short = self.here.iter().chain(&self.there).filter(|row| row.ooms > 0).map(|row| {
+            let (policy, device, pass, ooms) = (row.policy, row.device, row.pass, row.ooms);
+            format!("{policy} on {device}, pass {pass}: {ooms} allocations found no memory")
+        });
+        let failed = self.pairs.iter().filter_map(|row| {
+            let why = row.error.as_ref()?;
+            Some(format!("a pair of {} by {}: {why}", row.case, row.allocator))
+        });
+        short.chain(failed).collect()
+    }
+
+    /// Whether a policy found memory for all of the run, in every pass on the simulated device.
+    pub(super) fn is_whole(&self, policy: &str) -> bool {
+        self.there.iter().filter(|row| row.policy == policy).all(|row| row.ooms == 0)
     }
 
     /// A policy's pass on the simulated device.
@@ -115,15 +135,18 @@ impl Story {
         self.pairs.iter().find(|row| row.allocator == allocator)
     }
 
-    /// What is saved against each of the others.
+    /// What is saved against each of the others: of those that played all of the run. Who takes less
+    /// because allocations failed saves nothing, and there is nothing to tell where forebay is that.
     pub fn savings(&self) -> Vec<Saving> {
-        let Some(ours) = self.pass("forebay", 1) else { return Vec::new() };
+        let ours = self.pass("forebay", 1).filter(|ours| self.is_whole(ours.policy));
+        let Some(ours) = ours else { return Vec::new() };
         let driver = |policy: &str| -> i128 {
             let passes = self.there.iter().filter(|row| row.policy == policy);
             passes.map(|row| i128::from(row.driver_ns)).sum()
         };
         let others = self.there.iter().filter(|row| row.pass == 1 && row.policy != ours.policy);
         others
+            .filter(|other| self.is_whole(other.policy))
             .map(|other| {
                 let bytes =
                     i128::from(other.peak_reserved_bytes) - i128::from(ours.peak_reserved_bytes);
@@ -156,6 +179,7 @@ impl Story {
             mimalloc_pair_ns: self.pair("mimalloc").and_then(|row| row.ns_per_op),
             quotient: ours.and_then(|row| row.quotient),
             driver_pair_ns: self.driver_pair_ns,
+            settings_left_aside: &self.left_aside,
         };
         line(&summary, out)
     }
@@ -164,6 +188,13 @@ impl Story {
 fn line(object: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, object)?;
     out.write_all(b"\n")
+}
+
+/// What the environment sets that is not the default anyway, allowed or not, each with its source.
+fn left_aside() -> Vec<String> {
+    let examined = Sources::here().examine();
+    let refused = examined.refused.iter().map(ToString::to_string);
+    in_words(&examined.settings).into_iter().chain(refused).collect()
 }
 
 /// The host where it has room for a run of that peak; the simulated device elsewhere.
@@ -181,12 +212,53 @@ fn played(
     trace: &Trace,
     place: Place,
     capacity: Option<Bytes>,
-    policy: Policy,
+    (policy, settings): (Policy, &Settings),
 ) -> Result<Vec<Row>, String> {
     let said = |error: &dyn core::fmt::Display| format!("{}: {policy}: {error}", trace.name());
     let device = place.open(capacity, false).map_err(|error| said(&error))?;
-    let mut player = policy.player(device).map_err(|error| said(&error))?;
+    let mut player = policy.player(device, settings).map_err(|error| said(&error))?;
     let reports =
         replay(trace, &mut *player, ReplayOptions::new()).map_err(|error| said(&error))?;
-    Ok(reports.iter().map(|report| Row::new(trace.name(), place, policy, report)).collect())
+    let row = |report| Row::new(trace.name(), place, (policy, settings), report);
+    Ok(reports.iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A story of one pass in which `short` of the policies lack memory.
+    fn story(short: &[&str]) -> Story {
+        let trace = sample::gpt2_train().unwrap();
+        let settings = Settings::default();
+        let row = |(name, policy): (&&str, &Policy)| {
+            let capacity = if short.contains(name) { Bytes::gib(8) } else { H200 };
+            played(&trace, Place::Sim, Some(capacity), (*policy, &settings)).unwrap()
+        };
+        let named = [("forebay", &Policy::ALL[0]), ("torch", &Policy::ALL[1])];
+        let there = named.iter().flat_map(|(name, policy)| row((name, policy))).collect();
+        Story {
+            trace: trace.name().to_owned(),
+            sums: trace.statistics(),
+            here: Vec::new(),
+            there,
+            pairs: Vec::new(),
+            driver_pair_ns: 1,
+            left_aside: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_lacked_memory_saves_nothing_and_is_told() {
+        let whole = story(&[]);
+        assert_eq!((whole.savings().len(), whole.faults()), (1, Vec::new()));
+        for short in ["forebay", "torch"] {
+            let story = story(&[short]);
+            assert_eq!(story.savings(), [], "{short}");
+            let faults = story.faults();
+            assert_eq!(faults.len(), 2, "a pass each: {faults:?}");
+            assert!(faults[0].starts_with(&format!("{short} on sim, pass 1: ")), "{faults:?}");
+            assert!(faults[0].ends_with(" allocations found no memory"), "{faults:?}");
+        }
+    }
 }

@@ -12,6 +12,8 @@ use crate::replay::time;
 const TITLE: Style = Style::new().bold();
 const QUIET: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
+const NOTE: Style = AnsiColor::Yellow.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
 const PLAIN: Style = Style::new();
 
 /// The columns before a bar, and after it.
@@ -37,9 +39,13 @@ fn what(story: &Story, out: &mut impl Write) -> io::Result<()> {
     )?;
     writeln!(
         out,
-        "  {} allocations and {} frees; at most {} asked for at once\n",
+        "  {} allocations and {} frees; at most {} asked for at once",
         sums.allocations, sums.frees, sums.peak_requested
-    )
+    )?;
+    for setting in &story.left_aside {
+        writeln!(out, "  {NOTE}left aside, the demo is at the defaults: {setting}{NOTE:#}")?;
+    }
+    writeln!(out)
 }
 
 /// What the pool does with it on this machine.
@@ -53,9 +59,12 @@ fn here(story: &Story, out: &mut impl Write) -> io::Result<()> {
     for (row, said) in [(cold, "first pass"), (warm, "second")] {
         writeln!(
             out,
-            "  {said:12}{}, {:.2} % beyond; {} driver calls; {:.0} ns an operation",
+            "  {said:12}{}, {}; {} driver calls; {:.0} ns an operation",
             Bytes::new(row.peak_reserved_bytes),
-            (row.ratio - 1.0) * 100.0,
+            match row.ooms {
+                0 => format!("{:.2} % beyond", (row.ratio - 1.0) * 100.0),
+                short => format!("{short} allocations failed"),
+            },
             row.driver_calls,
             row.mean_ns
         )?;
@@ -80,8 +89,12 @@ fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     )?;
     let most = story.there.iter().map(|row| row.peak_reserved_bytes).max().unwrap_or(1).max(1);
     for row in story.there.iter().filter(|row| row.pass == 1) {
-        let ours = row.policy == "forebay";
-        let style = if ours { GOOD } else { PLAIN };
+        let whole = story.is_whole(row.policy);
+        let style = match row.policy {
+            _ if !whole => BAD,
+            "forebay" => GOOD,
+            _ => PLAIN,
+        };
         let both = story.pass(row.policy, 2).map_or(0, |second| second.driver_ns);
         writeln!(
             out,
@@ -89,7 +102,11 @@ fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
             name(row.policy),
             bar(row.peak_reserved_bytes, most, bar_width(width)),
             Bytes::new(row.peak_reserved_bytes).to_string(),
-            format!("{:.2} %", (row.ratio - 1.0) * 100.0),
+            // What takes less because it got less is beyond nothing.
+            match whole {
+                true => format!("{:.2} %", (row.ratio - 1.0) * 100.0),
+                false => "failed".to_owned(),
+            },
             time(row.driver_ns.saturating_add(both)),
         )?;
     }
@@ -131,6 +148,10 @@ fn bar(bytes: u64, most: u64, columns: usize) -> String {
 
 fn saved(story: &Story, out: &mut impl Write) -> io::Result<()> {
     let savings = story.savings();
+    if savings.is_empty() {
+        let why = "nothing can be told: allocations failed";
+        return writeln!(out, "{TITLE}What forebay saves{TITLE:#}  {BAD}{why}{BAD:#}\n");
+    }
     writeln!(
         out,
         "{TITLE}What forebay saves{TITLE:#}  against the others, and the driver's time of two passes"
@@ -218,7 +239,7 @@ fn next(out: &mut impl Write) -> io::Result<()> {
     };
     writeln!(out, "{TITLE}Next{TITLE:#}")?;
     for (what, say) in [
-        ("replay SNAPSHOT.pickle", "your own run: torch.cuda.memory._dump_snapshot() writes one"),
+        ("replay SNAPSHOT.pickle", "your own run; how to record one: replay --help"),
         ("bench alloc", "all named workloads on this machine"),
         ("doctor", "what this machine offers, and what to mend"),
     ] {

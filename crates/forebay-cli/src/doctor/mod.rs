@@ -41,7 +41,7 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     }
     out.write_all(&text)?;
     out.flush()?;
-    Ok(if report.is_well() { Ending::Well } else { Ending::Fault })
+    Ok(if report.well { Ending::Well } else { Ending::Fault })
 }
 
 /// The report as one line.

@@ -20,6 +20,10 @@ pub struct Report {
     pub schema: &'static str,
     /// The version of forebay that looked.
     pub version: &'static str,
+    /// Whether forebay works here. The exit status tells the same.
+    pub well: bool,
+    /// How it stands, in a sentence.
+    pub verdict: String,
     /// One row a kind of device, every kind.
     pub devices: Vec<DeviceRow>,
     /// Host memory.
@@ -39,10 +43,28 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether forebay works here: no device that should work failed, and no setting is refused.
-    pub fn is_well(&self) -> bool {
-        self.devices.iter().all(|row| row.status != Status::Broken)
-            && !self.problems.iter().any(|problem| problem.fault)
+    /// Says what all the rest comes to: forebay works here where no device that should work failed,
+    /// and no setting is refused.
+    pub(super) fn judge(&mut self) {
+        self.well = self.devices.iter().all(|row| row.status != Status::Broken)
+            && !self.problems.iter().any(|problem| problem.fault);
+        let ready = self.devices.iter().filter(|row| row.status == Status::Ready);
+        let ready: Vec<&str> = ready.map(|row| row.kind).collect();
+        let ready = match ready.as_slice() {
+            [] => "no device was opened".to_owned(),
+            [one] => format!("the {one} device is ready"),
+            [first @ .., last] => format!("the {} and {last} devices are ready", first.join(", ")),
+        };
+        let state = match self.well {
+            true => format!("forebay works here: {ready}"),
+            false => format!("forebay does not work here as it is set up: {ready}"),
+        };
+        let mend = match self.problems.len() {
+            0 => "nothing to mend".to_owned(),
+            1 => "one thing to mend".to_owned(),
+            count => format!("{count} things to mend"),
+        };
+        self.verdict = format!("{state}; {mend}");
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) use text::time;
 use std::io::{self, Write};
 use std::path::Path;
 
+use forebay::Settings;
 use forebay_trace::format::{check_ending, read_path, write_path};
 use forebay_trace::{Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, replay};
 
@@ -54,6 +55,18 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
         complain(refusal);
         return Ok(Ending::BadUsage);
     }
+    // Models go by no settings: what the environment says is then nothing to them.
+    let settings = match options.policy.contains(&Policy::Forebay) {
+        true => Settings::from_environment(),
+        false => Ok(Settings::default()),
+    };
+    let settings = match settings {
+        Ok(settings) => settings,
+        Err(error) => {
+            complain(error);
+            return Ok(Ending::BadUsage);
+        }
+    };
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
     for path in &options.traces {
@@ -66,7 +79,7 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
             if tables > 0 {
                 writeln!(text)?;
             }
-            text::heading(&trace, &mut text)?;
+            text::heading(&trace, &settings, &mut text)?;
         }
         if options.analyse {
             let found = Analysis::of(&trace);
@@ -77,7 +90,7 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
                 patterns::tell(&found, &mut text)?;
             }
         }
-        let (rows, played) = play(&trace, options);
+        let (rows, played) = play(&trace, options, &settings);
         ending = ending.max(played);
         if options.json {
             for row in &rows {
@@ -128,7 +141,7 @@ fn read(path: &Path, options: &ReplayOptions) -> Option<Trace> {
 }
 
 /// Plays one run on every policy.
-fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
+fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row>, Ending) {
     let mut ending = Ending::Well;
     let mut rows = Vec::new();
     let operations = trace.len() as u64 * u64::from(options.passes) * options.policy.len() as u64;
@@ -140,7 +153,7 @@ fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
     for &policy in &options.policy {
         progress.doing(policy.name());
         let mut tell = |more| progress.advance(more);
-        match play_on(policy, trace, options, &mut tell) {
+        match play_on((policy, settings), trace, options, &mut tell) {
             Ok(Played { reports, unwritten }) => {
                 if let Some(error) = unwritten {
                     ending = Ending::Fault;
@@ -154,6 +167,7 @@ fn play(trace: &Trace, options: &ReplayOptions) -> (Vec<Row>, Ending) {
                             complain(format_args!("{name}: {policy}, pass {pass}: {fault}"));
                         });
                     }
+                    let policy = (policy, settings);
                     rows.push(Row::new(trace.name(), options.device, policy, report));
                 }
             }
@@ -175,7 +189,7 @@ struct Played {
 
 /// Plays one run on one policy, on a device of its own: none finds what another left.
 fn play_on(
-    policy: Policy,
+    (policy, settings): (Policy, &Settings),
     trace: &Trace,
     options: &ReplayOptions,
     tell: &mut dyn FnMut(u64),
@@ -187,12 +201,13 @@ fn play_on(
     };
     let record = options.record.as_deref().filter(|_| policy == Policy::Forebay);
     let Some(path) = record else {
-        let mut player = policy.player(device).map_err(|error| error.to_string())?;
+        let mut player = policy.player(device, settings).map_err(|error| error.to_string())?;
         let reports = play_with(&mut *player, trace, options, verifier.as_mut(), tell)?;
         return Ok(Played { reports, unwritten: None });
     };
     let recorder = Recorder::at_most(trace.name(), trace.len());
-    let mut player = policy::watched(device, &recorder).map_err(|error| error.to_string())?;
+    let watched = policy::watched(device, settings, &recorder);
+    let mut player = watched.map_err(|error| error.to_string())?;
     // The first pass ends when all of the run was played; what is freed after that, and in later
     // passes, is the replay's and not the run's.
     let mut done = 0_u64;

@@ -17,9 +17,9 @@ const CAPACITY: Bytes = Bytes::new(TIB);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Place {
-    /// A simulated accelerator.
+    /// A simulated accelerator, which takes no memory.
     Sim,
-    /// The machine's own memory.
+    /// This machine's own memory.
     Host,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use forebay::PoolOptions;
+use forebay::{PoolOptions, Settings};
 use forebay_hal::Device;
 use forebay_trace::{Model, Player, PoolPlayer, Recorder};
 
@@ -37,10 +37,17 @@ impl Policy {
         }
     }
 
-    /// A player of this kind on `device`.
-    pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, forebay::Error> {
+    /// A player of this kind on `device`; forebay's pool goes by `settings`.
+    pub fn player(
+        self,
+        device: Arc<dyn Device>,
+        settings: &Settings,
+    ) -> Result<Box<dyn Player>, forebay::Error> {
         match self {
-            Self::Forebay => Ok(Box::new(PoolPlayer::new(device)?)),
+            Self::Forebay => {
+                let options = PoolOptions::with(settings.clone());
+                Ok(Box::new(PoolPlayer::with(device, options)?))
+            }
             Self::Model(model) => Ok(model.player(device)?),
         }
     }
@@ -49,9 +56,10 @@ impl Policy {
 /// forebay's own pool on `device`, with a recorder beside it.
 pub(super) fn watched(
     device: Arc<dyn Device>,
+    settings: &Settings,
     recorder: &Recorder,
 ) -> Result<PoolPlayer, forebay::Error> {
-    PoolPlayer::with(device, recorder.watch(PoolOptions::from_environment()?))
+    PoolPlayer::with(device, recorder.watch(PoolOptions::with(settings.clone())))
 }
 
 impl ValueEnum for Policy {
@@ -60,7 +68,15 @@ impl ValueEnum for Policy {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.name()))
+        let about = match self {
+            Self::Forebay => "forebay's own pool, as FOREBAY_ variables set it",
+            Self::Model(Model::Torch) => "a model of PyTorch's allocator",
+            Self::Model(Model::TorchExpandable) => "the same with expandable segments",
+            Self::Model(Model::PowersOfTwo) => "a model of one that rounds up to powers of two",
+            Self::Model(Model::Direct) => "no pool: the driver is asked each time",
+            Self::Model(_) => "a model of another allocator",
+        };
+        Some(PossibleValue::new(self.name()).help(about))
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a pass came to, as programs read it.
 
+use forebay::Settings;
 use forebay_trace::PassReport;
 use serde::Serialize;
 
 use super::{Place, Policy};
+use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.replay.v1";
@@ -48,10 +50,19 @@ pub struct Row {
     pub ooms: u64,
     /// Whether what blocks hold was checked and found right; null where it was not checked.
     pub verified: Option<bool>,
+    /// The pool's settings that are not the defaults. Absent where there are none, and of models.
+    #[serde(skip_serializing_if = "Named::is_empty")]
+    pub settings: Named,
 }
 
 impl Row {
-    pub(crate) fn new(trace: &str, device: Place, policy: Policy, report: &PassReport) -> Self {
+    /// The row of a pass of `trace` under `policy`, which was played with `settings`.
+    pub(crate) fn new(
+        trace: &str,
+        device: Place,
+        (policy, settings): (Policy, &Settings),
+        report: &PassReport,
+    ) -> Self {
         Self {
             schema: SCHEMA,
             trace: trace.to_owned(),
@@ -71,6 +82,10 @@ impl Row {
             maps: report.driver.maps,
             ooms: report.out_of_memory,
             verified: report.verified.as_ref().map(|verdict| verdict.mismatches == 0),
+            settings: match policy {
+                Policy::Forebay => changed(settings),
+                Policy::Model(_) => Named::new(),
+            },
         }
     }
 }

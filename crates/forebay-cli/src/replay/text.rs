@@ -4,21 +4,24 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use forebay::Settings;
 use forebay_core::Bytes;
 use forebay_trace::Trace;
 
 use super::{Place, Row};
+use crate::settings::in_words;
 
 pub(super) const TITLE: Style = Style::new().bold();
 pub(super) const QUIET: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default();
+const NOTE: Style = AnsiColor::Yellow.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// How wide the columns are, by their widest sensible content.
 const POLICY: usize = 18;
 
 /// What the run is.
-pub(super) fn heading(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn heading(trace: &Trace, settings: &Settings, out: &mut impl Write) -> io::Result<()> {
     let sums = trace.statistics();
     writeln!(
         out,
@@ -36,6 +39,9 @@ pub(super) fn heading(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     if remarks.failed_allocations > 0 {
         let failed = counted(remarks.failed_allocations, "allocation");
         writeln!(out, "  {QUIET}{failed} failed when it was recorded, left out{QUIET:#}")?;
+    }
+    if let Some(settings) = in_words(settings) {
+        writeln!(out, "  {NOTE}forebay is not at its defaults: {settings}{NOTE:#}")?;
     }
     Ok(())
 }
@@ -99,8 +105,8 @@ pub(super) fn reading_aid(place: Place, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "\n{QUIET}ratio: taken from the driver over asked for, 1 is the limit; {driver}; ns: the \
-         model's own, here{QUIET:#}"
+        "\n{QUIET}ratio: taken from the driver over asked for, 1 is the limit; {driver}; ns: an \
+         operation's, here{QUIET:#}"
     )
 }
 

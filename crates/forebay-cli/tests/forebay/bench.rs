@@ -19,7 +19,7 @@ fn rows(run: &Output) -> Vec<Value> {
     text(&run.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-const WORKLOADS: [&str; 17] = [
+const WORKLOADS: [&str; 18] = [
     "COLAB-MIX",
     "DC-ALLOC",
     "DC-HIT",
@@ -30,6 +30,7 @@ const WORKLOADS: [&str; 17] = [
     "GE-TRANSFORMER",
     "GE-VARIABLE",
     "HOT",
+    "HOT-STATISTICS",
     "HOT-THREADS",
     "MP-CONC",
     "MP-LAT",
@@ -64,7 +65,7 @@ fn complete(rows: &[Value], device: &str) {
                 assert!(figures.is_sorted(), "{row}");
                 assert!(row["clock_ns"].is_u64(), "{row}");
             }
-            "HOT" => positive(row, "quotient"),
+            "HOT" | "HOT-STATISTICS" => positive(row, "quotient"),
             "HOT-THREADS" => positive(row, "speed_up"),
             _ => assert!(row.get("p50_ns").is_none() && row.get("quotient").is_none(), "{row}"),
         }
@@ -79,6 +80,7 @@ fn complete(rows: &[Value], device: &str) {
     }
     assert_eq!(of("HOT", "forebay"), ["512 B", "64 KiB", "1 MiB", "16 MiB", "256 MiB"]);
     assert_eq!(of("HOT", "mimalloc"), ["512 B"]);
+    assert_eq!(of("HOT-STATISTICS", "uncounted"), of("HOT-STATISTICS", "forebay"));
     assert_eq!(of("MP-LAT", "mimalloc"), ["512 B"], "the yardstick is for 512 B");
     let threads = |row: &&Value| row["bench"] == "HOT-THREADS" && row["allocator"] == "forebay";
     let threads: Vec<u64> =
@@ -105,6 +107,51 @@ fn every_workload_has_its_rows_on_the_host() {
 }
 
 #[test]
+fn workloads_can_be_named() {
+    let run = forebay(&["bench", "alloc", "hot", "MP-T", "HOT", "--quick", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let rows = rows(&run);
+    let mut benches: Vec<&str> = rows.iter().map(|row| row["bench"].as_str().unwrap()).collect();
+    benches.dedup();
+    assert_eq!(benches, ["MP-T", "HOT"], "each once, in the usual order");
+    let said = forebay(&["bench", "alloc", "DC-HIT", "--quick"]);
+    let titles = text(&said.stdout)
+        .lines()
+        .filter(|line| WORKLOADS.iter().any(|workload| line.starts_with(&format!("{workload}  "))));
+    assert_eq!(titles.count(), 1, "{}", text(&said.stdout));
+}
+
+/// Figures of a pool with other settings say so, and are those of such a pool.
+#[test]
+fn settings_of_the_environment_are_in_force_and_told() {
+    let with = |conf: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["bench", "alloc", "MP-REUSE", "--quick"]).args(more);
+        command.env("FOREBAY_CONF", conf).env_remove("CLICOLOR_FORCE").output().unwrap()
+    };
+    let set = with("history:7,upkeep:off", &["--json"]);
+    assert_eq!(set.status.code(), Some(0), "{}", text(&set.stderr));
+    for row in rows(&set) {
+        let settings = match row["allocator"].as_str() {
+            Some("forebay") => serde_json::json!({"history": "7"}),
+            _ => Value::Null,
+        };
+        assert_eq!(row.get("settings").unwrap_or(&Value::Null), &settings, "{row}");
+    }
+    let said = with("history:7", &[]);
+    let first = text(&said.stdout).lines().next().unwrap();
+    assert_eq!(first, "forebay is not at its defaults: history:7 (FOREBAY_CONF, entry 1)");
+    let plain = with("", &[]);
+    assert!(text(&plain.stdout).starts_with("MP-REUSE  "), "{}", text(&plain.stdout));
+    // 1000 blocks of 1 MiB do not fit there: the limit holds.
+    let short = with("max_bytes:512MiB", &["--json"]);
+    assert_eq!(short.status.code(), Some(1));
+    assert!(text(&short.stderr).contains("of at most 512.00 MiB"), "{}", text(&short.stderr));
+    let failed = rows(&short);
+    assert!(failed.iter().any(|row| row["error"].is_string() && row["ns_per_op"].is_null()));
+}
+
+#[test]
 fn people_get_a_table_with_what_it_means() {
     let run = forebay(&["bench", "alloc", "--quick"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
@@ -126,6 +173,7 @@ fn bad_usage_is_told_what_is_allowed() {
         (&["bench", "all"], "[possible values: alloc]"),
         (&["bench", "alloc", "--device", "cuda:0"], "[possible values: sim, host]"),
         (&["bench", "alloc", "--rounds", "3"], "--rounds"),
+        (&["bench", "alloc", "MP-TT"], "[possible values: MP-T, "),
     ] {
         let run = forebay(arguments);
         assert_eq!(run.status.code(), Some(2), "{arguments:?}");

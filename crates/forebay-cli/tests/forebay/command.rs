@@ -28,17 +28,11 @@ fn the_doctor_is_content_without_a_gpu() {
     let run = output(&["doctor"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let said = text(&run.stdout);
-    for section in [
-        "Devices",
-        "Memory",
-        "NUMA",
-        "Huge pages",
-        "Limits",
-        "Settings in force",
-        "Problems and their cure",
-    ] {
+    for section in ["Devices", "Memory", "NUMA", "Huge pages", "Limits", "Settings in force"] {
         assert!(said.lines().any(|line| line == section), "{section} is missing in\n{said}");
     }
+    let verdict = "forebay works here: the host and sim devices are ready; nothing to mend";
+    assert_eq!(said.lines().nth(2), Some(verdict), "first of all\n{said}");
     for kind in ["host", "sim", "cuda", "hip", "opencl", "metal"] {
         assert!(said.lines().any(|line| line.trim_start().starts_with(kind)), "{kind}\n{said}");
     }
@@ -68,9 +62,13 @@ fn json_is_one_object_on_one_line_with_the_documented_keys() {
             "problems",
             "schema",
             "settings",
+            "verdict",
             "version",
+            "well",
         ]
     );
+    assert_eq!(report["well"], true);
+    assert!(report["verdict"].as_str().unwrap().starts_with("forebay works here"), "{report}");
     let kinds: Vec<&str> = report["devices"]
         .as_array()
         .unwrap()
@@ -119,6 +117,39 @@ fn bad_usage_is_2_and_says_what_is_allowed() {
         let said = text(&run.stderr);
         assert!(said.contains(allowed), "{arguments:?} said\n{said}");
         assert!(run.stdout.is_empty());
+    }
+}
+
+/// A setting that is refused is bad usage of the commands that go by it, before anything is done.
+#[test]
+fn settings_that_are_refused_are_bad_usage() {
+    let run = |arguments: &[&str]| {
+        forebay().args(arguments).env("FOREBAY_CONF", "max_bytes=8GiB").output().unwrap()
+    };
+    for arguments in [&["bench", "alloc", "--quick"][..], &["replay", "no/such.csv"]] {
+        let refused = run(arguments);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains("write max_bytes:8GiB"), "{arguments:?} said\n{said}");
+        assert!(refused.stdout.is_empty());
+    }
+    // The doctor looks for such things: it found one.
+    let doctor = run(&["doctor"]);
+    assert_eq!(doctor.status.code(), Some(1));
+    assert!(text(&doctor.stdout).replace("\n      ", " ").contains("write max_bytes:8GiB"));
+}
+
+#[test]
+fn help_says_how_to_go_on() {
+    for (arguments, part) in [
+        (&["--help"][..], "2 for bad usage"),
+        (&["replay", "--help"], "_record_memory_history()"),
+        (&["replay", "--help"], "no pool: the driver is asked each time"),
+        (&["bench", "--help"], "forebay bench alloc HOT MP-T"),
+        (&["demo", "--help"], "at its defaults"),
+    ] {
+        let said = text(&output(arguments).stdout).replace("\n", " ");
+        assert!(said.contains(part), "{arguments:?}: {said}");
     }
 }
 
@@ -174,11 +205,15 @@ fn limited(limit: &str) -> Output {
 fn a_host_that_cannot_work_is_not_called_ready() {
     let few = text(&limited("ulimit -n 8").stdout);
     assert!(few.contains("1.  a process may have 8 open files"), "{few}");
+    let (problem, devices) = (few.find("Problems and their cure"), few.find("\nDevices"));
+    assert!(problem < devices, "what to mend comes before the details\n{few}");
     // A page of the host fits under this limit, one of the simulation does not; a file that grows
     // past it would end the doctor by a signal.
     let short = limited("ulimit -f 1000");
     assert_eq!(short.status.code(), Some(1), "{:?}", short.status);
     let said = text(&short.stdout);
+    let verdict = said.lines().nth(2).unwrap();
+    assert!(verdict.starts_with("forebay does not work here as it is set up"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("  host    ready")), "{said}");
     assert!(said.lines().any(|line| line.starts_with("  sim     broken")), "{said}");
     assert!(said.contains("ulimit -f") && said.contains("no file may be longer than"), "{said}");
@@ -234,7 +269,8 @@ fn another_machines_files_can_be_looked_at() {
     assert_eq!(run.status.code(), Some(0));
     let said = text(&run.stdout);
     assert!(said.contains("4.00 GiB"), "{said}");
-    assert!(said.ends_with("Problems and their cure\n  none\n"), "{said}");
+    let verdict = "forebay works here: the sim device is ready; nothing to mend";
+    assert_eq!(said.lines().nth(2), Some(verdict), "{said}");
 }
 
 #[test]

@@ -45,6 +45,33 @@ fn the_story_is_told_in_one_command() {
     assert_eq!(said.lines().find(|line| line.chars().count() > 100), None);
 }
 
+/// The story is that of the defaults: what the environment sets changes no figure, and is named.
+#[test]
+fn settings_of_the_environment_are_left_aside_and_named() {
+    let told = |conf: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("demo").args(more).env("FOREBAY_CONF", conf).env_remove("CLICOLOR_FORCE");
+        let run = command.output().unwrap();
+        assert_eq!(run.status.code(), Some(0), "{conf}: {}", text(&run.stderr));
+        text(&run.stdout).to_owned()
+    };
+    let said = told("max_bytes:8GiB", &[]);
+    let left = "left aside, the demo is at the defaults: max_bytes:8GiB (FOREBAY_CONF, entry 1)";
+    assert!(said.contains(left), "{said}");
+    assert!(!said.contains("failed") && said.contains("forebay has 1."), "{said}");
+    // One that no pool could be made with is left aside too.
+    let rows: Vec<Value> = told("max_bytes:much", &["--json"])
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let summary = rows.last().unwrap();
+    let left = summary["settings_left_aside"][0].as_str().unwrap();
+    assert!(left.starts_with("max_bytes cannot be \"much\""), "{left}");
+    let ours = rows.iter().filter(|row| row["policy"] == "forebay");
+    assert!(ours.clone().all(|row| row["ooms"] == 0 && row.get("settings").is_none()), "{rows:?}");
+    assert!(summary["savings"][0]["bytes"].as_i64() > Some(0), "{summary}");
+}
+
 #[test]
 fn whoever_comes_by_cargo_is_told_how_to_go_on_by_cargo() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));

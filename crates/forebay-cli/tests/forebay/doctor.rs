@@ -30,7 +30,7 @@ const CUDA: &str = "/usr/lib64/libcuda.so.1";
 #[test]
 fn a_machine_without_accelerators_is_well() {
     let report = report(&Machine::sound());
-    assert!(report.is_well());
+    assert!(report.well);
     assert_eq!(report.problems, []);
     let kinds = report.devices.iter().map(|row| (row.kind, row.status));
     assert_eq!(
@@ -260,7 +260,7 @@ fn every_key_is_shown_with_its_value_and_where_that_came_from() {
         ("FOREBAY_HISTORY", "9"),
         ("FOREBAY_TRACES", "/data"),
     ]);
-    assert!(report.is_well());
+    assert!(report.well);
     assert_eq!(report.problems, []);
     let keys = report.settings.iter().filter(|setting| setting.of == Owner::Pool);
     let names = keys.map(|setting| (setting.name, setting.changeable, setting.effect));
@@ -296,7 +296,7 @@ fn a_file_of_settings_is_read_where_it_is_named() {
 
     std::fs::write(&path, "upkeep = true\nupkep = true\n").unwrap();
     let report = with_variables(&[("FOREBAY_CONFIG", name)]);
-    assert!(!report.is_well());
+    assert!(!report.well);
     assert!(report.problems[0].what.ends_with("did you mean upkeep?"), "{:?}", report.problems);
     assert_eq!(report.problems[0].cure.commands, [format!("sed -n 2p '{name}'")]);
 
@@ -305,7 +305,7 @@ fn a_file_of_settings_is_read_where_it_is_named() {
     assert_eq!(report.problems[0].cure.commands, [format!("sed -n 3p '{name}'")]);
 
     let missing = with_variables(&[("FOREBAY_CONFIG", "/no/such.toml")]);
-    assert!(!missing.is_well());
+    assert!(!missing.well);
     assert_eq!(missing.problems[0].cure.commands, ["ls -ld /no/such.toml"]);
 }
 
@@ -316,7 +316,7 @@ fn each_setting_that_is_refused_is_a_problem_with_its_own_cure() {
         ("FOREBAY_HISTORY", "-1"),
         ("FOREBAY_POISN", "on"),
     ]);
-    assert!(!report.is_well());
+    assert!(!report.well);
     let problems: Vec<(&str, &str)> = report
         .problems
         .iter()
@@ -364,7 +364,8 @@ fn settings_stand_in_columns_and_their_cure_is_beside_the_complaint() {
     ] {
         assert!(said.lines().any(|it| it == line), "{line} is missing in\n{said}");
     }
-    assert!(said.ends_with("Problems and their cure\n  none\n"), "{said}");
+    assert!(!said.contains("Problems and their cure"), "{said}");
+    assert!(said.lines().nth(2).unwrap().ends_with("; nothing to mend"), "{said}");
 
     let bad = doctor(&[], &[("FOREBAY_CONF", "max_byte:8GiB")]);
     assert_eq!(bad.status.code(), Some(1), "a setting that is refused is a fault");

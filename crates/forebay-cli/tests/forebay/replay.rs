@@ -125,6 +125,42 @@ fn memory_that_runs_out_is_counted_and_in_the_exit_status() {
     assert_eq!(enough.status.code(), Some(0), "{}", text(&enough.stderr));
 }
 
+/// The pool's own limit is not the device's capacity, and each is named where it is in the way.
+#[test]
+fn the_true_cause_of_a_shortage_is_named() {
+    let run = |conf: &str, capacity: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["replay", &gpt2(), "--policy=forebay,torch", "--passes=1"]);
+        command.args(["--capacity", capacity]).env("FOREBAY_CONF", conf);
+        command.env_remove("CLICOLOR_FORCE").output().unwrap()
+    };
+    let limited = run("max_bytes:8GiB", "24GiB");
+    assert_eq!(limited.status.code(), Some(1));
+    let why = text(&limited.stderr);
+    assert!(why.contains("the pool's limit is 8.00 GiB, of which it holds 7."), "{why}");
+    assert!(why.contains("set max_bytes to ") && !why.contains("larger device"), "{why}");
+    assert_eq!(why.lines().count(), 1, "the model goes by no settings\n{why}");
+    let head = "forebay is not at its defaults: max_bytes:8GiB (FOREBAY_CONF, entry 1)";
+    assert!(text(&limited.stdout).contains(head), "{}", text(&limited.stdout));
+    let full = run("", "8GiB");
+    assert_eq!(full.status.code(), Some(1));
+    let why = text(&full.stderr);
+    assert!(why.contains("a larger device would help") && !why.contains("limit"), "{why}");
+    assert!(!text(&full.stdout).contains("defaults"), "{}", text(&full.stdout));
+    let enough = run("max_bytes:13GiB", "24GiB");
+    assert_eq!(enough.status.code(), Some(0), "{}", text(&enough.stderr));
+}
+
+#[test]
+fn the_settings_in_force_are_in_the_rows_of_the_pool() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["replay", &gpt2(), "--policy=forebay,torch", "--passes=1", "--json"]);
+    let run = command.env("FOREBAY_CONF", "max_bytes:13GiB").output().unwrap();
+    let rows = rows(&run);
+    assert_eq!(rows[0]["settings"], serde_json::json!({"max_bytes": "13GiB"}));
+    assert!(rows[1].get("settings").is_none(), "{}", rows[1]);
+}
+
 #[test]
 fn the_host_can_be_played_on() {
     let log = data("tests/data/rmm_log.csv").display().to_string();
@@ -215,6 +251,11 @@ fn what_is_converted_is_the_same_run() {
     let before = peaks(&snapshot);
     assert_eq!(before.len(), 10);
     assert_eq!(peaks(&path("run.csv.gz")), before);
+    let json = forebay(&["convert", &snapshot, &path("again.fbt"), "--json"]);
+    let objects = rows(&json);
+    assert_eq!((objects.len(), &objects[0]["schema"]), (1, &"forebay.convert.v1".into()));
+    let written = std::fs::metadata(path("again.fbt")).unwrap().len();
+    assert_eq!(objects[0]["written_bytes"], written);
     let missing = forebay(&["convert", "no/such.csv", &path("x.csv")]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(!Path::new(&path("x.csv")).exists());

@@ -222,7 +222,7 @@ fn play(
                             verifier.write(player, block, size, stream)?;
                         }
                     }
-                    Err(error @ ReplayError::OutOfMemory { .. }) => {
+                    Err(error) if error.is_out_of_memory() => {
                         report.out_of_memory += 1;
                         report.first_out_of_memory.get_or_insert(error);
                     }

@@ -49,6 +49,22 @@ pub enum ReplayError {
         /// What the device has in all.
         capacity: Bytes,
     },
+    /// forebay's pool had not enough, and nothing was left to give back. Playing goes on as after
+    /// [`OutOfMemory`](Self::OutOfMemory).
+    Shortage {
+        /// What the recording asked for.
+        requested: Bytes,
+        /// The most the pool may hold.
+        limit: Bytes,
+        /// What it held.
+        held: Bytes,
+        /// What of that was in blocks.
+        live: Bytes,
+        /// The largest piece of the rest.
+        largest_free: Bytes,
+        /// What the device could still have given.
+        device_free: Bytes,
+    },
     /// The device failed in another way. Playing ends.
     Device(Error),
     /// The player was told to free what it does not have, or lost count. Playing ends.
@@ -63,6 +79,13 @@ pub enum ReplayError {
     NotPlaced,
 }
 
+impl ReplayError {
+    /// Whether there was not enough memory, whoever said so. Playing goes on after that.
+    pub const fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::Shortage { .. })
+    }
+}
+
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -71,6 +94,31 @@ impl fmt::Display for ReplayError {
                 "out of memory: {requested} asked for with {reserved} of {capacity} taken from the \
                  driver; a larger device or a tighter policy would help"
             ),
+            Self::Shortage { requested, limit, held, live, largest_free, device_free } => {
+                let (needed, device) =
+                    (live.saturating_add(*requested), held.saturating_add(*device_free));
+                write!(f, "out of memory: {requested} asked for with {live} in blocks; ")?;
+                if needed > *limit && *limit < device {
+                    write!(
+                        f,
+                        "the pool's limit is {limit}, of which it holds {held}, and the device has \
+                         {device_free} left; set max_bytes to {needed} or more, or to nothing"
+                    )
+                } else if needed > device {
+                    write!(
+                        f,
+                        "the pool holds {held}, and the device has {device_free} left; a larger \
+                         device would help"
+                    )
+                } else {
+                    write!(
+                        f,
+                        "the pool holds {held} of at most {limit}, the device has {device_free} \
+                         left, and the largest free piece is {largest_free}: what is left is in \
+                         pieces too small"
+                    )
+                }
+            }
             Self::Device(error) => error.fmt(f),
             Self::Inconsistent { block, what } => {
                 write!(f, "{block} {what}: a fault of the player, not of the recording")

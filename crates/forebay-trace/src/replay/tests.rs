@@ -128,3 +128,26 @@ fn progress_adds_up() {
     assert_eq!(told, 20_000);
     assert!((3..10).contains(&times), "{times}");
 }
+
+/// The limit, the device, or neither: whichever was in the way is named, and the others are not.
+#[test]
+fn a_shortage_names_its_true_cause() {
+    let said = |limit, device_free| {
+        let (held, live) = (Bytes::mib(7), Bytes::mib(6));
+        let (requested, largest_free) = (Bytes::mib(2), Bytes::kib(512));
+        let error =
+            ReplayError::Shortage { requested, limit, held, live, largest_free, device_free };
+        assert!(error.is_out_of_memory());
+        error.to_string()
+    };
+    let limited = said(Bytes::mib(7), Bytes::gib(1));
+    assert!(limited.contains("the pool's limit is 7.00 MiB"), "{limited}");
+    assert!(limited.contains("set max_bytes to 8.00 MiB or more"), "{limited}");
+    // A limit that is all of the device, as it is unless set, is not to blame.
+    for limit in [Bytes::mib(7), Bytes::gib(1)] {
+        let full = said(limit, Bytes::ZERO);
+        assert!(full.contains("a larger device") && !full.contains("limit"), "{full}");
+    }
+    let pieces = said(Bytes::gib(1), Bytes::mib(1));
+    assert!(pieces.contains("the largest free piece is 512.00 KiB"), "{pieces}");
+}

@@ -76,9 +76,8 @@ pub enum ConfigError {
 impl ConfigError {
     /// The error for a name that is no key, with the key that was likely meant.
     pub(super) fn unknown_key(name: &str, source: Source) -> Self {
-        // Two in five letters wrong: beyond that it is another word.
-        let most = (name.chars().count() * 2 / 5).max(1);
-        Self::UnknownKey { name: name.to_owned(), source, suggestion: nearest(name, most) }
+        let suggestion = nearest(name, slips(name));
+        Self::UnknownKey { name: name.to_owned(), source, suggestion }
     }
 
     /// Where what is refused was set; of two keys that do not go together, one that someone set.
@@ -138,8 +137,14 @@ impl fmt::Display for ConfigError {
             ),
             Self::NoColon { entry, source } => {
                 write!(f, "{} is not key:value ({source})", Quoted(entry))?;
-                if entry.contains('/') || entry.ends_with(".toml") {
-                    write!(f, "; a file is named by FOREBAY_CONFIG")?;
+                match meant(entry) {
+                    Some((key, value)) => {
+                        write!(f, ": write {key}:{}, with a comma before the next", Plain(value))?
+                    }
+                    None if entry.contains('/') || entry.ends_with(".toml") => {
+                        write!(f, "; a file is named by FOREBAY_CONFIG")?;
+                    }
+                    None => {}
                 }
                 Ok(())
             }
@@ -165,19 +170,44 @@ impl fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
+/// The key and the value of an entry written as in a shell or a file, `key=value`, or with nothing but
+/// a space in between. `None` where what comes first is no key, nor nearly one.
+fn meant(entry: &str) -> Option<(Key, &str)> {
+    let (name, value) = entry.split_once('=').or_else(|| entry.split_once(char::is_whitespace))?;
+    let name = name.trim();
+    let key = Key::named(name).or_else(|| nearest(name, slips(name)))?;
+    // Several entries run into one are no value.
+    let one = !value.trim().is_empty() && !value.contains(['=', ';']);
+    Some((key, if one { value.trim() } else { "VALUE" }))
+}
+
+/// How many letters of a name may be wrong: two in five. Beyond that it is another word.
+fn slips(name: &str) -> usize {
+    (name.chars().count() * 2 / 5).max(1)
+}
+
 /// Something given from outside, in quotes: nothing in it steers a terminal, and what is very long
 /// is cut.
 struct Quoted<'a>(&'a str);
 
-impl Quoted<'_> {
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", Plain(self.0))
+    }
+}
+
+/// The same without quotes, for what can be typed as it stands.
+struct Plain<'a>(&'a str);
+
+impl Plain<'_> {
     /// Enough to recognise what one wrote.
     const MOST: usize = 80;
 }
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cut = self.0.char_indices().nth(Self::MOST).map(|(index, _)| index);
         let shown = cut.and_then(|index| self.0.get(..index)).unwrap_or(self.0);
-        write!(f, "\"{}{}\"", shown.escape_debug(), if cut.is_some() { "..." } else { "" })
+        write!(f, "{}{}", shown.escape_debug(), if cut.is_some() { "..." } else { "" })
     }
 }

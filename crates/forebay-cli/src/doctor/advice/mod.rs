@@ -39,7 +39,7 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
             what: format!("the {} device does not work", row.kind),
             why: row.summary.clone(),
             cure: Cure::advice(match causes {
-                [] => "what the message says; the figures are above",
+                [] => "what the message says; the figures are below",
                 _ => "most likely what the next problem says; else what the message says",
             }),
             fault: true,

@@ -55,6 +55,8 @@ impl Probe {
         let mut report = Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
+            well: false,
+            verdict: String::new(),
             devices: vec![
                 device::host(&self.system, &memory),
                 device::sim(),
@@ -74,6 +76,7 @@ impl Probe {
             problems: Vec::new(),
         };
         report.problems = advice::problems(&report, &examined.refused);
+        report.judge();
         report
     }
 }

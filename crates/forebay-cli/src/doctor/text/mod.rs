@@ -24,7 +24,10 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 /// Writes the report in lines of `width`.
 pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io::Result<()> {
     let sheet = &mut Sheet::new(out, width);
+    // The verdict, and what to do; then what it was drawn from.
     sheet.head(&format!("forebay {}", report.version), "what this machine offers")?;
+    sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
+    problems(sheet, report)?;
     sheet.title("Devices")?;
     for row in &report.devices {
         device(sheet, row)?;
@@ -37,9 +40,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     huge_pages(sheet, &report.huge_pages)?;
     sheet.title("Limits")?;
     limits(sheet, &report.limits)?;
-    settings(sheet, report)?;
-    sheet.title("Problems and their cure")?;
-    problems(sheet, report)
+    settings(sheet, report)
 }
 
 fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> {
@@ -211,8 +212,9 @@ fn variable(sheet: &mut Sheet<'_, impl Write>, setting: &Setting) -> io::Result<
 
 fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
     if report.problems.is_empty() {
-        return sheet.none(GOOD);
+        return Ok(());
     }
+    sheet.title("Problems and their cure")?;
     for (index, problem) in report.problems.iter().enumerate() {
         sheet.item(BAD, index + 1, &problem.what)?;
         sheet.under_item(&problem.why)?;

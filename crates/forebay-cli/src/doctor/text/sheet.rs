@@ -46,6 +46,13 @@ impl<'a, W: Write> Sheet<'a, W> {
         writeln!(self.out, "{TITLE}{name}{TITLE:#}  {rest}")
     }
 
+    /// What it all comes to, below the first line.
+    pub(super) fn verdict(&mut self, style: Style, text: &str) -> io::Result<()> {
+        writeln!(self.out)?;
+        let parts = wrapped(text, self.room(0));
+        parts.iter().try_for_each(|part| writeln!(self.out, "{style}{part}{style:#}"))
+    }
+
     /// The title of a section.
     pub(super) fn title(&mut self, name: &str) -> io::Result<()> {
         writeln!(self.out, "\n{TITLE}{name}{TITLE:#}")
@@ -106,11 +113,6 @@ impl<'a, W: Write> Sheet<'a, W> {
             writeln!(self.out, "  {style}{number:NUMBER$}{style:#}{part}")?;
         }
         Ok(())
-    }
-
-    /// A list with nothing in it.
-    pub(super) fn none(&mut self, style: Style) -> io::Result<()> {
-        writeln!(self.out, "  {style}none{style:#}")
     }
 
     /// What belongs to a numbered text.

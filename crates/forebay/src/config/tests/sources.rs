@@ -25,7 +25,25 @@ fn a_text_is_read_as_people_write_it() {
 fn what_is_no_entry_is_refused_with_its_number() {
     for (conf, text) in [
         ("upkeep:on,history", "\"history\" is not key:value (entry 2 of the text given)"),
-        ("upkeep=on", "\"upkeep=on\" is not key:value (entry 1 of the text given)"),
+        (
+            "upkeep=on",
+            "\"upkeep=on\" is not key:value (entry 1 of the text given): write upkeep:on, with a \
+             comma before the next",
+        ),
+        (
+            "history:1, Max-Bytes = 8GiB",
+            "\"Max-Bytes = 8GiB\" is not key:value (entry 2 of the text given): write \
+             max_bytes:8GiB,",
+        ),
+        (
+            "max_bytes=8GiB;upkeep=on",
+            "\"max_bytes=8GiB;upkeep=on\" is not key:value (entry 1 of the text given): write \
+             max_bytes:VALUE,",
+        ),
+        (
+            "history 7",
+            "\"history 7\" is not key:value (entry 1 of the text given): write history:7,",
+        ),
         (
             "/etc/forebay.toml",
             "\"/etc/forebay.toml\" is not key:value (entry 1 of the text given); a file is named by \
