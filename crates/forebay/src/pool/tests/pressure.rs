@@ -229,3 +229,22 @@ fn who_is_told_of_pressure_may_use_the_pool() {
     assert_eq!(seen[0].0, Bytes::mib(82));
     assert!(seen[0].1 >= Bytes::mib(82));
 }
+
+/// Who is asked by one pool and allocates from another has that other ask its own.
+#[test]
+fn who_is_asked_by_one_pool_may_have_another_ask() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let other = hundred(PoolOptions::new().on_shortage(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        false
+    }));
+    let within = other.clone();
+    let pool = hundred(PoolOptions::new().on_shortage(move |_| {
+        let error = within.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        false
+    }));
+    assert!(pool.allocate(Bytes::mib(101), DEFAULT).is_err());
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
