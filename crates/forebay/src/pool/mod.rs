@@ -11,6 +11,7 @@
 //! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
 //! page from becoming free.
 
+mod callback;
 mod care;
 mod event;
 mod ground;

@@ -144,7 +144,9 @@ impl Shared {
         let Some(_asking) = Asking::begin(self.id) else { return false };
         let shortage = self.shortage(requested);
         // All of them, whether or not the first let anything go.
-        self.options.let_go.iter().filter(|let_go| let_go(&shortage)).count() > 0
+        let asked =
+            self.options.let_go.iter().map(|let_go| self.callbacks.call(|| let_go(&shortage)));
+        asked.filter(|&said| said == Some(true)).count() > 0
     }
 
     /// What is still live, when the pool goes.

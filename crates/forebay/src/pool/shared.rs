@@ -16,6 +16,7 @@ use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Device, StreamHandle};
 
+use super::callback::Callbacks;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
 use super::heap::{Heap, Return};
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) upkeep: Mutex<Upkeep>,
     pub(super) history: History,
     pub(super) scopes: AtomicU64,
+    /// By which the program's own code is called.
+    pub(super) callbacks: Callbacks,
     classes: SizeClasses,
     exact: bool,
     /// What threads remember this pool by.
@@ -72,6 +75,7 @@ impl Shared {
         let (works, heap) = Works::new(device, growth, limit, care::fresh_pages(&settings))?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
+        let callbacks = Callbacks::default();
         let shared = Self {
             id,
             device: Arc::clone(device),
@@ -81,9 +85,11 @@ impl Shared {
             history: History::new(
                 usize::try_from(settings.history()).unwrap_or(usize::MAX),
                 options.observers.clone(),
+                callbacks.clone(),
             ),
             upkeep: Mutex::new(Upkeep::new()),
             scopes: AtomicU64::new(0),
+            callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
             settings: Mutex::new(settings),
@@ -440,7 +446,8 @@ impl Drop for Shared {
         if let Some(told) = &self.options.told
             && let Some(report) = self.left()
         {
-            told(&report);
+            // There is nobody left to tell of a panic but the hook, which was told.
+            let _ = self.callbacks.call(|| told(&report));
         }
         let site = Site { heap: &self.heap, map: &self.map };
         lock(&self.works).tear_down(site);

@@ -71,7 +71,7 @@ impl Shared {
             _ => {}
         }
         for told in &self.options.pressure {
-            told(level, held);
+            self.callbacks.call(|| told(level, held));
         }
     }
 

@@ -178,6 +178,7 @@ fn who_is_asked_may_allocate() {
     let error = pool.allocate(Bytes::mib(60), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!(second.load(Ordering::Relaxed) > 1);
+    assert_eq!(pool.statistics().callback_panics, 0);
     pool.free(kept.address(), DEFAULT).unwrap();
 }
 
@@ -206,6 +207,7 @@ fn who_is_asked_is_not_asked_while_he_answers() {
     pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
     assert_eq!(deepest.load(Ordering::Relaxed), 1);
+    assert_eq!(pool.statistics().callback_panics, 0);
 }
 
 /// Who is told of pressure may use the pool.
@@ -225,6 +227,7 @@ fn who_is_told_of_pressure_may_use_the_pool() {
     let pool = hundred(options);
     number.set(pool.id()).unwrap();
     pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    assert_eq!(pool.statistics().callback_panics, 0);
     let seen = seen.lock().unwrap();
     assert_eq!(seen[0].0, Bytes::mib(82));
     assert!(seen[0].1 >= Bytes::mib(82));
@@ -247,4 +250,30 @@ fn who_is_asked_by_one_pool_may_have_another_ask() {
     }));
     assert!(pool.allocate(Bytes::mib(101), DEFAULT).is_err());
     assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(pool.statistics().callback_panics, 0);
+}
+
+/// A panic of whoever is asked or told ends there: the request goes on, and it is counted.
+#[test]
+fn a_callback_that_panics_is_as_one_that_lets_nothing_go() {
+    let pool = hundred(
+        PoolOptions::new()
+            .on_shortage(|_| panic!("on purpose"))
+            .on_shortage(|_| false)
+            .on_pressure(|_, _| panic!("on purpose"))
+            .on_event(|_| panic!("on purpose"))
+            .on_drop(|_| panic!("on purpose")),
+    );
+    let block = pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    assert_eq!(pool.statistics().callback_panics, 2, "one of pressure, one of the event");
+    let error = pool.allocate(Bytes::mib(60), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    let statistics = pool.statistics();
+    assert_eq!(statistics.callback_panics, 4);
+    assert!(statistics.to_string().contains("4 panics"), "{statistics}");
+    assert_eq!(pool.snapshot().statistics.callback_panics, 4);
+    pool.free(block.address(), DEFAULT).unwrap();
+    pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    // Its drop is told of a live block, and ends all the same.
+    drop(pool);
 }
