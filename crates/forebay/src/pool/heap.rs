@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::line::{Line, Offset, Streams};
-use forebay_core::{Address, Bytes, PageSize, Span};
+use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Event, StreamHandle};
 
 use super::lanes::Lanes;
@@ -92,6 +92,33 @@ impl Return {
     /// Its addresses.
     pub(super) fn span(&self) -> Span {
         Span::new(self.address, self.size).unwrap_or_default()
+    }
+}
+
+/// What a request takes of the heap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    size: Bytes,
+    alignment: Alignment,
+    whole: Bytes,
+}
+
+impl Piece {
+    /// `size` bytes at a multiple of `alignment`; `None` where there is no such number of bytes.
+    pub(super) fn new(size: Bytes, alignment: Alignment) -> Option<Self> {
+        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
+        Some(Self { size, alignment, whole: size.checked_add(slack)? })
+    }
+
+    /// The line it is taken from.
+    pub(super) fn side(&self) -> Side {
+        Side::of(self.size)
+    }
+
+    /// How large a hole has to be so that it fits wherever that begins. What is before and after it
+    /// stays a hole.
+    pub(super) fn whole(&self) -> Bytes {
+        self.whole
     }
 }
 
@@ -207,11 +234,23 @@ impl Heap {
         self.apart = self.apart.saturating_sub(size);
     }
 
-    /// Takes `size` bytes of a side in the order of the stream with number `lane`.
-    pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
-        let taken = self.field(side).take(size, Streams::only(lane));
+    /// Takes a piece in the order of the stream with number `lane`. What was taken to align it goes
+    /// back before anyone else comes: later the stream may have no number any more.
+    pub(super) fn take(&mut self, piece: Piece, lane: u32) -> Option<Address> {
+        let (taker, whole) = (Streams::only(lane), piece.whole());
+        let field = self.field(piece.side());
+        let found = field.take(whole, taker)?;
+        let start = found.checked_align_up(piece.alignment).unwrap_or(found);
+        let before = start.offset_from(found).unwrap_or_default();
+        let after = whole.saturating_sub(before).saturating_sub(piece.size);
+        for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
+            if let Some(address) = address.filter(|_| !part.is_zero()) {
+                let given = field.give(address, part, taker);
+                debug_assert!(given, "{address} of {part} was just taken");
+            }
+        }
         self.note_peaks();
-        taken
+        Some(start)
     }
 
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one
