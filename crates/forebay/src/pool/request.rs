@@ -229,7 +229,8 @@ impl Shared {
             return Err(self.not_there(address, slot.look(address)));
         }
         // From here on the block is this call's alone, so the event comes before the next of its
-        // address.
+        // address; and nothing that comes can fail, so what it tells has happened. Where the block's
+        // stream can have no number now, for want of an event of another, the block comes later.
         self.note_free(address, known, stream);
         let block = Return { address, size: known.size(), stream };
         if known.used_elsewhere() {
@@ -241,10 +242,8 @@ impl Shared {
             };
             self.count(stream, note);
             return Ok(());
-        } else if let Err(error) = self.give_back(&mut vec![block]) {
-            self.care.went_out(known.size());
-            slot.unclaim(known);
-            return Err(error);
+        } else {
+            self.give_back_or_later(vec![block]);
         }
         self.count(stream, |counts| {
             counts.freed(known.units(), known.requested(), known.tag());
