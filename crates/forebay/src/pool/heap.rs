@@ -11,6 +11,7 @@ use forebay_hal::{Event, StreamHandle};
 
 use super::lanes::Lanes;
 use super::map::{Side, UNIT_SHIFT};
+use super::marks::Gauged;
 use super::shelf::{Counts, Kept};
 
 /// Where on the device the places of a line are.
@@ -155,6 +156,8 @@ pub(super) struct Heap {
     pub(super) scopes: Vec<(u64, Bytes)>,
     /// The most bytes ever taken from the device at once.
     pub(super) peak_held: Bytes,
+    /// Where those who do not lock the heap read what is held.
+    pub(super) gauged: Gauged,
 }
 
 impl Heap {
@@ -177,6 +180,7 @@ impl Heap {
             window_peak: Bytes::ZERO,
             scopes: Vec::new(),
             peak_held: Bytes::ZERO,
+            gauged: Gauged::default(),
         }
     }
 
@@ -222,16 +226,24 @@ impl Heap {
         }
     }
 
+    /// Notes what is held after it has changed, for those who ask, and where it is the most.
+    pub(super) fn note_held(&mut self) {
+        let held = self.held();
+        self.gauged.set(held);
+        self.peak_held = self.peak_held.max(held);
+    }
+
     /// Notes that a block has `size` bytes of pages of its own.
     pub(super) fn take_apart(&mut self, size: Bytes) {
         self.apart = self.apart.saturating_add(size);
         self.note_peaks();
-        self.peak_held = self.peak_held.max(self.held());
+        self.note_held();
     }
 
     /// Notes that they went back to the device.
     pub(super) fn give_apart(&mut self, size: Bytes) {
         self.apart = self.apart.saturating_sub(size);
+        self.note_held();
     }
 
     /// Takes a piece in the order of the stream with number `lane`. What was taken to align it goes

@@ -120,12 +120,11 @@ impl Shared {
     #[cold]
     pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
-        let limit = self.works().limit;
         let sum = Counts::sum(self.counts().values());
         let mut heap = self.heap();
         Shortage {
             requested,
-            limit,
+            limit: self.marks.limit(),
             held: heap.held(),
             live: sum.live(),
             largest_free: heap.field(Side::of(requested)).line.largest_hole(),

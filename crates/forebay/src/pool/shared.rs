@@ -21,6 +21,7 @@ use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
 use super::heap::{Heap, Return};
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::marks::{Gauged, Marks};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
@@ -53,6 +54,10 @@ pub(super) struct Shared {
     magazine: AtomicU64,
     /// The same at present: less than that under pressure.
     bound: AtomicU64,
+    /// The limit, and where levels of pressure begin.
+    pub(super) marks: Marks,
+    /// What is held.
+    pub(super) held: Gauged,
     /// Counts changes of the heap's large side.
     pub(super) version: Arc<AtomicU64>,
     pub(super) map: AddressMap,
@@ -72,7 +77,7 @@ impl Shared {
         let growth = growth_of(&settings, options.growth);
         let limit = settings.limit_of(device.memory_info()?.total);
         let care = Care::new(device, &settings)?;
-        let (works, heap) = Works::new(device, growth, limit, care::fresh_pages(&settings))?;
+        let (works, heap) = Works::new(device, growth, care::fresh_pages(&settings))?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
         let callbacks = Callbacks::default();
@@ -92,6 +97,8 @@ impl Shared {
             callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
+            marks: Marks::new(limit, &settings),
+            held: heap.gauged.clone(),
             settings: Mutex::new(settings),
             options,
             version: Arc::clone(&heap.version),
@@ -138,14 +145,10 @@ impl Shared {
         }
         let units = magazine_units(&settings);
         let growth = growth_of(&settings, self.options.growth);
-        let limit = settings.limit_of(total);
+        self.marks.set(settings.limit_of(total), &settings);
         let quarantine = settings.quarantine();
         drop(settings);
-        {
-            let mut works = self.works();
-            works.growth = growth;
-            works.limit = limit;
-        }
+        self.works().growth = growth;
         if self.magazine.swap(units, Ordering::Relaxed) != units {
             self.bound_magazines(units);
         }
@@ -168,7 +171,7 @@ impl Shared {
     }
 
     pub(super) fn site(&self) -> Site<'_> {
-        Site { heap: &self.heap, map: &self.map }
+        Site { heap: &self.heap, map: &self.map, limit: self.marks.limit() }
     }
 
     pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
@@ -449,7 +452,6 @@ impl Drop for Shared {
             // There is nobody left to tell of a panic but the hook, which was told.
             let _ = self.callbacks.call(|| told(&report));
         }
-        let site = Site { heap: &self.heap, map: &self.map };
-        lock(&self.works).tear_down(site);
+        self.works().tear_down(self.site());
     }
 }

@@ -237,7 +237,7 @@ impl Shared {
 
     /// Pages for one block; `None` where there is no memory for them.
     fn fence(&self, guards: &Guards, size: Bytes) -> Result<Option<Fenced>> {
-        let limit = self.works().limit;
+        let limit = self.marks.limit();
         let mut yard = lock(&guards.yard);
         if self.heap().held().saturating_add(size) > limit {
             return Ok(None);

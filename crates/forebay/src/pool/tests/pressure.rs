@@ -277,3 +277,27 @@ fn a_callback_that_panics_is_as_one_that_lets_nothing_go() {
     // Its drop is told of a live block, and ends all the same.
     drop(pool);
 }
+
+/// Both can be asked while the driver works, or while someone looks at the heap for long.
+#[test]
+fn the_limit_and_the_pressure_are_told_without_waiting() {
+    let pool = hundred(PoolOptions::new());
+    let block = pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    let (works, heap, settings) = (pool.shared.works(), pool.shared.heap(), pool.shared.settings());
+    let asking = pool.clone();
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        tell.send((asking.limit(), asking.pressure(), asking.held())).unwrap();
+    });
+    let answer = told.recv_timeout(std::time::Duration::from_secs(20));
+    drop((works, heap, settings));
+    thread.join().unwrap();
+    assert_eq!(answer, Ok((Bytes::mib(100), Level::Moderate, Bytes::mib(82))));
+    pool.change("max_bytes", "200MiB").unwrap();
+    assert_eq!((pool.limit(), pool.pressure()), (Bytes::mib(200), Level::Normal));
+    pool.change("pressure_low", "50%").unwrap();
+    assert_eq!(pool.pressure(), Level::Low);
+    pool.free(block.address(), DEFAULT).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.held(), Bytes::ZERO);
+}
