@@ -140,6 +140,7 @@ impl Shared {
         settings.change(key, value)?;
         self.choose_way(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
+        registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
             upkeep::start();
         }
@@ -339,11 +340,6 @@ impl Shared {
         let (size, pool) = (known.size(), self.id);
         let block = Block { address, size, pool, generation: known.generation() };
         Some((block, Bytes::new(known.requested())))
-    }
-
-    /// Whether a block of this pool begins at `address`, live or freed.
-    pub(super) fn knows(&self, address: Address) -> bool {
-        self.map.slot(address).and_then(|slot| slot.look(address)).is_some()
     }
 
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {

@@ -141,8 +141,7 @@ pub(super) fn start() {
 fn run() {
     loop {
         *thread_state() = Thread::There;
-        let pools: Vec<_> =
-            registry::all().into_iter().filter(|pool| pool.settings().upkeep()).collect();
+        let pools = registry::with_upkeep();
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
             let mut state = thread_state();
