@@ -226,7 +226,11 @@ impl Shared {
         lock(&guards.yard).live.insert(start, fenced);
         let dressed = self.care.dress(block, canary, stream);
         match dressed.and_then(|()| self.hand_out(start, size, request)) {
-            Ok(block) => Ok(block),
+            Ok(block) => {
+                // Its pages are new from the driver.
+                self.heap().misses += 1;
+                Ok(block)
+            }
             Err(error) => {
                 lock(&self.care.watch).remove(start);
                 self.unfence(guards, start, stream);

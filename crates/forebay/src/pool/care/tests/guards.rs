@@ -159,3 +159,16 @@ fn a_device_that_maps_no_pages_is_refused() {
     let Error::AidUnavailable { aid: "guard_pages", .. } = error else { panic!("{error}") };
     assert!(error.to_string().ends_with("set guard_pages to off, or use canaries"), "{error}");
 }
+
+/// Each block takes pages of its own from the driver: nothing of it came from a magazine.
+#[test]
+fn every_block_on_pages_of_its_own_is_a_miss() {
+    let stage = Stage::with(guarded);
+    for _ in 0..10 {
+        let block = stage.pool.allocate(Bytes::new(5000), DEFAULT).unwrap();
+        stage.pool.free(block.address(), DEFAULT).unwrap();
+    }
+    let figures = stage.pool.statistics();
+    assert_eq!((figures.misses, figures.hits, figures.magazine_hits), (10, 0, 0));
+    assert_eq!(figures.hit_rate(), Some(0.0));
+}
