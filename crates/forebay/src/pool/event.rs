@@ -9,6 +9,7 @@ use std::time::Instant;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
+use super::callback::Callbacks;
 use super::options::Observer;
 use crate::Tag;
 use crate::sync::lock;
@@ -48,12 +49,13 @@ pub(super) struct History {
     begun: Instant,
     events: Mutex<(VecDeque<PoolEvent>, usize)>,
     observers: Vec<Observer>,
+    callbacks: Callbacks,
 }
 
 impl History {
-    pub(super) fn new(most: usize, observers: Vec<Observer>) -> Self {
+    pub(super) fn new(most: usize, observers: Vec<Observer>, callbacks: Callbacks) -> Self {
         let events = Mutex::new((VecDeque::new(), most));
-        Self { begun: Instant::now(), events, observers }
+        Self { begun: Instant::now(), events, observers, callbacks }
     }
 
     /// Whether anyone is told.
@@ -95,7 +97,7 @@ impl History {
         }
         drop(events);
         for observer in &self.observers {
-            observer(&event);
+            self.callbacks.call(|| observer(&event));
         }
     }
 

@@ -206,7 +206,7 @@ impl Ground {
         // the taker cannot use.
         let placed = field.line.place(at, size, made?.0, taker);
         debug_assert!(placed.is_ok(), "the plan put a page where one is: {placed:?}");
-        heap.peak_held = heap.peak_held.max(heap.held());
+        heap.note_held();
         Ok(())
     }
 
@@ -325,7 +325,7 @@ impl Ground {
             by_place.insert(at, (start, bytes));
             by_address.insert(start, (at, bytes));
         }
-        heap.peak_held = heap.peak_held.max(heap.held());
+        heap.note_held();
         Ok(true)
     }
 
@@ -406,6 +406,7 @@ impl Ground {
                 by_address.remove(&span.start());
             }
             heap.going = heap.going.saturating_sub(page.size);
+            heap.note_held();
         }
         if self.region.is_some() {
             self.orphans.push((PageHandle(page.page), page.size));

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::line::{Line, Offset, Streams};
-use forebay_core::{Address, Bytes, PageSize, Span};
+use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Event, StreamHandle};
 
 use super::lanes::Lanes;
 use super::map::{Side, UNIT_SHIFT};
+use super::marks::Gauged;
 use super::shelf::{Counts, Kept, Shelf};
 
 /// Where on the device the places of a line are.
@@ -95,6 +96,38 @@ impl Return {
     }
 }
 
+/// What a request takes of the heap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    size: Bytes,
+    alignment: Alignment,
+    whole: Bytes,
+}
+
+impl Piece {
+    /// `size` bytes at a multiple of `alignment`; `None` where there is no such number of bytes.
+    pub(super) fn new(size: Bytes, alignment: Alignment) -> Option<Self> {
+        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
+        Some(Self { size, alignment, whole: size.checked_add(slack)? })
+    }
+
+    /// `size` bytes wherever blocks may begin.
+    pub(super) const fn plain(size: Bytes) -> Self {
+        Self { size, alignment: Alignment::BLOCK, whole: size }
+    }
+
+    /// The line it is taken from.
+    pub(super) fn side(&self) -> Side {
+        Side::of(self.size)
+    }
+
+    /// How large a hole has to be so that it fits wherever that begins. What is before and after it
+    /// stays a hole.
+    pub(super) fn whole(&self) -> Bytes {
+        self.whole
+    }
+}
+
 /// What is free, and what happened on the way.
 #[derive(Debug)]
 pub(super) struct Heap {
@@ -128,6 +161,8 @@ pub(super) struct Heap {
     pub(super) scopes: Vec<(u64, Bytes)>,
     /// The most bytes ever taken from the device at once.
     pub(super) peak_held: Bytes,
+    /// Where those who do not lock the heap read what is held.
+    pub(super) gauged: Gauged,
 }
 
 impl Heap {
@@ -150,6 +185,7 @@ impl Heap {
             window_peak: Bytes::ZERO,
             scopes: Vec::new(),
             peak_held: Bytes::ZERO,
+            gauged: Gauged::default(),
         }
     }
 
@@ -195,26 +231,46 @@ impl Heap {
         }
     }
 
+    /// Notes what is held after it has changed, for those who ask, and where it is the most.
+    pub(super) fn note_held(&mut self) {
+        let held = self.held();
+        self.gauged.set(held);
+        self.peak_held = self.peak_held.max(held);
+    }
+
     /// Notes that a block has `size` bytes of pages of its own.
     pub(super) fn take_apart(&mut self, size: Bytes) {
         self.apart = self.apart.saturating_add(size);
         self.note_peaks();
-        self.peak_held = self.peak_held.max(self.held());
+        self.note_held();
     }
 
     /// Notes that they went back to the device.
     pub(super) fn give_apart(&mut self, size: Bytes) {
         self.apart = self.apart.saturating_sub(size);
+        self.note_held();
     }
 
-    /// Takes `size` bytes of a side in the order of the stream with number `lane`.
-    pub(super) fn take(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
-        let taken = self.field(side).take(size, Streams::only(lane))?;
-        self.note_peaks();
-        if side == Side::Large {
-            self.lone.store(taken.get(), Ordering::Relaxed);
+    /// Takes a piece in the order of the stream with number `lane`. What was taken to align it goes
+    /// back before anyone else comes: later the stream may have no number any more.
+    pub(super) fn take(&mut self, piece: Piece, lane: u32) -> Option<Address> {
+        let (taker, whole) = (Streams::only(lane), piece.whole());
+        let field = self.field(piece.side());
+        let found = field.take(whole, taker)?;
+        let start = found.checked_align_up(piece.alignment).unwrap_or(found);
+        let before = start.offset_from(found).unwrap_or_default();
+        let after = whole.saturating_sub(before).saturating_sub(piece.size);
+        for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
+            if let Some(address) = address.filter(|_| !part.is_zero()) {
+                let given = field.give(address, part, taker);
+                debug_assert!(given, "{address} of {part} was just taken");
+            }
         }
-        Some(taken)
+        self.note_peaks();
+        if piece.side() == Side::Large && whole == piece.size {
+            self.lone.store(start.get(), Ordering::Relaxed);
+        }
+        Some(start)
     }
 
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one

@@ -18,7 +18,7 @@
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::AtomicPtr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 
@@ -266,10 +266,17 @@ struct Leaf {
     slots: Box<[Slot]>,
 }
 
-/// All slots of a pool.
-#[derive(Debug)]
+/// All slots of a pool. Clones are the same: who wants to know whose an address is has one, and need
+/// not keep the pool itself.
+#[derive(Clone, Debug)]
 pub(super) struct AddressMap {
-    leaves: Box<[AtomicPtr<Leaf>; 1 << LEAF_BITS]>,
+    all: Arc<Leaves>,
+}
+
+/// The leaves, by number.
+#[derive(Debug)]
+struct Leaves {
+    leaves: [AtomicPtr<Leaf>; 1 << LEAF_BITS],
     /// Which of them there are.
     made: Mutex<Vec<u64>>,
 }
@@ -285,13 +292,7 @@ unsafe fn zeroed<T>(count: usize) -> Box<[T]> {
     unsafe { Box::new_zeroed_slice(count).assume_init() }
 }
 
-impl AddressMap {
-    pub(super) fn new() -> Self {
-        // SAFETY: a null pointer is all bits zero.
-        let leaves = unsafe { Box::new_zeroed().assume_init() };
-        Self { leaves, made: Mutex::default() }
-    }
-
+impl Leaves {
     /// The place of a leaf.
     #[inline(always)]
     fn place(&self, number: u64) -> &AtomicPtr<Leaf> {
@@ -300,12 +301,40 @@ impl AddressMap {
         let index = number as usize % (1 << LEAF_BITS);
         &self.leaves[index]
     }
+}
+
+impl AddressMap {
+    pub(super) fn new() -> Self {
+        // Zero from the system: what is never written takes no memory.
+        let mut all = Arc::<Leaves>::new_zeroed();
+        if let Some(leaves) = Arc::get_mut(&mut all) {
+            // SAFETY: the place is there, and nothing was in it.
+            unsafe { (&raw mut (*leaves.as_mut_ptr()).made).write(Mutex::default()) };
+        }
+        // SAFETY: nobody else had the value, so the one field that may not be zero was written; of the
+        // other all bits zero are null pointers.
+        Self { all: unsafe { all.assume_init() } }
+    }
+
+    /// Whether a block begins at `address`, live or freed.
+    pub(super) fn knows(&self, address: Address) -> bool {
+        self.at(address).is_some()
+    }
+
+    /// Whether a live block begins at `address`.
+    pub(super) fn has(&self, address: Address) -> bool {
+        self.at(address).is_some_and(Known::live)
+    }
+
+    fn at(&self, address: Address) -> Option<Known> {
+        self.slot(address)?.look(address)
+    }
 
     /// The slot that a block at `address` has. `None` where the pool has no memory, and for addresses
     /// that no block begins at.
     #[inline(always)]
     pub(super) fn slot(&self, address: Address) -> Option<&Slot> {
-        let leaf = self.place(address.get() >> LEAF.log2()).load(Ordering::Acquire);
+        let leaf = self.all.place(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: a leaf, once there, stays until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
         // Where in the leaf: nothing above it, or it is another's; nothing below 512 B, or no block
@@ -321,9 +350,9 @@ impl AddressMap {
     /// it, or where addresses that cannot be told from it are in the pool.
     pub(super) fn make(&self, span: Span, side: Side) -> bool {
         let Some(last) = span.end().get().checked_sub(1) else { return true };
-        let mut made = lock(&self.made);
+        let mut made = lock(&self.all.made);
         for number in span.start().get() >> LEAF.log2()..=last >> LEAF.log2() {
-            let place = self.place(number);
+            let place = self.all.place(number);
             // SAFETY: as above.
             if let Some(leaf) = unsafe { place.load(Ordering::Acquire).as_ref() } {
                 if leaf.shift != side.shift() || leaf.start != number << LEAF.log2() {
@@ -346,11 +375,11 @@ impl AddressMap {
 impl AddressMap {
     /// Every live block. Looks at every slot.
     pub(super) fn live_blocks(&self) -> Vec<LeftBlock> {
-        let made = lock(&self.made);
+        let made = lock(&self.all.made);
         let mut found = Vec::new();
         for &number in made.iter() {
             // SAFETY: a leaf, once there, stays until the map is dropped.
-            let Some(leaf) = (unsafe { self.place(number).load(Ordering::Acquire).as_ref() })
+            let Some(leaf) = (unsafe { self.all.place(number).load(Ordering::Acquire).as_ref() })
             else {
                 continue;
             };
@@ -373,7 +402,7 @@ impl AddressMap {
     }
 }
 
-impl Drop for AddressMap {
+impl Drop for Leaves {
     fn drop(&mut self) {
         let made =
             core::mem::take(&mut self.made).into_inner().unwrap_or_else(PoisonError::into_inner);

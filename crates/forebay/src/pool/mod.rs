@@ -11,12 +11,14 @@
 //! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
 //! page from becoming free.
 
+mod callback;
 mod care;
 mod event;
 mod ground;
 mod heap;
 mod lanes;
 mod map;
+mod marks;
 mod near;
 mod options;
 mod process;
@@ -84,9 +86,9 @@ impl Pool {
         self.shared.change(key, value)
     }
 
-    /// The most the pool may take from the device.
+    /// The most the pool may take from the device. Waits for nobody.
     pub fn limit(&self) -> Bytes {
-        self.shared.works().limit
+        self.shared.marks.limit()
     }
 
     /// Which pool it is.
@@ -191,7 +193,7 @@ impl Pool {
         self.shared.collect(age)
     }
 
-    /// How near the pool is to its limit.
+    /// How near the pool is to its limit. Waits for nobody.
     pub fn pressure(&self) -> Level {
         self.shared.pressure()
     }
@@ -206,9 +208,9 @@ impl Pool {
         self.shared.history()
     }
 
-    /// How much is taken from the device now.
+    /// How much is taken from the device now. Waits for nobody.
     pub fn held(&self) -> Bytes {
-        self.shared.heap().held()
+        self.shared.held.get()
     }
 
     /// How the pool stands. Stops the threads that are in it for a moment.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::heap::Return;
+use super::heap::{Piece, Return};
 use super::map::{Known, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::shared::{NO_PASS, Shared};
 use super::shelf::Kept;
@@ -57,7 +57,7 @@ impl Shared {
             if heap.worth_waiting(side, size, lane) {
                 return None;
             }
-            let address = heap.take(side, size, lane)?;
+            let address = heap.take(Piece::plain(size), lane)?;
             heap.heap_hits += 1;
             address
         };

@@ -27,6 +27,10 @@ pub(super) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 
 /// How a pool is to be.
 ///
+/// Whoever is to be asked or told may panic. The panic goes no further: it is counted
+/// ([`Statistics::callback_panics`](crate::Statistics::callback_panics)), and the pool goes on as if
+/// nothing had been said.
+///
 /// ```
 /// use std::sync::Arc;
 ///

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
 
-use super::{Pool, registry};
+use super::Pool;
+use super::registry::{self, Owner};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result};
 
@@ -130,17 +131,13 @@ pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
     if address.is_null() {
         return Ok(());
     }
-    let pools: Vec<Pool> = registry::all().into_iter().map(|shared| Pool { shared }).collect();
-    let mut owners = pools.iter().filter(|pool| pool.block_at(address).is_some());
-    match (owners.next(), owners.next()) {
-        (Some(owner), None) => owner.free(address, stream),
-        (Some(one), Some(two)) => {
-            Err(Error::WrongPool { address, pool: one.id(), owner: two.id() })
-        }
-        (None, _) => match pools.iter().find(|pool| pool.shared.knows(address)) {
-            // It says that the block is free already; or frees it, where it was given out since.
-            Some(was) => was.free(address, stream),
-            None => Err(Error::NotABlock { address }),
-        },
-    }
+    let pool = match registry::whose(address) {
+        Owner::Nobody => return Err(Error::NotABlock { address }),
+        Owner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
+        // A former one says that the block is free already; or frees it, where it was given out since.
+        Owner::One(id) | Owner::Former(id) => registry::find(id),
+    };
+    // Gone since it was asked: then its blocks are as well.
+    let shared = pool.ok_or(Error::NotABlock { address })?;
+    Pool { shared }.free(address, stream)
 }

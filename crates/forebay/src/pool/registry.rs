@@ -1,18 +1,32 @@
 //! The pools of the process: their numbers, and whose an address is.
+//!
+//! Who drops the last of a pool waits for its device and gives everything back. So what can be told
+//! of pools without having them, even for a moment, is kept here beside them: a free that asks whose
+//! an address is must not come to end a pool that its last user let go meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use forebay_core::Address;
 
+use super::map::AddressMap;
 use super::shared::Shared;
 use crate::PoolId;
 use crate::sync::lock;
 
-static NEXT: AtomicU64 = AtomicU64::new(1);
-static POOLS: Mutex<Vec<(PoolId, Weak<Shared>)>> = Mutex::new(Vec::new());
+/// A pool, and what is asked of it without having it.
+struct Entry {
+    id: PoolId,
+    pool: Weak<Shared>,
+    map: AddressMap,
+    /// Whether it wants the upkeep thread.
+    upkeep: bool,
+}
 
-fn pools() -> MutexGuard<'static, Vec<(PoolId, Weak<Shared>)>> {
+static NEXT: AtomicU64 = AtomicU64::new(1);
+static POOLS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+fn pools() -> MutexGuard<'static, Vec<Entry>> {
     lock(&POOLS)
 }
 
@@ -22,27 +36,66 @@ pub(super) fn next_id() -> PoolId {
 }
 
 pub(super) fn add(shared: &Arc<Shared>) {
-    pools().push((shared.id, Arc::downgrade(shared)));
+    let upkeep = shared.settings().upkeep();
+    let (id, pool, map) = (shared.id, Arc::downgrade(shared), shared.map.clone());
+    pools().push(Entry { id, pool, map, upkeep });
 }
 
 pub(super) fn remove(id: PoolId) {
-    pools().retain(|&(other, _)| other != id);
+    pools().retain(|entry| entry.id != id);
 }
 
-/// Every pool there is. Apart from the list's lock: whoever drops the last of a pool takes it again.
-pub(super) fn all() -> Vec<Arc<Shared>> {
-    let weak: Vec<Weak<Shared>> = pools().iter().map(|(_, pool)| Weak::clone(pool)).collect();
+/// Notes whether a pool wants the upkeep thread.
+pub(super) fn set_upkeep(id: PoolId, upkeep: bool) {
+    for entry in pools().iter_mut().filter(|entry| entry.id == id) {
+        entry.upkeep = upkeep;
+    }
+}
+
+/// Every pool that wants the upkeep thread. Apart from the list's lock: whoever drops the last of a
+/// pool takes it again.
+pub(super) fn with_upkeep() -> Vec<Arc<Shared>> {
+    let weak: Vec<Weak<Shared>> =
+        pools().iter().filter(|entry| entry.upkeep).map(|entry| Weak::clone(&entry.pool)).collect();
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
 /// The pool of that number, if it is there.
 pub(super) fn find(id: PoolId) -> Option<Arc<Shared>> {
-    let weak = pools().iter().find(|&&(other, _)| other == id).map(|(_, pool)| Weak::clone(pool));
+    let weak = pools().iter().find(|entry| entry.id == id).map(|entry| Weak::clone(&entry.pool));
     weak?.upgrade()
 }
 
 /// The pool, other than `asked`, that has or had a block at `address`.
 pub(super) fn owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
-    let others = all().into_iter().filter(|pool| pool.id != asked);
-    others.filter(|pool| pool.knows(address)).map(|pool| pool.id).next()
+    let pools = pools();
+    let mut others = pools.iter().filter(|entry| entry.id != asked);
+    others.find(|entry| entry.map.knows(address)).map(|entry| entry.id)
+}
+
+/// Whose the block is that begins at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Nobody has or had one there.
+    Nobody,
+    /// This pool had one, which was freed.
+    Former(PoolId),
+    /// This pool has one.
+    One(PoolId),
+    /// Two pools have one: addresses of simulated memory alone can come to that.
+    Two(PoolId, PoolId),
+}
+
+/// Whose the block at `address` is, of all pools.
+pub(super) fn whose(address: Address) -> Owner {
+    let pools = pools();
+    let mut owners = pools.iter().filter(|entry| entry.map.has(address)).map(|entry| entry.id);
+    match (owners.next(), owners.next()) {
+        (Some(one), None) => Owner::One(one),
+        (Some(one), Some(two)) => Owner::Two(one, two),
+        (None, _) => {
+            let former = pools.iter().find(|entry| entry.map.knows(address));
+            former.map_or(Owner::Nobody, |entry| Owner::Former(entry.id))
+        }
+    }
 }

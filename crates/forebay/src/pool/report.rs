@@ -120,12 +120,11 @@ impl Shared {
     #[cold]
     pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
-        let limit = self.works().limit;
         let sum = Counts::sum(self.census(&self.heap()).0.values());
         let mut heap = self.heap();
         Shortage {
             requested,
-            limit,
+            limit: self.marks.limit(),
             held: heap.held(),
             live: sum.live(),
             largest_free: heap.field(Side::of(requested)).line.largest_hole(),
@@ -139,11 +138,14 @@ impl Shared {
         if self.options.let_go.is_empty() {
             return false;
         }
-        // Whoever is asked may allocate; where that is too much as well, it is not asked again.
-        let Some(_asking) = Asking::begin() else { return false };
+        // Whoever is asked may allocate; where that is too much as well, it is not asked again. Of
+        // another pool it may have others asked.
+        let Some(_asking) = Asking::begin(self.id) else { return false };
         let shortage = self.shortage(requested);
         // All of them, whether or not the first let anything go.
-        self.options.let_go.iter().filter(|let_go| let_go(&shortage)).count() > 0
+        let asked =
+            self.options.let_go.iter().map(|let_go| self.callbacks.call(|| let_go(&shortage)));
+        asked.filter(|&said| said == Some(true)).count() > 0
     }
 
     /// What is still live, when the pool goes.
@@ -177,23 +179,34 @@ fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
     owners
 }
 
+/// How many pools a thread can be asking for at once, each from within what the last one asked. It
+/// is the depth to which callbacks nest, and programs have few pools.
+const MOST_ASKING: usize = 16;
+
 thread_local! {
-    /// Whether this thread is asking someone to let memory go.
-    static ASKING: Cell<bool> = const { Cell::new(false) };
+    /// The numbers of the pools for which this thread is asking someone to let memory go; 0 is no
+    /// pool's. No list, which a thread that ends would have lost before its last destructors allocate.
+    static ASKING: Cell<[u64; MOST_ASKING]> = const { Cell::new([0; MOST_ASKING]) };
 }
 
-/// The time in which a thread asks. By a panic too it ends.
-struct Asking;
+/// The time in which a thread asks for a pool. By a panic too it ends.
+struct Asking(PoolId);
 
 impl Asking {
-    /// `None` where the thread is asking already.
-    fn begin() -> Option<Self> {
-        (!ASKING.replace(true)).then_some(Self)
+    /// `None` where the thread is asking for the pool already, or for too many others.
+    fn begin(pool: PoolId) -> Option<Self> {
+        let mut asking = ASKING.get();
+        if asking.contains(&pool.0) {
+            return None;
+        }
+        *asking.iter_mut().find(|number| **number == 0)? = pool.0;
+        ASKING.set(asking);
+        Some(Self(pool))
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        ASKING.set(false);
+        ASKING.set(ASKING.get().map(|number| if number == self.0.0 { 0 } else { number }));
     }
 }

@@ -7,7 +7,7 @@ use forebay_core::{Address, Alignment, Bytes, Ladder, Rung};
 use forebay_hal::StreamHandle;
 
 use super::event::EventAction;
-use super::heap::{Heap, Return};
+use super::heap::{Heap, Piece, Return};
 use super::map::{Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::registry;
 use super::shared::{NO_PASS, Shared};
@@ -54,20 +54,13 @@ impl Shared {
         if plain && let Some(block) = self.take_near(requested, size, stream) {
             return Ok(block);
         }
-        // Room to move to an aligned start; what is before and after goes back.
-        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
         let kept = size.saturating_add(self.care.tail());
-        let whole = kept.checked_add(slack).filter(|&whole| whole <= LARGEST);
-        let whole = whole.ok_or_else(|| self.shortage(requested))?;
-        let side = Side::of(kept);
-        if side == Side::Large {
+        let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
+        let piece = piece.ok_or_else(|| self.shortage(requested))?;
+        if piece.side() == Side::Large {
             self.fold_own(stream);
         }
-        let found = self.take(side, whole, stream)?;
-        let start = found.checked_align_up(alignment).unwrap_or(found);
-        if !slack.is_zero() {
-            self.cut(side, found, whole, start, kept, stream);
-        }
+        let start = self.take(piece, stream)?;
         self.prepare(Return { address: start, size: kept, stream }, size)?;
         self.hand_out(start, size, request)
     }
@@ -83,18 +76,19 @@ impl Shared {
         Ok(Block { address: start, size, pool: self.id, generation })
     }
 
-    /// `size` bytes of the heap, or of what can be brought into it.
-    fn take(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<Address> {
+    /// A piece of the heap, or of what can be brought into it.
+    fn take(&self, piece: Piece, stream: StreamHandle) -> Result<Address> {
+        let (side, size) = (piece.side(), piece.whole());
         let from_hole = |heap: &mut Heap| {
             let lane = heap.lanes.get(stream)?;
-            heap.take(side, size, lane)
+            heap.take(piece, lane)
         };
         let worth_waiting = {
             let mut heap = self.heap();
             match heap.lanes.get(stream) {
                 Some(lane) if heap.worth_waiting(side, size, lane) => true,
                 Some(lane) => {
-                    if let Some(found) = heap.take(side, size, lane) {
+                    if let Some(found) = heap.take(piece, lane) {
                         heap.heap_hits += 1;
                         return Ok(found);
                     }
@@ -169,30 +163,6 @@ impl Shared {
         }
     }
 
-    /// Gives the parts of `found` before and after the block back.
-    fn cut(
-        &self,
-        side: Side,
-        found: Address,
-        whole: Bytes,
-        start: Address,
-        size: Bytes,
-        stream: StreamHandle,
-    ) {
-        let before = start.offset_from(found).unwrap_or_default();
-        let after = whole.saturating_sub(before).saturating_sub(size);
-        let mut heap = self.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return };
-        let field = heap.field(side);
-        let owner = forebay_core::line::Streams::only(lane);
-        for (address, part) in [(Some(found), before), (start.checked_add(size), after)] {
-            if let Some(address) = address.filter(|_| !part.is_zero()) {
-                let given = field.give(address, part, owner);
-                debug_assert!(given, "{address} of {part} was just taken");
-            }
-        }
-    }
-
     /// Why there is no block to be freed at `address`.
     #[cold]
     pub(super) fn not_there(&self, address: Address, known: Option<Known>) -> Error {
@@ -243,7 +213,8 @@ impl Shared {
             return Err(self.not_there(address, slot.look(address)));
         }
         // From here on the block is this call's alone, so the event comes before the next of its
-        // address.
+        // address; and nothing that comes can fail, so what it tells has happened. Where the block's
+        // stream can have no number now, for want of an event of another, the block comes later.
         self.note_free(address, known, stream);
         let block = Return { address, size: known.size(), stream };
         if known.used_elsewhere() {
@@ -255,10 +226,8 @@ impl Shared {
             };
             self.count(stream, note);
             return Ok(());
-        } else if let Err(error) = self.give_back(&mut vec![block]) {
-            self.care.went_out(known.size());
-            slot.unclaim(known);
-            return Err(error);
+        } else {
+            self.give_back_or_later(vec![block]);
         }
         self.count(stream, |counts| {
             counts.freed(known.units(), known.requested(), known.tag());

@@ -16,10 +16,12 @@ use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Device, StreamHandle};
 
+use super::callback::Callbacks;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
 use super::heap::{Heap, Return};
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::marks::{Gauged, Marks};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
@@ -42,6 +44,8 @@ pub(super) struct Shared {
     pub(super) upkeep: Mutex<Upkeep>,
     pub(super) history: History,
     pub(super) scopes: AtomicU64,
+    /// By which the program's own code is called.
+    pub(super) callbacks: Callbacks,
     classes: SizeClasses,
     exact: bool,
     /// What threads remember this pool by.
@@ -50,6 +54,10 @@ pub(super) struct Shared {
     magazine: AtomicU64,
     /// The same at present: less than that under pressure.
     bound: AtomicU64,
+    /// The limit, and where levels of pressure begin.
+    pub(super) marks: Marks,
+    /// What is held.
+    pub(super) held: Gauged,
     /// The heap's: the large block it would give again.
     lone: Arc<AtomicU64>,
     pub(super) map: AddressMap,
@@ -69,9 +77,10 @@ impl Shared {
         let growth = growth_of(&settings, options.growth);
         let limit = settings.limit_of(device.memory_info()?.total);
         let care = Care::new(device, &settings)?;
-        let (works, heap) = Works::new(device, growth, limit, care::fresh_pages(&settings))?;
+        let (works, heap) = Works::new(device, growth, care::fresh_pages(&settings))?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
+        let callbacks = Callbacks::default();
         let shared = Self {
             id,
             device: Arc::clone(device),
@@ -81,11 +90,15 @@ impl Shared {
             history: History::new(
                 usize::try_from(settings.history()).unwrap_or(usize::MAX),
                 options.observers.clone(),
+                callbacks.clone(),
             ),
             upkeep: Mutex::new(Upkeep::new()),
             scopes: AtomicU64::new(0),
+            callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
+            marks: Marks::new(limit, &settings),
+            held: heap.gauged.clone(),
             settings: Mutex::new(settings),
             options,
             lone: Arc::clone(&heap.lone),
@@ -127,19 +140,16 @@ impl Shared {
         settings.change(key, value)?;
         self.choose_way(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
+        registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
             upkeep::start();
         }
         let units = magazine_units(&settings);
         let growth = growth_of(&settings, self.options.growth);
-        let limit = settings.limit_of(total);
+        self.marks.set(settings.limit_of(total), &settings);
         let quarantine = settings.quarantine();
         drop(settings);
-        {
-            let mut works = self.works();
-            works.growth = growth;
-            works.limit = limit;
-        }
+        self.works().growth = growth;
         if self.magazine.swap(units, Ordering::Relaxed) != units {
             self.bound_magazines(units);
         }
@@ -162,7 +172,7 @@ impl Shared {
     }
 
     pub(super) fn site(&self) -> Site<'_> {
-        Site { heap: &self.heap, map: &self.map }
+        Site { heap: &self.heap, map: &self.map, limit: self.marks.limit() }
     }
 
     pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
@@ -345,11 +355,6 @@ impl Shared {
         Some((block, Bytes::new(known.requested())))
     }
 
-    /// Whether a block of this pool begins at `address`, live or freed.
-    pub(super) fn knows(&self, address: Address) -> bool {
-        self.map.slot(address).and_then(|slot| slot.look(address)).is_some()
-    }
-
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.admit(stream)?;
         let mut works = self.works();
@@ -471,9 +476,9 @@ impl Drop for Shared {
         if let Some(told) = &self.options.told
             && let Some(report) = self.left()
         {
-            told(&report);
+            // There is nobody left to tell of a panic but the hook, which was told.
+            let _ = self.callbacks.call(|| told(&report));
         }
-        let site = Site { heap: &self.heap, map: &self.map };
-        lock(&self.works).tear_down(site);
+        self.works().tear_down(self.site());
     }
 }

@@ -125,6 +125,8 @@ plain! {
         misses: u64,
         /// Times a stream was made to wait for another.
         waits: u64,
+        /// Times that someone who was asked or told something panicked.
+        callback_panics: u64,
         /// By size; ranges in which nothing happened are left out.
         classes: Vec<ClassSnapshot>,
         /// By stream.
@@ -301,6 +303,7 @@ impl From<&Statistics> for StatisticsSnapshot {
             magazine_hits: figures.magazine_hits,
             misses: figures.misses,
             waits: figures.waits,
+            callback_panics: figures.callback_panics,
             classes: classes.collect(),
             streams: streams.collect(),
             tags: tags.collect(),

@@ -140,6 +140,9 @@ pub struct Statistics {
     pub misses: u64,
     /// Times a stream was made to wait for another.
     pub waits: u64,
+    /// Times that someone who was asked or told something ([`PoolOptions`](crate::PoolOptions))
+    /// panicked. The pool went on without an answer.
+    pub callback_panics: u64,
     /// By size; ranges in which nothing happened are left out.
     pub classes: Vec<ClassFigures>,
     /// By stream.
@@ -239,6 +242,10 @@ impl fmt::Display for Statistics {
             self.driver.time(),
             counted(self.waits, "wait")
         )?;
+        if self.callback_panics > 0 {
+            let panics = counted(self.callback_panics, "panic");
+            write!(f, "\ncallbacks {panics} of who was asked or told")?;
+        }
         if self.streams.len() > 1 {
             for figures in &self.streams {
                 write!(
@@ -311,6 +318,7 @@ pub(super) fn of(shared: &Shared) -> Statistics {
         magazine_hits: allocations.saturating_sub(heap.misses.saturating_add(heap.heap_hits)),
         misses: heap.misses,
         waits: heap.waits,
+        callback_panics: shared.callbacks.panics(),
         classes: classes.collect(),
         streams: streams.collect(),
         tags: tags.collect(),

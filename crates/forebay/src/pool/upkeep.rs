@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
-use forebay_core::pressure::{Answer, Gauge, Level, Thresholds};
+use forebay_core::pressure::{Answer, Gauge, Level};
 use forebay_core::{Bytes, Decay};
 
 use super::registry;
@@ -33,26 +33,15 @@ impl Shared {
         lock(&self.upkeep)
     }
 
-    fn thresholds(&self) -> Thresholds {
-        let limit = self.works().limit;
-        let settings = self.settings();
-        Thresholds {
-            low: settings.pressure_low().of(limit),
-            moderate: settings.pressure_moderate().of(limit),
-            high: settings.pressure_high().of(limit),
-            critical: settings.pressure_critical().of(limit),
-        }
-    }
-
     /// How near the pool is to its limit.
     pub(super) fn pressure(&self) -> Level {
-        self.thresholds().level(self.heap().held())
+        self.marks.thresholds().level(self.held.get())
     }
 
     /// Reads the pressure after what is held has changed, and does what it calls for. No lock is held.
     pub(super) fn read_pressure(&self) {
-        let thresholds = self.thresholds();
-        let held = self.heap().held();
+        let thresholds = self.marks.thresholds();
+        let held = self.held.get();
         let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
         let full = self.magazine_units();
         match answer {
@@ -71,7 +60,7 @@ impl Shared {
             _ => {}
         }
         for told in &self.options.pressure {
-            told(level, held);
+            self.callbacks.call(|| told(level, held));
         }
     }
 
@@ -152,8 +141,7 @@ pub(super) fn start() {
 fn run() {
     loop {
         *thread_state() = Thread::There;
-        let pools: Vec<_> =
-            registry::all().into_iter().filter(|pool| pool.settings().upkeep()).collect();
+        let pools = registry::with_upkeep();
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
             let mut state = thread_state();

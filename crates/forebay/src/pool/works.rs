@@ -48,6 +48,8 @@ enum Errand {
 pub(super) struct Site<'a> {
     pub(super) heap: &'a Mutex<Heap>,
     pub(super) map: &'a AddressMap,
+    /// The most the pool may hold.
+    pub(super) limit: Bytes,
 }
 
 impl Site<'_> {
@@ -65,8 +67,6 @@ pub(super) struct Works {
     /// The event that streams wait for each other by: recorded and waited for at once.
     meeting: Event,
     pub(super) growth: Growth,
-    /// The most the pool may hold.
-    pub(super) limit: Bytes,
     /// What new pages are filled with before anything else.
     fresh: Option<Pattern>,
     pub(super) log: DriverLog,
@@ -77,7 +77,6 @@ impl Works {
     pub(super) fn new(
         device: &Arc<dyn Device>,
         growth: Growth,
-        limit: Bytes,
         fresh: Option<Pattern>,
     ) -> Result<(Self, Heap)> {
         let mut log = DriverLog::default();
@@ -91,7 +90,7 @@ impl Works {
             }
         };
         let (device, errands) = (Arc::clone(device), Vec::new());
-        let works = Self { small, large, errands, meeting, growth, limit, fresh, log, device };
+        let works = Self { small, large, errands, meeting, growth, fresh, log, device };
         Ok((works, Heap::new(small_field, large_field)))
     }
 
@@ -182,7 +181,7 @@ impl Works {
         stream: StreamHandle,
     ) -> Result<bool> {
         let Some(lane) = site.heap().lanes.get(stream) else { return Ok(false) };
-        let (growth, limit) = (self.growth, self.limit);
+        let (growth, limit) = (self.growth, site.limit);
         let fresh = self.fresh.map(|pattern| (pattern, stream));
         let context = Context { heap: site.heap, map: site.map, growth: &growth, limit, fresh };
         let mut aliases = Vec::new();

@@ -210,26 +210,31 @@ impl<T> Gates<T> {
         let open = || self.gates.iter().filter_map(OnceLock::get);
         // A gate made from here on is not among them: as if its owner came after.
         let gates: Vec<&Gate<T>> = open().map(Deref::deref).collect();
-        for gate in &gates {
-            gate.shut();
-        }
+        let shut: Vec<Shut<'_, T>> = gates.into_iter().map(Shut::new).collect();
         barrier::heavy();
-        for gate in &gates {
-            gate.wait_until_left();
-            let opened = Opened(gate);
+        // Each opens when it was worked on; by a panic all that are left do.
+        for gate in shut {
+            gate.0.wait_until_left();
             // SAFETY: the gate is shut and its owner has left; only the keeper's holder shuts gates,
             // and that is this thread.
-            unsafe { with(&gate.room, &mut work) };
-            drop(opened);
+            unsafe { with(&gate.0.room, &mut work) };
         }
         drop(keeper);
     }
 }
 
 /// A shut gate: opens when dropped, by a panic too.
-struct Opened<'a, T>(&'a Gate<T>);
+struct Shut<'a, T>(&'a Gate<T>);
 
-impl<T> Drop for Opened<'_, T> {
+impl<'a, T> Shut<'a, T> {
+    /// Shuts a gate.
+    fn new(gate: &'a Gate<T>) -> Self {
+        gate.shut();
+        Self(gate)
+    }
+}
+
+impl<T> Drop for Shut<'_, T> {
     fn drop(&mut self) {
         self.0.open();
     }
@@ -280,6 +285,22 @@ mod tests {
         gates.each(|sums| collected += core::mem::take(sums)[0]);
         assert_eq!(collected, steps * OWNERS as u64);
     }
+
+    /// Work that panics at one gate leaves none of them shut.
+    #[test]
+    fn every_gate_opens_again_after_a_panic() {
+        let gates: Gates<u32> = Gates::new(3);
+        for owner in 0..3 {
+            gates.get_or_make(owner, || 0).unwrap();
+        }
+        let each = || gates.each(|_| panic!("on purpose"));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(each)).unwrap_err();
+        for owner in 0..3 {
+            let gate = gates.get_or_make(owner, || 0).unwrap();
+            // SAFETY: there is one thread here, in no gate.
+            assert_eq!(unsafe { gate.enter(|_| ()) }, Some(()), "gate {owner} is shut");
+        }
+    }
 }
 
 #[cfg(test)]
@@ -307,13 +328,12 @@ mod loom_tests {
                 });
                 u32::from(once.is_some()) + u32::from(twice.is_some())
             });
-            gate.shut();
+            let shut = Shut::new(&gate);
             barrier::heavy();
             gate.wait_until_left();
-            let opened = Opened(&gate);
             // SAFETY: shut, and the owner has left.
             let seen = unsafe { with(&gate.room, |sum| *sum) };
-            drop(opened);
+            drop(shut);
             let entered = thread.join().unwrap();
             assert!(seen <= entered);
             gate.shut();

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Addresses are given out round the whole region before any comes again, so what still uses a freed
-//! block meets nothing, and the device stops it.
+//! block meets nothing, and the device stops it. Pages that are on their way out are bounded: beyond
+//! that a request waits for the stream that was the first to free.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
@@ -31,6 +32,11 @@ const ADDRESSES_PER_BYTE: u64 = 4;
 /// The least a region spans.
 const LEAST_ADDRESSES: Bytes = Bytes::gib(16);
 
+/// The most bytes of freed blocks that are still mapped: a program that frees faster than its streams
+/// work waits for the oldest, rather than taking more and more of the device. As much as the preset
+/// for debugging keeps in quarantine where there are no guard pages.
+const MOST_GOING: Bytes = Bytes::mib(64);
+
 /// How often the program is asked to let something go for one request.
 const MOST_CALLS: u32 = 16;
 
@@ -52,6 +58,15 @@ enum Until {
     Now,
 }
 
+/// The pages of a freed block.
+#[derive(Debug)]
+struct Going {
+    until: Until,
+    /// The stream it was freed on.
+    stream: StreamHandle,
+    fenced: Fenced,
+}
+
 /// What is where.
 #[derive(Debug)]
 struct Yard {
@@ -61,13 +76,35 @@ struct Yard {
     taken: BTreeMap<Address, Address>,
     /// The pages of live blocks, by the block's address.
     live: HashMap<Address, Fenced>,
-    /// The pages of freed blocks, still mapped.
-    going: Vec<(Until, Fenced)>,
+    /// The pages of freed blocks, still mapped, the oldest first; and how many bytes they have.
+    going: VecDeque<Going>,
+    going_bytes: Bytes,
     /// Pages that are nowhere any more, which the device would not take back when asked.
     orphans: Vec<(PageHandle, Bytes)>,
 }
 
 impl Yard {
+    /// Has the pages of a block go.
+    fn let_go(&mut self, going: Going) {
+        self.going_bytes = self.going_bytes.saturating_add(going.fenced.pages.size());
+        self.going.push_back(going);
+    }
+
+    /// Takes out the oldest that can be waited for.
+    fn take_oldest(&mut self) -> Option<Going> {
+        let waits = |going: &Going| matches!(going.until, Until::Reached(_));
+        let found = self.going.iter().position(waits)?;
+        let oldest = self.going.remove(found)?;
+        self.going_bytes = self.going_bytes.saturating_sub(oldest.fenced.pages.size());
+        Some(oldest)
+    }
+
+    /// Puts it back where it was.
+    fn put_back(&mut self, oldest: Going) {
+        self.going_bytes = self.going_bytes.saturating_add(oldest.fenced.pages.size());
+        self.going.push_front(oldest);
+    }
+
     /// A free range of `size` addresses in `region`, from the cursor on and round.
     fn place(&mut self, region: Span, size: Bytes) -> Option<Address> {
         let round = [(self.cursor, region.end()), (region.start(), region.end())];
@@ -125,7 +162,8 @@ impl Guards {
             cursor: start,
             taken: BTreeMap::new(),
             live: HashMap::new(),
-            going: Vec::new(),
+            going: VecDeque::new(),
+            going_bytes: Bytes::ZERO,
             orphans: Vec::new(),
         };
         let device = Arc::clone(device);
@@ -206,6 +244,7 @@ impl Shared {
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
         let pages = pages.ok_or_else(|| self.shortage(request.size))?;
         self.unmap_freed(guards, Synchronise::No)?;
+        self.wait_for_oldest(guards)?;
         let mut calls = 0;
         let fenced = loop {
             if let Some(fenced) = self.fence(guards, pages)? {
@@ -226,7 +265,11 @@ impl Shared {
         lock(&guards.yard).live.insert(start, fenced);
         let dressed = self.care.dress(block, canary, stream);
         match dressed.and_then(|()| self.hand_out(start, size, request)) {
-            Ok(block) => Ok(block),
+            Ok(block) => {
+                // Its pages are new from the driver.
+                self.heap().misses += 1;
+                Ok(block)
+            }
             Err(error) => {
                 lock(&self.care.watch).remove(start);
                 self.unfence(guards, start, stream);
@@ -237,7 +280,7 @@ impl Shared {
 
     /// Pages for one block; `None` where there is no memory for them.
     fn fence(&self, guards: &Guards, size: Bytes) -> Result<Option<Fenced>> {
-        let limit = self.works().limit;
+        let limit = self.marks.limit();
         let mut yard = lock(&guards.yard);
         if self.heap().held().saturating_add(size) > limit {
             return Ok(None);
@@ -277,7 +320,7 @@ impl Shared {
         {
             let mut yard = lock(&guards.yard);
             if let Some(fenced) = yard.live.remove(&address) {
-                yard.going.push((until, fenced));
+                yard.let_go(Going { until, stream, fenced });
             }
         }
         // What cannot go now goes with a later call.
@@ -300,23 +343,28 @@ impl Shared {
             probe.synchronize()?;
         }
         let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
-        for (until, fenced) in core::mem::take(&mut yard.going) {
+        // Streams that were found not to be done: what was freed on them later is not due either, and
+        // need not be asked for.
+        let mut busy: Vec<StreamHandle> = Vec::new();
+        yard.going_bytes = Bytes::ZERO;
+        for Going { until, stream, fenced } in core::mem::take(&mut yard.going) {
             let due = match &until {
                 Until::Now => true,
                 Until::Synchronised => synchronised,
+                Until::Reached(_) if synchronised => true,
+                Until::Reached(_) if busy.contains(&stream) => false,
                 Until::Reached(event) => {
-                    synchronised || {
-                        let ask = || event.query();
-                        let asked = probe.make(Call::QueryEvent, Bytes::ZERO, ask);
-                        // Where asking fails, it is asked again the next time.
-                        asked.is_ok_and(|progress| progress == Progress::Done)
-                    }
+                    let asked = probe.make(Call::QueryEvent, Bytes::ZERO, || event.query());
+                    // Where asking fails, it is asked again the next time.
+                    let done = asked.is_ok_and(|progress| progress == Progress::Done);
+                    busy.extend((!done).then_some(stream));
+                    done
                 }
             };
             if !due {
-                yard.going.push((until, fenced));
+                yard.let_go(Going { until, stream, fenced });
             } else if let Err(error) = guards.take_away(&mut yard, fenced, probe) {
-                yard.going.push((Until::Now, fenced));
+                yard.let_go(Going { until: Until::Now, stream, fenced });
                 outcome = Err(error);
             } else {
                 self.heap().give_apart(fenced.pages.size());
@@ -324,6 +372,37 @@ impl Shared {
             }
         }
         outcome.map(|()| gone)
+    }
+
+    /// Waits, on the host, until no more than a bound is on its way out: for the oldest first.
+    fn wait_for_oldest(&self, guards: &Guards) -> Result<()> {
+        let probe = &self.care.probe;
+        loop {
+            let oldest = {
+                let mut yard = lock(&guards.yard);
+                if yard.going_bytes <= MOST_GOING {
+                    return Ok(());
+                }
+                // Taken out: it is waited for apart from the lock, which every free takes.
+                yard.take_oldest()
+            };
+            let Some(mut oldest) = oldest else {
+                // None has an event: all of them go when the device is waited for.
+                return self.unmap_freed(guards, Synchronise::Yes).map(drop);
+            };
+            let waited = match &oldest.until {
+                Until::Reached(event) => {
+                    probe.make(Call::SynchronizeEvent, Bytes::ZERO, || event.synchronize())
+                }
+                Until::Synchronised | Until::Now => Ok(()),
+            };
+            if waited.is_ok() {
+                oldest.until = Until::Now;
+            }
+            lock(&guards.yard).put_back(oldest);
+            waited?;
+            self.unmap_freed(guards, Synchronise::No)?;
+        }
     }
 }
 
@@ -343,7 +422,7 @@ impl Drop for Guards {
         let Some(memory) = self.device.virtual_memory() else { return };
         let mut yard = lock(&self.yard);
         let going = core::mem::take(&mut yard.going);
-        let going = going.into_iter().map(|(_, fenced)| fenced);
+        let going = going.into_iter().map(|going| going.fenced);
         let live: Vec<Fenced> = core::mem::take(&mut yard.live).into_values().collect();
         for Fenced { pages, page } in going.chain(live) {
             // SAFETY: as above.

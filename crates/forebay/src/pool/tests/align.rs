@@ -78,3 +78,30 @@ fn an_aligned_block_that_came_back_serves_again() {
     let address = once(3 << 20);
     assert_eq!(pool.allocate(Bytes::mib(3), DEFAULT).unwrap().address(), address);
 }
+
+/// Whoever is told of pressure between the taking and the cutting may use so many streams that the
+/// request's own has no number any more: what is cut off is not lost.
+#[test]
+fn what_is_cut_off_comes_back_where_streams_take_turns() {
+    let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let streams: Vec<StreamHandle> =
+        (0..70).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
+    let number: Arc<std::sync::OnceLock<crate::PoolId>> = Arc::default();
+    let options = {
+        let (number, streams) = (Arc::clone(&number), streams.clone());
+        PoolOptions::new().max_bytes(Bytes::mib(100)).on_pressure(move |_, _| {
+            let pool = Pool::find(*number.get().unwrap()).unwrap();
+            for &stream in &streams {
+                let block = pool.allocate(Bytes::new(512), stream).unwrap();
+                pool.free(block.address(), stream).unwrap();
+            }
+        })
+    };
+    let pool = options.build(&shared).unwrap();
+    number.set(pool.id()).unwrap();
+    let block = aligned(&pool, 80 << 20, 21).unwrap();
+    assert!(pool.statistics().streams.len() > 64, "nobody was told of pressure");
+    pool.free(block.address(), DEFAULT).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.held(), Bytes::ZERO, "what was cut off is lost");
+}

@@ -279,3 +279,41 @@ fn counts_on_the_move_are_seen_once() {
     });
     assert_eq!((pool.statistics().allocations, pool.statistics().frees), (9, 1));
 }
+
+/// What the history tells of is what happened, whatever the device refuses meanwhile.
+#[test]
+fn the_history_tells_of_what_happened() {
+    let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let options = PoolOptions::new().set(|set| set.history(100_000_u64).magazines(false));
+    let pool = options.build(&shared).unwrap();
+    let streams: Vec<StreamHandle> =
+        (0..70).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
+    let mut live = Vec::new();
+    for &stream in &streams {
+        live.push(pool.allocate(Bytes::new(4096), stream).unwrap());
+    }
+    // Now no stream can be waited for, and a free on one that has no number has to do without.
+    let fault = FaultKind::Transient;
+    machine.plan(Fault::new(When::Every(Call::RecordEvent), fault));
+    for (block, &stream) in live.iter().zip(&streams) {
+        let freed = pool.free(block.address(), stream);
+        let told = pool
+            .history()
+            .iter()
+            .any(|event| event.action == EventAction::Free && event.address == block.address());
+        assert_eq!(told, freed.is_ok(), "{freed:?}");
+        assert_eq!(told, pool.block_at(block.address()).is_none());
+    }
+    let refused = pool.allocate(Bytes::mib(1), device.create_stream(Priority::Normal).unwrap());
+    let last = *pool.history().last().unwrap();
+    assert_eq!(
+        last.action,
+        if refused.is_ok() { EventAction::Allocate } else { EventAction::Refuse }
+    );
+    machine.clear_faults();
+    let count =
+        |action| pool.history().iter().filter(|event| event.action == action).count() as u64;
+    let figures = pool.statistics();
+    let told = (count(EventAction::Allocate), count(EventAction::Free));
+    assert_eq!(told, (figures.allocations, figures.frees));
+}

@@ -178,6 +178,7 @@ fn who_is_asked_may_allocate() {
     let error = pool.allocate(Bytes::mib(60), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!(second.load(Ordering::Relaxed) > 1);
+    assert_eq!(pool.statistics().callback_panics, 0);
     pool.free(kept.address(), DEFAULT).unwrap();
 }
 
@@ -206,6 +207,7 @@ fn who_is_asked_is_not_asked_while_he_answers() {
     pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
     assert_eq!(deepest.load(Ordering::Relaxed), 1);
+    assert_eq!(pool.statistics().callback_panics, 0);
 }
 
 /// Who is told of pressure may use the pool.
@@ -225,7 +227,77 @@ fn who_is_told_of_pressure_may_use_the_pool() {
     let pool = hundred(options);
     number.set(pool.id()).unwrap();
     pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    assert_eq!(pool.statistics().callback_panics, 0);
     let seen = seen.lock().unwrap();
     assert_eq!(seen[0].0, Bytes::mib(82));
     assert!(seen[0].1 >= Bytes::mib(82));
+}
+
+/// Who is asked by one pool and allocates from another has that other ask its own.
+#[test]
+fn who_is_asked_by_one_pool_may_have_another_ask() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let other = hundred(PoolOptions::new().on_shortage(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        false
+    }));
+    let within = other.clone();
+    let pool = hundred(PoolOptions::new().on_shortage(move |_| {
+        let error = within.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        false
+    }));
+    assert!(pool.allocate(Bytes::mib(101), DEFAULT).is_err());
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(pool.statistics().callback_panics, 0);
+}
+
+/// A panic of whoever is asked or told ends there: the request goes on, and it is counted.
+#[test]
+fn a_callback_that_panics_is_as_one_that_lets_nothing_go() {
+    let pool = hundred(
+        PoolOptions::new()
+            .on_shortage(|_| panic!("on purpose"))
+            .on_shortage(|_| false)
+            .on_pressure(|_, _| panic!("on purpose"))
+            .on_event(|_| panic!("on purpose"))
+            .on_drop(|_| panic!("on purpose")),
+    );
+    let block = pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    assert_eq!(pool.statistics().callback_panics, 2, "one of pressure, one of the event");
+    let error = pool.allocate(Bytes::mib(60), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    let statistics = pool.statistics();
+    assert_eq!(statistics.callback_panics, 4);
+    assert!(statistics.to_string().contains("4 panics"), "{statistics}");
+    assert_eq!(pool.snapshot().statistics.callback_panics, 4);
+    pool.free(block.address(), DEFAULT).unwrap();
+    pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    // Its drop is told of a live block, and ends all the same.
+    drop(pool);
+}
+
+/// Both can be asked while the driver works, or while someone looks at the heap for long.
+#[test]
+fn the_limit_and_the_pressure_are_told_without_waiting() {
+    let pool = hundred(PoolOptions::new());
+    let block = pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
+    let (works, heap, settings) = (pool.shared.works(), pool.shared.heap(), pool.shared.settings());
+    let asking = pool.clone();
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        tell.send((asking.limit(), asking.pressure(), asking.held())).unwrap();
+    });
+    let answer = told.recv_timeout(std::time::Duration::from_secs(20));
+    drop((works, heap, settings));
+    thread.join().unwrap();
+    assert_eq!(answer, Ok((Bytes::mib(100), Level::Moderate, Bytes::mib(82))));
+    pool.change("max_bytes", "200MiB").unwrap();
+    assert_eq!((pool.limit(), pool.pressure()), (Bytes::mib(200), Level::Normal));
+    pool.change("pressure_low", "50%").unwrap();
+    assert_eq!(pool.pressure(), Level::Low);
+    pool.free(block.address(), DEFAULT).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.held(), Bytes::ZERO);
 }

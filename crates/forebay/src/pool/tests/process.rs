@@ -3,9 +3,15 @@
 use super::*;
 use crate::PoolId;
 
-/// In one test: what the process has is one thing.
+/// What the process has is one thing: tests that change it take turns.
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    crate::sync::lock(&TURN)
+}
+
 #[test]
 fn a_device_has_one_pool_in_the_process() {
+    let _turn = turn();
     let (machine, _, device) = open(SimMachine::builder().devices(2));
     let second: Arc<dyn Device> = machine.device(1).unwrap();
     // Whoever comes first makes it, and all have the same.
@@ -38,6 +44,7 @@ fn a_device_has_one_pool_in_the_process() {
 /// A device that cannot have a pool at the moment may have one later.
 #[test]
 fn a_pool_that_could_not_be_made_is_tried_again() {
+    let _turn = turn();
     let (machine, _, device) = open(SimMachine::builder());
     machine.plan(Fault::new(When::Every(Call::Reserve), FaultKind::Transient));
     assert!(matches!(Pool::of(&device), Err(Error::Device(_))));
@@ -84,4 +91,38 @@ fn a_pool_is_found_by_its_number_as_long_as_it_lives() {
     let gone = Pool::find(id).unwrap_err();
     assert_eq!(gone, Error::PoolGone { pool: id });
     assert!(gone.to_string().contains("was dropped"), "{gone}");
+}
+
+/// A free that asks all pools whose an address is does not come to end one of them: that is done by
+/// whoever lets its last handle go.
+#[test]
+fn a_free_does_not_end_another_pool() {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    let (_, _, device) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let asking = Pool::new(&device).unwrap();
+    let over = AtomicBool::new(false);
+    let elsewhere = Arc::new(AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let address = Address::new(512);
+                asking.free(address, DEFAULT).unwrap_err();
+                crate::free(address, DEFAULT).unwrap_err();
+            }
+        });
+        let here = thread::current().id();
+        for _ in 0..300 {
+            let elsewhere = Arc::clone(&elsewhere);
+            let told = PoolOptions::new().on_drop(move |_| {
+                let there = u64::from(thread::current().id() != here);
+                elsewhere.fetch_add(there, Ordering::Relaxed);
+            });
+            let pool = told.build(&device).unwrap();
+            pool.allocate(Bytes::new(512), DEFAULT).unwrap();
+            drop(pool);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(elsewhere.load(Ordering::Relaxed), 0, "pools were ended inside a free");
 }

@@ -107,9 +107,15 @@ fn what_is_to_be_kept_is_kept_by_trimming_and_by_collecting() {
     assert!(pool.held() >= Bytes::mib(120));
 }
 
-/// In one test, as there is one thread for the process.
+/// There is one thread for the process: tests that look whether it runs take turns.
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    crate::sync::lock(&TURN)
+}
+
 #[test]
 fn the_thread_gives_idle_memory_back_and_ends() {
+    let _turn = turn();
     let (machine, _, shared) = open_phantom();
     let slow = PoolOptions::new().set(|set| set.upkeep(true).upkeep_interval(HOUR));
     let slow = slow.build(&shared).unwrap();
@@ -146,3 +152,29 @@ fn the_thread_gives_idle_memory_back_and_ends() {
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// Whoever is told of pressure may panic: the thread goes on, and the panic is counted.
+#[test]
+fn the_thread_outlives_a_callback_that_panics() {
+    let _turn = turn();
+    let (_, _, shared) = open_phantom();
+    let options = PoolOptions::new().max_bytes(Bytes::mib(100)).set(|set| {
+        let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
+        set.collect_after(Duration::from_millis(10))
+    });
+    let upkeep = Some("forebay-upkeep");
+    let pool = options
+        .on_pressure(move |_, _| {
+            assert_ne!(std::thread::current().name(), upkeep, "on purpose, as it is told");
+        })
+        .build(&shared)
+        .unwrap();
+    let block = pool.allocate(Bytes::mib(90), DEFAULT).unwrap();
+    assert_eq!(pool.statistics().callback_panics, 0, "told on this thread, which is well");
+    pool.free(block.address(), DEFAULT).unwrap();
+    eventually("collection", || pool.held().is_zero());
+    eventually("a panic, told", || pool.statistics().callback_panics > 0);
+    assert!(super::super::upkeep::runs());
+    idle(&pool, Bytes::mib(20));
+    eventually("collection after a panic", || pool.held().is_zero());
+}

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use forebay::Block;
 use forebay_core::Span;
@@ -126,21 +124,7 @@ impl Stage {
     }
 
     /// What is still there of what pools take: pages, mappings, regions, events.
-    ///
-    /// Looks for a moment before it complains: a thread that frees what is of no pool asks all of
-    /// them, and may keep one whose last handle has just gone. Where several tests run in one
-    /// process, that may be another test's.
     pub(crate) fn left(&self) -> Option<String> {
-        let patience = Instant::now() + Duration::from_millis(100);
-        loop {
-            match self.left_now() {
-                Some(_) if Instant::now() < patience => thread::sleep(Duration::from_millis(1)),
-                left => return left,
-            }
-        }
-    }
-
-    fn left_now(&self) -> Option<String> {
         let device = self.device();
         let held = device.memory_info().map_or(0, |info| info.held.get());
         let (parts, text) = match self {

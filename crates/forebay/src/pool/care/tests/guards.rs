@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Capabilities, Device, PointerKind, Priority, StreamHandle, Streams};
+use forebay_host::HostDevice;
 use forebay_sim::{Finding, Kernel, SimMachine};
 
-use super::{DEFAULT, Stage, part, small_machine, small_pages, span, span_of};
-use crate::config::{SettingsBuilder, Zeroing};
+use super::{Change, DEFAULT, Stage, part, small_machine, small_pages, span, span_of};
+use crate::config::{Preset, SettingsBuilder, Zeroing};
 use crate::{Error, PoolOptions, Request};
 
 fn guarded(settings: SettingsBuilder) -> SettingsBuilder {
@@ -158,4 +159,39 @@ fn a_device_that_maps_no_pages_is_refused() {
     let error = PoolOptions::new().set(guarded).build(&device).unwrap_err();
     let Error::AidUnavailable { aid: "guard_pages", .. } = error else { panic!("{error}") };
     assert!(error.to_string().ends_with("set guard_pages to off, or use canaries"), "{error}");
+}
+
+/// Each block takes pages of its own from the driver: nothing of it came from a magazine.
+#[test]
+fn every_block_on_pages_of_its_own_is_a_miss() {
+    let stage = Stage::with(guarded);
+    for _ in 0..10 {
+        let block = stage.pool.allocate(Bytes::new(5000), DEFAULT).unwrap();
+        stage.pool.free(block.address(), DEFAULT).unwrap();
+    }
+    let figures = stage.pool.statistics();
+    assert_eq!((figures.misses, figures.hits, figures.magazine_hits), (10, 0, 0));
+    assert_eq!(figures.hit_rate(), Some(0.0));
+}
+
+/// A plain loop of pairs holds no more than is on its way out at the most, however long it runs and
+/// however far its stream is behind.
+#[test]
+fn pairs_without_end_hold_no_more_and_more() {
+    let preset: Change = |settings| settings.preset(Preset::Debug);
+    let poison: Change = |settings| settings.guard_pages(true).poison(true);
+    let device: Arc<dyn Device> = HostDevice::open().unwrap();
+    // Small ones, and some whose filling takes the stream longer than the next request.
+    for (change, size, pairs) in
+        [(preset, 5000, 10_000), (preset, 8 << 20, 60), (poison, 8 << 20, 60)]
+    {
+        let pool = PoolOptions::new().set(change).build(&device).unwrap();
+        for _ in 0..pairs {
+            let block = pool.allocate(Bytes::new(size), DEFAULT).unwrap();
+            pool.free(block.address(), DEFAULT).unwrap();
+        }
+        let most = pool.statistics().peak_held;
+        // The bound, the block that goes beyond it, and the one that is live.
+        assert!(most <= Bytes::mib(64 + 8 + 8), "{size} B: {most} at the most");
+    }
 }
