@@ -5,6 +5,7 @@ mod align;
 mod change;
 mod end;
 mod figures;
+mod lost;
 mod pressure;
 mod process;
 mod scope;
