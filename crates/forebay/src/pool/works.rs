@@ -271,13 +271,14 @@ impl Works {
 
     /// Whether anything is put off.
     pub(super) fn has_errands(&self) -> bool {
-        !self.errands.is_empty()
+        !self.errands.is_empty() || self.small.is_untidy() || self.large.is_untidy()
     }
 
     /// Does what was put off, as far as its time has come. Does not wait.
     pub(super) fn run_errands(&mut self, site: Site<'_>, synchronised: bool) -> Result<()> {
         let mut later = Vec::new();
-        let mut outcome = Ok(());
+        let mut outcome = self.small.tidy(site.heap, &mut self.log);
+        outcome = outcome.and(self.large.tidy(site.heap, &mut self.log));
         for (mut when, errand) in core::mem::take(&mut self.errands) {
             let due = match &mut when {
                 When::Now => true,
@@ -500,16 +501,23 @@ impl Works {
                 continue;
             }
             // Free in the order of any of its streams: the end of one of them is enough.
-            let lane = page.streams().numbers().next();
-            let known = lane.and_then(|lane| ends.get(&lane).cloned());
-            let end = known.or_else(|| {
-                let stream = site.heap().lanes.handle(lane?)?;
+            let end = page.streams().numbers().find_map(|lane| {
+                if let Some(known) = ends.get(&lane) {
+                    return Some(Arc::clone(known));
+                }
+                let stream = site.heap().lanes.handle(lane)?;
                 let end = Arc::new(self.end_of(stream).ok()?);
-                ends.insert(lane?, Arc::clone(&end));
+                ends.insert(lane, Arc::clone(&end));
                 Some(end)
             });
-            let when = end.map_or(When::Synchronised, |end| When::Reached(vec![end]));
-            self.errands.push((when, errand));
+            match end {
+                Some(end) => self.errands.push((When::Reached(vec![end]), errand)),
+                // There is no event to be had: better there for requests than nobody's.
+                None => {
+                    bytes = bytes.saturating_sub(page.size());
+                    self.put_back(site, vec![(side, page)]);
+                }
+            }
         }
         self.run_errands(site, false)?;
         Ok(bytes)
