@@ -64,8 +64,12 @@ pub(super) struct Ground {
     side: Side,
     /// The region reserved, where the device maps pages.
     region: Option<Address>,
-    /// Pages that are nowhere any more, which the device would not take back when asked.
+    /// Pages that are nowhere any more, which the device would not take back when asked. They count
+    /// as going.
     orphans: Vec<(PageHandle, Bytes)>,
+    /// Mappings that nobody is to use, which the device would not take away when asked. Their places
+    /// are held on the line.
+    stranded: Vec<Alias>,
 }
 
 impl Ground {
@@ -75,8 +79,13 @@ impl Ground {
         side: Side,
         log: &mut DriverLog,
     ) -> Result<(Self, Field)> {
-        let ground =
-            |region| Self { device: Arc::clone(device), side, region, orphans: Vec::new() };
+        let ground = |region| Self {
+            device: Arc::clone(device),
+            side,
+            region,
+            orphans: Vec::new(),
+            stranded: Vec::new(),
+        };
         let Some(memory) = device.virtual_memory() else {
             let place = Place::Segments(Default::default(), Default::default());
             return Ok((ground(None), Field::new(PageSize::DEVICE, SEGMENT_LINE, place)));
@@ -101,18 +110,59 @@ impl Ground {
         Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
     }
 
-    /// Maps `page` at `span` with access for the device; nothing is mapped where it fails.
-    fn attach(&self, span: Span, page: PageHandle, log: &mut DriverLog) -> Result<()> {
+    /// Maps `page` at `span`, the addresses of `at`, with access for the device. Where it fails
+    /// nothing is mapped there, or the mapping is [stranded](Self::stranded).
+    fn attach(
+        &mut self,
+        at: Offset,
+        span: Span,
+        page: PageHandle,
+        log: &mut DriverLog,
+    ) -> Result<()> {
         let memory = self.memory()?;
         let (own, size) = (self.device.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
         // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
         let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
-        if let Err(error) = log.make(Call::SetAccess, size, grant) {
-            // SAFETY: as above. Where this fails too the mapping stays, with nothing on the line
-            // there: the device is in a state that leaves nothing better to do.
-            let _ = log.make(Call::Unmap, size, || unsafe { memory.unmap(span) });
-            return Err(error.into());
+        let granted = log.make(Call::SetAccess, size, grant);
+        if granted.is_err() {
+            self.detach(at, span, log);
+        }
+        Ok(granted?)
+    }
+
+    /// Takes a mapping away that was made just now and that nobody uses; where the device refuses
+    /// that too, it is tried again later.
+    fn detach(&mut self, at: Offset, span: Span, log: &mut DriverLog) {
+        if self.unmap(span, log).is_err() {
+            self.stranded.push(Alias { at, size: span.size() });
+        }
+    }
+
+    /// Whether a mapping stands at `at` that nobody is to use.
+    fn is_stranded(&self, at: Offset) -> bool {
+        self.stranded.iter().any(|alias| alias.at == at)
+    }
+
+    /// Whether there is anything to tidy.
+    pub(super) fn is_untidy(&self) -> bool {
+        !self.stranded.is_empty() || !self.orphans.is_empty()
+    }
+
+    /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
+    /// nowhere.
+    pub(super) fn tidy(&mut self, heap: &Mutex<Heap>, log: &mut DriverLog) -> Result<()> {
+        while let Some(&alias) = self.stranded.last() {
+            self.clear(heap, alias, log)?;
+            self.stranded.pop();
+        }
+        while let Some(&(page, size)) = self.orphans.last() {
+            let memory = self.memory()?;
+            log.make(Call::ReleasePage, size, || memory.release_page(page))?;
+            self.orphans.pop();
+            let mut heap = lock(heap);
+            heap.going = heap.going.saturating_sub(size);
+            heap.note_held();
         }
         Ok(())
     }
@@ -197,11 +247,14 @@ impl Ground {
             }
             field.span(at, size)
         };
-        let made = self.make_page(context, span, log);
+        let made = self.make_page(context, at, span, log);
+        let stranded = self.is_stranded(at);
         let mut heap = lock(context.heap);
         let field = heap.field(self.side);
-        let cleared = field.line.clear(at);
-        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        if !stranded {
+            let cleared = field.line.clear(at);
+            debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        }
         // New memory is in nobody's past, but free for all it would become one with a neighbour that
         // the taker cannot use.
         let placed = field.line.place(at, size, made?.0, taker);
@@ -214,6 +267,7 @@ impl Ground {
     fn make_page(
         &mut self,
         context: Context<'_>,
+        at: Offset,
         span: Span,
         log: &mut DriverLog,
     ) -> Result<PageHandle> {
@@ -223,21 +277,32 @@ impl Ground {
         let (memory, size) = (self.memory()?, span.size());
         let create = || memory.create_page(size, PageOptions::default());
         let page = log.make(Call::CreatePage, size, create)?;
-        let mut made = self.attach(span, page, log);
+        let mut made = self.attach(at, span, page, log);
         if made.is_ok() {
             made = self.fill(span, context.fresh, log);
             if made.is_err() {
-                // Nothing was enqueued. Where this fails too, the mapping stays, as above.
-                let _ = self.unmap(span, log);
+                // Nothing was enqueued.
+                self.detach(at, span, log);
             }
         }
         if let Err(error) = made {
-            self.orphans.push((page, size));
-            // The error that brought us here is the one to tell.
-            let _ = self.release_orphans(log);
+            self.orphan(context.heap, page, size);
+            // The error that brought us here is the one to tell. Where the mapping stands still, the
+            // page waits for it: the device counts it as long.
+            if !self.is_stranded(at) {
+                let _ = self.tidy(context.heap, log);
+            }
             return Err(error);
         }
         Ok(page)
+    }
+
+    /// Notes a page that is nowhere.
+    fn orphan(&mut self, heap: &Mutex<Heap>, page: PageHandle, size: Bytes) {
+        self.orphans.push((page, size));
+        let mut heap = lock(heap);
+        heap.going = heap.going.saturating_add(size);
+        heap.note_held();
     }
 
     /// Moves a free page; `false` where it is free no longer.
@@ -261,14 +326,17 @@ impl Ground {
             (page, streams, field.span(to, size))
         };
         let attached = if context.map.make(span, self.side) {
-            self.attach(span, PageHandle(page), log)
+            self.attach(to, span, PageHandle(page), log)
         } else {
             Err(Error::AddressRange { span })
         };
+        let stranded = self.is_stranded(to);
         let mut heap = lock(context.heap);
         let line = &mut heap.field(self.side).line;
-        let cleared = line.clear(to);
-        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        if !stranded {
+            let cleared = line.clear(to);
+            debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        }
         if let Err(error) = attached {
             put_back(line, Lifted { at: from, page, size, streams });
             return Err(error);
@@ -386,7 +454,8 @@ impl Ground {
     ) -> Result<()> {
         let span = lock(heap).field(self.side).span(page.at, page.size);
         let given = if self.region.is_some() {
-            self.unmap(span, log)
+            // Before it: a page that is mapped elsewhere too would not come back.
+            self.tidy(heap, log).and_then(|()| self.unmap(span, log))
         } else {
             // SAFETY: whoever calls this has seen the end of all work that used it.
             let free = || unsafe { self.device.free(span.start()) };
@@ -405,23 +474,14 @@ impl Ground {
                 by_place.remove(&page.at);
                 by_address.remove(&span.start());
             }
+            // As an orphan it goes on counting.
             heap.going = heap.going.saturating_sub(page.size);
             heap.note_held();
         }
         if self.region.is_some() {
-            self.orphans.push((PageHandle(page.page), page.size));
+            self.orphan(heap, PageHandle(page.page), page.size);
         }
-        self.release_orphans(log)
-    }
-
-    /// Gives pages back that are nowhere any more.
-    fn release_orphans(&mut self, log: &mut DriverLog) -> Result<()> {
-        while let Some(&(page, size)) = self.orphans.last() {
-            let memory = self.memory()?;
-            log.make(Call::ReleasePage, size, || memory.release_page(page))?;
-            self.orphans.pop();
-        }
-        Ok(())
+        self.tidy(heap, log)
     }
 
     fn unmap(&self, span: Span, log: &mut DriverLog) -> Result<()> {
@@ -453,6 +513,10 @@ impl Ground {
         let (Some(memory), Some(region)) = (self.device.virtual_memory(), self.region) else {
             return;
         };
+        for alias in &self.stranded {
+            // SAFETY: nobody was ever to use it.
+            let _ = twice(|| unsafe { memory.unmap(field.span(alias.at, alias.size)) });
+        }
         for &(page, _) in &self.orphans {
             let _ = twice(|| memory.release_page(page));
         }

@@ -22,11 +22,13 @@ enum Lane {
 pub(super) struct Lanes {
     lanes: [Lane; MOST],
     questions: u64,
+    /// Streams of which it is not known whether they are still those they were.
+    doubted: Vec<StreamHandle>,
 }
 
 impl Default for Lanes {
     fn default() -> Self {
-        Self { lanes: [Lane::Free; MOST], questions: 0 }
+        Self { lanes: [Lane::Free; MOST], questions: 0, doubted: Vec::new() }
     }
 }
 
@@ -61,19 +63,29 @@ impl Lanes {
         Some(number)
     }
 
-    /// The stream that was not asked for for the longest.
+    /// Notes whether a stream may be another than it was: then nothing can be learnt by its handle.
+    pub(super) fn set_doubted(&mut self, stream: StreamHandle, doubted: bool) {
+        self.doubted.retain(|&other| other != stream);
+        self.doubted.extend(doubted.then_some(stream));
+    }
+
+    fn is_doubted(&self, stream: StreamHandle) -> bool {
+        self.doubted.contains(&stream)
+    }
+
+    /// The stream that was not asked for for the longest, of those that can be waited for.
     pub(super) fn oldest(&self) -> Option<StreamHandle> {
         let taken = self.lanes.iter().filter_map(|lane| match *lane {
-            Lane::Taken(stream, asked) => Some((asked, stream)),
+            Lane::Taken(stream, asked) if !self.is_doubted(stream) => Some((asked, stream)),
             _ => None,
         });
         taken.min().map(|(_, stream)| stream)
     }
 
-    /// The stream of a number, unless it is leaving.
+    /// The stream of a number, unless it is leaving or may be another.
     pub(super) fn handle(&self, number: u32) -> Option<StreamHandle> {
-        match self.lanes.get(usize::try_from(number).ok()?)? {
-            Lane::Taken(stream, _) => Some(*stream),
+        match *self.lanes.get(usize::try_from(number).ok()?)? {
+            Lane::Taken(stream, _) if !self.is_doubted(stream) => Some(stream),
             _ => None,
         }
     }

@@ -97,7 +97,7 @@ impl Shared {
                 None => false,
             }
         };
-        self.recheck_streams()?;
+        self.recheck_streams();
         let mut works = self.works();
         works.enrol(self.site(), stream)?;
         let mut ladder = Ladder::new();
@@ -116,7 +116,10 @@ impl Shared {
             let rung = ladder.rung();
             let mut grown = false;
             match rung {
-                Rung::Fold => self.fold(&mut works)?,
+                Rung::Fold => {
+                    // What cannot be folded is of streams that have no number now, and stays.
+                    let _ = self.fold(&mut works);
+                }
                 Rung::Refuse => {
                     drop(works);
                     return Err(self.shortage(size).into());
@@ -133,8 +136,11 @@ impl Shared {
                     }
                 }
                 _ => {
-                    if rung == Rung::Idle {
-                        self.end_quarantine(&mut works)?;
+                    if rung == Rung::Idle
+                        && let Err(error) = self.end_quarantine(&mut works)
+                        && error.is_finding()
+                    {
+                        return Err(error);
                     }
                     grown = works.climb(self.site(), rung, (side, size), stream)?;
                 }
@@ -314,20 +320,29 @@ impl Shared {
         if returns.is_empty() {
             return Ok(());
         }
-        self.recheck_streams()?;
+        self.recheck_streams();
         self.give_enrolling(&mut self.works(), returns)
     }
 
+    /// Gives blocks back to the heap, making their streams known. Those of streams that cannot be stay
+    /// in `returns`, and the error says why of the first.
     pub(super) fn give_enrolling(
         &self,
         works: &mut Works,
         returns: &mut Vec<Return>,
     ) -> Result<()> {
+        let (mut left, mut outcome) = (Vec::new(), Ok(()));
         while let Some(stream) = returns.last().map(|one| one.stream) {
-            works.enrol(self.site(), stream)?;
-            self.heap().give_known(returns);
+            match works.enrol(self.site(), stream) {
+                Ok(_) => self.heap().give_known(returns),
+                Err(error) => {
+                    left.extend(returns.extract_if(.., |one| one.stream == stream));
+                    outcome = outcome.and(Err(error));
+                }
+            }
         }
-        Ok(())
+        *returns = left;
+        outcome
     }
 
     /// Gives blocks back to the heap, those that cannot be at the moment the next time it is folded.

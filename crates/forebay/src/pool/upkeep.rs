@@ -68,7 +68,7 @@ impl Shared {
     /// from one call of this to the next. Does not wait for the device; what work may still use goes
     /// when it is done. Gives how much is to go.
     pub(super) fn collect(&self, age: Duration) -> Result<Bytes> {
-        self.recheck_streams()?;
+        self.recheck_streams();
         let mut works = self.works();
         // What lies in magazines is not needed: in the heap it does not count as in use.
         self.fold(&mut works)?;

@@ -103,6 +103,9 @@ impl Works {
 
     /// Does what one rung of the ladder says, for a request of `size` on `stream`. Whether it did
     /// anything that can have brought memory.
+    ///
+    /// What fails for others (a stream that is gone, an errand of some earlier request) leaves their
+    /// memory where it is, and is no error of this request: it is served from elsewhere or refused.
     pub(super) fn climb(
         &mut self,
         site: Site<'_>,
@@ -111,14 +114,16 @@ impl Works {
         stream: StreamHandle,
     ) -> Result<bool> {
         match rung {
-            Rung::Deferred => self.run_errands(site, false).map(|()| true),
-            Rung::Nearest => self.wait_for_nearest(site, side, size, stream),
-            Rung::Others => self.wait_for_others(site, side, stream),
+            Rung::Deferred => Ok(self.run_errands(site, false).is_ok()),
+            Rung::Nearest => Ok(self.wait_for_nearest(site, side, size, stream)),
+            Rung::Others => Ok(self.wait_for_others(site, side, stream)),
             Rung::Room => self.make_room(site, side, size, stream),
             Rung::Idle => {
-                self.trim(site, Bytes::ZERO)?;
-                self.wait_for_others(site, side, stream)?;
-                self.make_room(site, side, size, stream)
+                let trimmed = self.trim(site, Bytes::ZERO);
+                self.wait_for_others(site, side, stream);
+                // Where there is no room, it is because nothing could be given back before.
+                let room = self.make_room(site, side, size, stream)?;
+                if room { Ok(true) } else { trimmed.map(|_| false) }
             }
             _ => Ok(false),
         }
@@ -130,47 +135,41 @@ impl Works {
         side: Side,
         size: Bytes,
         stream: StreamHandle,
-    ) -> Result<bool> {
+    ) -> bool {
         let mut heap = site.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return Ok(false) };
+        let Some(lane) = heap.lanes.get(stream) else { return false };
         let better = heap.field(side).line.worth_waiting_for(size, Streams::only(lane));
-        let Some(owner) = better.and_then(|set| set.numbers().next()) else { return Ok(false) };
-        self.wait_for(&mut heap, owner, lane, stream)?;
-        Ok(true)
+        // Any one of them will do.
+        let mut owners = better.into_iter().flat_map(Streams::numbers);
+        owners.any(|owner| self.wait_for(&mut heap, owner, lane, stream))
     }
 
-    fn wait_for_others(
-        &mut self,
-        site: Site<'_>,
-        side: Side,
-        stream: StreamHandle,
-    ) -> Result<bool> {
+    fn wait_for_others(&mut self, site: Site<'_>, side: Side, stream: StreamHandle) -> bool {
         let mut heap = site.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return Ok(false) };
-        for number in heap.owners(side).numbers().filter(|&number| number != lane) {
-            self.wait_for(&mut heap, number, lane, stream)?;
-        }
-        Ok(true)
+        let Some(lane) = heap.lanes.get(stream) else { return false };
+        let others = heap.owners(side).numbers().filter(|&number| number != lane);
+        others.filter(|&number| self.wait_for(&mut heap, number, lane, stream)).count() > 0
     }
 
     /// Makes `lane` wait for all that was enqueued on the stream with number `owner`, on the device.
+    /// `false` where that stream cannot be waited for: it is on its way out, gone without a word, or
+    /// the device fails. What is free in its order stays so.
     ///
     /// Under the heap's lock, so that nothing is freed on that stream between the event and the note
     /// of it. The two calls take a quarter of a microsecond each.
-    fn wait_for(
-        &mut self,
-        heap: &mut Heap,
-        owner: u32,
-        lane: u32,
-        stream: StreamHandle,
-    ) -> Result<()> {
-        let Some(other) = heap.lanes.handle(owner) else { return Ok(()) };
+    fn wait_for(&mut self, heap: &mut Heap, owner: u32, lane: u32, stream: StreamHandle) -> bool {
+        let Some(other) = heap.lanes.handle(owner) else { return false };
         let event = self.meeting.handle();
         let (device, log) = (&self.device, &mut self.log);
-        log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other))?;
-        log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))?;
-        heap.waited(lane, owner);
-        Ok(())
+        let recorded =
+            log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other));
+        let waits = recorded.and_then(|()| {
+            log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))
+        });
+        if waits.is_ok() {
+            heap.waited(lane, owner);
+        }
+        waits.is_ok()
     }
 
     fn make_room(
@@ -260,20 +259,26 @@ impl Works {
 
     /// Waits for all work of the device, and does what was put off until then.
     pub(super) fn settle(&mut self, site: Site<'_>) -> Result<()> {
-        let synchronize = || self.device.synchronize_device();
-        self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize)?;
+        self.synchronize()?;
         self.run_errands(site, true)
+    }
+
+    /// Waits for all work of the device.
+    fn synchronize(&mut self) -> Result<()> {
+        let synchronize = || self.device.synchronize_device();
+        Ok(self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize)?)
     }
 
     /// Whether anything is put off.
     pub(super) fn has_errands(&self) -> bool {
-        !self.errands.is_empty()
+        !self.errands.is_empty() || self.small.is_untidy() || self.large.is_untidy()
     }
 
     /// Does what was put off, as far as its time has come. Does not wait.
     pub(super) fn run_errands(&mut self, site: Site<'_>, synchronised: bool) -> Result<()> {
         let mut later = Vec::new();
-        let mut outcome = Ok(());
+        let mut outcome = self.small.tidy(site.heap, &mut self.log);
+        outcome = outcome.and(self.large.tidy(site.heap, &mut self.log));
         for (mut when, errand) in core::mem::take(&mut self.errands) {
             let due = match &mut when {
                 When::Now => true,
@@ -334,8 +339,10 @@ impl Works {
     }
 
     /// A number for a stream. Where all are taken, the stream that was not used for the longest is
-    /// waited for on the host, and what is free in its order becomes everybody's.
+    /// waited for on the host, and what is free in its order becomes everybody's. One that cannot be
+    /// waited for keeps its number, and the next is tried.
     pub(super) fn enrol(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<u32> {
+        let (mut tries, mut failed) = (0, None);
         loop {
             let (oldest, number) = {
                 let mut heap = site.heap();
@@ -347,26 +354,32 @@ impl Works {
                     continue;
                 }
                 let mut heap = site.heap();
-                let oldest = heap.lanes.oldest();
+                let oldest = heap.lanes.oldest().filter(|_| tries < Streams::MOST);
                 let left = oldest.and_then(|oldest| Some((oldest, heap.lanes.leave(oldest)?)));
                 drop(heap);
                 match left {
                     Some(left) => left,
-                    // All numbers are of streams that were forgotten: the first to be over will do.
+                    // None can be waited for but those that were forgotten: the first to be over will
+                    // do.
                     None if self.forget_those_over(site, true)? => continue,
                     None => {
-                        return Err(crate::Error::TooManyStreams { stream, most: Streams::MOST });
+                        let most = Streams::MOST;
+                        return Err(failed.unwrap_or(crate::Error::TooManyStreams { stream, most }));
                     }
                 }
             };
             // What is freed on it from here on finds no number, and waits for the works.
             let waited = self.end_of(oldest).and_then(|end| Ok(end.synchronize()?));
             let mut heap = site.heap();
-            if let Err(error) = waited {
-                heap.lanes.stay(oldest, number);
-                return Err(error);
+            match waited {
+                Ok(()) => heap.gone(number),
+                Err(error) => {
+                    // As one that was used just now, so that it is not the next to be tried.
+                    heap.lanes.stay(oldest, number);
+                    failed = failed.or(Some(error));
+                    tries += 1;
+                }
             }
-            heap.gone(number);
         }
     }
 
@@ -435,18 +448,19 @@ impl Works {
     pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
         let before = site.heap().held();
         // What waits for other streams becomes free by this, and is given back with the rest; so is
-        // what was to go already.
+        // what was to go already. An errand that fails keeps nothing else from going.
+        let mut settled = Ok(());
         if self.has_errands() {
-            self.settle(site)?;
+            self.synchronize()?;
+            settled = self.run_errands(site, true);
         }
         // Off the lines first: nobody can have them while the device is waited for.
         let lifted = self.lift(site, keep);
-        if lifted.iter().any(|(_, page)| !page.idle()) {
-            let synchronize = || self.device.synchronize_device();
-            if let Err(error) = self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize) {
-                self.put_back(site, lifted);
-                return Err(error.into());
-            }
+        if lifted.iter().any(|(_, page)| !page.idle())
+            && let Err(error) = self.synchronize()
+        {
+            self.put_back(site, lifted);
+            return Err(error);
         }
         let mut outcome = Ok(());
         let mut pages = lifted.into_iter();
@@ -457,7 +471,7 @@ impl Works {
             outcome = ground.release(site.heap, page, log);
         }
         self.put_back(site, pages.collect());
-        outcome.map(|()| before.saturating_sub(site.heap().held()))
+        settled.and(outcome).map(|()| before.saturating_sub(site.heap().held()))
     }
 
     /// Takes free pages off the lines until no more than `keep` bytes would be held.
@@ -487,16 +501,23 @@ impl Works {
                 continue;
             }
             // Free in the order of any of its streams: the end of one of them is enough.
-            let lane = page.streams().numbers().next();
-            let known = lane.and_then(|lane| ends.get(&lane).cloned());
-            let end = known.or_else(|| {
-                let stream = site.heap().lanes.handle(lane?)?;
+            let end = page.streams().numbers().find_map(|lane| {
+                if let Some(known) = ends.get(&lane) {
+                    return Some(Arc::clone(known));
+                }
+                let stream = site.heap().lanes.handle(lane)?;
                 let end = Arc::new(self.end_of(stream).ok()?);
-                ends.insert(lane?, Arc::clone(&end));
+                ends.insert(lane, Arc::clone(&end));
                 Some(end)
             });
-            let when = end.map_or(When::Synchronised, |end| When::Reached(vec![end]));
-            self.errands.push((when, errand));
+            match end {
+                Some(end) => self.errands.push((When::Reached(vec![end]), errand)),
+                // There is no event to be had: better there for requests than nobody's.
+                None => {
+                    bytes = bytes.saturating_sub(page.size());
+                    self.put_back(site, vec![(side, page)]);
+                }
+            }
         }
         self.run_errands(site, false)?;
         Ok(bytes)

@@ -150,7 +150,10 @@ impl Shared {
                 Ok(Left::Whole(memory)) => self.give_back_or_later(vec![memory]),
                 Ok(Left::Spoilt(finding)) => return Err(finding),
                 // The device's trouble with another block is not this call's.
-                Err(_) => return Ok(()),
+                Err(_) => {
+                    lock(&self.care.quarantine).put_back(oldest);
+                    return Ok(());
+                }
             }
         }
     }
@@ -161,7 +164,7 @@ impl Shared {
         self.shrink_quarantine(most.get())
     }
 
-    /// Looks at a block that leaves. Where that fails it is in quarantine again.
+    /// Looks at a block that leaves. Where that fails it has to go back.
     fn let_leave(&self, block: Quarantined) -> Result<Left> {
         let Quarantined { memory, .. } = block;
         if !self.care.aids.poison {
@@ -173,10 +176,7 @@ impl Shared {
                 self.care.retire(memory.size);
                 Ok(Left::Spoilt(self.care.found(block.written(odd))))
             }
-            Err(error) => {
-                lock(&self.care.quarantine).put_back(block);
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 
@@ -198,17 +198,27 @@ impl Shared {
 
     fn end_quarantine_of_oldest(&self, works: &mut Works, count: usize) -> Result<()> {
         let (mut returns, mut outcome) = (Vec::new(), Ok(()));
+        let mut stay = Vec::new();
         for _ in 0..count {
             let Some(block) = lock(&self.care.quarantine).pop_beyond(0) else { break };
             match self.let_leave(block) {
                 Ok(Left::Whole(memory)) => returns.push(memory),
-                // The others come all the same: the first is told, and all are noted.
-                Ok(Left::Spoilt(finding)) => outcome = outcome.and(Err(finding)),
+                // The others come all the same: the first is told, before any trouble of the
+                // device's, and all are noted.
+                Ok(Left::Spoilt(finding)) => {
+                    if !outcome.as_ref().is_err_and(Error::is_finding) {
+                        outcome = Err(finding);
+                    }
+                }
+                // One that cannot be looked at, because of its stream, keeps no other in.
                 Err(error) => {
                     outcome = outcome.and(Err(error));
-                    break;
+                    stay.push(block);
                 }
             }
+        }
+        for block in stay.into_iter().rev() {
+            lock(&self.care.quarantine).put_back(block);
         }
         let given = self.give_enrolling(works, &mut returns);
         self.heap().later.append(&mut returns);

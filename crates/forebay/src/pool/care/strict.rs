@@ -26,17 +26,22 @@ impl Shared {
             self.forget_at_once(stream)?;
         }
         noted.insert(stream, id);
+        self.heap().lanes.set_doubted(stream, false);
         Ok(())
     }
 
     /// The same for every stream that the pool may wait for, before it does: an event on a handle that
-    /// has become another's says nothing of the work of the old one.
-    pub(in super::super) fn recheck_streams(&self) -> Result<()> {
+    /// has become another's says nothing of the work of the old one. One of which it cannot be told
+    /// now is not waited for until it can.
+    pub(in super::super) fn recheck_streams(&self) {
         if !self.care.aids.strict_streams {
-            return Ok(());
+            return;
         }
         let noted: Vec<StreamHandle> = lock(&self.care.streams).keys().copied().collect();
-        noted.into_iter().try_for_each(|stream| self.recheck(stream))
+        for stream in noted {
+            let doubted = self.recheck(stream).is_err();
+            self.heap().lanes.set_doubted(stream, doubted);
+        }
     }
 
     /// The same for the streams that the block at `address` was used on.
@@ -98,5 +103,6 @@ impl Shared {
     /// Notes that a stream was forgotten.
     pub(in super::super) fn dismiss(&self, stream: StreamHandle) {
         lock(&self.care.streams).remove(&stream);
+        self.heap().lanes.set_doubted(stream, false);
     }
 }

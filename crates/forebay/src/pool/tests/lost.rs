@@ -1,0 +1,103 @@
+//! Other streams that cannot be waited for: what they have is left where it is, and requests that
+//! have nothing to do with them are served.
+
+use super::*;
+
+fn stream(device: &SimDevice) -> StreamHandle {
+    device.create_stream(Priority::Normal).unwrap()
+}
+
+/// Has `stream` free so much.
+fn leave(pool: &Pool, size: Bytes, stream: StreamHandle) {
+    let block = pool.allocate(size, stream).unwrap();
+    pool.free(block.address(), stream).unwrap();
+}
+
+/// The hole of a stream that went without a word would be the best there is.
+#[test]
+fn a_request_is_served_where_another_stream_is_gone() {
+    let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(100)).build(&shared).unwrap();
+    let gone = stream(&device);
+    leave(&pool, Bytes::mib(40), gone);
+    device.destroy_stream(gone).unwrap();
+    let block = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
+    // Where there is nothing else the device is waited for, and what is wholly free comes back.
+    let second = pool.allocate(Bytes::mib(50), DEFAULT).unwrap();
+    let error = pool.allocate(Bytes::mib(50), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "its own error: {error}");
+    for block in [block, second] {
+        pool.free(block.address(), DEFAULT).unwrap();
+    }
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((pool.held(), machine.finding_count()), (Bytes::ZERO, 0));
+}
+
+/// Of several streams that have something, one that fails keeps nobody from the others.
+#[test]
+fn a_stream_that_fails_keeps_nobody_from_the_others() {
+    for failing in 0..3 {
+        let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+        let pool = PoolOptions::new().max_bytes(Bytes::mib(12)).build(&shared).unwrap();
+        let streams = [(); 3].map(|()| stream(&device));
+        let blocks = streams.map(|stream| pool.allocate(Bytes::mib(4), stream).unwrap());
+        for (block, &stream) in blocks.iter().zip(&streams) {
+            pool.free(block.address(), stream).unwrap();
+        }
+        let recorded = machine.calls().of(Call::RecordEvent);
+        let when = When::Kind(Call::RecordEvent, recorded + 1 + failing);
+        machine.plan(Fault::new(when, FaultKind::Transient));
+        let block = pool.allocate(Bytes::mib(4), DEFAULT);
+        assert!(block.is_ok(), "{failing}: {block:?}");
+    }
+}
+
+/// The number of a stream that is not used for the longest cannot be had: the next will do.
+#[test]
+fn a_number_is_had_where_the_oldest_stream_is_gone() {
+    let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let pool = Pool::new(&shared).unwrap();
+    let streams: Vec<StreamHandle> = (0..64).map(|_| stream(&device)).collect();
+    for &stream in &streams {
+        leave(&pool, Bytes::new(4096), stream);
+    }
+    for &gone in &streams[..10] {
+        device.destroy_stream(gone).unwrap();
+    }
+    for _ in 0..20 {
+        let new = stream(&device);
+        let block = pool.allocate(Bytes::mib(1), new).unwrap();
+        pool.free(block.address(), new).unwrap();
+    }
+    // All of them fail: there is no number, and the error is the device's.
+    machine.plan(Fault::new(When::Every(Call::RecordEvent), FaultKind::Transient));
+    let error = pool.allocate(Bytes::mib(1), stream(&device)).unwrap_err();
+    assert!(matches!(error, Error::Device(forebay_hal::Error::Transient { .. })), "{error}");
+}
+
+/// Where it cannot be told whether another stream is still the one it was, it is not waited for.
+#[test]
+fn a_stream_that_cannot_be_told_is_not_waited_for() {
+    for failing in 0..3 {
+        let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+        let options = PoolOptions::new().max_bytes(Bytes::mib(100));
+        let pool = options.set(|set| set.strict_streams(true)).build(&shared).unwrap();
+        let streams = [(); 2].map(|()| stream(&device));
+        for stream in streams {
+            leave(&pool, Bytes::mib(20), stream);
+        }
+        // The first call asks for the request's own stream.
+        let asked = machine.calls().of(Call::StreamId);
+        let when = When::Kind(Call::StreamId, asked + 2 + failing);
+        machine.plan(Fault::new(when, FaultKind::Transient));
+        let block = pool.allocate(Bytes::mib(20), DEFAULT);
+        assert!(block.is_ok(), "{failing}: {block:?}");
+        // A free that has to make its stream known asks for the others too.
+        let other = stream(&device);
+        let asked = machine.calls().of(Call::StreamId);
+        let when = When::Kind(Call::StreamId, asked + 2 + failing);
+        machine.plan(Fault::new(when, FaultKind::Transient));
+        pool.free(block.unwrap().address(), other).unwrap();
+        assert_eq!(machine.finding_count(), 0);
+    }
+}
