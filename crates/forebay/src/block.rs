@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
-use crate::Result;
+use crate::{Class, Result};
 
 /// Which pool, for the whole life of the process: never given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,17 +57,24 @@ pub struct Request {
     pub(crate) size: Bytes,
     pub(crate) stream: StreamHandle,
     pub(crate) alignment: Alignment,
+    pub(crate) class: Class,
 }
 
 impl Request {
     /// At least `size` bytes, to be used in the order of `stream`, at a multiple of 512 B.
     pub const fn new(size: Bytes, stream: StreamHandle) -> Self {
-        Self { size, stream, alignment: Alignment::BLOCK }
+        Self { size, stream, alignment: Alignment::BLOCK, class: Class::STITCHED }
     }
 
     /// At a multiple of `alignment` too.
     pub const fn aligned_to(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
+        self
+    }
+
+    /// Of this class: a pool of another refuses it.
+    pub const fn of_class(mut self, class: Class) -> Self {
+        self.class = class;
         self
     }
 
@@ -84,6 +91,11 @@ impl Request {
     /// What its address is a multiple of.
     pub const fn alignment(&self) -> Alignment {
         self.alignment
+    }
+
+    /// Which class of memory it has to be.
+    pub const fn class(&self) -> Class {
+        self.class
     }
 }
 

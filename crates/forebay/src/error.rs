@@ -5,7 +5,7 @@ use core::fmt;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::StreamHandle;
 
-use crate::{ConfigError, FormerBlock, PoolId, Shortage};
+use crate::{Class, ConfigError, FormerBlock, PoolId, Shortage};
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;
@@ -49,6 +49,20 @@ pub enum Error {
         address: Address,
         /// How large the later block is.
         size: Bytes,
+    },
+    /// The pool's memory is not of the class that was asked for.
+    WrongClass {
+        /// What was asked for.
+        wanted: Class,
+        /// What the pool has.
+        offered: Class,
+    },
+    /// A class of memory that there is not, or not here.
+    ClassUnavailable {
+        /// The class.
+        class: Class,
+        /// What is missing.
+        missing: &'static str,
     },
     /// The block is of another pool.
     WrongPool {
@@ -161,6 +175,14 @@ impl fmt::Display for Error {
                 "the block that was at {address} is free already, and a later one of {size} is there \
                  now; nothing was changed"
             ),
+            Self::WrongClass { wanted, offered } => write!(
+                f,
+                "memory that is {wanted} was asked for, and that of this pool is {offered}: make a \
+                 pool of that class"
+            ),
+            Self::ClassUnavailable { class, missing } => {
+                write!(f, "there is no memory here that is {class}: {missing}")
+            }
             Self::WrongPool { address, pool, owner } => write!(
                 f,
                 "the block at {address} is of {owner}, not of {pool}: free it there; nothing was \

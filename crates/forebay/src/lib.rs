@@ -25,6 +25,7 @@
 pub mod adaptor;
 pub mod arena;
 mod block;
+mod class;
 pub mod config;
 mod error;
 pub mod handle;
@@ -53,11 +54,12 @@ pub use forebay_hal::{
 pub use forebay_host::{HostDevice, HostOptions};
 
 pub use block::{Allocate, Block, PoolId, Request};
+pub use class::Class;
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
-    BlockSnapshot, CallSnapshot, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
+    BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
     DropReport, EventAction, FormerBlock, LeftBlock, Pool, PoolEvent, PoolOptions, Scope,
     ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics, StatisticsSnapshot,
     StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,

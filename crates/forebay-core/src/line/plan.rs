@@ -42,11 +42,14 @@ pub struct Growth {
     /// And no more than this part of it: 16 means a sixteenth. Of a small program a few pages are
     /// much.
     pub spare_part: u64,
+    /// Whether free pages are moved at all. Where what is behind an address must stay there they are
+    /// not, and more is made instead.
+    pub moves: bool,
 }
 
 impl Default for Growth {
     fn default() -> Self {
-        Self { largest_page: Bytes::mib(32), part: 12, spare_pages: 8, spare_part: 16 }
+        Self { largest_page: Bytes::mib(32), part: 12, spare_pages: 8, spare_part: 16, moves: true }
     }
 }
 
@@ -286,7 +289,8 @@ impl Line {
         let page = growth.page(held, granule);
         let live = self.taken().saturating_add(size);
         let ceiling = growth.ceiling(page, live, self.peak).min(limit.get());
-        let mut donors = if held > ceiling { self.donors(at, end, taker) } else { Vec::new() };
+        let moves = growth.moves && held > ceiling;
+        let mut donors = if moves { self.donors(at, end, taker) } else { Vec::new() };
         let mut room = limit.get().saturating_sub(self.backed);
         let mut steps = Vec::new();
         for (mut at, to, gap_end) in gaps {

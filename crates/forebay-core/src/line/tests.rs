@@ -238,7 +238,8 @@ fn page_sizes() -> impl Strategy<Value = u64> {
 
 fn growths() -> impl Strategy<Value = Growth> {
     (0_u32..3, 1_u64..17, 0_u64..3, 1_u64..5).prop_map(|(shift, part, spare_pages, spare_part)| {
-        Growth { largest_page: Bytes::new(GRANULE << shift), part, spare_pages, spare_part }
+        let largest_page = Bytes::new(GRANULE << shift);
+        Growth { largest_page, part, spare_pages, spare_part, moves: true }
     })
 }
 

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
-use forebay_hal::{
-    Access, Call, Device, Fill, PageHandle, PageOptions, Pattern, StreamHandle, VirtualMemory,
-};
+use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
 use super::DriverLog;
 use super::heap::{Field, Heap, Place};
+use super::manner::Manner;
 use super::map::{AddressMap, LEAF, Side};
 use crate::sync::lock;
 use crate::{Error, Result};
@@ -61,6 +60,7 @@ impl Lifted {
 #[derive(Debug)]
 pub(super) struct Ground {
     device: Arc<dyn Device>,
+    manner: Manner,
     side: Side,
     /// The region reserved, where the device maps pages.
     region: Option<Address>,
@@ -76,17 +76,19 @@ impl Ground {
     /// Reserves addresses for a side on `device`, where it maps pages.
     pub(super) fn new(
         device: &Arc<dyn Device>,
+        manner: &Manner,
         side: Side,
         log: &mut DriverLog,
     ) -> Result<(Self, Field)> {
         let ground = |region| Self {
             device: Arc::clone(device),
+            manner: manner.clone(),
             side,
             region,
             orphans: Vec::new(),
             stranded: Vec::new(),
         };
-        let Some(memory) = device.virtual_memory() else {
+        let Some(memory) = manner.pages_of(&**device) else {
             let place = Place::Segments(Default::default(), Default::default());
             return Ok((ground(None), Field::new(PageSize::DEVICE, SEGMENT_LINE, place)));
         };
@@ -110,7 +112,7 @@ impl Ground {
         Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
     }
 
-    /// Maps `page` at `span`, the addresses of `at`, with access for the device. Where it fails
+    /// Maps `page` at `span`, the addresses of `at`, with access for the device and its peers. Where it fails
     /// nothing is mapped there, or the mapping is [stranded](Self::stranded).
     fn attach(
         &mut self,
@@ -123,8 +125,9 @@ impl Ground {
         let (own, size) = (self.device.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
         // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
-        let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
-        let granted = log.make(Call::SetAccess, size, grant);
+        let grant = |to| unsafe { memory.set_access(span, Access::ReadWrite, to) };
+        let mut all = [own].into_iter().chain(self.manner.peers().iter().copied());
+        let granted = all.try_for_each(|to| log.make(Call::SetAccess, size, || grant(to)));
         if granted.is_err() {
             self.detach(at, span, log);
         }
@@ -275,7 +278,7 @@ impl Ground {
             return Err(Error::AddressRange { span });
         }
         let (memory, size) = (self.memory()?, span.size());
-        let create = || memory.create_page(size, PageOptions::default());
+        let create = || memory.create_page(size, self.manner.page_options());
         let page = log.make(Call::CreatePage, size, create)?;
         let mut made = self.attach(at, span, page, log);
         if made.is_ok() {

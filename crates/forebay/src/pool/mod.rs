@@ -12,11 +12,13 @@
 //! page from becoming free.
 
 mod callback;
+mod capture;
 mod care;
 mod event;
 mod ground;
 mod heap;
 mod lanes;
+mod manner;
 mod map;
 mod marks;
 mod near;
@@ -46,8 +48,9 @@ use forebay_hal::{Device, StreamHandle};
 
 use self::map::Known;
 use self::shared::Shared;
-use crate::{Allocate, Block, Error, PoolId, Request, Result, Settings};
+use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings};
 
+pub use capture::Capture;
 pub use care::FormerBlock;
 pub use event::{EventAction, PoolEvent};
 pub use options::PoolOptions;
@@ -96,6 +99,22 @@ impl Pool {
         self.shared.id
     }
 
+    /// The class of its memory.
+    pub fn class(&self) -> Class {
+        self.shared.options.class
+    }
+
+    /// From now on, until what this gives is dropped, the pool records no event, asks for none, and
+    /// waits for nothing: for while work on its streams is captured into a graph. Requests are served
+    /// from what is free in the order of their own stream, and by growing; trimming gives nothing back.
+    /// What was used on further streams comes back by a [`trim`](Self::trim) after that.
+    ///
+    /// A graph uses the addresses it was captured with: a pool of [`Class::STABLE`] keeps what is
+    /// behind them.
+    pub fn capture(&self) -> Capture {
+        self.shared.works().captures.begin()
+    }
+
     /// The device its blocks are on.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device
@@ -113,6 +132,10 @@ impl Pool {
 
     /// A block as requested.
     pub fn allocate_as(&self, request: Request) -> Result<Block> {
+        let (wanted, offered) = (request.class, self.class());
+        if !offered.contains(wanted) {
+            return Err(Error::WrongClass { wanted, offered });
+        }
         if request.alignment <= Alignment::BLOCK {
             return self.allocate(request.size, request.stream);
         }

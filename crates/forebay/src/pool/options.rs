@@ -3,15 +3,15 @@
 use core::fmt;
 use std::sync::Arc;
 
-use forebay_core::Bytes;
 use forebay_core::line::Growth;
 use forebay_core::pressure::Level;
+use forebay_core::{Bytes, DeviceOrdinal};
 use forebay_hal::Device;
 
 use super::shared::Shared;
 use super::{DropReport, Pool, PoolEvent, Shortage, registry, upkeep};
 use crate::config::{Settings, SettingsBuilder};
-use crate::{Error, Result};
+use crate::{Class, Error, Result};
 
 /// Asked to let memory go; says whether it did.
 pub(super) type LetGo = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
@@ -49,6 +49,8 @@ pub(super) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 pub struct PoolOptions {
     settings: SettingsBuilder,
     pub(super) growth: Option<Growth>,
+    pub(super) class: Class,
+    pub(super) peers: Vec<DeviceOrdinal>,
     pub(super) let_go: Vec<LetGo>,
     pub(super) pressure: Vec<Warned>,
     pub(super) observers: Vec<Observer>,
@@ -78,6 +80,8 @@ impl PoolOptions {
         Self {
             settings,
             growth: None,
+            class: Class::STITCHED,
+            peers: Vec::new(),
             let_go: Vec::new(),
             pressure: Vec::new(),
             observers: Vec::new(),
@@ -108,6 +112,19 @@ impl PoolOptions {
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = Some(growth);
         self
+    }
+
+    /// The class of its memory, beside what was said before.
+    pub fn class(mut self, class: Class) -> Self {
+        self.class = self.class | class;
+        self
+    }
+
+    /// Devices that read and write its memory too: of the kind of the pool's own, and such as can reach
+    /// it. Its class is [`Class::PEERS`] then, among others.
+    pub fn visible_to(mut self, peers: impl IntoIterator<Item = DeviceOrdinal>) -> Self {
+        self.peers.extend(peers);
+        self.class(Class::PEERS)
     }
 
     /// Someone to ask to let memory go before a request is refused: caches of the program's own, for

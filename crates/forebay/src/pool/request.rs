@@ -40,7 +40,7 @@ impl Shared {
 
     /// A block, from wherever it takes.
     fn find(&self, request: Request) -> Result<Block> {
-        let Request { size: requested, stream, alignment } = request;
+        let Request { size: requested, stream, alignment, .. } = request;
         if requested.is_zero() {
             let (size, pool) = (Bytes::ZERO, self.id);
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });

@@ -20,6 +20,7 @@ use super::callback::Callbacks;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
 use super::heap::{Heap, Return};
+use super::manner::Manner;
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::marks::{Gauged, Marks};
 use super::shelf::{Counts, Kept, Shelf, Shelves};
@@ -77,7 +78,9 @@ impl Shared {
         let growth = growth_of(&settings, options.growth);
         let limit = settings.limit_of(device.memory_info()?.total);
         let care = Care::new(device, &settings)?;
-        let (works, heap) = Works::new(device, growth, care::fresh_pages(&settings))?;
+        let manner = Manner::new(device, options.class, &options.peers)?;
+        let fresh = care::fresh_pages(&settings);
+        let (works, heap) = Works::new(device, &manner, growth, fresh)?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
         let callbacks = Callbacks::default();

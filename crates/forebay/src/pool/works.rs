@@ -11,8 +11,10 @@ use forebay_core::{Address, Bytes, Rung};
 use forebay_hal::{Call, Device, Event, EventKind, Pattern, Progress, StreamHandle};
 
 use super::DriverLog;
+use super::capture::Captures;
 use super::ground::{Alias, Context, Ground, Lifted, twice};
 use super::heap::{Heap, Return};
+use super::manner::Manner;
 use super::map::{AddressMap, Side};
 use crate::Result;
 use crate::sync::lock;
@@ -69,6 +71,10 @@ pub(super) struct Works {
     pub(super) growth: Growth,
     /// What new pages are filled with before anything else.
     fresh: Option<Pattern>,
+    /// Whether nothing is moved, nor given back before the end.
+    stable: bool,
+    /// Who is capturing now.
+    pub(super) captures: Captures,
     pub(super) log: DriverLog,
     device: Arc<dyn Device>,
 }
@@ -76,13 +82,14 @@ pub(super) struct Works {
 impl Works {
     pub(super) fn new(
         device: &Arc<dyn Device>,
+        manner: &Manner,
         growth: Growth,
         fresh: Option<Pattern>,
     ) -> Result<(Self, Heap)> {
         let mut log = DriverLog::default();
         let meeting = Event::new(device, EventKind::Order)?;
-        let (mut small, small_field) = Ground::new(device, Side::Small, &mut log)?;
-        let (large, large_field) = match Ground::new(device, Side::Large, &mut log) {
+        let (mut small, small_field) = Ground::new(device, manner, Side::Small, &mut log)?;
+        let (large, large_field) = match Ground::new(device, manner, Side::Large, &mut log) {
             Ok(made) => made,
             Err(error) => {
                 small.tear_down(&small_field);
@@ -90,7 +97,9 @@ impl Works {
             }
         };
         let (device, errands) = (Arc::clone(device), Vec::new());
-        let works = Self { small, large, errands, meeting, growth, fresh, log, device };
+        let (stable, captures) = (manner.is_stable(), Captures::default());
+        let works =
+            Self { small, large, errands, meeting, growth, fresh, stable, captures, log, device };
         Ok((works, Heap::new(small_field, large_field)))
     }
 
@@ -113,6 +122,9 @@ impl Works {
         (side, size): (Side, Bytes),
         stream: StreamHandle,
     ) -> Result<bool> {
+        if self.captures.any() && rung != Rung::Room {
+            return Ok(false);
+        }
         match rung {
             Rung::Deferred => Ok(self.run_errands(site, false).is_ok()),
             Rung::Nearest => Ok(self.wait_for_nearest(site, side, size, stream)),
@@ -180,7 +192,9 @@ impl Works {
         stream: StreamHandle,
     ) -> Result<bool> {
         let Some(lane) = site.heap().lanes.get(stream) else { return Ok(false) };
-        let (growth, limit) = (self.growth, site.limit);
+        let (mut growth, limit) = (self.growth, site.limit);
+        // What moves, moves in the order of a stream, by an event.
+        growth.moves &= !self.stable && !self.captures.any();
         let fresh = self.fresh.map(|pattern| (pattern, stream));
         let context = Context { heap: site.heap, map: site.map, growth: &growth, limit, fresh };
         let mut aliases = Vec::new();
@@ -226,9 +240,14 @@ impl Works {
         users: &[StreamHandle],
         ends: Vec<Arc<Event>>,
     ) {
-        let users = users.iter().map(|&user| self.end_of(user).map(Arc::new));
-        let ends: Result<Vec<Arc<Event>>> = users.chain(ends.into_iter().map(Ok)).collect();
-        let when = ends.map_or(When::Synchronised, When::Reached);
+        let when = if self.captures.any() {
+            // An event of a capture can never be asked for.
+            When::Synchronised
+        } else {
+            let users = users.iter().map(|&user| self.end_of(user).map(Arc::new));
+            let ends: Result<Vec<Arc<Event>>> = users.chain(ends.into_iter().map(Ok)).collect();
+            ends.map_or(When::Synchronised, When::Reached)
+        };
         self.errands.push((when, Errand::Return(block)));
     }
 
@@ -276,6 +295,9 @@ impl Works {
 
     /// Does what was put off, as far as its time has come. Does not wait.
     pub(super) fn run_errands(&mut self, site: Site<'_>, synchronised: bool) -> Result<()> {
+        if self.captures.any() {
+            return Ok(());
+        }
         let mut later = Vec::new();
         let mut outcome = self.small.tidy(site.heap, &mut self.log);
         outcome = outcome.and(self.large.tidy(site.heap, &mut self.log));
@@ -350,6 +372,9 @@ impl Works {
                     return Ok(number);
                 }
                 drop(heap);
+                if self.captures.any() {
+                    return Err(crate::Error::TooManyStreams { stream, most: Streams::MOST });
+                }
                 if self.forget_those_over(site, false)? {
                     continue;
                 }
@@ -446,6 +471,9 @@ impl Works {
     /// Gives free pages back to the device until no more than `keep` bytes are held; gives how many
     /// bytes. Waits for the device where work may still use them.
     pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
+        if self.captures.any() {
+            return Ok(Bytes::ZERO);
+        }
         let before = site.heap().held();
         // What waits for other streams becomes free by this, and is given back with the rest; so is
         // what was to go already. An errand that fails keeps nothing else from going.
@@ -476,6 +504,9 @@ impl Works {
 
     /// Takes free pages off the lines until no more than `keep` bytes would be held.
     fn lift(&mut self, site: Site<'_>, keep: Bytes) -> Vec<(Side, Lifted)> {
+        if self.stable || self.captures.any() {
+            return Vec::new();
+        }
         let mut heap = site.heap();
         let mut spare = heap.backed().saturating_sub(keep);
         let mut lifted = Vec::new();
@@ -534,6 +565,8 @@ impl Works {
         // Work may still use what is about to be given back; where waiting fails the device is lost,
         // and its work with it.
         let _ = twice(|| self.device.synchronize_device());
+        // Whoever captures has nothing of the pool any more.
+        self.captures = Captures::default();
         let _ = twice(|| self.run_errands(site, true));
         let heap = site.heap();
         self.small.tear_down(&heap.small);

@@ -3,6 +3,7 @@
 
 mod align;
 mod change;
+mod class;
 mod end;
 mod figures;
 mod lost;

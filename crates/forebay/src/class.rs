@@ -1,0 +1,71 @@
+//! Classes of memory: what a pool's memory can be used for beyond reading and writing on its device.
+
+use core::fmt;
+use core::ops::BitOr;
+
+/// What can be relied on of a pool's memory, in any combination.
+///
+/// By default nothing beyond what every block has: one range of addresses of the device, behind which
+/// the pool puts whatever pages are free. That wastes the least. What other libraries ask of memory
+/// costs some of it, so it is a class of its own: a pool [is made](crate::PoolOptions::class) of one,
+/// and a [request](crate::Request::of_class) that needs one is refused by a pool of another.
+///
+/// ```
+/// use forebay::Class;
+///
+/// let class = Class::SHAREABLE | Class::STABLE;
+/// assert!(class.contains(Class::STABLE));
+/// assert!(class.contains(Class::STITCHED), "every class has what the default has");
+/// assert_eq!(class.to_string(), "shareable and stable");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Class(u8);
+
+impl Class {
+    /// The default: made of pages that serve any request.
+    pub const STITCHED: Self = Self(0);
+
+    /// Each block lies in one allocation of the driver, as network cards and graphics want it that are
+    /// to be told of it. Such memory goes back to the device only after waiting for all of its work.
+    pub const PLAIN: Self = Self(1);
+
+    /// Pages that can leave the process.
+    pub const SHAREABLE: Self = Self(2);
+
+    /// Other devices read and write it ([`PoolOptions::visible_to`](crate::PoolOptions::visible_to)).
+    pub const PEERS: Self = Self(4);
+
+    /// What is behind an address stays there as long as the pool, whoever has it: whoever was told of
+    /// the memory once, as a captured graph or a network card, need not be told again. The pool gives
+    /// nothing back to the device before its end.
+    pub const STABLE: Self = Self(8);
+
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::PLAIN, "plain"),
+        (Self::SHAREABLE, "shareable"),
+        (Self::PEERS, "visible to peers"),
+        (Self::STABLE, "stable"),
+    ];
+
+    /// Whether memory of this class is of `other` too.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Class {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = Self::NAMES.into_iter().filter(|&(class, _)| self.contains(class));
+        let Some((_, first)) = names.next() else { return f.write_str("stitched") };
+        f.write_str(first)?;
+        names.try_for_each(|(_, name)| write!(f, " and {name}"))
+    }
+}

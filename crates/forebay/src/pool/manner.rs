@@ -1,0 +1,73 @@
+//! What the memory of a pool is to be, beyond the default, and whether the device has such.
+
+use std::sync::Arc;
+
+use forebay_core::DeviceOrdinal;
+use forebay_hal::{Device, PageOptions, VirtualMemory};
+
+use crate::{Class, Error, Result};
+
+/// A class of memory that the device has.
+#[derive(Clone, Debug)]
+pub(super) struct Manner {
+    class: Class,
+    /// Who else reads and writes it.
+    peers: Vec<DeviceOrdinal>,
+}
+
+impl Manner {
+    /// Memory of a class on `device`; refused where there is none.
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        class: Class,
+        peers: &[DeviceOrdinal],
+    ) -> Result<Self> {
+        let refuse = |missing| Err(Error::ClassUnavailable { class, missing });
+        let of_pages = class.contains(Class::SHAREABLE) || class.contains(Class::PEERS);
+        if class.contains(Class::PLAIN) && of_pages {
+            return refuse("what is plain has no pages that others could be given or shown");
+        }
+        if of_pages && device.virtual_memory().is_none() {
+            return refuse("the device maps no pages");
+        }
+        if class.contains(Class::SHAREABLE) && device.sharing().is_none() {
+            return refuse("pages of the device cannot leave the process");
+        }
+        if class.contains(Class::PEERS) {
+            let Some(reach) = device.peers() else { return refuse("the device has no peers") };
+            if peers.is_empty() {
+                return refuse("nobody was named that it is to be visible to");
+            }
+            for &peer in peers {
+                if !reach.can_reach(peer)? {
+                    return refuse("one of the devices named cannot be reached");
+                }
+            }
+        }
+        Ok(Self { class, peers: peers.to_vec() })
+    }
+
+    /// Pages of the device, where memory is to be made of them.
+    pub(super) fn pages_of<'a>(&self, device: &'a dyn Device) -> Option<&'a dyn VirtualMemory> {
+        device.virtual_memory().filter(|_| !self.class.contains(Class::PLAIN))
+    }
+
+    /// How pages are made.
+    pub(super) fn page_options(&self) -> PageOptions {
+        if self.class.contains(Class::SHAREABLE) {
+            PageOptions::shareable()
+        } else {
+            PageOptions::default()
+        }
+    }
+
+    /// Who reads and writes it, beside the device it is on.
+    pub(super) fn peers(&self) -> &[DeviceOrdinal] {
+        &self.peers
+    }
+
+    /// Whether what is behind an address stays there as long as the pool.
+    pub(super) fn is_stable(&self) -> bool {
+        self.class.contains(Class::STABLE)
+    }
+}
