@@ -324,7 +324,7 @@ impl Shared {
     /// What a shelf held and counted, when it goes.
     pub(super) fn retire(&self, mut shelf: Shelf, spilled: &mut Vec<Return>) {
         shelf.empty(|_| true, spilled);
-        self.heap().counts.entry(shelf.stream).or_default().add(&shelf.counts());
+        self.heap().counts_of(shelf.stream).add(&shelf.counts());
     }
 
     /// Gives blocks back to the heap. Where a stream can have no number, its blocks stay in
@@ -402,7 +402,7 @@ impl Shared {
         let counted = self
             .at_hand(|shelves| shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some());
         if counted != Some(true) {
-            note(self.heap().counts.entry(stream).or_default());
+            note(self.heap().counts_of(stream));
         }
     }
 

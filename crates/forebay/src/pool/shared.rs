@@ -8,7 +8,6 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,10 +18,10 @@ use forebay_hal::{Device, StreamHandle};
 use super::callback::Callbacks;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
-use super::heap::{Heap, Return};
+use super::heap::{AllCounts, Heap, Return};
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::marks::{Gauged, Marks};
-use super::shelf::{Counts, Kept, Shelf, Shelves};
+use super::shelf::{Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
 use super::{PoolOptions, registry};
@@ -359,6 +358,7 @@ impl Shared {
         self.heap().later.append(&mut returns);
         given?;
         works.forget(self.site(), stream)?;
+        self.heap().counts.forget(|other| other == stream);
         drop(works);
         self.dismiss(stream);
         ended
@@ -395,16 +395,18 @@ impl Shared {
     }
 
     /// All counts, by stream.
-    pub(super) fn counts(&self) -> BTreeMap<StreamHandle, Counts> {
-        let mut sums: BTreeMap<StreamHandle, Counts> = BTreeMap::new();
+    pub(super) fn counts(&self) -> AllCounts {
+        let mut sums = AllCounts::default();
         self.rows.each(|shelves| {
             for shelf in shelves.all() {
-                sums.entry(shelf.stream).or_default().add(&shelf.counts());
+                sums.add(shelf.stream, &shelf.counts());
             }
         });
-        for (&stream, counts) in &self.heap().counts {
-            sums.entry(stream).or_default().add(counts);
+        let heap = self.heap();
+        for (&stream, counts) in &heap.counts.streams {
+            sums.add(stream, counts);
         }
+        sums.forgotten = heap.counts.forgotten.clone();
         sums
     }
 
