@@ -128,6 +128,37 @@ impl Piece {
     }
 }
 
+/// How many streams are counted apart, four times as many as have numbers: what a stream counts is
+/// some kilobytes.
+const MOST_COUNTED: usize = 4 * Streams::MOST as usize;
+
+/// Counts by stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AllCounts {
+    pub(super) streams: BTreeMap<StreamHandle, Counts>,
+    /// Those of streams that were forgotten, together.
+    pub(super) forgotten: Counts,
+}
+
+impl AllCounts {
+    /// Counts some streams with those that were forgotten.
+    pub(super) fn forget(&mut self, which: impl Fn(StreamHandle) -> bool) {
+        for (_, counts) in self.streams.extract_if(.., |&stream, _| which(stream)) {
+            self.forgotten.add(&counts);
+        }
+    }
+
+    /// Takes over the counts of others.
+    pub(super) fn add(&mut self, stream: StreamHandle, counts: &Counts) {
+        self.streams.entry(stream).or_default().add(counts);
+    }
+
+    /// All of them together.
+    pub(super) fn sum(&self) -> Counts {
+        Counts::sum(self.streams.values().chain([&self.forgotten]))
+    }
+}
+
 /// What is free, and what happened on the way.
 #[derive(Debug)]
 pub(super) struct Heap {
@@ -146,7 +177,7 @@ pub(super) struct Heap {
     /// Blocks that were freed and could not come back yet.
     pub(super) later: Vec<Return>,
     /// Counts of what did not pass over a shelf, and of shelves that are gone, by stream.
-    pub(super) counts: BTreeMap<StreamHandle, Counts>,
+    pub(super) counts: AllCounts,
     /// Allocations that no magazine had and a hole did, and those that no hole had.
     pub(super) heap_hits: u64,
     pub(super) misses: u64,
@@ -176,7 +207,7 @@ impl Heap {
             going: Bytes::ZERO,
             ends: HashMap::new(),
             later: Vec::new(),
-            counts: BTreeMap::new(),
+            counts: AllCounts::default(),
             heap_hits: 0,
             misses: 0,
             waits: 0,
@@ -311,7 +342,7 @@ impl Heap {
     /// What a shelf held goes to `returns`, and what it counted is counted here.
     pub(super) fn retire(&mut self, mut shelf: Shelf, returns: &mut Vec<Return>) {
         shelf.empty(|_| true, returns);
-        self.counts.entry(shelf.stream).or_default().add(&shelf.counts());
+        self.counts_of(shelf.stream).add(&shelf.counts());
     }
 
     /// Notes that `taker` waits on the device for all that was enqueued on `owner`.
@@ -329,6 +360,17 @@ impl Heap {
         self.small.line.idle(Streams::only(lane));
         self.large.line.idle(Streams::only(lane));
         self.lanes.gone(lane);
+    }
+
+    /// The counts of a stream. Where there are too many, those of streams that have no number any
+    /// more are summed up: the program has not used them for long.
+    pub(super) fn counts_of(&mut self, stream: StreamHandle) -> &mut Counts {
+        let streams = &self.counts.streams;
+        if streams.len() >= MOST_COUNTED && !streams.contains_key(&stream) {
+            let lanes = &self.lanes;
+            self.counts.forget(|other| !lanes.knows(other));
+        }
+        self.counts.streams.entry(stream).or_default()
     }
 
     /// Streams that have something free on a side.

@@ -47,6 +47,12 @@ impl Lanes {
         })
     }
 
+    /// Whether a stream has a number.
+    pub(super) fn knows(&self, stream: StreamHandle) -> bool {
+        let is_it = |lane: &Lane| matches!(lane, Lane::Taken(handle, _) if *handle == stream);
+        self.lanes.iter().any(is_it)
+    }
+
     fn lane(&mut self, number: u32) -> Option<&mut Lane> {
         self.lanes.get_mut(usize::try_from(number).ok()?)
     }

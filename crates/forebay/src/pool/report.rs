@@ -91,7 +91,8 @@ pub struct DropReport {
     pub bytes: Bytes,
     /// By tag: the name and the bytes.
     pub owners: Vec<(String, Bytes)>,
-    /// By the stream they were allocated on: blocks less those freed there.
+    /// By the stream they were allocated on: blocks less those freed there. Streams that were
+    /// forgotten are left out.
     pub streams: Vec<(StreamHandle, u64)>,
     /// The largest of them, at most [`DropReport::MOST`].
     pub largest: Vec<LeftBlock>,
@@ -120,7 +121,7 @@ impl Shared {
     #[cold]
     pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
-        let sum = Counts::sum(self.census(&self.heap()).0.values());
+        let sum = self.census(&self.heap()).0.sum();
         let mut heap = self.heap();
         Shortage {
             requested,
@@ -151,7 +152,7 @@ impl Shared {
     /// What is still live, when the pool goes.
     pub(super) fn left(&self) -> Option<DropReport> {
         let (counts, _) = self.census(&self.heap());
-        let sum = Counts::sum(counts.values());
+        let sum = counts.sum();
         if sum.blocks() == 0 {
             return None;
         }
@@ -159,7 +160,7 @@ impl Shared {
         let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
         largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
         largest.truncate(DropReport::MOST);
-        let streams = counts.iter().map(|(&stream, counts)| (stream, counts.blocks()));
+        let streams = counts.streams.iter().map(|(&stream, counts)| (stream, counts.blocks()));
         let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
         let (blocks, owners) = (sum.blocks(), owners(&sum));
         Some(DropReport { pool: self.id, blocks, bytes, owners, streams, largest })

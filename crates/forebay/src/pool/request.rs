@@ -389,7 +389,7 @@ impl Shared {
             shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some()
         });
         if counted != Some(true) {
-            note(self.heap().counts.entry(stream).or_default());
+            note(self.heap().counts_of(stream));
         }
     }
 

@@ -8,7 +8,6 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,11 +18,11 @@ use forebay_hal::{Device, StreamHandle};
 use super::callback::Callbacks;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
-use super::heap::{Heap, Return};
+use super::heap::{AllCounts, Heap, Return};
 use super::manner::Manner;
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::marks::{Gauged, Marks};
-use super::shelf::{Counts, Kept, Shelf, Shelves};
+use super::shelf::{Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
 use super::{PoolOptions, registry};
@@ -375,6 +374,7 @@ impl Shared {
         self.heap().later.append(&mut returns);
         given?;
         works.forget(self.site(), stream)?;
+        self.heap().counts.forget(|other| other == stream);
         drop(works);
         self.dismiss(stream);
         ended
@@ -415,11 +415,11 @@ impl Shared {
 
     /// All counts, by stream, and the bytes in magazines, as they are at one moment. The heap is
     /// locked, so that no shelf's counts are on their way to it.
-    pub(super) fn census(&self, heap: &Heap) -> (BTreeMap<StreamHandle, Counts>, Bytes) {
+    pub(super) fn census(&self, heap: &Heap) -> (AllCounts, Bytes) {
         let (mut sums, mut units) = (heap.counts.clone(), 0_u64);
         self.rows.each(|shelves| {
             for shelf in shelves.all() {
-                sums.entry(shelf.stream).or_default().add(&shelf.counts());
+                sums.add(shelf.stream, &shelf.counts());
                 units = units.wrapping_add(shelf.magazine.held());
             }
         });

@@ -129,8 +129,12 @@ plain! {
         callback_panics: u64,
         /// By size; ranges in which nothing happened are left out.
         classes: Vec<ClassSnapshot>,
-        /// By stream.
+        /// By stream, but for those that were forgotten.
         streams: Vec<StreamSnapshot>,
+        /// Blocks given out on streams that were forgotten since.
+        forgotten_allocations: u64,
+        /// Blocks taken back on them.
+        forgotten_frees: u64,
         /// By tag; those that have nothing are left out.
         tags: Vec<TagSnapshot>,
         /// Calls of the driver, by kind and size.
@@ -306,6 +310,8 @@ impl From<&Statistics> for StatisticsSnapshot {
             callback_panics: figures.callback_panics,
             classes: classes.collect(),
             streams: streams.collect(),
+            forgotten_allocations: figures.forgotten_allocations,
+            forgotten_frees: figures.forgotten_frees,
             tags: tags.collect(),
             driver: driver.collect(),
             driver_ns: u64::try_from(figures.driver.time().as_nanos()).unwrap_or(u64::MAX),

@@ -10,7 +10,7 @@ use forebay_hal::{Call, StreamHandle};
 
 use super::map::UNIT_SHIFT;
 use super::shared::Shared;
-use super::shelf::{ClassCounts, Counts};
+use super::shelf::ClassCounts;
 use crate::Tag;
 
 /// How often the pool called the driver, and over what.
@@ -145,8 +145,13 @@ pub struct Statistics {
     pub callback_panics: u64,
     /// By size; ranges in which nothing happened are left out.
     pub classes: Vec<ClassFigures>,
-    /// By stream.
+    /// By stream, but for those that were forgotten.
     pub streams: Vec<StreamFigures>,
+    /// Blocks given out on streams that were forgotten since: by the program
+    /// ([`Pool::forget_stream`](crate::Pool::forget_stream)), or because there were very many.
+    pub forgotten_allocations: u64,
+    /// Blocks taken back on them.
+    pub forgotten_frees: u64,
     /// By tag; those that have nothing are left out.
     pub tags: Vec<TagFigures>,
     /// Calls of the driver.
@@ -272,7 +277,7 @@ pub(super) fn of(shared: &Shared) -> Statistics {
     driver.add(&shared.care.log());
     let heap = shared.heap();
     let (counts, cached) = shared.census(&heap);
-    let sum = Counts::sum(counts.values());
+    let sum = counts.sum();
     let bytes = |units: u64| Bytes::new(units << UNIT_SHIFT);
     let total = |classes: &[ClassCounts], of: fn(&ClassCounts) -> u64| -> u64 {
         classes.iter().map(of).fold(0, u64::wrapping_add)
@@ -287,7 +292,7 @@ pub(super) fn of(shared: &Shared) -> Statistics {
         frees: class.frees,
         live: bytes(class.live),
     });
-    let streams = counts.iter().map(|(&stream, counts)| StreamFigures {
+    let streams = counts.streams.iter().map(|(&stream, counts)| StreamFigures {
         stream,
         allocations: total(&counts.classes, |class| class.allocations),
         frees: total(&counts.classes, |class| class.frees),
@@ -321,6 +326,8 @@ pub(super) fn of(shared: &Shared) -> Statistics {
         callback_panics: shared.callbacks.panics(),
         classes: classes.collect(),
         streams: streams.collect(),
+        forgotten_allocations: total(&counts.forgotten.classes, |class| class.allocations),
+        forgotten_frees: total(&counts.forgotten.classes, |class| class.frees),
         tags: tags.collect(),
         driver,
     }

@@ -88,6 +88,7 @@ impl Shared {
             if let Some(number) = heap.lanes.leave(stream) {
                 heap.gone(number);
             }
+            heap.counts.forget(|other| other == stream);
             // Its uses are over, and nobody need wait for them.
             for users in heap.uses.values_mut() {
                 users.retain(|&user| user != stream);

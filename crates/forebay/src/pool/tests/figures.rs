@@ -2,7 +2,6 @@
 
 use std::sync::mpsc::sync_channel;
 
-use super::super::shelf::Counts;
 use super::*;
 use crate::Tag;
 
@@ -274,7 +273,7 @@ fn counts_on_the_move_are_seen_once() {
         let heap = pool.shared.heap();
         blocked.send(()).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        let counted = Counts::sum(pool.shared.census(&heap).0.values());
+        let counted = pool.shared.census(&heap).0.sum();
         assert_eq!(counted.classes[0].allocations, 9);
     });
     assert_eq!((pool.statistics().allocations, pool.statistics().frees), (9, 1));
@@ -316,4 +315,36 @@ fn the_history_tells_of_what_happened() {
     let figures = pool.statistics();
     let told = (count(EventAction::Allocate), count(EventAction::Free));
     assert_eq!(told, (figures.allocations, figures.frees));
+}
+
+/// A program that makes and forgets streams for ever is told of them in one sum, and one that only
+/// makes them is so too in the end.
+#[test]
+fn counts_of_streams_that_come_and_go_are_bounded() {
+    for forgets in [true, false] {
+        let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+        let pool = Pool::new(&shared).unwrap();
+        let kept = pool.allocate(Bytes::new(700), DEFAULT).unwrap();
+        for _ in 0..1000 {
+            let stream = device.create_stream(Priority::Normal).unwrap();
+            let block = pool.allocate(Bytes::new(700), stream).unwrap();
+            pool.free(block.address(), stream).unwrap();
+            if forgets {
+                pool.forget_stream(stream).unwrap();
+                device.destroy_stream(stream).unwrap();
+            }
+        }
+        let figures = pool.statistics();
+        assert_eq!((figures.allocations, figures.frees, figures.blocks), (1001, 1000, 1));
+        assert_eq!(figures.live, kept.size());
+        let most = if forgets { 1 } else { 300 };
+        assert!(figures.streams.len() <= most, "{} streams are told of", figures.streams.len());
+        let named: u64 = figures.streams.iter().map(|stream| stream.allocations).sum();
+        assert_eq!(named + figures.forgotten_allocations, 1001);
+        assert!(figures.forgotten_frees >= 700, "{}", figures.forgotten_frees);
+        let snapshot = pool.snapshot().statistics;
+        assert_eq!(snapshot.forgotten_allocations, figures.forgotten_allocations);
+        assert_eq!(snapshot.forgotten_frees, figures.forgotten_frees);
+        assert!(pool.shared.heap().counts.streams.len() <= most);
+    }
 }

@@ -97,7 +97,8 @@ fn the_names_in_json_are_these() {
         ("/blocks/0", "address requested_bytes size_bytes tag"),
         (
             "/statistics",
-            "allocations blocks cached_bytes callback_panics classes driver driver_ns free_bytes \
+            "allocations blocks cached_bytes callback_panics classes driver driver_ns \
+             forgotten_allocations forgotten_frees free_bytes \
              frees held_bytes hits largest_free_bytes live_bytes magazine_hits misses peak_held_bytes \
              peak_out_bytes pieces requested_bytes streams tags waits",
         ),
