@@ -88,7 +88,7 @@ impl CudaDriver {
                     drivers.push(driver);
                     return Ok(driver);
                 }
-                Err(error) => tried.push((name.to_owned(), error.to_string())),
+                Err(error) => tried.push((name.to_owned(), reason(&error))),
             }
         }
         Err(Missing::Library { tried })
@@ -310,6 +310,11 @@ impl fmt::Debug for CudaDriver {
     }
 }
 
+/// What the system said of a library it did not load.
+fn reason(error: &libloading::Error) -> String {
+    core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// An exported function by its name.
 fn find(library: &'static Library, name: &str) -> Option<NonNull<c_void>> {
     let name = CString::new(name).ok()?;
@@ -334,3 +339,6 @@ fn ask_for(ask: GetProcAddress, symbol: &'static Symbol) -> Option<NonNull<c_voi
     };
     if code == Code::SUCCESS { NonNull::new(function) } else { None }
 }
+
+#[cfg(test)]
+mod tests;
