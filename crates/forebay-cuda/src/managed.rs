@@ -6,7 +6,6 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::{Advice, Call, ManagedMemory, Result, StreamHandle, invalid};
 
 use crate::CudaDevice;
-use crate::memory::ALIGNMENT;
 use crate::refusal::Asked;
 use crate::space::{Entry, Occupant};
 use crate::sys::Location;
@@ -57,9 +56,8 @@ unsafe impl ManagedMemory for CudaDevice {
         if size.is_zero() {
             return Ok(Address::NULL);
         }
-        let alignments = (ALIGNMENT, Alignment::ONE);
         let (span, taken) =
-            self.obtain(Call::AllocateManaged, size, alignments, |table, address, size| {
+            self.obtain(Call::AllocateManaged, size, Alignment::ONE, |table, address, size| {
                 // SAFETY: the address is written to a place of `obtain`'s.
                 unsafe { table.mem_alloc_managed(address, size, attach::GLOBAL) }
             })?;

@@ -14,35 +14,49 @@ pub(crate) const ALIGNMENT: Alignment = match Alignment::of_log2(8) {
     None => Alignment::ONE,
 };
 
+/// What it is a multiple of on every driver seen.
+const USUAL: Alignment = Alignment::BLOCK;
+
+/// From this size on memory comes in whole units of the same size.
+const WHOLE_UNITS_FROM: Alignment = Alignment::DEVICE_PAGE;
+
 impl CudaDevice {
-    /// Gets memory by `allocate`, whose addresses are multiples of `given`, at a multiple of
-    /// `alignment`: by asking for more than is needed where the two differ. Gives what was asked
-    /// for and what was taken.
+    /// Gets memory by `allocate` at a multiple of `alignment`, by asking for more than is needed
+    /// where the driver would hardly keep it. Gives what was asked for and what was taken.
     pub(crate) fn obtain(
         &self,
         call: Call,
         size: Bytes,
-        (given, alignment): (Alignment, Alignment),
-        allocate: impl FnOnce(&Table, *mut u64, u64) -> core::result::Result<(), Refusal>,
+        alignment: Alignment,
+        allocate: impl Fn(&Table, *mut u64, u64) -> core::result::Result<(), Refusal>,
     ) -> Result<(Span, Span)> {
-        let slack = if alignment > given {
-            alignment.bytes().saturating_sub(given.bytes())
-        } else {
-            Bytes::ZERO
-        };
-        let too_much = || self.out_of_memory(call, size);
-        let whole = size.checked_add(slack).ok_or_else(too_much)?;
-        let mut start = 0;
-        self.context
-            .call(|table| allocate(table, &raw mut start, whole.get()))
-            .map_err(|refusal| self.no_memory(call, refusal, size))?;
+        let usual = if size >= WHOLE_UNITS_FROM.bytes() { WHOLE_UNITS_FROM } else { USUAL };
+        let most = alignment.bytes().saturating_sub(ALIGNMENT.bytes());
+        let mut slack = if alignment > usual { most } else { Bytes::ZERO };
         let span = |start, size| {
             Span::new(start, size)
                 .map_err(|error| forebay_hal::Error::quantity(call, "size", &error))
         };
-        let taken = span(Address::new(start), whole)?;
-        let aligned = taken.start().checked_align_up(alignment).unwrap_or(taken.start());
-        Ok((span(aligned, size)?, taken))
+        let mut in_the_way = None;
+        loop {
+            let whole = size.checked_add(slack).ok_or_else(|| self.out_of_memory(call, size))?;
+            let mut start = 0;
+            let got = self.context.call(|table| allocate(table, &raw mut start, whole.get()));
+            if let Some(stray) = in_the_way.take() {
+                // SAFETY: got in the round before, and nobody knows of it.
+                let _ = self.context.call(|table| unsafe { table.mem_free(stray) });
+            }
+            got.map_err(|refusal| self.no_memory(call, refusal, size))?;
+            let taken = span(Address::new(start), whole)?;
+            let aligned = taken.start().checked_align_up(alignment).unwrap_or(taken.start());
+            let asked = span(aligned, size)?;
+            if taken.contains_span(asked) || slack >= most {
+                return Ok((asked, taken));
+            }
+            // Not as usual: once more, with room. The free waits for the device, and comes after, so
+            // that the same place is not given again.
+            (slack, in_the_way) = (most, Some(start));
+        }
     }
 
     /// The error of a refused allocation. A size beyond all bounds is answered as an invalid value
@@ -87,7 +101,7 @@ impl CudaDevice {
 }
 
 // SAFETY: the driver's allocations overlap nothing else of its, at multiples of 256, and `obtain`
-// makes room for larger alignments. What is freed is taken out of the books before the driver gets
+// makes room for larger alignments where they are not kept. What is freed is taken out of the books before the driver gets
 // it, so it is never found there while the driver gives it to another. `cuMemFree` waits for all
 // work of the device, which is why the device does not say that it frees promptly.
 unsafe impl Memory for CudaDevice {
@@ -95,9 +109,8 @@ unsafe impl Memory for CudaDevice {
         if size.is_zero() {
             return Ok(Address::NULL);
         }
-        let alignments = (ALIGNMENT, alignment);
         let (span, taken) =
-            self.obtain(Call::Allocate, size, alignments, |table, address, size| {
+            self.obtain(Call::Allocate, size, alignment, |table, address, size| {
                 // SAFETY: the address is written to a place of `obtain`'s.
                 unsafe { table.mem_alloc(address, size) }
             })?;

@@ -65,10 +65,9 @@ impl Stages {
     pub(crate) fn retire(&self, context: &'static Context, stage: Stage, stream: RawStream) {
         let marked = EventCore::take(context, EventKind::Order, 0)
             .and_then(|event| event.record(stream).map(|()| event));
-        match marked {
-            Ok(event) => lock(&self.retired).push((stage, event)),
-            // No point can be set, so nobody will know when it is free: it is left to the process.
-            Err(_) => core::mem::forget(stage),
+        // Where no point can be set, nobody will know when it is free: it is left to the process.
+        if let Ok(event) = marked {
+            lock(&self.retired).push((stage, event));
         }
     }
 

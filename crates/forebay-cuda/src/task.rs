@@ -251,10 +251,9 @@ impl Context {
         let task = Mutex::new(Some(Task(task)));
         let errand = Arc::new(Errand { task, signal: Arc::clone(&signal), number, context: self });
         let theirs = Arc::into_raw(Arc::clone(&errand)).cast_mut().cast::<c_void>();
-        let current = self.enter();
-        // SAFETY: the stream is live, and the errand, of which the driver gets one count, is there
-        // until `begin` has taken it back.
-        let launched = current.and_then(|current| {
+        let launched = self.enter().and_then(|current| {
+            // SAFETY: the stream is live, and the errand, of which the driver gets one count, is
+            // there until `begin` has taken it back.
             unsafe { self.table().launch_host_function(stream, begin, theirs) }.map(|()| current)
         });
         let _current = launched.inspect_err(|_| {

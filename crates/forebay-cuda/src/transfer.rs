@@ -34,9 +34,15 @@ impl CudaDevice {
             match finding {
                 Finding::Usable => Ok(()),
                 Finding::Refused(error) => Err(error),
-                // Another library's memory is as good; the driver knows whether it is any.
+                // Another library's memory is as good; the driver knows whether it is any. What it
+                // rounds our own up to is nobody's.
                 Finding::Unknown => match self.context.pointer(row.start()) {
-                    Some(known) if known.span.contains_span(row) => Ok(()),
+                    Some(known)
+                        if known.span.contains_span(row)
+                            && self.space().overlapping(known.span).is_none() =>
+                    {
+                        Ok(())
+                    }
                     _ => {
                         let given =
                             format!("{row}, where neither this device nor the driver has any");
