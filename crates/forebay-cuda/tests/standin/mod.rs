@@ -1,6 +1,8 @@
 //! The stand-in for the driver, and what can be set of it.
 
-use std::ffi::CString;
+#![allow(clippy::unwrap_used, reason = "a test's own tool fails the test")]
+
+use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 
 use forebay_cuda::CudaDriver;
@@ -59,7 +61,7 @@ impl Standin {
             let configure: Symbol<'_, unsafe extern "C" fn(i32, u32)> =
                 symbol(library, "forebay_standin_configure")?;
             configure(version, devices);
-            let lack: Symbol<'_, unsafe extern "C" fn(*const i8)> =
+            let lack: Symbol<'_, unsafe extern "C" fn(*const c_char)> =
                 symbol(library, "forebay_standin_lack")?;
             for name in lacks {
                 let name = CString::new(*name).map_err(|error| error.to_string())?;
@@ -99,7 +101,7 @@ impl Standin {
     pub(crate) fn fail(&self, name: Option<&str>, after: u64, code: Code) {
         let name = name.map(|name| CString::new(name).unwrap());
         let pointer = name.as_ref().map_or(core::ptr::null(), |name| name.as_ptr());
-        let fail: unsafe extern "C" fn(*const i8, u64, u32) = self.call("forebay_standin_fail");
+        let fail: unsafe extern "C" fn(*const c_char, u64, u32) = self.call("forebay_standin_fail");
         // SAFETY: a string that outlives the call, and a code of CUDA's.
         unsafe { fail(pointer, after, code.0) };
     }
