@@ -1,0 +1,27 @@
+//! A CUDA driver made of the simulated device.
+//!
+//! A library that exports the CUDA driver's functions, so that all of `forebay-cuda` runs where there
+//! is no GPU. It is for tests alone and is never shipped. Signatures and structures come from
+//! independent bindings; what the functions do is the simulated device's work:
+//!
+//! ```text
+//!   forebay-cuda ── dlopen ──> cuMemAlloc_v2, cuStreamQuery, ... ──> forebay-sim
+//! ```
+//!
+//! It is strict where the real driver is: most calls want a current context, an event is recorded
+//! only on streams of its own context, a page maps whole or not at all, and functions of the host
+//! run one after another, so that one that blocks holds back all others.
+//!
+//! Each file that the system loads is a driver of its own: a test that wants another version or
+//! broken functions copies the library and calls what `control` exports before `cuInit`.
+
+#![allow(non_snake_case, reason = "the names are CUDA's")]
+
+mod answer;
+mod context;
+mod control;
+mod machine;
+mod memory;
+mod pages;
+mod streams;
+mod work;

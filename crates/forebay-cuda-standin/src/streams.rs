@@ -1,0 +1,208 @@
+//! Streams, events, and functions of the host.
+
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use cudarc::driver::sys::{
+    CUcontext, CUdeviceptr, CUevent, CUhostFn, CUresult, CUstream, cuuint32_t,
+};
+use forebay_hal::{EventKind, Priority, Progress, StreamHandle, Streams};
+
+use crate::answer::{Answer, exports, put, said};
+use crate::context::{current, handle, here, number};
+use crate::machine::{EventEntry, StreamEntry, machine};
+
+thread_local! {
+    /// The thread's own streams, by context.
+    static OWN: RefCell<HashMap<u64, u64>> = RefCell::new(HashMap::new());
+}
+
+/// The driver has one thread for all functions of the host: one that blocks holds back the rest.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A pointer of the caller's that another thread will use.
+struct Data(*mut c_void);
+
+// SAFETY: the caller of the driver's function gives it away for whatever thread calls back.
+unsafe impl Send for Data {}
+
+impl Data {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// What a stream's handle stands for.
+pub(crate) fn stream(stream: CUstream) -> Answer<StreamEntry> {
+    let (context, device) = current()?;
+    let value = match number(stream) {
+        0 | 1 => return Ok(StreamEntry { device, context, stream: StreamHandle::DEFAULT }),
+        2 => own_stream(context, device)?,
+        value => value,
+    };
+    let found = machine()?.tables().streams.get(&value).copied();
+    found.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// The calling thread's own stream, made when it is first asked for.
+fn own_stream(context: u64, device: u32) -> Answer<u64> {
+    if let Some(known) = OWN.with_borrow(|own| own.get(&context).copied()) {
+        return Ok(known);
+    }
+    let made = make_stream(context, device, Priority::Normal)?;
+    OWN.with_borrow_mut(|own| own.insert(context, made));
+    Ok(made)
+}
+
+fn make_stream(context: u64, device: u32, priority: Priority) -> Answer<u64> {
+    let machine = machine()?;
+    let stream = said(machine.device(device)?.create_stream(priority))?;
+    let mut tables = machine.tables();
+    let value = tables.next();
+    tables.streams.insert(value, StreamEntry { device, context, stream });
+    Ok(value)
+}
+
+fn event(event: CUevent) -> Answer<EventEntry> {
+    let found = machine()?.tables().events.get(&number(event)).copied();
+    found.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+}
+
+fn answered(progress: Progress) -> Answer {
+    match progress {
+        Progress::Done => Ok(()),
+        Progress::Pending => Err(CUresult::CUDA_ERROR_NOT_READY),
+    }
+}
+
+exports! {
+    "cuStreamCreateWithPriority" 5050 fn cuStreamCreateWithPriority(
+        place: *mut CUstream,
+        _flags: c_uint,
+        priority: c_int,
+    ) {
+        let (context, device) = current()?;
+        let priority = match priority {
+            0.. => Priority::Normal,
+            _ => Priority::High,
+        };
+        let made = make_stream(context, device, priority)?;
+        // SAFETY: a place of the caller's.
+        unsafe { put(place, handle(made)) }
+    }
+
+    "cuStreamQuery" 2000 fn cuStreamQuery(handle: CUstream) {
+        let entry = stream(handle)?;
+        answered(said(machine()?.device(entry.device)?.query_stream(entry.stream))?)
+    }
+
+    "cuStreamSynchronize" 2000 fn cuStreamSynchronize(handle: CUstream) {
+        let entry = stream(handle)?;
+        said(machine()?.device(entry.device)?.synchronize_stream(entry.stream))
+    }
+
+    "cuStreamWaitEvent" 3020 fn cuStreamWaitEvent(handle: CUstream, waited: CUevent, _flags: c_uint) {
+        let (entry, waited) = (stream(handle)?, event(waited)?);
+        said(machine()?.device(entry.device)?.wait_event(entry.stream, waited.event))
+    }
+
+    "cuStreamGetId" 12000 fn cuStreamGetId(handle: CUstream, id: *mut c_ulonglong) {
+        let entry = stream(handle)?;
+        let known = said(machine()?.device(entry.device)?.stream_id(entry.stream))?;
+        // SAFETY: a place of the caller's.
+        unsafe { put(id, known.0) }
+    }
+
+    "cuStreamGetCtx" 9020 fn cuStreamGetCtx(stream_handle: CUstream, context: *mut CUcontext) {
+        let entry = stream(stream_handle)?;
+        // SAFETY: a place of the caller's.
+        unsafe { put(context, handle(entry.context)) }
+    }
+
+    "cuLaunchHostFunc" 10000 fn cuLaunchHostFunc(
+        handle: CUstream,
+        function: CUhostFn,
+        data: *mut c_void,
+    ) {
+        let entry = stream(handle)?;
+        let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let data = Data(data);
+        let task = Box::new(move || {
+            let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: what the caller of the driver's function gave for this.
+            unsafe { function(data.get()) };
+        });
+        said(machine()?.device(entry.device)?.enqueue_host(task, entry.stream))
+    }
+
+    "cuStreamWaitValue32" 11070 fn cuStreamWaitValue32_v2(
+        handle: CUstream,
+        address: CUdeviceptr,
+        value: cuuint32_t,
+        flags: c_uint,
+    ) {
+        let entry = stream(handle)?;
+        if flags != 0 || machine()?.find(address).is_none() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let task = Box::new(move || {
+            let place = usize::try_from(address).unwrap_or(0);
+            let word: *const AtomicU32 = core::ptr::with_exposed_provenance(place);
+            // SAFETY: a word of pinned memory, which the caller of the driver's function keeps.
+            let word = unsafe { &*word };
+            while word.load(Ordering::Acquire).wrapping_sub(value).cast_signed() < 0 {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        });
+        said(machine()?.device(entry.device)?.enqueue_host(task, entry.stream))
+    }
+
+    "cuEventCreate" 2000 fn cuEventCreate(place: *mut CUevent, flags: c_uint) {
+        let (machine, device) = here()?;
+        let (context, _) = current()?;
+        let kind = if flags & 2 == 0 { EventKind::Timed } else { EventKind::Order };
+        let event = said(machine.device(device)?.create_event(kind))?;
+        let mut tables = machine.tables();
+        let value = tables.next();
+        tables.events.insert(value, EventEntry { device, context, event });
+        // SAFETY: a place of the caller's.
+        unsafe { put(place, handle(value)) }
+    }
+
+    "cuEventRecord" 2000 fn cuEventRecord(recorded: CUevent, handle: CUstream) {
+        let (entry, recorded) = (stream(handle)?, event(recorded)?);
+        if entry.context != recorded.context {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        said(machine()?.device(entry.device)?.record_event(recorded.event, entry.stream))
+    }
+
+    "cuEventQuery" 2000 fn cuEventQuery(asked: CUevent) {
+        current()?;
+        let entry = event(asked)?;
+        answered(said(machine()?.device(entry.device)?.query_event(entry.event))?)
+    }
+
+    "cuEventSynchronize" 2000 fn cuEventSynchronize(asked: CUevent) {
+        current()?;
+        let entry = event(asked)?;
+        said(machine()?.device(entry.device)?.synchronize_event(entry.event))
+    }
+
+    "cuEventElapsedTime" 2000 fn cuEventElapsedTime(
+        milliseconds: *mut f32,
+        start: CUevent,
+        end: CUevent,
+    ) {
+        current()?;
+        let (start, end) = (event(start)?, event(end)?);
+        let device = machine()?.device(start.device)?;
+        let time = said(device.elapsed(start.event, end.event))?;
+        // SAFETY: a place of the caller's.
+        unsafe { put(milliseconds, time.as_secs_f32() * 1e3) }
+    }
+}

@@ -1,0 +1,130 @@
+//! A context: where the driver keeps what belongs to one device in this process.
+//!
+//! One is made for each device and never let go, whoever opens and drops devices meanwhile: streams,
+//! events and staging memory are pooled in it, and destroying those while other threads call the
+//! driver is what the driver does worst.
+
+use core::ffi::c_int;
+use core::marker::PhantomData;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use forebay_core::{Address, DeviceOrdinal};
+
+use crate::driver::{CudaDriver, DriverPointer};
+use crate::event::EventPool;
+use crate::stage::Stages;
+use crate::stream::{StreamCore, StreamPool};
+use crate::sys::{RawContext, RawStream, Refusal, Table};
+use crate::task::{Signals, Workers};
+
+/// A context and what is pooled in it.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) driver: &'static CudaDriver,
+    pub(crate) raw: RawContext,
+    pub(crate) ordinal: DeviceOrdinal,
+    /// The device as the driver names it.
+    pub(crate) device: c_int,
+    pub(crate) is_primary: bool,
+    pub(crate) streams: StreamPool,
+    pub(crate) events: EventPool,
+    pub(crate) signals: Signals,
+    pub(crate) stages: Stages,
+    pub(crate) workers: Workers,
+    /// The legacy default stream, which is one for all devices opened in the context.
+    pub(crate) default_stream: Arc<StreamCore>,
+    /// Peers made reachable from here, and by how many devices.
+    pub(crate) peers: Mutex<BTreeMap<u32, PeerUse>>,
+}
+
+/// How a peer came to be reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerUse {
+    /// How many devices have asked for it.
+    pub(crate) count: u32,
+    /// Whether another library had made it reachable before, who may still count on it.
+    pub(crate) was_enabled: bool,
+}
+
+impl Context {
+    pub(crate) fn new(
+        driver: &'static CudaDriver,
+        raw: RawContext,
+        ordinal: DeviceOrdinal,
+        device: c_int,
+        is_primary: bool,
+    ) -> Self {
+        Self {
+            driver,
+            raw,
+            ordinal,
+            device,
+            is_primary,
+            streams: StreamPool::default(),
+            events: EventPool::default(),
+            signals: Signals::default(),
+            stages: Stages::default(),
+            workers: Workers::default(),
+            default_stream: Arc::new(StreamCore::lent(RawStream::NULL)),
+            peers: Mutex::default(),
+        }
+    }
+
+    /// The driver's functions, which work on whatever context is current.
+    pub(crate) fn table(&self) -> &'static Table {
+        self.driver.table()
+    }
+
+    /// Makes this the calling thread's context while the value lives.
+    pub(crate) fn enter(&self) -> Result<Current, Refusal> {
+        let table = self.table();
+        let mut before = RawContext::NULL;
+        // SAFETY: the context is written to a place of our own.
+        unsafe { table.context_get_current(&raw mut before) }?;
+        // Most callers work in the primary context already: then there is nothing to undo.
+        let pushed = before != self.raw;
+        if pushed {
+            // SAFETY: the context was retained for the rest of the process, or is live for as long
+            // by the promise of who gave it.
+            unsafe { table.context_push(self.raw) }?;
+        }
+        Ok(Current { table, pushed, _of_this_thread: PhantomData })
+    }
+
+    /// Makes a call in this context, and leaves the caller's as it was.
+    pub(crate) fn call<T>(
+        &self,
+        function: impl FnOnce(&Table) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let current = self.enter()?;
+        function(current.table)
+    }
+
+    /// What the driver knows of `address`, asked in this context.
+    pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
+        let _current = self.enter().ok()?;
+        self.driver.pointer(address)
+    }
+}
+
+/// A context that is current for as long as this value lives; then the caller's is again.
+#[derive(Debug)]
+pub(crate) struct Current {
+    table: &'static Table,
+    pushed: bool,
+    /// Each thread has its own current context, so the value stays where it was made.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = RawContext::NULL;
+            // SAFETY: what `enter` pushed is on top again, since every call in between restores
+            // what it finds. There is nobody to tell of a failure, which only a driver that is
+            // shutting down has.
+            let _ = unsafe { self.table.context_pop(&raw mut popped) };
+        }
+    }
+}

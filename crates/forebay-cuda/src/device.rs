@@ -1,0 +1,357 @@
+//! The device itself.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, StreamId};
+use forebay_hal::{
+    Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind,
+    ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers, PinnedMemory,
+    PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams, VirtualMemory,
+    fresh_handle,
+};
+
+use crate::context::Context;
+use crate::driver::CudaDriver;
+use crate::memory::ALIGNMENT;
+use crate::refusal::{self, Asked};
+use crate::space::Space;
+use crate::stream::{StreamTable, lock};
+use crate::sys::Refusal;
+use crate::sys::values::attribute;
+use crate::virtual_memory::granularity_of;
+
+/// The most pitch every driver takes, for those that do not say.
+const LEAST_MAX_PITCH: u64 = 262_144;
+
+/// An NVIDIA GPU through the CUDA driver.
+///
+/// It works in the device's primary context, the one that the CUDA runtime and with it most
+/// libraries use, or in one that was given. The calling thread's current context is the same after
+/// every call as before it. Several devices may be open at once, each with its own books; streams
+/// and events are pooled for all of them together.
+#[derive(Debug)]
+pub struct CudaDevice {
+    pub(crate) context: &'static Context,
+    /// Tells this device from others opened in the same context.
+    pub(crate) serial: u64,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) granularity: Granularity,
+    pub(crate) max_pitch: u64,
+    pub(crate) space: Mutex<Space>,
+    /// Held across calls that change what is mapped where.
+    pub(crate) mapping: Mutex<()>,
+    pub(crate) streams: RwLock<StreamTable>,
+    pub(crate) enabled_peers: Mutex<BTreeSet<DeviceOrdinal>>,
+}
+
+impl CudaDevice {
+    /// Opens a device of the system's driver by its number.
+    pub fn open(ordinal: u32) -> Result<Arc<Self>> {
+        Self::open_with(CudaDriver::load()?, ordinal)
+    }
+
+    /// Opens a device of a given driver by its number.
+    pub fn open_with(driver: &'static CudaDriver, ordinal: u32) -> Result<Arc<Self>> {
+        let context = driver.primary_context(Call::Open, DeviceOrdinal(ordinal))?;
+        Ok(Arc::new(Self::of(context)))
+    }
+
+    /// Opens a device in a context that another library made, so that its streams can be used.
+    ///
+    /// # Safety
+    ///
+    /// * `context` is a live context of `driver`, and stays one for the rest of the process.
+    pub unsafe fn open_in(driver: &'static CudaDriver, context: u64) -> Result<Arc<Self>> {
+        // SAFETY: as the caller promised.
+        let context = unsafe { driver.foreign_context(context) }?;
+        Ok(Arc::new(Self::of(context)))
+    }
+
+    fn of(context: &'static Context) -> Self {
+        let granularity = granularity_of(context);
+        let descriptor = Descriptor::new(DeviceKind::Cuda, context.ordinal, name(context))
+            .driver(driver_name(context.driver))
+            .capabilities(capabilities(context, granularity.is_some()))
+            .alignment(ALIGNMENT);
+        let pages = Granularity { minimum: PageSize::DEVICE, recommended: PageSize::DEVICE };
+        let max_pitch = u64::try_from(attribute_of(context, attribute::MAX_PITCH)).unwrap_or(0);
+        Self {
+            context,
+            serial: fresh_handle(),
+            descriptor,
+            granularity: granularity.unwrap_or(pages),
+            max_pitch: max_pitch.max(LEAST_MAX_PITCH),
+            space: Mutex::default(),
+            mapping: Mutex::default(),
+            streams: RwLock::new(StreamTable::new(&context.default_stream)),
+            enabled_peers: Mutex::default(),
+        }
+    }
+
+    /// The driver it came from.
+    pub fn driver(&self) -> &'static CudaDriver {
+        self.context.driver
+    }
+
+    /// The context it works in, as the driver names it.
+    pub fn raw_context(&self) -> u64 {
+        self.context.raw.0
+    }
+
+    /// An attribute of the device by its number in CUDA's header; 0 where the driver knows none.
+    pub fn attribute(&self, number: u32) -> c_int {
+        attribute_of(self.context, number)
+    }
+
+    /// The books.
+    pub(crate) fn space(&self) -> MutexGuard<'_, Space> {
+        lock(&self.space)
+    }
+
+    /// Whether pages can leave the process.
+    pub(crate) fn shares(&self) -> bool {
+        self.descriptor.capabilities.contains(Capabilities::SHARE_BY_FD)
+    }
+
+    fn has(&self, capability: Capabilities) -> bool {
+        self.descriptor.capabilities.contains(capability)
+    }
+
+    /// How much memory there is, by the driver and by the books.
+    fn figures(&self) -> core::result::Result<MemoryInfo, Refusal> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are written to places of our own.
+        self.context.call(|table| unsafe { table.mem_get_info(&raw mut free, &raw mut total) })?;
+        let space = self.space();
+        let total = Bytes::new(total);
+        // Others take and give back between the two looks: what is held is never free.
+        let free = Bytes::new(free).min(total.saturating_sub(space.held));
+        Ok(MemoryInfo { total, free, held: space.held.min(total), managed: space.managed })
+    }
+
+    /// The error of a call the driver refused.
+    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
+        let figures = || self.figures().unwrap_or_default();
+        refusal::error(call, refusal, asked, figures, Some(self.context.table()))
+    }
+
+    /// More than there is.
+    pub(crate) fn out_of_memory(&self, call: Call, requested: Bytes) -> Error {
+        let MemoryInfo { free, total, .. } = self.figures().unwrap_or_default();
+        Error::OutOfMemory { call, requested, free, total }
+    }
+}
+
+fn attribute_of(context: &Context, number: u32) -> c_int {
+    let mut value = 0;
+    // SAFETY: the value is written to a place of our own.
+    let told = context.call(|table| unsafe {
+        table.device_get_attribute(&raw mut value, number, context.device)
+    });
+    told.map_or(0, |()| value)
+}
+
+/// What the vendor calls the device.
+fn name(context: &Context) -> String {
+    const LENGTH: c_int = 256;
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: a place of our own of that length.
+    let told = context
+        .call(|table| unsafe { table.device_get_name(name.as_mut_ptr(), LENGTH, context.device) });
+    // The last place is never written, so there is an end.
+    if let Some(last) = name.last_mut() {
+        *last = 0;
+    }
+    // SAFETY: it ends with a zero.
+    let text = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    if told.is_err() || text.is_empty() { "an NVIDIA device".to_owned() } else { text }
+}
+
+/// The versions of CUDA and, where the system tells it, of the kernel's module.
+fn driver_name(driver: &CudaDriver) -> String {
+    let (major, minor) = driver.version();
+    let cuda = format!("CUDA {major}.{minor}");
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let is_version = |word: &&str| {
+        word.contains('.') && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
+    };
+    match text.lines().next().and_then(|line| line.split_whitespace().find(is_version)) {
+        Some(module) => format!("{cuda}, driver {module}"),
+        None => cuda,
+    }
+}
+
+/// What the device can do: what the hardware can and the driver has functions for.
+fn capabilities(context: &Context, has_granularity: bool) -> Capabilities {
+    let table = context.table();
+    let can = |number| attribute_of(context, number) != 0;
+    let mut bits = Capabilities::DATA | Capabilities::TIMED_EVENTS | Capabilities::FOREIGN_STREAMS;
+    let pinned = table.mem_host_alloc.is_some() && table.mem_free_host.is_some();
+    let maps =
+        pinned && table.mem_host_device_pointer.is_some() && can(attribute::CAN_MAP_HOST_MEMORY);
+    let registers = pinned
+        && table.mem_host_register.is_some()
+        && table.mem_host_unregister.is_some()
+        && can(attribute::HOST_REGISTER);
+    // Without concurrent access the host would crash where it touches memory while a kernel runs.
+    let managed = table.mem_alloc_managed.is_some()
+        && (table.mem_prefetch_v2.is_some() || table.mem_prefetch_v1.is_some())
+        && (table.mem_advise_v2.is_some() || table.mem_advise_v1.is_some())
+        && can(attribute::MANAGED_MEMORY)
+        && can(attribute::CONCURRENT_MANAGED_ACCESS);
+    let pages = has_granularity
+        && table.mem_address_reserve.is_some()
+        && table.mem_address_free.is_some()
+        && table.mem_create.is_some()
+        && table.mem_release.is_some()
+        && table.mem_map.is_some()
+        && table.mem_unmap.is_some()
+        && table.mem_set_access.is_some()
+        && can(attribute::VIRTUAL_MEMORY);
+    let shares = pages
+        && table.mem_export.is_some()
+        && table.mem_import.is_some()
+        && can(attribute::SHARE_BY_DESCRIPTOR);
+    let peers = table.device_can_access_peer.is_some()
+        && table.context_enable_peer.is_some()
+        && table.context_disable_peer.is_some()
+        && table.memcpy_peer.is_some();
+    let priorities = table.context_priority_range.is_some() && can(attribute::STREAM_PRIORITIES);
+    for (bit, has) in [
+        (Capabilities::PINNED, pinned),
+        (Capabilities::PINNED_MAPPED, maps),
+        (Capabilities::PINNED_WRITE_COMBINED, pinned),
+        (Capabilities::REGISTER, registers),
+        (Capabilities::MANAGED, managed),
+        (Capabilities::VIRTUAL_MEMORY, pages),
+        (Capabilities::SHARE_BY_FD, shares),
+        (Capabilities::PEERS, peers),
+        (Capabilities::PRIORITIES, priorities),
+        (Capabilities::HOST_TASKS, context.has_tasks()),
+    ] {
+        bits.set(bit, has);
+    }
+    bits
+}
+
+// SAFETY: the groups given are those whose bits are set, fixed when the device is opened. What is
+// free is cut to what is not held, read after the driver's figure. Dropping the device waits for
+// nothing: see `leftovers`.
+unsafe impl Device for CudaDevice {
+    fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        self.figures().map_err(|refusal| {
+            let asked = Asked::of("device", &self.descriptor, "a device that is up");
+            self.refused(Call::MemoryInfo, refusal, &asked)
+        })
+    }
+
+    fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
+        Ok(self.space().classify(address))
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.has(Capabilities::VIRTUAL_MEMORY).then_some(self)
+    }
+
+    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
+        self.has(Capabilities::PINNED).then_some(self)
+    }
+
+    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
+        self.has(Capabilities::MANAGED).then_some(self)
+    }
+
+    fn peers(&self) -> Option<&dyn Peers> {
+        self.has(Capabilities::PEERS).then_some(self)
+    }
+
+    fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
+        Some(self)
+    }
+
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        self.shares().then_some(self)
+    }
+}
+
+// SAFETY: the driver keeps the order of streams and events. Streams made here have no ties with the
+// legacy default stream, and one is given out again only when its work is done. Handles are looked
+// up in tables that outlive what they name: a stream or event that another thread destroys goes back
+// to its pool only when the call that found it is over. Tasks run in threads of their own.
+unsafe impl Streams for CudaDevice {
+    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
+        self.new_stream(priority)
+    }
+
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.end_stream(stream)
+    }
+
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
+        self.identity(stream)
+    }
+
+    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
+        self.stream_progress(stream)
+    }
+
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.wait_for_stream(stream)
+    }
+
+    fn synchronize_device(&self) -> Result<()> {
+        self.wait_for_all()
+    }
+
+    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
+        self.enqueue_task(task, stream)
+    }
+
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
+        self.new_event(kind)
+    }
+
+    fn destroy_event(&self, event: EventHandle) -> Result<()> {
+        self.end_event(event)
+    }
+
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        self.record(event, stream)
+    }
+
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+        self.wait(stream, event)
+    }
+
+    fn query_event(&self, event: EventHandle) -> Result<Progress> {
+        self.event_progress(event)
+    }
+
+    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
+        self.wait_for_event(event)
+    }
+
+    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
+        self.time_between(start, end)
+    }
+}
+
+// SAFETY: adopted streams are in the table every call looks into, with a count; a stream of the
+// device's own and one of another context are refused.
+unsafe impl ForeignStreams for CudaDevice {
+    unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
+        // SAFETY: as the caller promised.
+        unsafe { self.adopt(raw) }
+    }
+
+    fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.forget(stream)
+    }
+}

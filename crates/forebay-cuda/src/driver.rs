@@ -1,0 +1,344 @@
+//! The driver: a library found at run time, loaded once, never unloaded.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::fmt;
+use core::ptr::NonNull;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
+use forebay_hal::{Call, Error, Result, invalid};
+use libloading::Library;
+
+use crate::Missing;
+use crate::context::Context;
+use crate::event::EventCore;
+use crate::refusal::plain_error;
+use crate::sys::values::{memory_type, pointer, proc_address};
+use crate::sys::{Code, Outcome, RawContext, Symbol, Table};
+
+/// The variable that names the driver's library, in place of the system's own.
+pub const DRIVER_VARIABLE: &str = "FOREBAY_CUDA_DRIVER";
+
+/// What the library is called: by the driver's packages, then where only the plain name was linked.
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// From this version on `cuGetProcAddress` says why a function is missing.
+const ASKS_FOR_FUNCTIONS_FROM: c_int = 12_000;
+
+/// `cuGetProcAddress_v2`.
+type GetProcAddress =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> Code;
+
+/// The drivers of the process by the name of their library. Nothing leaves it: no driver can be
+/// unloaded while threads it started run.
+static DRIVERS: Mutex<Vec<&'static CudaDriver>> = Mutex::new(Vec::new());
+
+/// A CUDA driver. Loaded once for each library, and there to the end of the process.
+pub struct CudaDriver {
+    library: String,
+    version: c_int,
+    table: Table,
+    contexts: Mutex<Vec<&'static Context>>,
+    /// Events of all devices: they order work of several, so each must know the others'.
+    pub(crate) events: RwLock<HashMap<u64, std::sync::Arc<EventCore>>>,
+}
+
+/// What the driver knows of an address, whoever got the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverPointer {
+    /// The allocation it lies in.
+    pub span: Span,
+    /// Whether that is the host's memory: pinned or registered.
+    pub on_host: bool,
+    /// Whether it moves by itself.
+    pub managed: bool,
+    /// The device it belongs to.
+    pub device: DeviceOrdinal,
+}
+
+impl CudaDriver {
+    /// The system's driver, or the one that [`DRIVER_VARIABLE`] names.
+    pub fn load() -> core::result::Result<&'static Self, Missing> {
+        match std::env::var(DRIVER_VARIABLE) {
+            Ok(library) if !library.is_empty() => Self::load_first(&[&library]),
+            _ => Self::load_first(&LIBRARIES),
+        }
+    }
+
+    /// The driver in the library of this name or path.
+    pub fn load_from(library: &str) -> core::result::Result<&'static Self, Missing> {
+        Self::load_first(&[library])
+    }
+
+    fn load_first(libraries: &[&str]) -> core::result::Result<&'static Self, Missing> {
+        let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tried = Vec::new();
+        for &name in libraries {
+            if let Some(driver) = drivers.iter().find(|driver| driver.library == name) {
+                return Ok(driver);
+            }
+            // SAFETY: loading runs the library's own start-up code. It is the CUDA driver by the
+            // name its vendor gives it, or what the user named in its place.
+            match unsafe { Library::new(name) } {
+                Ok(library) => {
+                    let driver: &'static Self = Box::leak(Box::new(Self::start(name, library)?));
+                    drivers.push(driver);
+                    return Ok(driver);
+                }
+                Err(error) => tried.push((name.to_owned(), reason(&error))),
+            }
+        }
+        Err(Missing::Library { tried })
+    }
+
+    fn start(name: &str, library: Library) -> core::result::Result<Self, Missing> {
+        // Its threads run on, and its functions are in the table: it stays.
+        let library: &'static Library = Box::leak(Box::new(library));
+        let by_name = |symbol: &'static Symbol| find(library, symbol.export);
+        let absent = |symbol| Missing::Function { library: name.to_owned(), symbol };
+        // SAFETY: the exported name of each symbol is that of the version declared, so the
+        // signatures agree; the library is never unloaded.
+        let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
+        let stopped = |refusal: crate::sys::Refusal| Missing::Start {
+            library: name.to_owned(),
+            code: refusal.code,
+        };
+        // SAFETY: no argument but flags, which must be 0.
+        unsafe { exported.init(0) }.map_err(stopped)?;
+        let mut version = 0;
+        // SAFETY: the version is written to a place of our own.
+        unsafe { exported.driver_get_version(&raw mut version) }.map_err(stopped)?;
+        let asks = find(library, "cuGetProcAddress_v2")
+            .filter(|_| version >= ASKS_FOR_FUNCTIONS_FROM)
+            .map(|function| {
+                // SAFETY: this name is exported with this signature alone.
+                unsafe { core::mem::transmute::<NonNull<c_void>, GetProcAddress>(function) }
+            });
+        let known = |symbol: &'static Symbol| {
+            // A newer function by an old name may be exported for other reasons than being there.
+            if symbol.version > version {
+                return None;
+            }
+            match asks {
+                Some(ask) => ask_for(ask, symbol),
+                None => find(library, symbol.export),
+            }
+        };
+        // SAFETY: the driver gives for a name and a version the function with the signature it had
+        // in that version, which is the one declared; and as above.
+        let table = unsafe { Table::load(known) }.map_err(absent)?;
+        Ok(Self {
+            library: name.to_owned(),
+            version,
+            table,
+            contexts: Mutex::default(),
+            events: RwLock::default(),
+        })
+    }
+
+    /// The library it was loaded from.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
+    /// The version of CUDA it speaks, as `(13, 0)`.
+    pub const fn version(&self) -> (c_int, c_int) {
+        (self.version / 1000, self.version % 1000 / 10)
+    }
+
+    /// Its functions, for work beside forebay's: kernels, and what tests need.
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// How many devices it shows to this process.
+    pub fn device_count(&self) -> Result<u32> {
+        let mut count = 0;
+        // SAFETY: the count is written to a place of our own.
+        let outcome = unsafe { self.table.device_get_count(&raw mut count) };
+        outcome.map_err(|refusal| plain_error(Call::Open, refusal, ("devices", "any")))?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    /// The calling thread's current context; 0 where it has none.
+    pub fn current_context(&self) -> u64 {
+        let mut context = RawContext::NULL;
+        // SAFETY: the context is written to a place of our own. A failure leaves none.
+        let _ = unsafe { self.table.context_get_current(&raw mut context) };
+        context.0
+    }
+
+    /// What the driver knows of `address`, whoever got the memory; `None` where it knows nothing.
+    pub fn pointer(&self, address: Address) -> Option<DriverPointer> {
+        let (mut kind, mut managed, mut ordinal) = (0_u32, 0_u32, 0_i32);
+        let (mut start, mut size) = (0_u64, 0_u64);
+        let attributes = [
+            pointer::MEMORY_TYPE,
+            pointer::IS_MANAGED,
+            pointer::DEVICE_ORDINAL,
+            pointer::RANGE_START,
+            pointer::RANGE_SIZE,
+        ];
+        let values: [*mut c_void; 5] = [
+            (&raw mut kind).cast(),
+            (&raw mut managed).cast(),
+            (&raw mut ordinal).cast(),
+            (&raw mut start).cast(),
+            (&raw mut size).cast(),
+        ];
+        // SAFETY: five attributes and five places of our own, each at least as wide as what the
+        // driver writes there (flags are written as one byte or four).
+        let outcome = unsafe {
+            self.table.pointer_get_attributes(
+                5,
+                attributes.as_ptr(),
+                values.as_ptr(),
+                address.get(),
+            )
+        };
+        outcome.ok()?;
+        let on_host = kind == memory_type::HOST;
+        if !on_host && kind != memory_type::DEVICE {
+            return None;
+        }
+        let span = Span::new(Address::new(start), Bytes::new(size)).ok()?;
+        span.contains(address).then(|| DriverPointer {
+            span,
+            on_host,
+            managed: managed & 0xff != 0,
+            device: DeviceOrdinal(u32::try_from(ordinal).unwrap_or(0)),
+        })
+    }
+
+    /// The device's number as the driver wants it, refused where there is no such device.
+    pub(crate) fn checked_ordinal(
+        &self,
+        call: Call,
+        argument: &'static str,
+        ordinal: DeviceOrdinal,
+    ) -> Result<c_int> {
+        let count = self.device_count()?;
+        match c_int::try_from(ordinal.0) {
+            Ok(number) if ordinal.0 < count => Ok(number),
+            _ => {
+                let allowed = match count {
+                    0 => "none: the driver shows this process no device".to_owned(),
+                    1 => "device 0, the only one".to_owned(),
+                    _ => format!("devices 0 to {}", count - 1),
+                };
+                Err(invalid(call, argument, format!("device {ordinal}"), allowed))
+            }
+        }
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, Vec<&'static Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The primary context of a device, retained once and for good.
+    pub(crate) fn primary_context(
+        &'static self,
+        call: Call,
+        ordinal: DeviceOrdinal,
+    ) -> Result<&'static Context> {
+        let number = self.checked_ordinal(call, "ordinal", ordinal)?;
+        let mut contexts = self.contexts();
+        let known =
+            contexts.iter().find(|context| context.is_primary && context.ordinal == ordinal);
+        if let Some(context) = known {
+            return Ok(context);
+        }
+        let said = |outcome: Outcome| {
+            outcome
+                .map_err(|refusal| plain_error(call, refusal, ("ordinal", "a device that is up")))
+        };
+        let (mut device, mut raw) = (0, RawContext::NULL);
+        // SAFETY: the device is written to a place of our own.
+        said(unsafe { self.table.device_get(&raw mut device, number) })?;
+        // SAFETY: as above, of a device just got.
+        said(unsafe { self.table.primary_context_retain(&raw mut raw, device) })?;
+        let context = Context::new(self, raw, ordinal, device, true);
+        let context: &'static Context = Box::leak(Box::new(context));
+        contexts.push(context);
+        Ok(context)
+    }
+
+    /// A context that someone else made.
+    ///
+    /// # Safety
+    ///
+    /// * `raw` is a live context of this driver, and stays one for the rest of the process.
+    pub(crate) unsafe fn foreign_context(&'static self, raw: u64) -> Result<&'static Context> {
+        let raw = RawContext(raw);
+        let mut contexts = self.contexts();
+        if let Some(context) = contexts.iter().find(|context| context.raw == raw) {
+            return Ok(context);
+        }
+        let said = |outcome: Outcome| {
+            outcome.map_err(|refusal| plain_error(Call::Open, refusal, ("context", "a live one")))
+        };
+        let mut device = 0;
+        // SAFETY: the context is live, as the caller promised.
+        said(unsafe { self.table.context_push(raw) })?;
+        // SAFETY: the device is written to a place of our own.
+        let asked = said(unsafe { self.table.context_get_device(&raw mut device) });
+        let mut popped = RawContext::NULL;
+        // SAFETY: what was pushed above is popped, into a place of our own.
+        said(unsafe { self.table.context_pop(&raw mut popped) })?;
+        asked?;
+        // Devices are numbered from 0 by the driver as by us.
+        let ordinal = DeviceOrdinal(u32::try_from(device).map_err(|_| Error::Lost {
+            call: Call::Open,
+            reason: format!("the context's device is {device}, which is none").into(),
+        })?);
+        let context: &'static Context =
+            Box::leak(Box::new(Context::new(self, raw, ordinal, device, false)));
+        contexts.push(context);
+        Ok(context)
+    }
+}
+
+impl fmt::Debug for CudaDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaDriver")
+            .field("library", &self.library)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the system said of a library it did not load.
+fn reason(error: &libloading::Error) -> String {
+    core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// An exported function by its name.
+fn find(library: &'static Library, name: &str) -> Option<NonNull<c_void>> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: only the address is taken here; who calls it knows its type.
+    let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes_with_nul()) }.ok()?;
+    NonNull::new(*symbol)
+}
+
+/// A function as `cuGetProcAddress` knows it.
+fn ask_for(ask: GetProcAddress, symbol: &'static Symbol) -> Option<NonNull<c_void>> {
+    let name = CString::new(symbol.name).ok()?;
+    let (mut function, mut status) = (core::ptr::null_mut(), 0_u32);
+    // SAFETY: the name ends with a zero, and the two places are our own.
+    let code = unsafe {
+        ask(
+            name.as_ptr(),
+            &raw mut function,
+            symbol.version,
+            proc_address::LEGACY_STREAM,
+            &raw mut status,
+        )
+    };
+    if code == Code::SUCCESS { NonNull::new(function) } else { None }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! CUDA as a forebay device.
+//!
+//! The driver is a library found at run time: nothing of CUDA is needed to build a program, and a
+//! machine without it gives a value that says so, never a panic.
+//!
+//! ```
+//! use forebay_cuda::{CudaDevice, CudaDriver};
+//! use forebay_hal::Device;
+//!
+//! match CudaDevice::open(0) {
+//!     Ok(device) => println!("{}", device.descriptor()),
+//!     // "open: not supported: no CUDA driver: tried libcuda.so.1 (...); install ..."
+//!     Err(error) => println!("{error}"),
+//! }
+//! ```
+//!
+//! # What is done how
+//!
+//! ```text
+//!   plain, managed memory   cuMemAlloc, cuMemAllocManaged; giving back waits for the device
+//!   regions, pages          cuMemAddressReserve, cuMemCreate, cuMemMap, ...; nothing waits
+//!   pinned memory           cuMemHostAlloc, cuMemHostRegister; giving back waits for the device
+//!   streams, events         pooled for the whole process, never destroyed
+//!   ordinary host memory    copied through pinned memory by tasks in stream order, so that no copy
+//!                           makes its caller wait or reads before its turn
+//!   host functions          threads of our own, which the stream waits for on the device
+//! ```
+//!
+//! * The device's primary context is retained once and kept. The calling thread's current context is
+//!   the same after every call as before it.
+//! * Every address and handle is looked up before the driver sees it. Memory of other libraries is
+//!   good for copies and fills where the driver knows it.
+//! * [`sys`] has the driver's functions, structures and constants. Functions that not every driver
+//!   has are optional, and each is behind a bit of the device's capabilities.
+//! * `cuCtxSynchronize` is never called. `cuMemFree` and `cuMemFreeHost` are the only calls that
+//!   wait for the whole device; they are made where memory got by their like is given back.
+
+mod context;
+mod device;
+mod driver;
+mod event;
+mod leftovers;
+mod managed;
+mod memory;
+mod missing;
+mod peer;
+mod pinned;
+mod refusal;
+mod shape;
+mod sharing;
+mod space;
+mod stage;
+mod stream;
+pub mod sys;
+mod task;
+mod transfer;
+mod virtual_memory;
+
+pub use device::CudaDevice;
+pub use driver::{CudaDriver, DRIVER_VARIABLE, DriverPointer};
+pub use missing::Missing;

@@ -1,0 +1,140 @@
+//! Memory that moves by itself.
+
+use core::ffi::c_int;
+
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::{Advice, Call, ManagedMemory, Result, StreamHandle, invalid};
+
+use crate::CudaDevice;
+use crate::refusal::Asked;
+use crate::space::{Entry, Occupant};
+use crate::sys::Location;
+use crate::sys::values::{DEVICE_CPU, advice as advices, attach, location};
+
+/// Where managed memory goes, in the terms of both generations of the driver's calls.
+#[derive(Clone, Copy, Debug)]
+struct Destination {
+    device: c_int,
+    location: Location,
+}
+
+impl CudaDevice {
+    /// Refuses a span that does not lie in one managed allocation.
+    fn check_managed(&self, call: Call, span: Span) -> Result<()> {
+        let space = self.space();
+        let inside = space.find(span.start()).is_some_and(|entry| {
+            matches!(entry.occupant, Occupant::Managed) && entry.span.contains_span(span)
+        });
+        if inside {
+            return Ok(());
+        }
+        let given = format!("{span}, which begins {}", space.describe(span.start()));
+        Err(invalid(call, "span", given, "a span inside one managed allocation"))
+    }
+
+    /// A device, or the host for `None`.
+    fn destination(
+        &self,
+        call: Call,
+        argument: &'static str,
+        to: Option<DeviceOrdinal>,
+    ) -> Result<Destination> {
+        let Some(ordinal) = to else {
+            let location = Location { kind: location::HOST, id: 0 };
+            return Ok(Destination { device: DEVICE_CPU, location });
+        };
+        let device = self.context.driver.checked_ordinal(call, argument, ordinal)?;
+        Ok(Destination { device, location: Location { kind: location::DEVICE, id: device } })
+    }
+}
+
+// SAFETY: memory comes from the driver as managed, attached to every stream and the host; the group
+// is given only where host and device may use it at once. Spans are held against the books before
+// the driver sees them.
+unsafe impl ManagedMemory for CudaDevice {
+    fn allocate_managed(&self, size: Bytes) -> Result<Address> {
+        if size.is_zero() {
+            return Ok(Address::NULL);
+        }
+        let (span, taken) =
+            self.obtain(Call::AllocateManaged, size, Alignment::ONE, |table, address, size| {
+                // SAFETY: the address is written to a place of `obtain`'s.
+                unsafe { table.mem_alloc_managed(address, size, attach::GLOBAL) }
+            })?;
+        self.space().insert(Entry { span, taken, occupant: Occupant::Managed });
+        Ok(span.start())
+    }
+
+    unsafe fn free_managed(&self, address: Address) -> Result<()> {
+        if address.is_null() {
+            return Ok(());
+        }
+        let call = Call::FreeManaged;
+        let is_managed = |occupant: &Occupant| matches!(occupant, Occupant::Managed);
+        let entry = self.space().remove(call, "address", address, "managed memory", is_managed)?;
+        self.give_back(call, entry, |table, start| {
+            // SAFETY: it came from `cuMemAllocManaged` and was not freed, and no work uses it, as
+            // the caller promised.
+            unsafe { table.mem_free(start) }
+        })
+    }
+
+    fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {
+        let call = Call::Prefetch;
+        let core = self.stream(call, stream)?;
+        self.check_managed(call, span)?;
+        let Destination { device, location } = self.destination(call, "to", to)?;
+        if span.is_empty() {
+            return Ok(());
+        }
+        let (start, size) = (span.start().get(), span.size().get());
+        let moved = self.context.call(|table| {
+            if table.mem_prefetch_v2.is_some() {
+                // SAFETY: managed memory, looked up above, and a live stream.
+                unsafe { table.mem_prefetch_v2(start, size, location, 0, core.raw) }
+            } else {
+                // SAFETY: as above.
+                unsafe { table.mem_prefetch_v1(start, size, device, core.raw) }
+            }
+        });
+        moved.map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("span", span, "managed memory"))
+        })
+    }
+
+    fn advise(&self, span: Span, advice: Advice) -> Result<()> {
+        let call = Call::Advise;
+        self.check_managed(call, span)?;
+        let own = Some(self.context.ordinal);
+        let (bits, place) = match advice {
+            Advice::ReadMostly => (advices::SET_READ_MOSTLY, own),
+            Advice::NotReadMostly => (advices::UNSET_READ_MOSTLY, own),
+            Advice::PreferredLocation(place) => (advices::SET_PREFERRED_LOCATION, place),
+            Advice::NoPreferredLocation => (advices::UNSET_PREFERRED_LOCATION, own),
+            Advice::AccessedBy(place) => (advices::SET_ACCESSED_BY, place),
+            Advice::NotAccessedBy(place) => (advices::UNSET_ACCESSED_BY, place),
+            _ => {
+                let allowed = "advice this version of the driver's table knows";
+                return Err(invalid(call, "advice", format!("{advice:?}"), allowed));
+            }
+        };
+        let Destination { device, location } = self.destination(call, "advice", place)?;
+        if span.is_empty() {
+            return Ok(());
+        }
+        let (start, size) = (span.start().get(), span.size().get());
+        let told = self.context.call(|table| {
+            if table.mem_advise_v2.is_some() {
+                // SAFETY: managed memory, looked up above.
+                unsafe { table.mem_advise_v2(start, size, bits, location) }
+            } else {
+                // SAFETY: as above.
+                unsafe { table.mem_advise_v1(start, size, bits, device) }
+            }
+        });
+        told.map_err(|refusal| {
+            let given = format!("{advice:?} for {span}");
+            self.refused(call, refusal, &Asked::of("advice", given, "advice the device can take"))
+        })
+    }
+}

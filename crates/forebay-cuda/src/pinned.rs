@@ -1,0 +1,197 @@
+//! Host memory that stays in place.
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::{Call, Error, MemoryInfo, PinnedFlags, PinnedMemory, Result, invalid, nonzero};
+use forebay_host::system::System;
+
+use crate::CudaDevice;
+use crate::refusal::{self, Asked, Meaning, meaning};
+use crate::space::{Entry, Occupant};
+use crate::sys::Refusal;
+use crate::sys::values::{host_alloc, host_register};
+
+/// Below this the driver cuts pinned memory from larger pieces, at multiples of less than a page.
+const WHOLE_PAGES_FROM: Bytes = Bytes::mib(2);
+
+impl CudaDevice {
+    /// The error of refused pinned memory, with the host's figures: that is whose memory it is.
+    fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
+        match meaning(refusal.code) {
+            Meaning::Invalid => host_shortage(call, size),
+            _ => {
+                let table = Some(self.context.table());
+                refusal::error(call, refusal, &Asked::size(size), host_figures, table)
+            }
+        }
+    }
+
+    /// Gets pinned memory at a multiple of the host's page.
+    fn obtain_pinned(&self, size: Bytes, flags: u32) -> Result<(Span, Span)> {
+        let call = Call::AllocatePinned;
+        let page = Alignment::HOST_PAGE;
+        let span = |start, size| {
+            Span::new(start, size).map_err(|error| Error::quantity(call, "size", &error))
+        };
+        let mut slack = if size < WHOLE_PAGES_FROM { page.bytes() } else { Bytes::ZERO };
+        loop {
+            let whole = size.checked_add(slack).ok_or_else(|| host_shortage(call, size))?;
+            let mut start = 0;
+            self.context
+                .call(|table| {
+                    // SAFETY: the address is written to a place of our own.
+                    unsafe { table.mem_host_alloc(&raw mut start, whole.get(), flags) }
+                })
+                .map_err(|refusal| self.no_host_memory(call, refusal, size))?;
+            let taken = span(Address::new(start), whole)?;
+            let aligned = taken.start().checked_align_up(page).unwrap_or(taken.start());
+            let asked = span(aligned, size)?;
+            if taken.contains_span(asked) {
+                return Ok((asked, taken));
+            }
+            // Large memory that begins in the middle of a page: not seen, and not promised never to
+            // happen. This free waits for the device.
+            // SAFETY: just got, and nobody knows of it.
+            let _ = self.context.call(|table| unsafe { table.mem_free_host(start) });
+            slack = page.bytes();
+        }
+    }
+}
+
+/// How much memory the host has.
+fn host_figures() -> MemoryInfo {
+    let memory = System::here().memory();
+    let total = memory.usable_total().unwrap_or_default();
+    let free = memory.usable_free().unwrap_or_default().min(total);
+    MemoryInfo { total, free, ..MemoryInfo::default() }
+}
+
+/// More than the host has.
+fn host_shortage(call: Call, requested: Bytes) -> Error {
+    let MemoryInfo { free, total, .. } = host_figures();
+    Error::OutOfMemory { call, requested, free, total }
+}
+
+/// The driver's flags, refused where memory that exists cannot be made so.
+fn register_flags(flags: PinnedFlags) -> Result<u32> {
+    if flags.contains(PinnedFlags::WRITE_COMBINED) {
+        let missing = "CUDA makes only memory it allocates itself write-combined";
+        return Err(Error::Unsupported { call: Call::Register, missing: missing.into() });
+    }
+    let mut bits = 0;
+    if flags.contains(PinnedFlags::MAPPED) {
+        bits |= host_register::DEVICE_MAP;
+    }
+    if flags.contains(PinnedFlags::PORTABLE) {
+        bits |= host_register::PORTABLE;
+    }
+    Ok(bits)
+}
+
+// SAFETY: memory comes from the driver, which pins it, and begins at a whole page; flags go to the
+// driver or are refused. What is registered is held against the books first, so nothing is
+// registered twice by one device, and the driver refuses what another did.
+unsafe impl PinnedMemory for CudaDevice {
+    fn allocate_pinned(&self, size: Bytes, flags: PinnedFlags) -> Result<Address> {
+        if size.is_zero() {
+            return Ok(Address::NULL);
+        }
+        let mut bits = 0;
+        for (flag, bit) in [
+            (PinnedFlags::MAPPED, host_alloc::DEVICE_MAP),
+            (PinnedFlags::WRITE_COMBINED, host_alloc::WRITE_COMBINED),
+            (PinnedFlags::PORTABLE, host_alloc::PORTABLE),
+        ] {
+            if flags.contains(flag) {
+                bits |= bit;
+            }
+        }
+        let (span, taken) = self.obtain_pinned(size, bits)?;
+        self.space().insert(Entry { span, taken, occupant: Occupant::Pinned(flags) });
+        Ok(span.start())
+    }
+
+    unsafe fn free_pinned(&self, address: Address) -> Result<()> {
+        if address.is_null() {
+            return Ok(());
+        }
+        let call = Call::FreePinned;
+        let is_pinned = |occupant: &Occupant| matches!(occupant, Occupant::Pinned(_));
+        let entry = self.space().remove(call, "address", address, "pinned memory", is_pinned)?;
+        self.give_back(call, entry, |table, start| {
+            // SAFETY: it came from `cuMemHostAlloc` and was not freed, and no work uses it, as the
+            // caller promised.
+            unsafe { table.mem_free_host(start) }
+        })
+    }
+
+    unsafe fn register(&self, span: Span, flags: PinnedFlags) -> Result<()> {
+        let call = Call::Register;
+        nonzero(call, "span", span.size())?;
+        let bits = register_flags(flags)?;
+        if self.context.table().mem_host_register.is_none() {
+            let missing = "the driver has no cuMemHostRegister";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
+        // Entered first, so that of two threads that register the same one is refused.
+        {
+            let mut space = self.space();
+            if let Some(entry) = space.overlapping(span) {
+                let given =
+                    format!("{span}, which overlaps {}", space.describe(entry.span.start()));
+                let allowed = "host memory of which no byte is registered or given out";
+                return Err(invalid(call, "span", given, allowed));
+            }
+            space.insert(Entry { span, taken: span, occupant: Occupant::Registered(flags) });
+        }
+        let registered = self.context.call(|table| {
+            // SAFETY: the span is mapped until it is unregistered, as the caller promised.
+            unsafe { table.mem_host_register(span.start().get(), span.size().get(), bits) }
+        });
+        registered.map_err(|refusal| {
+            self.space().entries.remove(&span.start());
+            match meaning(refusal.code) {
+                Meaning::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
+                _ => {
+                    let allowed = "mapped host memory that no library has registered";
+                    self.refused(call, refusal, &Asked::of("span", span, allowed))
+                }
+            }
+        })
+    }
+
+    unsafe fn unregister(&self, start: Address) -> Result<()> {
+        let call = Call::Unregister;
+        let is_registered = |occupant: &Occupant| matches!(occupant, Occupant::Registered(_));
+        let entry =
+            self.space().remove(call, "start", start, "registered memory", is_registered)?;
+        self.give_back(call, entry, |table, start| {
+            // SAFETY: it was registered, and no work uses it, as the caller promised.
+            unsafe { table.mem_host_unregister(start) }
+        })
+    }
+
+    fn device_address(&self, host: Address) -> Result<Address> {
+        let call = Call::DeviceAddress;
+        let allowed = "an address in pinned memory that was asked to be mapped";
+        {
+            let space = self.space();
+            let mapped = space.find(host).is_some_and(|entry| match entry.occupant {
+                Occupant::Pinned(flags) | Occupant::Registered(flags) => {
+                    flags.contains(PinnedFlags::MAPPED)
+                }
+                _ => false,
+            });
+            if !mapped {
+                let given = format!("{host}, {}", space.describe(host));
+                return Err(invalid(call, "host", given, allowed));
+            }
+        }
+        let mut device = 0;
+        let told = self.context.call(|table| {
+            // SAFETY: the address is written to a place of our own.
+            unsafe { table.mem_host_device_pointer(&raw mut device, host.get(), 0) }
+        });
+        told.map_err(|refusal| self.refused(call, refusal, &Asked::of("host", host, allowed)))?;
+        Ok(Address::new(device))
+    }
+}

@@ -1,0 +1,180 @@
+//! What the driver's answers mean in the terms of the contract.
+
+use core::ffi::CStr;
+
+use forebay_core::Bytes;
+use forebay_hal::{Call, Error, MemoryInfo, invalid};
+
+use crate::sys::{Code, Refusal, Table};
+
+/// What an answer comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// There is not that much memory.
+    OutOfMemory,
+    /// An argument is wrong.
+    Invalid,
+    /// The device or its context is gone, for this process at least.
+    Lost,
+    /// Something is in use or unfinished.
+    Busy,
+    /// Not with this device, driver or system.
+    Unsupported,
+    /// For a reason that may pass.
+    Transient,
+}
+
+/// What `code` comes to. Codes not named here are newer than this list: nothing is known of them,
+/// so nothing is promised, and the device counts as lost rather than as fit to go on.
+pub(crate) const fn meaning(code: Code) -> Meaning {
+    match code {
+        Code::ERROR_OUT_OF_MEMORY => Meaning::OutOfMemory,
+        Code::ERROR_INVALID_VALUE
+        | Code::ERROR_INVALID_DEVICE
+        | Code::ERROR_INVALID_IMAGE
+        | Code::ERROR_INVALID_CONTEXT
+        | Code::ERROR_MAP_FAILED
+        | Code::ERROR_UNMAP_FAILED
+        | Code::ERROR_ALREADY_MAPPED
+        | Code::ERROR_NOT_MAPPED
+        | Code::ERROR_NO_BINARY_FOR_GPU
+        | Code::ERROR_INVALID_PTX
+        | Code::ERROR_INVALID_HANDLE
+        | Code::ERROR_ILLEGAL_STATE
+        | Code::ERROR_NOT_FOUND
+        | Code::ERROR_PEER_ACCESS_ALREADY_ENABLED
+        | Code::ERROR_PEER_ACCESS_NOT_ENABLED
+        | Code::ERROR_PRIMARY_CONTEXT_ACTIVE
+        | Code::ERROR_HOST_MEMORY_ALREADY_REGISTERED
+        | Code::ERROR_HOST_MEMORY_NOT_REGISTERED
+        | Code::ERROR_CAPTURED_EVENT => Meaning::Invalid,
+        Code::ERROR_NOT_READY
+        | Code::ERROR_DEVICE_UNAVAILABLE
+        | Code::ERROR_CONTEXT_ALREADY_IN_USE
+        // A stream is being captured into a graph, and the call cannot be part of one.
+        | Code::ERROR_STREAM_CAPTURE_UNSUPPORTED
+        | Code::ERROR_STREAM_CAPTURE_INVALIDATED
+        | Code::ERROR_STREAM_CAPTURE_MERGE
+        | Code::ERROR_STREAM_CAPTURE_UNMATCHED
+        | Code::ERROR_STREAM_CAPTURE_UNJOINED
+        | Code::ERROR_STREAM_CAPTURE_ISOLATION
+        | Code::ERROR_STREAM_CAPTURE_IMPLICIT
+        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => Meaning::Busy,
+        Code::MISSING
+        | Code::ERROR_STUB_LIBRARY
+        | Code::ERROR_NO_DEVICE
+        | Code::ERROR_DEVICE_NOT_LICENSED
+        | Code::ERROR_UNSUPPORTED_LIMIT
+        | Code::ERROR_PEER_ACCESS_UNSUPPORTED
+        | Code::ERROR_JIT_COMPILER_NOT_FOUND
+        | Code::ERROR_UNSUPPORTED_PTX_VERSION
+        | Code::ERROR_TOO_MANY_PEERS
+        | Code::ERROR_NOT_PERMITTED
+        | Code::ERROR_NOT_SUPPORTED
+        | Code::ERROR_SYSTEM_DRIVER_MISMATCH
+        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => Meaning::Unsupported,
+        Code::ERROR_OPERATING_SYSTEM
+        | Code::ERROR_LAUNCH_OUT_OF_RESOURCES
+        | Code::ERROR_SYSTEM_NOT_READY
+        | Code::ERROR_MPS_CONNECTION_FAILED
+        | Code::ERROR_MPS_SERVER_NOT_READY
+        | Code::ERROR_MPS_MAX_CLIENTS_REACHED
+        | Code::ERROR_MPS_MAX_CONNECTIONS_REACHED
+        | Code::ERROR_TIMEOUT => Meaning::Transient,
+        // Among them the errors that stay: once a kernel has broken a context, every call in it
+        // answers so for the rest of the process.
+        _ => Meaning::Lost,
+    }
+}
+
+/// What was asked of the driver, for the words of an error.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// The argument at fault, if one is.
+    pub(crate) argument: &'static str,
+    /// What was given for it.
+    pub(crate) given: String,
+    /// What is allowed there.
+    pub(crate) allowed: &'static str,
+    /// How much memory was asked for; zero where the call asks for none.
+    pub(crate) size: Bytes,
+}
+
+impl Asked {
+    /// So much memory.
+    pub(crate) fn size(size: Bytes) -> Self {
+        let given = format!("{} B", size.get());
+        Self { argument: "size", given, allowed: "a size the driver can give", size }
+    }
+
+    /// Something of a thing.
+    pub(crate) fn of(
+        argument: &'static str,
+        given: impl core::fmt::Display,
+        allowed: &'static str,
+    ) -> Self {
+        Self { argument, given: given.to_string(), allowed, size: Bytes::ZERO }
+    }
+}
+
+/// The function and its answer, in words.
+pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
+    let Refusal { symbol, code } = refusal;
+    if code == Code::MISSING {
+        let (major, minor) = (symbol.version / 1000, symbol.version % 1000 / 10);
+        return format!("the driver has no {}, which came with CUDA {major}.{minor}", symbol.name);
+    }
+    match table.filter(|_| code.name().is_none()).and_then(|table| name_of(table, code)) {
+        Some(name) => format!("{} said {name} ({})", symbol.name, code.0),
+        None => format!("{} said {code}", symbol.name),
+    }
+}
+
+/// The driver's own name for a code newer than our list.
+fn name_of(table: &Table, code: Code) -> Option<String> {
+    let mut name = core::ptr::null();
+    // SAFETY: the name is written to a place of our own.
+    unsafe { table.get_error_name(code, &raw mut name) }.ok()?;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the driver gives a string that ends with a zero and is never freed.
+    Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// The error of a refusal, with `figures` for one of memory.
+pub(crate) fn error(
+    call: Call,
+    refusal: Refusal,
+    asked: &Asked,
+    figures: impl FnOnce() -> MemoryInfo,
+    table: Option<&Table>,
+) -> Error {
+    let said = words(refusal, table);
+    match meaning(refusal.code) {
+        Meaning::OutOfMemory => {
+            let MemoryInfo { free, total, .. } = figures();
+            Error::OutOfMemory { call, requested: asked.size, free, total }
+        }
+        Meaning::Invalid => {
+            invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
+        }
+        Meaning::Lost => Error::Lost { call, reason: said.into() },
+        Meaning::Busy => Error::Busy { call, what: said.into() },
+        Meaning::Unsupported => Error::Unsupported { call, missing: said.into() },
+        Meaning::Transient => Error::Transient { call, reason: said.into() },
+    }
+}
+
+/// The error of a refusal where no memory was asked for.
+pub(crate) fn plain_error(
+    call: Call,
+    refusal: Refusal,
+    (argument, allowed): (&'static str, &'static str),
+) -> Error {
+    let asked = Asked::of(argument, "what was given", allowed);
+    error(call, refusal, &asked, MemoryInfo::default, None)
+}
+
+#[cfg(test)]
+mod tests;

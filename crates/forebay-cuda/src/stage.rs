@@ -1,0 +1,87 @@
+//! Pinned memory that copies of ordinary host memory go through.
+//!
+//! The driver copies ordinary memory too, but makes the caller wait for it, and may read it before
+//! its turn in the stream. Here such a copy is a task of the host and a copy of pinned memory, both
+//! in the order of the stream, so that nobody waits and nothing is read early.
+
+use std::sync::Mutex;
+
+use forebay_core::Bytes;
+use forebay_hal::{EventKind, Progress};
+
+use crate::context::Context;
+use crate::event::EventCore;
+use crate::stream::lock;
+use crate::sys::values::host_alloc;
+use crate::sys::{RawStream, Refusal};
+
+/// The least that is made at once.
+const LEAST: Bytes = Bytes::new(64 << 10);
+
+/// The most: beyond it a copy goes in pieces. Two megabytes take longer to fill than all calls for
+/// a piece together, and more would only cost memory.
+pub(crate) const MOST: Bytes = Bytes::mib(2);
+
+/// A stretch of pinned memory.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) address: u64,
+    pub(crate) size: Bytes,
+}
+
+/// The stages of a context that no stream has.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    spare: Mutex<Vec<Stage>>,
+    /// Given up, with the point after which nothing uses them.
+    retired: Mutex<Vec<(Stage, EventCore)>>,
+}
+
+impl Stages {
+    /// A stage of at least `size`, or of the most there is.
+    pub(crate) fn take(
+        &self,
+        context: &Context,
+        size: Bytes,
+    ) -> core::result::Result<Stage, Refusal> {
+        self.collect();
+        let size = size.min(MOST);
+        let mut spare = lock(&self.spare);
+        let fits = spare.iter().enumerate().filter(|(_, stage)| stage.size >= size);
+        if let Some(place) = fits.min_by_key(|(_, stage)| stage.size).map(|(place, _)| place) {
+            return Ok(spare.swap_remove(place));
+        }
+        drop(spare);
+        let size = Bytes::new(size.get().next_power_of_two()).max(LEAST);
+        let mut address = 0;
+        context.call(|table| {
+            // SAFETY: the address is written to a place of our own.
+            unsafe { table.mem_host_alloc(&raw mut address, size.get(), host_alloc::PORTABLE) }
+        })?;
+        Ok(Stage { address, size })
+    }
+
+    /// Takes a stage back that work on `stream`, which is live, may still use.
+    pub(crate) fn retire(&self, context: &'static Context, stage: Stage, stream: RawStream) {
+        let marked = EventCore::take(context, EventKind::Order, 0)
+            .and_then(|event| event.record(stream).map(|()| event));
+        // Where no point can be set, nobody will know when it is free: it is left to the process.
+        if let Ok(event) = marked {
+            lock(&self.retired).push((stage, event));
+        }
+    }
+
+    /// Finds those whose work is done.
+    fn collect(&self) {
+        let mut retired = lock(&self.retired);
+        let mut index = 0;
+        while let Some((_, event)) = retired.get(index) {
+            if event.query() == Ok(Progress::Done) {
+                let (stage, _) = retired.swap_remove(index);
+                lock(&self.spare).push(stage);
+            } else {
+                index += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Streams, pooled: one that is destroyed here goes back on a list, and lives on in the driver.
+//!
+//! Destroying a stream while other threads call the driver is a known way to crash it, and making
+//! one takes milliseconds. So a stream made here is never destroyed. It is given out again when its
+//! work is done: a new stream must not wait for an old one's work.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use forebay_core::StreamId;
+use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, invalid};
+
+use crate::CudaDevice;
+use crate::context::Context;
+use crate::event::progress;
+use crate::refusal::Asked;
+use crate::stage::Stage;
+use crate::sys::values::stream as flags;
+use crate::sys::{RawStream, Refusal};
+use crate::task::Signal;
+
+/// How many destroyed streams are looked at for one whose work is done before a new one is made.
+const LOOKS: usize = 16;
+
+/// Identities of streams made here have this bit; the driver, which counts from one, never gets as
+/// far. So the two never meet.
+const OURS: u64 = 1 << 63;
+
+/// The identity of the default stream.
+pub(crate) const DEFAULT_ID: StreamId = StreamId(OURS);
+
+/// What a stream has for tasks of the host in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    /// The word its tasks are waited for by.
+    pub(crate) signal: Option<Arc<Signal>>,
+    /// Pinned memory its copies of ordinary memory go through. One piece is enough: the stream's
+    /// own order keeps one copy from overtaking another in it.
+    pub(crate) stage: Option<Stage>,
+}
+
+/// Whose stream it is, and where it goes.
+#[derive(Clone, Copy, Debug)]
+enum Home {
+    /// Made here: back to this list.
+    Pool { context: &'static Context, priority: Priority, number: u64 },
+    /// Another's.
+    Elsewhere,
+}
+
+/// A stream in use.
+#[derive(Debug)]
+pub(crate) struct StreamCore {
+    pub(crate) raw: RawStream,
+    home: Home,
+    lane: Arc<Mutex<Lane>>,
+    /// The handle that means each thread's own stream has as many lanes as threads use it.
+    lanes: Mutex<HashMap<ThreadId, Arc<Mutex<Lane>>>>,
+}
+
+impl StreamCore {
+    /// A stream that someone else made.
+    pub(crate) fn lent(raw: RawStream) -> Self {
+        let (lane, lanes) = (Arc::default(), Mutex::default());
+        Self { raw, home: Home::Elsewhere, lane, lanes }
+    }
+
+    /// What the stream has for tasks; locked while a row of calls belongs together.
+    pub(crate) fn lane(&self) -> Arc<Mutex<Lane>> {
+        if self.raw != RawStream::PER_THREAD {
+            return Arc::clone(&self.lane);
+        }
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(lanes.entry(std::thread::current().id()).or_default())
+    }
+
+    /// Gives up what a stream of another's had here, while the stream is still live.
+    pub(crate) fn close(&self, context: &'static Context) {
+        let mut lane = lock(&self.lane);
+        lane.signal = None;
+        if let Some(stage) = lane.stage.take() {
+            context.stages.retire(context, stage, self.raw);
+        }
+        // Stages of other threads' streams cannot be asked about from here: they are left to the
+        // process, a few megabytes at most.
+    }
+}
+
+impl Drop for StreamCore {
+    fn drop(&mut self) {
+        if let Home::Pool { context, priority, number } = self.home {
+            let lane = Arc::clone(&self.lane);
+            context.streams.of(priority).insert(number, Spare { raw: self.raw, lane });
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is changed in one piece, so a panic elsewhere leaves it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream that nobody uses, though its work may not be done.
+#[derive(Debug)]
+struct Spare {
+    raw: RawStream,
+    lane: Arc<Mutex<Lane>>,
+}
+
+/// The streams of a context that nobody uses, by the order in which they were made: the driver
+/// spreads streams over the hardware's queues in that order, so neighbours do not share one.
+#[derive(Debug, Default)]
+pub(crate) struct StreamPool {
+    spare: [Mutex<BTreeMap<u64, Spare>>; 3],
+}
+
+impl StreamPool {
+    fn of(&self, priority: Priority) -> MutexGuard<'_, BTreeMap<u64, Spare>> {
+        let [low, normal, high] = &self.spare;
+        lock(match priority {
+            Priority::Low => low,
+            Priority::Normal => normal,
+            Priority::High => high,
+        })
+    }
+
+    /// A stream without work, from the list or new.
+    fn take(
+        context: &'static Context,
+        priority: Priority,
+    ) -> core::result::Result<StreamCore, Refusal> {
+        let spare = context.streams.of(priority);
+        let numbers: Vec<u64> = spare.keys().copied().take(LOOKS).collect();
+        drop(spare);
+        for number in numbers {
+            // Taken off the list before the driver is asked, so that nobody else takes it.
+            let Some(found) = context.streams.of(priority).remove(&number) else { continue };
+            let home = Home::Pool { context, priority, number };
+            let lanes = Mutex::default();
+            let core = StreamCore { raw: found.raw, home, lane: found.lane, lanes };
+            // Where it is busy, `core` goes back on the list as it goes out of scope.
+            if query(context, core.raw)? == Progress::Done {
+                return Ok(core);
+            }
+        }
+        let mut raw = RawStream::NULL;
+        let level = level(context, priority);
+        context.call(|table| {
+            // SAFETY: the stream is written to a place of our own.
+            unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }
+        })?;
+        let home = Home::Pool { context, priority, number: forebay_hal::fresh_handle() };
+        Ok(StreamCore { raw, home, lane: Arc::default(), lanes: Mutex::default() })
+    }
+}
+
+/// The driver's number for a priority: lower goes first, and 0 is what everybody else's have.
+fn level(context: &Context, priority: Priority) -> core::ffi::c_int {
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: both are written to places of our own. Where there are no priorities both stay 0.
+    let _ = context
+        .call(|table| unsafe { table.context_priority_range(&raw mut least, &raw mut greatest) });
+    match priority {
+        Priority::Low => least,
+        Priority::Normal => 0.min(least).max(greatest),
+        Priority::High => greatest,
+    }
+}
+
+/// Whether all work of a live stream is done.
+pub(crate) fn query(
+    context: &Context,
+    stream: RawStream,
+) -> core::result::Result<Progress, Refusal> {
+    // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
+    progress(context.call(|table| unsafe { table.stream_query(stream) }))
+}
+
+/// A stream as a device knows it.
+#[derive(Clone, Debug)]
+struct Known {
+    core: Arc<StreamCore>,
+    /// How often it was adopted; the default stream may be, too.
+    adopted: u64,
+    /// Its identity, where the driver does not tell one.
+    id: StreamId,
+    whose: Whose,
+}
+
+/// Who ends a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Nobody: there from the start.
+    Default,
+    /// Made by this device.
+    Own,
+    /// Made by another library.
+    Foreign,
+}
+
+/// The streams a device knows.
+#[derive(Debug)]
+pub(crate) struct StreamTable {
+    known: HashMap<u64, Known>,
+    /// Destroyed ones whose work may not be done.
+    draining: Vec<Arc<StreamCore>>,
+    ids: u64,
+}
+
+impl StreamTable {
+    pub(crate) fn new(default: &Arc<StreamCore>) -> Self {
+        let core = Arc::clone(default);
+        let known = Known { core, adopted: 0, id: DEFAULT_ID, whose: Whose::Default };
+        let known = HashMap::from([(StreamHandle::DEFAULT.0, known)]);
+        Self { known, draining: Vec::new(), ids: OURS }
+    }
+
+    /// The next identity of our own.
+    fn next_id(&mut self) -> StreamId {
+        self.ids += 1;
+        StreamId(self.ids)
+    }
+
+    /// Lets go of destroyed streams whose work is done: they go back to the pool. An answer that is
+    /// none counts as busy.
+    fn settle(&mut self, context: &Context) {
+        self.draining.retain(|core| query(context, core.raw) != Ok(Progress::Done));
+    }
+
+    /// Every stream with work of this device, known or on its way out.
+    pub(crate) fn all(&self) -> Vec<Arc<StreamCore>> {
+        let known = self.known.values().map(|known| &known.core);
+        known.chain(&self.draining).map(Arc::clone).collect()
+    }
+
+    /// The streams of others.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = &Arc<StreamCore>> {
+        let foreign = self.known.values().filter(|known| known.whose == Whose::Foreign);
+        foreign.map(|known| &known.core)
+    }
+}
+
+/// The stream calls of the contract.
+impl CudaDevice {
+    fn known(&self, call: Call, stream: StreamHandle) -> Result<Known> {
+        let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
+        table.known.get(&stream.0).cloned().ok_or_else(|| not_a_stream(call, stream))
+    }
+
+    /// A live stream.
+    pub(crate) fn stream(&self, call: Call, stream: StreamHandle) -> Result<Arc<StreamCore>> {
+        Ok(self.known(call, stream)?.core)
+    }
+
+    pub(crate) fn new_stream(&self, priority: Priority) -> Result<StreamHandle> {
+        self.streams.write().unwrap_or_else(PoisonError::into_inner).settle(self.context);
+        let core = StreamPool::take(self.context, priority).map_err(|refusal| {
+            let asked = Asked::of("priority", format!("{priority:?}"), "low, normal or high");
+            self.refused(Call::CreateStream, refusal, &asked)
+        })?;
+        let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        let (handle, id) = (core.raw.0, table.next_id());
+        let known = Known { core: Arc::new(core), adopted: 0, id, whose: Whose::Own };
+        table.known.insert(handle, known);
+        Ok(StreamHandle(handle))
+    }
+
+    pub(crate) fn end_stream(&self, stream: StreamHandle) -> Result<()> {
+        let call = Call::DestroyStream;
+        let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        match table.known.get(&stream.0).map(|known| known.whose) {
+            Some(Whose::Own) => {}
+            Some(Whose::Default) => {
+                let given = format!("{stream}, the default stream");
+                return Err(invalid(call, "stream", given, "a stream that create_stream made"));
+            }
+            Some(Whose::Foreign) => {
+                let given = format!("{stream}, which was adopted");
+                return Err(invalid(call, "stream", given, "a stream that create_stream made"));
+            }
+            None => return Err(not_a_stream(call, stream)),
+        }
+        if let Some(known) = table.known.remove(&stream.0) {
+            table.settle(self.context);
+            table.draining.push(known.core);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn identity(&self, stream: StreamHandle) -> Result<StreamId> {
+        let known = self.known(Call::StreamId, stream)?;
+        if known.whose != Whose::Foreign {
+            return Ok(known.id);
+        }
+        // Asked each time: a maker may have destroyed it and got the same value for a new one.
+        let mut id = 0;
+        // SAFETY: the stream is live until it is forgotten, by the promise of who adopted it.
+        let told =
+            self.context.call(|table| unsafe { table.stream_get_id(known.core.raw, &raw mut id) });
+        Ok(told.map_or(known.id, |()| StreamId(id & !OURS)))
+    }
+
+    pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {
+        let call = Call::QueryStream;
+        let core = self.stream(call, stream)?;
+        query(self.context, core.raw).map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+        })
+    }
+
+    pub(crate) fn wait_for_stream(&self, stream: StreamHandle) -> Result<()> {
+        let call = Call::SynchronizeStream;
+        let core = self.stream(call, stream)?;
+        self.wait_for(&core).map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+        })
+    }
+
+    fn wait_for(&self, core: &StreamCore) -> core::result::Result<(), Refusal> {
+        // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
+        self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
+    }
+
+    /// Waits for the streams of this device, and for no other: other libraries' work in the same
+    /// context is none of its business.
+    pub(crate) fn wait_for_all(&self) -> Result<()> {
+        let streams = self.streams.read().unwrap_or_else(PoisonError::into_inner).all();
+        for core in &streams {
+            self.wait_for(core).map_err(|refusal| {
+                let given = StreamHandle(core.raw.0);
+                let asked = Asked::of("stream", given, "a live stream");
+                self.refused(Call::SynchronizeDevice, refusal, &asked)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes a stream known that another library made.
+    ///
+    /// # Safety
+    ///
+    /// * `raw` names a live stream of the context, until it is forgotten as often as it was adopted.
+    pub(crate) unsafe fn adopt(&self, raw: u64) -> Result<StreamHandle> {
+        let call = Call::AdoptStream;
+        // Two names of one stream: one name here.
+        let raw = if RawStream(raw) == RawStream::LEGACY { RawStream::NULL.0 } else { raw };
+        let stream = StreamHandle(raw);
+        let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = table.known.get_mut(&raw) {
+            if known.whose == Whose::Own {
+                let given = format!("{stream}, which this device made");
+                return Err(invalid(call, "raw", given, "a stream that another library made"));
+            }
+            known.adopted += 1;
+            return Ok(stream);
+        }
+        self.check_context(RawStream(raw))?;
+        let id = table.next_id();
+        let core = Arc::new(StreamCore::lent(RawStream(raw)));
+        table.known.insert(raw, Known { core, adopted: 1, id, whose: Whose::Foreign });
+        Ok(stream)
+    }
+
+    /// Refuses a stream of another context, where the driver tells: no event of ours could be
+    /// recorded on it.
+    fn check_context(&self, raw: RawStream) -> Result<()> {
+        let mut theirs = self.context.raw;
+        // SAFETY: the stream is live, as the caller of `adopt` promised.
+        let told =
+            self.context.call(|table| unsafe { table.stream_get_context(raw, &raw mut theirs) });
+        if told.is_ok() && theirs != self.context.raw {
+            let given = format!("a stream of context {:#x}", theirs.0);
+            let allowed = "a stream of the device's context; for streams of others, open a device \
+                           in theirs";
+            return Err(invalid(Call::AdoptStream, "raw", given, allowed));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn forget(&self, stream: StreamHandle) -> Result<()> {
+        let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = table.known.get_mut(&stream.0).filter(|known| known.adopted > 0) else {
+            let allowed = "a stream that was adopted and not yet forgotten as often";
+            return Err(invalid(Call::ForgetStream, "stream", stream, allowed));
+        };
+        known.adopted -= 1;
+        if known.adopted == 0 && known.whose == Whose::Foreign {
+            known.core.close(self.context);
+            table.known.remove(&stream.0);
+        }
+        Ok(())
+    }
+}
+
+fn not_a_stream(call: Call, stream: StreamHandle) -> Error {
+    let allowed = "a stream that was made and not destroyed, or adopted and not forgotten";
+    invalid(call, "stream", stream, allowed)
+}

@@ -1,0 +1,21 @@
+//! The CUDA driver's interface, as far as forebay uses it: handles, structures, constants, result
+//! codes, and the table of its functions.
+//!
+//! Declared here by hand, and checked against an independent set of bindings in the tests: every
+//! size, offset, alignment and value. Sizes and addresses are 64 bits wide because the driver is,
+//! wherever there is one.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("CUDA has no driver for processes whose pointers are not 64 bits wide");
+
+mod code;
+mod structs;
+mod table;
+pub mod values;
+
+pub use code::Code;
+pub use structs::{
+    AccessDescription, AllocationFlags, AllocationProperties, Copy2d, Copy3d, Location, RawContext,
+    RawEvent, RawFunction, RawModule, RawPage, RawStream,
+};
+pub use table::{HostFunction, Need, Outcome, Refusal, SYMBOLS, Symbol, Table};

@@ -1,0 +1,332 @@
+//! The driver's functions: one list, from which the table and its loading are made.
+//!
+//! Each is named with the version that brought the signature declared here, which is what
+//! `cuGetProcAddress` wants to know, and with the name by which that version is exported, which is
+//! what `dlsym` wants. A function the driver lacks answers [`Code::MISSING`].
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::NonNull;
+
+use super::{
+    AccessDescription, AllocationProperties, Code, Copy2d, Copy3d, Location, RawContext, RawEvent,
+    RawFunction, RawModule, RawPage, RawStream,
+};
+
+/// A function that the driver calls in stream order.
+pub type HostFunction = unsafe extern "C" fn(data: *mut c_void);
+
+/// Whether forebay can do without a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// No device without it.
+    Required,
+    /// What hangs on it is left out of the device's capabilities.
+    Optional,
+}
+
+/// A function of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its name in CUDA's documentation.
+    pub name: &'static str,
+    /// The name under which the version declared here is exported.
+    pub export: &'static str,
+    /// The version of CUDA that brought it, as `cuDriverGetVersion` counts.
+    pub version: c_int,
+    /// Whether forebay can do without it.
+    pub need: Need,
+}
+
+/// What the driver said no with, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The function.
+    pub symbol: &'static Symbol,
+    /// Its answer.
+    pub code: Code,
+}
+
+/// What a function gives besides what it writes through pointers.
+pub type Outcome = Result<(), Refusal>;
+
+macro_rules! functions {
+    ($(
+        $(#[$doc:meta])*
+        $need:ident $name:ident = $symbol:literal $export:literal $version:literal
+            ($($argument:ident: $type:ty),* $(,)?);
+    )+) => {
+        /// Every function forebay uses, in the order of the table.
+        pub const SYMBOLS: &[Symbol] = &[$(
+            Symbol { name: $symbol, export: $export, version: $version, need: Need::$need },
+        )+];
+
+        /// The driver's functions, found at run time.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Table {
+            $($(#[$doc])* pub $name: Option<unsafe extern "C" fn($($type),*) -> Code>,)+
+        }
+
+        impl Table {
+            /// Fills the table with what `find` finds; gives the first function that is missing and
+            /// cannot be done without.
+            ///
+            /// # Safety
+            ///
+            /// * What `find` gives for a symbol is the address of a function with the signature the
+            ///   table declares for it, and stays one for the rest of the process.
+            pub unsafe fn load(
+                find: impl Fn(&'static Symbol) -> Option<NonNull<c_void>>,
+            ) -> Result<Self, &'static Symbol> {
+                let mut symbols = SYMBOLS.iter();
+                Ok(Self {$(
+                    $name: {
+                        // The list and the table are made from the same lines, so they are as long.
+                        let found = symbols.next().map(|symbol| (symbol, find(symbol)));
+                        match found {
+                            Some((_, Some(function))) => {
+                                // SAFETY: a pointer to a function of this type, as the caller
+                                // promised; both are one pointer wide.
+                                Some(unsafe {
+                                    core::mem::transmute::<
+                                        NonNull<c_void>,
+                                        unsafe extern "C" fn($($type),*) -> Code,
+                                    >(function)
+                                })
+                            }
+                            Some((symbol, None)) if symbol.need == Need::Required => {
+                                return Err(symbol);
+                            }
+                            _ => None,
+                        }
+                    },
+                )+})
+            }
+
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                ///
+                /// * As CUDA's documentation asks of the caller of the function: what is pointed to
+                ///   is there, and handles are live.
+                #[allow(clippy::too_many_arguments, reason = "CUDA chose how many")]
+                pub unsafe fn $name(&self, $($argument: $type),*) -> Outcome {
+                    const SYMBOL: &Symbol = &Symbol {
+                        name: $symbol,
+                        export: $export,
+                        version: $version,
+                        need: Need::$need,
+                    };
+                    let Some(function) = self.$name else {
+                        return Err(Refusal { symbol: SYMBOL, code: Code::MISSING });
+                    };
+                    // SAFETY: as the caller promised; the function is of this type, as whoever
+                    // filled the table promised.
+                    match unsafe { function($($argument),*) } {
+                        Code::SUCCESS => Ok(()),
+                        code => Err(Refusal { symbol: SYMBOL, code }),
+                    }
+                }
+            )+
+        }
+    };
+}
+
+functions! {
+    /// Begins; must come before all others.
+    Required init = "cuInit" "cuInit" 2000 (flags: u32);
+    /// The version of CUDA the driver speaks.
+    Required driver_get_version = "cuDriverGetVersion" "cuDriverGetVersion" 2020
+        (version: *mut c_int);
+    /// The name of a code.
+    Optional get_error_name = "cuGetErrorName" "cuGetErrorName" 6000
+        (code: Code, name: *mut *const c_char);
+
+    /// How many devices there are.
+    Required device_get_count = "cuDeviceGetCount" "cuDeviceGetCount" 2000 (count: *mut c_int);
+    /// A device by its number.
+    Required device_get = "cuDeviceGet" "cuDeviceGet" 2000 (device: *mut c_int, ordinal: c_int);
+    /// What it is called.
+    Required device_get_name = "cuDeviceGetName" "cuDeviceGetName" 2000
+        (name: *mut c_char, length: c_int, device: c_int);
+    /// What it can.
+    Required device_get_attribute = "cuDeviceGetAttribute" "cuDeviceGetAttribute" 2000
+        (value: *mut c_int, attribute: u32, device: c_int);
+    /// Whether it reaches a peer's memory.
+    Optional device_can_access_peer = "cuDeviceCanAccessPeer" "cuDeviceCanAccessPeer" 4000
+        (can: *mut c_int, device: c_int, peer: c_int);
+
+    /// The context all libraries of the process share.
+    Required primary_context_retain = "cuDevicePrimaryCtxRetain" "cuDevicePrimaryCtxRetain" 7000
+        (context: *mut RawContext, device: c_int);
+    /// The calling thread's context.
+    Required context_get_current = "cuCtxGetCurrent" "cuCtxGetCurrent" 4000
+        (context: *mut RawContext);
+    /// Makes a context the calling thread's, over what was.
+    Required context_push = "cuCtxPushCurrent" "cuCtxPushCurrent_v2" 4000 (context: RawContext);
+    /// Undoes that.
+    Required context_pop = "cuCtxPopCurrent" "cuCtxPopCurrent_v2" 4000 (context: *mut RawContext);
+    /// The device of the calling thread's context.
+    Required context_get_device = "cuCtxGetDevice" "cuCtxGetDevice" 2000 (device: *mut c_int);
+    /// The priorities streams may have.
+    Optional context_priority_range = "cuCtxGetStreamPriorityRange" "cuCtxGetStreamPriorityRange"
+        5050 (least: *mut c_int, greatest: *mut c_int);
+    /// Lets the current context reach another's memory.
+    Optional context_enable_peer = "cuCtxEnablePeerAccess" "cuCtxEnablePeerAccess" 4000
+        (peer: RawContext, flags: u32);
+    /// Undoes that.
+    Optional context_disable_peer = "cuCtxDisablePeerAccess" "cuCtxDisablePeerAccess" 4000
+        (peer: RawContext);
+
+    /// How much memory is free, and how much there is.
+    Required mem_get_info = "cuMemGetInfo" "cuMemGetInfo_v2" 3020 (free: *mut u64, total: *mut u64);
+    /// Plain memory.
+    Required mem_alloc = "cuMemAlloc" "cuMemAlloc_v2" 3020 (address: *mut u64, size: u64);
+    /// Gives plain or managed memory back. Waits for all work of the device.
+    Required mem_free = "cuMemFree" "cuMemFree_v2" 3020 (address: u64);
+    /// Pinned memory.
+    Optional mem_host_alloc = "cuMemHostAlloc" "cuMemHostAlloc" 2020
+        (address: *mut u64, size: u64, flags: u32);
+    /// Gives it back. Waits for all work of the device.
+    Optional mem_free_host = "cuMemFreeHost" "cuMemFreeHost" 2000 (address: u64);
+    /// Pins memory where it lies.
+    Optional mem_host_register = "cuMemHostRegister" "cuMemHostRegister_v2" 6050
+        (address: u64, size: u64, flags: u32);
+    /// Undoes that.
+    Optional mem_host_unregister = "cuMemHostUnregister" "cuMemHostUnregister" 4000 (address: u64);
+    /// Where the device sees pinned memory.
+    Optional mem_host_device_pointer = "cuMemHostGetDevicePointer" "cuMemHostGetDevicePointer_v2"
+        3020 (device: *mut u64, host: u64, flags: u32);
+    /// Managed memory.
+    Optional mem_alloc_managed = "cuMemAllocManaged" "cuMemAllocManaged" 6000
+        (address: *mut u64, size: u64, flags: u32);
+    /// Moves managed memory, to a device by number or -1.
+    Optional mem_prefetch_v1 = "cuMemPrefetchAsync" "cuMemPrefetchAsync" 8000
+        (address: u64, size: u64, device: c_int, stream: RawStream);
+    /// Moves managed memory to a location.
+    Optional mem_prefetch_v2 = "cuMemPrefetchAsync" "cuMemPrefetchAsync_v2" 12020
+        (address: u64, size: u64, location: Location, flags: u32, stream: RawStream);
+    /// Says how managed memory will be used, with a device by number or -1.
+    Optional mem_advise_v1 = "cuMemAdvise" "cuMemAdvise" 8000
+        (address: u64, size: u64, advice: u32, device: c_int);
+    /// Says how managed memory will be used, with a location.
+    Optional mem_advise_v2 = "cuMemAdvise" "cuMemAdvise_v2" 12020
+        (address: u64, size: u64, advice: u32, location: Location);
+    /// What the driver knows of an address.
+    Required pointer_get_attributes = "cuPointerGetAttributes" "cuPointerGetAttributes" 7000
+        (count: u32, attributes: *const u32, values: *const *mut c_void, address: u64);
+
+    /// Reserves addresses.
+    Optional mem_address_reserve = "cuMemAddressReserve" "cuMemAddressReserve" 10020
+        (address: *mut u64, size: u64, alignment: u64, hint: u64, flags: u64);
+    /// Gives them back.
+    Optional mem_address_free = "cuMemAddressFree" "cuMemAddressFree" 10020
+        (address: u64, size: u64);
+    /// A page.
+    Optional mem_create = "cuMemCreate" "cuMemCreate" 10020
+        (page: *mut RawPage, size: u64, properties: *const AllocationProperties, flags: u64);
+    /// Gives a page back.
+    Optional mem_release = "cuMemRelease" "cuMemRelease" 10020 (page: RawPage);
+    /// Puts a page behind addresses.
+    Optional mem_map = "cuMemMap" "cuMemMap" 10020
+        (address: u64, size: u64, offset: u64, page: RawPage, flags: u64);
+    /// Takes pages away.
+    Optional mem_unmap = "cuMemUnmap" "cuMemUnmap" 10020 (address: u64, size: u64);
+    /// Says who may do what.
+    Optional mem_set_access = "cuMemSetAccess" "cuMemSetAccess" 10020
+        (address: u64, size: u64, descriptions: *const AccessDescription, count: u64);
+    /// What pages come in.
+    Optional mem_granularity = "cuMemGetAllocationGranularity" "cuMemGetAllocationGranularity"
+        10020 (granularity: *mut u64, properties: *const AllocationProperties, option: u32);
+    /// A page as something another process can import.
+    Optional mem_export = "cuMemExportToShareableHandle" "cuMemExportToShareableHandle" 10020
+        (handle: *mut c_void, page: RawPage, kind: u32, flags: u64);
+    /// A page another process exported.
+    Optional mem_import = "cuMemImportFromShareableHandle" "cuMemImportFromShareableHandle" 10020
+        (page: *mut RawPage, handle: *mut c_void, kind: u32);
+
+    /// A stream.
+    Required stream_create = "cuStreamCreateWithPriority" "cuStreamCreateWithPriority" 5050
+        (stream: *mut RawStream, flags: u32, priority: c_int);
+    /// Whether its work is done.
+    Required stream_query = "cuStreamQuery" "cuStreamQuery" 2000 (stream: RawStream);
+    /// Waits for its work.
+    Required stream_synchronize = "cuStreamSynchronize" "cuStreamSynchronize" 2000
+        (stream: RawStream);
+    /// Makes later work wait for an event.
+    Required stream_wait_event = "cuStreamWaitEvent" "cuStreamWaitEvent" 3020
+        (stream: RawStream, event: RawEvent, flags: u32);
+    /// A number no other stream has.
+    Optional stream_get_id = "cuStreamGetId" "cuStreamGetId" 12000
+        (stream: RawStream, id: *mut u64);
+    /// The context a stream belongs to.
+    Optional stream_get_context = "cuStreamGetCtx" "cuStreamGetCtx" 9020
+        (stream: RawStream, context: *mut RawContext);
+    /// Calls a function in stream order.
+    Optional launch_host_function = "cuLaunchHostFunc" "cuLaunchHostFunc" 10000
+        (stream: RawStream, function: HostFunction, data: *mut c_void);
+    /// Makes later work wait for a word in memory.
+    Optional stream_wait_value = "cuStreamWaitValue32" "cuStreamWaitValue32_v2" 11070
+        (stream: RawStream, address: u64, value: u32, flags: u32);
+
+    /// An event.
+    Required event_create = "cuEventCreate" "cuEventCreate" 2000
+        (event: *mut RawEvent, flags: u32);
+    /// Puts it after all work of a stream.
+    Required event_record = "cuEventRecord" "cuEventRecord" 2000
+        (event: RawEvent, stream: RawStream);
+    /// Whether it was reached.
+    Required event_query = "cuEventQuery" "cuEventQuery" 2000 (event: RawEvent);
+    /// Waits until it is.
+    Required event_synchronize = "cuEventSynchronize" "cuEventSynchronize" 2000 (event: RawEvent);
+    /// The time between two, in milliseconds.
+    Required event_elapsed = "cuEventElapsedTime" "cuEventElapsedTime" 2000
+        (milliseconds: *mut f32, start: RawEvent, end: RawEvent);
+
+    /// Copies bytes in a row.
+    Required memcpy = "cuMemcpyAsync" "cuMemcpyAsync" 4000
+        (to: u64, from: u64, size: u64, stream: RawStream);
+    /// Copies rows.
+    Required memcpy_2d = "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" 3020
+        (copy: *const Copy2d, stream: RawStream);
+    /// Copies slices.
+    Required memcpy_3d = "cuMemcpy3DAsync" "cuMemcpy3DAsync_v2" 3020
+        (copy: *const Copy3d, stream: RawStream);
+    /// Copies between contexts.
+    Optional memcpy_peer = "cuMemcpyPeerAsync" "cuMemcpyPeerAsync" 4000
+        (to: u64, to_context: RawContext, from: u64, from_context: RawContext, size: u64,
+         stream: RawStream);
+    /// Fills with one byte.
+    Required memset_8 = "cuMemsetD8Async" "cuMemsetD8Async" 3020
+        (address: u64, value: u8, count: u64, stream: RawStream);
+    /// Fills with two bytes.
+    Required memset_16 = "cuMemsetD16Async" "cuMemsetD16Async" 3020
+        (address: u64, value: u16, count: u64, stream: RawStream);
+    /// Fills with four bytes.
+    Required memset_32 = "cuMemsetD32Async" "cuMemsetD32Async" 3020
+        (address: u64, value: u32, count: u64, stream: RawStream);
+    /// Fills rows with one byte.
+    Required memset_2d_8 = "cuMemsetD2D8Async" "cuMemsetD2D8Async" 3020
+        (address: u64, pitch: u64, value: u8, width: u64, height: u64, stream: RawStream);
+    /// Fills rows with two bytes.
+    Required memset_2d_16 = "cuMemsetD2D16Async" "cuMemsetD2D16Async" 3020
+        (address: u64, pitch: u64, value: u16, width: u64, height: u64, stream: RawStream);
+    /// Fills rows with four bytes.
+    Required memset_2d_32 = "cuMemsetD2D32Async" "cuMemsetD2D32Async" 3020
+        (address: u64, pitch: u64, value: u32, width: u64, height: u64, stream: RawStream);
+
+    /// Loads code.
+    Optional module_load = "cuModuleLoadData" "cuModuleLoadData" 2000
+        (module: *mut RawModule, image: *const c_void);
+    /// A kernel in it.
+    Optional module_get_function = "cuModuleGetFunction" "cuModuleGetFunction" 2000
+        (function: *mut RawFunction, module: RawModule, name: *const c_char);
+    /// Runs a kernel.
+    Optional launch_kernel = "cuLaunchKernel" "cuLaunchKernel" 4000
+        (function: RawFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+         block_z: u32, shared: u32, stream: RawStream, parameters: *mut *mut c_void,
+         extra: *mut *mut c_void);
+}
+
+#[cfg(test)]
+mod tests;

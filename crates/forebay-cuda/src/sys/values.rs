@@ -1,0 +1,168 @@
+//! The constants, by what they are constants of.
+
+use core::ffi::c_int;
+
+/// The version forebay's declarations are held against, as `cuDriverGetVersion` counts: a thousand
+/// times the major version, ten times the minor.
+pub const DECLARED_VERSION: c_int = 13_000;
+
+/// `CUdevice_attribute`.
+pub mod attribute {
+    /// `MAX_PITCH`.
+    pub const MAX_PITCH: u32 = 11;
+    /// `CAN_MAP_HOST_MEMORY`.
+    pub const CAN_MAP_HOST_MEMORY: u32 = 19;
+    /// `UNIFIED_ADDRESSING`.
+    pub const UNIFIED_ADDRESSING: u32 = 41;
+    /// `STREAM_PRIORITIES_SUPPORTED`.
+    pub const STREAM_PRIORITIES: u32 = 78;
+    /// `MANAGED_MEMORY`.
+    pub const MANAGED_MEMORY: u32 = 83;
+    /// `CONCURRENT_MANAGED_ACCESS`.
+    pub const CONCURRENT_MANAGED_ACCESS: u32 = 89;
+    /// `HOST_REGISTER_SUPPORTED`.
+    pub const HOST_REGISTER: u32 = 99;
+    /// `VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+    pub const VIRTUAL_MEMORY: u32 = 102;
+    /// `HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
+    pub const SHARE_BY_DESCRIPTOR: u32 = 103;
+    /// `COMPUTE_CAPABILITY_MAJOR`.
+    pub const COMPUTE_MAJOR: u32 = 75;
+    /// `COMPUTE_CAPABILITY_MINOR`.
+    pub const COMPUTE_MINOR: u32 = 76;
+    /// `MULTIPROCESSOR_COUNT`.
+    pub const MULTIPROCESSORS: u32 = 16;
+}
+
+/// `CUpointer_attribute`.
+pub mod pointer {
+    /// `MEMORY_TYPE`.
+    pub const MEMORY_TYPE: u32 = 2;
+    /// `IS_MANAGED`.
+    pub const IS_MANAGED: u32 = 8;
+    /// `DEVICE_ORDINAL`.
+    pub const DEVICE_ORDINAL: u32 = 9;
+    /// `RANGE_START_ADDR`.
+    pub const RANGE_START: u32 = 11;
+    /// `RANGE_SIZE`.
+    pub const RANGE_SIZE: u32 = 12;
+}
+
+/// `CUmemorytype`.
+pub mod memory_type {
+    /// `HOST`.
+    pub const HOST: u32 = 1;
+    /// `DEVICE`.
+    pub const DEVICE: u32 = 2;
+    /// `UNIFIED`: the driver looks at the address.
+    pub const UNIFIED: u32 = 4;
+}
+
+/// `CUmemLocationType`.
+pub mod location {
+    /// `DEVICE`.
+    pub const DEVICE: u32 = 1;
+    /// `HOST`.
+    pub const HOST: u32 = 2;
+}
+
+/// `CUmemAllocationType`.
+pub mod allocation {
+    /// `PINNED`.
+    pub const PINNED: u32 = 1;
+}
+
+/// `CUmemAllocationHandleType`.
+pub mod handle_type {
+    /// `NONE`.
+    pub const NONE: u32 = 0;
+    /// `POSIX_FILE_DESCRIPTOR`.
+    pub const FILE_DESCRIPTOR: u32 = 1;
+}
+
+/// `CUmemAllocationGranularity_flags`.
+pub mod granularity {
+    /// `MINIMUM`.
+    pub const MINIMUM: u32 = 0;
+    /// `RECOMMENDED`.
+    pub const RECOMMENDED: u32 = 1;
+}
+
+/// `CUmemAccess_flags`.
+pub mod access {
+    /// `PROT_NONE`.
+    pub const NONE: u32 = 0;
+    /// `PROT_READ`.
+    pub const READ: u32 = 1;
+    /// `PROT_READWRITE`.
+    pub const READ_WRITE: u32 = 3;
+}
+
+/// `CUmem_advise`.
+pub mod advice {
+    /// `SET_READ_MOSTLY`.
+    pub const SET_READ_MOSTLY: u32 = 1;
+    /// `UNSET_READ_MOSTLY`.
+    pub const UNSET_READ_MOSTLY: u32 = 2;
+    /// `SET_PREFERRED_LOCATION`.
+    pub const SET_PREFERRED_LOCATION: u32 = 3;
+    /// `UNSET_PREFERRED_LOCATION`.
+    pub const UNSET_PREFERRED_LOCATION: u32 = 4;
+    /// `SET_ACCESSED_BY`.
+    pub const SET_ACCESSED_BY: u32 = 5;
+    /// `UNSET_ACCESSED_BY`.
+    pub const UNSET_ACCESSED_BY: u32 = 6;
+}
+
+/// `CU_DEVICE_CPU`: the host, for the first generation of prefetching and advice.
+pub const DEVICE_CPU: c_int = -1;
+
+/// `CUmemAttach_flags`.
+pub mod attach {
+    /// `GLOBAL`.
+    pub const GLOBAL: u32 = 1;
+}
+
+/// `CU_MEMHOSTALLOC_*`.
+pub mod host_alloc {
+    /// `PORTABLE`.
+    pub const PORTABLE: u32 = 1;
+    /// `DEVICEMAP`.
+    pub const DEVICE_MAP: u32 = 2;
+    /// `WRITECOMBINED`.
+    pub const WRITE_COMBINED: u32 = 4;
+}
+
+/// `CU_MEMHOSTREGISTER_*`.
+pub mod host_register {
+    /// `PORTABLE`.
+    pub const PORTABLE: u32 = 1;
+    /// `DEVICEMAP`.
+    pub const DEVICE_MAP: u32 = 2;
+}
+
+/// `CUstream_flags`.
+pub mod stream {
+    /// `NON_BLOCKING`: no ties with the legacy default stream.
+    pub const NON_BLOCKING: u32 = 1;
+}
+
+/// `CUevent_flags`.
+pub mod event {
+    /// `DEFAULT`: with time.
+    pub const DEFAULT: u32 = 0;
+    /// `DISABLE_TIMING`.
+    pub const DISABLE_TIMING: u32 = 2;
+}
+
+/// `CUstreamWaitValue_flags`.
+pub mod wait_value {
+    /// `GEQ`: until the word, less the value, is not negative.
+    pub const GREATER_OR_EQUAL: u32 = 0;
+}
+
+/// `CUdriverProcAddress_flags`.
+pub mod proc_address {
+    /// `LEGACY_STREAM`: stream 0 is the legacy default stream.
+    pub const LEGACY_STREAM: u64 = 1;
+}

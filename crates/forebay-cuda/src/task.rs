@@ -1,0 +1,331 @@
+//! Functions of the host in the order of a stream.
+//!
+//! The driver calls such functions itself, but one after another for all streams: one that blocks
+//! holds back all others, and the contract forbids that. So the driver's call only hands the task to
+//! a thread of our own, and the stream waits for a word in memory that the thread writes when the
+//! task is done:
+//!
+//! ```text
+//!   stream     ... work ][ call: hand over ][ wait: word >= 7 ][ work ...
+//!                               |                  ^
+//!   thread                      +---> task 7 ------+ word = 7
+//! ```
+//!
+//! Numbers go up by one for each task of a stream, so one word serves a stream for ever.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_hal::{Call, Error, HostTask, Result, StreamHandle, run_host_task};
+
+use crate::CudaDevice;
+use crate::context::Context;
+use crate::refusal::Asked;
+use crate::shape::host_pointer;
+use crate::stream::{Lane, lock};
+use crate::sys::values::{host_alloc, wait_value};
+use crate::sys::{RawStream, Refusal};
+
+/// How far the words lie apart: a cache line, so that threads do not fight over one.
+const APART: u64 = 64;
+
+/// How much memory words are made of at once: a page of the host.
+const PAGE: usize = 4096;
+
+/// How many words that is.
+const AT_ONCE: u64 = PAGE as u64 / APART;
+
+/// How long a thread waits for another task before it ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A word that a stream waits for.
+#[derive(Debug)]
+pub(crate) struct Signal {
+    /// Where the host sees it.
+    host: u64,
+    /// Where the device sees it.
+    device: u64,
+    /// The number of the last task that waits for it.
+    issued: AtomicU32,
+}
+
+impl Signal {
+    fn word(&self) -> &AtomicU32 {
+        let pointer = host_pointer(self.host).cast_const().cast::<AtomicU32>();
+        // SAFETY: pinned memory of four bytes at a multiple of 64, which is never given back and
+        // only ever used as an atomic word.
+        unsafe { &*pointer }
+    }
+
+    /// Whether task `number` is done.
+    fn is_done(&self, number: u32) -> bool {
+        !is_before(self.word().load(Ordering::Acquire), number)
+    }
+
+    /// Whether no task waits for it.
+    fn is_settled(&self) -> bool {
+        self.is_done(self.issued.load(Ordering::Acquire))
+    }
+
+    /// Says that task `number` is done. The word never goes back: a stream may still be about to
+    /// look at it.
+    fn finish(&self, number: u32) {
+        let word = self.word();
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            is_before(now, number).then_some(number)
+        });
+    }
+}
+
+/// Whether `one` comes before `other`, as the device compares: the difference as a signed number.
+const fn is_before(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other) > i32::MAX as u32
+}
+
+/// The words of a context.
+#[derive(Debug, Default)]
+pub(crate) struct Signals(Mutex<Vec<Arc<Signal>>>);
+
+impl Signals {
+    /// A word that nobody uses and nothing waits for.
+    fn take(&self, context: &Context) -> core::result::Result<Arc<Signal>, Refusal> {
+        let mut all = lock(&self.0);
+        let idle = |signal: &&Arc<Signal>| Arc::strong_count(signal) == 1 && signal.is_settled();
+        if let Some(signal) = all.iter().find(idle) {
+            return Ok(Arc::clone(signal));
+        }
+        let (mut host, mut device) = (0, 0);
+        let flags = host_alloc::PORTABLE | host_alloc::DEVICE_MAP;
+        context.call(|table| {
+            // SAFETY: the addresses are written to places of our own, and the second is asked for
+            // memory just got.
+            unsafe {
+                table.mem_host_alloc(&raw mut host, AT_ONCE * APART, flags)?;
+                table.mem_host_device_pointer(&raw mut device, host, 0)
+            }
+        })?;
+        let bytes = host_pointer(host);
+        // SAFETY: memory of that size, just got, that nobody else knows of.
+        unsafe { core::ptr::write_bytes(bytes, 0, PAGE) };
+        all.extend((0..AT_ONCE).map(|index| {
+            let offset = index * APART;
+            let issued = AtomicU32::new(0);
+            Arc::new(Signal { host: host + offset, device: device + offset, issued })
+        }));
+        match all.last() {
+            Some(signal) => Ok(Arc::clone(signal)),
+            // There are some, since some were just added.
+            None => Ok(Arc::new(Signal { host, device, issued: AtomicU32::new(0) })),
+        }
+    }
+}
+
+/// A task on its way.
+#[derive(Debug)]
+struct Errand {
+    /// Taken by whoever runs it, or by who calls it off.
+    task: Mutex<Option<Task>>,
+    signal: Arc<Signal>,
+    number: u32,
+    context: &'static Context,
+}
+
+/// A host function, which says nothing of itself.
+struct Task(HostTask);
+
+impl core::fmt::Debug for Task {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+impl Errand {
+    fn run(&self) {
+        let task = lock(&self.task).take();
+        if let Some(Task(task)) = task {
+            run_host_task(task);
+        }
+        self.signal.finish(self.number);
+    }
+}
+
+/// The threads that run tasks: as many as there are tasks at once, since any may block.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    errands: VecDeque<Arc<Errand>>,
+    idle: usize,
+}
+
+impl Workers {
+    fn hand_over(&'static self, errand: Arc<Errand>) {
+        let mut waiting = lock(&self.state);
+        waiting.errands.push_back(errand);
+        if waiting.errands.len() <= waiting.idle {
+            drop(waiting);
+            self.changed.notify_one();
+            return;
+        }
+        drop(waiting);
+        let thread = std::thread::Builder::new().name("forebay-cuda-task".to_owned());
+        if thread.spawn(|| self.work()).is_err() {
+            // The system gives no thread: it is run here, which holds other streams' tasks back but
+            // loses none.
+            let errand = lock(&self.state).errands.pop_front();
+            if let Some(errand) = errand {
+                errand.run();
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut waiting = lock(&self.state);
+        loop {
+            if let Some(errand) = waiting.errands.pop_front() {
+                drop(waiting);
+                errand.run();
+                drop(errand);
+                waiting = lock(&self.state);
+                continue;
+            }
+            waiting.idle += 1;
+            let (guard, waited) = self
+                .changed
+                .wait_timeout(waiting, PATIENCE)
+                .unwrap_or_else(PoisonError::into_inner);
+            waiting = guard;
+            waiting.idle -= 1;
+            if waited.timed_out() && waiting.errands.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// What the driver calls for a task that may take its time.
+unsafe extern "C" fn begin(data: *mut c_void) {
+    // SAFETY: `Context::enqueue` gave away one count of this errand, and the driver calls once.
+    let errand = unsafe { Arc::from_raw(data.cast_const().cast::<Errand>()) };
+    let workers = &errand.context.workers;
+    workers.hand_over(errand);
+}
+
+/// What the driver calls for a task that is over soon.
+unsafe extern "C" fn run_now(data: *mut c_void) {
+    // SAFETY: `Context::enqueue_brief` gave this box away, and the driver calls once.
+    let task = unsafe { Box::from_raw(data.cast::<HostTask>()) };
+    run_host_task(*task);
+}
+
+impl Context {
+    /// Whether tasks that block can be had here.
+    pub(crate) fn has_tasks(&self) -> bool {
+        let table = self.table();
+        table.launch_host_function.is_some()
+            && table.stream_wait_value.is_some()
+            && table.mem_host_alloc.is_some()
+            && table.mem_host_device_pointer.is_some()
+    }
+
+    /// Runs `task` in the order of a live stream. `lane` is that stream's.
+    pub(crate) fn enqueue(
+        &'static self,
+        task: HostTask,
+        stream: RawStream,
+        lane: &mut Lane,
+    ) -> core::result::Result<(), Refusal> {
+        let signal = match &lane.signal {
+            Some(signal) => Arc::clone(signal),
+            None => self.signals.take(self)?,
+        };
+        lane.signal = Some(Arc::clone(&signal));
+        let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
+        let task = Mutex::new(Some(Task(task)));
+        let errand = Arc::new(Errand { task, signal: Arc::clone(&signal), number, context: self });
+        let theirs = Arc::into_raw(Arc::clone(&errand)).cast_mut().cast::<c_void>();
+        let launched = self.enter().and_then(|current| {
+            // SAFETY: the stream is live, and the errand, of which the driver gets one count, is
+            // there until `begin` has taken it back.
+            unsafe { self.table().launch_host_function(stream, begin, theirs) }.map(|()| current)
+        });
+        let _current = launched.inspect_err(|_| {
+            // SAFETY: the driver has refused it, so nobody else takes this count back.
+            drop(unsafe { Arc::from_raw(theirs.cast_const().cast::<Errand>()) });
+        })?;
+        signal.issued.store(number, Ordering::Release);
+        // SAFETY: the stream is live, and the word is there for ever.
+        let waits = unsafe {
+            self.table().stream_wait_value(
+                stream,
+                signal.device,
+                number,
+                wait_value::GREATER_OR_EQUAL,
+            )
+        };
+        let Err(refusal) = waits else { return Ok(()) };
+        if lock(&errand.task).take().is_some() {
+            // Called off before it began: the driver's call will find nothing to run.
+            return Err(refusal);
+        }
+        // It runs already. Work enqueued from now on comes after it all the same if nobody enqueues
+        // any until it is over.
+        while !signal.is_done(number) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    /// Runs a task that is over soon in the order of a live stream, on the driver's own thread.
+    pub(crate) fn enqueue_brief(
+        &self,
+        task: HostTask,
+        stream: RawStream,
+    ) -> core::result::Result<(), Refusal> {
+        let data = Box::into_raw(Box::new(task));
+        // SAFETY: the stream is live, and the box, which the driver gets, is there until `run_now`
+        // has taken it back.
+        let launched =
+            self.call(|table| unsafe { table.launch_host_function(stream, run_now, data.cast()) });
+        launched.inspect_err(|_| {
+            // SAFETY: the driver has refused it, so it is ours again.
+            drop(unsafe { Box::from_raw(data) });
+        })
+    }
+}
+
+impl CudaDevice {
+    pub(crate) fn enqueue_task(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
+        let call = Call::EnqueueHost;
+        let core = self.stream(call, stream)?;
+        if !self.context.has_tasks() {
+            let missing = "functions of the host in stream order need cuStreamWaitValue32, which \
+                           came with CUDA 11.7";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
+        let lane = core.lane();
+        let mut lane = lock(&lane);
+        self.context.enqueue(task, core.raw, &mut lane).map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_compare_across_their_end() {
+        assert!(is_before(0, 1) && !is_before(1, 1) && !is_before(2, 1));
+        assert!(is_before(u32::MAX, 0) && is_before(u32::MAX - 5, 7));
+        assert!(!is_before(0, u32::MAX));
+    }
+}

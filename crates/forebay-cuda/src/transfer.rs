@@ -1,0 +1,313 @@
+//! Copies and fills.
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
+
+use crate::CudaDevice;
+use crate::refusal::Asked;
+use crate::shape::{Piece, Shape, Side, host_pointer};
+use crate::space::{Finding, USABLE, Use};
+use crate::stage::MOST;
+use crate::stream::{Lane, StreamCore, lock};
+use crate::sys::values::memory_type;
+use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
+
+/// Up to this much the host's part of a copy is made by the driver's own thread: handing it to
+/// another would take longer.
+const BRIEF: Bytes = Bytes::new(64 << 10);
+
+impl CudaDevice {
+    /// Refuses rows that are not memory of the device, as far as the books or the driver know.
+    fn check_rows(
+        &self,
+        (call, argument): (Call, &'static str),
+        reach: Span,
+        mut rows: impl Iterator<Item = Span>,
+        usage: Use,
+    ) -> Result<()> {
+        // Where all from the first byte to the last is memory, so is every row.
+        if self.space().check(call, argument, reach, usage) == Finding::Usable {
+            return Ok(());
+        }
+        rows.try_for_each(|row| {
+            let finding = self.space().check(call, argument, row, usage);
+            match finding {
+                Finding::Usable => Ok(()),
+                Finding::Refused(error) => Err(error),
+                // Another library's memory is as good; the driver knows whether it is any. What it
+                // rounds our own up to is nobody's.
+                Finding::Unknown => match self.context.pointer(row.start()) {
+                    Some(known)
+                        if known.span.contains_span(row)
+                            && self.space().overlapping(known.span).is_none() =>
+                    {
+                        Ok(())
+                    }
+                    _ => {
+                        let given =
+                            format!("{row}, where neither this device nor the driver has any");
+                        Err(invalid(call, argument, given, USABLE))
+                    }
+                },
+            }
+        })
+    }
+
+    /// Whether the device copies to and from this host memory on its own.
+    fn is_pinned(&self, span: Span) -> bool {
+        if self.space().is_pinned(span) {
+            return true;
+        }
+        self.context.pointer(span.start()).is_some_and(|known| known.span.contains_span(span))
+    }
+
+    /// Enqueues a task of ours that touches `bytes` bytes.
+    fn enqueue_own(
+        &self,
+        task: hal::HostTask,
+        bytes: Bytes,
+        stream: RawStream,
+        lane: &mut Lane,
+    ) -> core::result::Result<(), Refusal> {
+        if bytes <= BRIEF || !self.context.has_tasks() {
+            self.context.enqueue_brief(task, stream)
+        } else {
+            self.context.enqueue(task, stream, lane)
+        }
+    }
+
+    /// A copy from host to host: a task, since the driver has nothing to do with it.
+    ///
+    /// # Safety
+    ///
+    /// * As for `Transfers::copy`.
+    unsafe fn copy_on_host(
+        &self,
+        copy: hal::Copy,
+        core: &StreamCore,
+    ) -> core::result::Result<(), Refusal> {
+        let task = Box::new(move || {
+            for (to, from) in copy.rows() {
+                let Ok(length) = to.size().to_usize() else { return };
+                let (from, to) = (host_pointer(from.start().get()), host_pointer(to.start().get()));
+                // SAFETY: valid until the copy is done, as the caller promised.
+                unsafe { core::ptr::copy(from, to, length) };
+            }
+        });
+        let lane = core.lane();
+        let mut lane = lock(&lane);
+        self.enqueue_own(task, copy.extent().bytes(), core.raw, &mut lane)
+    }
+
+    /// A copy between ordinary host memory and the device, by way of pinned memory.
+    ///
+    /// # Safety
+    ///
+    /// * As for `Transfers::copy`.
+    unsafe fn copy_staged(
+        &self,
+        shape: &Shape,
+        host_is_source: bool,
+        core: &StreamCore,
+    ) -> core::result::Result<(), Refusal> {
+        let lane = core.lane();
+        // Held to the end: the calls of two copies must not mix, since they use the same stage.
+        let mut lane = lock(&lane);
+        let wanted = shape.bytes().min(MOST);
+        if lane.stage.as_ref().is_none_or(|stage| stage.size < wanted) {
+            let stage = self.context.stages.take(self.context, wanted)?;
+            if let Some(old) = lane.stage.replace(stage) {
+                self.context.stages.retire(self.context, old, core.raw);
+            }
+        }
+        let Some((stage, room)) = lane.stage.as_ref().map(|stage| (stage.address, stage.size))
+        else {
+            return Ok(());
+        };
+        for piece in shape.pieces(room, self.max_pitch) {
+            let packed = Side { start: stage, row: piece.width, slice: 0 };
+            let (device, host) =
+                if host_is_source { (piece.to, piece.from) } else { (piece.from, piece.to) };
+            let (into, out_of) = if host_is_source { (packed, host) } else { (host, packed) };
+            let rows = Piece { to: into, from: out_of, ..piece };
+            // SAFETY: the host's rows are valid until the copy is done, as the caller promised, and
+            // the stage has room for the piece and is this stream's alone.
+            let task: hal::HostTask = Box::new(move || unsafe { rows.copy_here() });
+            let (to, from) = if host_is_source { (device, packed) } else { (packed, device) };
+            let wire = Piece { to, from, ..piece };
+            let bytes = piece.bytes();
+            if host_is_source {
+                self.enqueue_own(task, bytes, core.raw, &mut lane)?;
+                self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
+            } else {
+                self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
+                self.enqueue_own(task, bytes, core.raw, &mut lane)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy the driver makes alone.
+    fn copy_direct(&self, shape: &Shape, core: &StreamCore) -> core::result::Result<(), Refusal> {
+        let fits = |side: Side| side.row <= self.max_pitch;
+        self.context.call(|table| match *shape {
+            Shape { slices: slices @ 2.., rows, width, to, from } if fits(to) && fits(from) => {
+                let copy = Copy3d {
+                    src_type: memory_type::UNIFIED,
+                    src_device: from.start,
+                    src_pitch: from.row,
+                    src_height: from.slice / from.row.max(1),
+                    dst_type: memory_type::UNIFIED,
+                    dst_device: to.start,
+                    dst_pitch: to.row,
+                    dst_height: to.slice / to.row.max(1),
+                    width,
+                    height: rows,
+                    depth: slices,
+                    ..Copy3d::default()
+                };
+                // SAFETY: a description of our own, a live stream, and memory that was looked up or
+                // promised by the caller.
+                unsafe { table.memcpy_3d(&raw const copy, core.raw) }
+            }
+            _ => {
+                for piece in shape.pieces(Bytes::MAX, self.max_pitch) {
+                    enqueue_plane(table, &piece, core.raw)?;
+                }
+                Ok(())
+            }
+        })
+    }
+
+    fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
+        let given =
+            format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
+        self.refused(Call::Copy, refusal, &Asked::of("copy", given, "memory that is there"))
+    }
+}
+
+/// Enqueues the rows of one slice.
+fn enqueue_plane(
+    table: &Table,
+    piece: &Piece,
+    stream: RawStream,
+) -> core::result::Result<(), Refusal> {
+    let Piece { to, from, width, rows } = *piece;
+    if rows == 1 {
+        // SAFETY: a live stream, and memory that was looked up or promised by the caller of `copy`.
+        return unsafe { table.memcpy(to.start, from.start, width, stream) };
+    }
+    let copy = Copy2d {
+        src_type: memory_type::UNIFIED,
+        src_device: from.start,
+        src_pitch: from.row,
+        dst_type: memory_type::UNIFIED,
+        dst_device: to.start,
+        dst_pitch: to.row,
+        width,
+        height: rows,
+        ..Copy2d::default()
+    };
+    // SAFETY: as above, with a description of our own.
+    unsafe { table.memcpy_2d(&raw const copy, stream) }
+}
+
+// SAFETY: every byte of a shape goes through exactly one of the driver's calls or one task, in the
+// order of the stream; device sides are looked up first, in the books and with the driver.
+unsafe impl Transfers for CudaDevice {
+    unsafe fn copy(&self, copy: &hal::Copy, stream: StreamHandle) -> Result<()> {
+        let call = Call::Copy;
+        let core = self.stream(call, stream)?;
+        if copy.extent().is_empty() {
+            return Ok(());
+        }
+        if let Place::Device(_) = copy.to() {
+            let rows = copy.rows().map(|(to, _)| to);
+            self.check_rows((call, "to"), copy.written(), rows, Use::Write)?;
+        }
+        if let Place::Device(_) = copy.from() {
+            let rows = copy.rows().map(|(_, from)| from);
+            self.check_rows((call, "from"), copy.read(), rows, Use::Read)?;
+        }
+        let shape = Shape::new(copy);
+        let can_stage = self.context.table().launch_host_function.is_some()
+            && self.context.table().mem_host_alloc.is_some();
+        let outcome = match (copy.to(), copy.from()) {
+            (Place::Host(_), Place::Host(_)) if can_stage => {
+                // SAFETY: as the caller promised.
+                unsafe { self.copy_on_host(*copy, &core) }
+            }
+            (Place::Device(_), Place::Host(_)) if can_stage && !self.is_pinned(copy.read()) => {
+                // SAFETY: as the caller promised.
+                unsafe { self.copy_staged(&shape, true, &core) }
+            }
+            (Place::Host(_), Place::Device(_)) if can_stage && !self.is_pinned(copy.written()) => {
+                // SAFETY: as the caller promised.
+                unsafe { self.copy_staged(&shape, false, &core) }
+            }
+            _ => self.copy_direct(&shape, &core),
+        };
+        outcome.map_err(|refusal| self.copy_refused(copy, refusal))
+    }
+
+    unsafe fn fill(&self, fill: &hal::Fill, stream: StreamHandle) -> Result<()> {
+        let call = Call::Fill;
+        let core = self.stream(call, stream)?;
+        let extent = fill.extent();
+        if extent.is_empty() {
+            return Ok(());
+        }
+        self.check_rows((call, "to"), fill.written(), fill.rows(), Use::Write)?;
+        let filled = self.context.call(|table| {
+            let flat = |row: Span| fill_row(table, row, fill.pattern(), core.raw);
+            let mut rows = fill.rows();
+            match (rows.next(), rows.next()) {
+                (Some(all), None) => flat(all),
+                _ if fill.pitch().row.get() <= self.max_pitch => fill_plane(table, fill, core.raw),
+                _ => fill.rows().try_for_each(flat),
+            }
+        });
+        filled.map_err(|refusal| {
+            let given = format!("{} B at {}", extent.bytes().get(), fill.to());
+            self.refused(call, refusal, &Asked::of("to", given, "memory that is there"))
+        })
+    }
+}
+
+/// Fills bytes in a row.
+fn fill_row(
+    table: &Table,
+    row: Span,
+    pattern: Pattern,
+    stream: RawStream,
+) -> core::result::Result<(), Refusal> {
+    let (start, size) = (row.start().get(), row.size().get());
+    // SAFETY: memory that was looked up, whose size is a multiple of the pattern's, and a live
+    // stream. For all three.
+    unsafe {
+        match pattern {
+            Pattern::U16(value) => table.memset_16(start, value, size / 2, stream),
+            Pattern::U32(value) => table.memset_32(start, value, size / 4, stream),
+            _ => table.memset_8(start, pattern.four_bytes()[0], size, stream),
+        }
+    }
+}
+
+/// Fills rows.
+fn fill_plane(
+    table: &Table,
+    fill: &hal::Fill,
+    stream: RawStream,
+) -> core::result::Result<(), Refusal> {
+    let (start, pitch): (Address, u64) = (fill.to(), fill.pitch().row.get());
+    let (start, width, rows) = (start.get(), fill.extent().width.get(), fill.extent().rows);
+    let pattern = fill.pattern();
+    // SAFETY: as for `fill_row`.
+    unsafe {
+        match pattern {
+            Pattern::U16(value) => table.memset_2d_16(start, pitch, value, width / 2, rows, stream),
+            Pattern::U32(value) => table.memset_2d_32(start, pitch, value, width / 4, rows, stream),
+            _ => table.memset_2d_8(start, pitch, pattern.four_bytes()[0], width, rows, stream),
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Addresses apart from the memory behind them.
+//!
+//! None of these calls waits for work under way. They are made one at a time, under a lock of their
+//! own, so that the books and the driver agree; the lock of the books is free meanwhile.
+
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
+use forebay_hal::{
+    Access, Call, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory, fresh_handle,
+    invalid, nonzero,
+};
+
+use crate::CudaDevice;
+use crate::context::Context;
+use crate::refusal::{Asked, Meaning, meaning};
+use crate::space::{
+    Entry, Mapping, Occupant, Page, PageOrigin, PageState, Space, mapping_at, tiling,
+};
+use crate::stream::lock;
+use crate::sys::values::{access, allocation, granularity, handle_type, location};
+use crate::sys::{AccessDescription, AllocationProperties, Location, RawPage, Refusal};
+
+/// What memory of the context's device is like.
+pub(crate) fn properties(context: &Context, origin: PageOrigin) -> AllocationProperties {
+    AllocationProperties {
+        kind: allocation::PINNED,
+        handle_types: match origin {
+            PageOrigin::Private => handle_type::NONE,
+            PageOrigin::Shareable | PageOrigin::Imported => handle_type::FILE_DESCRIPTOR,
+        },
+        location: Location { kind: location::DEVICE, id: context.device },
+        ..AllocationProperties::default()
+    }
+}
+
+/// What pages of the context's device come in; `None` where the driver does not say.
+pub(crate) fn granularity_of(context: &Context) -> Option<Granularity> {
+    let ask = |option| {
+        let (mut bytes, properties) = (0, properties(context, PageOrigin::Private));
+        context
+            .call(|table| {
+                // SAFETY: the figure is written to a place of our own.
+                unsafe { table.mem_granularity(&raw mut bytes, &raw const properties, option) }
+            })
+            .ok()?;
+        PageSize::new(bytes).ok()
+    };
+    let minimum = ask(granularity::MINIMUM)?;
+    let recommended = ask(granularity::RECOMMENDED).unwrap_or(minimum).max(minimum);
+    Some(Granularity { minimum, recommended })
+}
+
+pub(crate) fn not_a_page(call: Call, page: PageHandle) -> Error {
+    invalid(call, "page", page, "a page that was created or imported and not released")
+}
+
+impl CudaDevice {
+    fn grain(&self) -> Alignment {
+        self.granularity.minimum.alignment()
+    }
+
+    /// Refuses no bytes, and what is not a multiple of the granularity.
+    pub(crate) fn check_multiple(
+        &self,
+        call: Call,
+        argument: &'static str,
+        size: Bytes,
+    ) -> Result<()> {
+        nonzero(call, argument, size)?;
+        if size.is_aligned_to(self.grain()) {
+            return Ok(());
+        }
+        let allowed = format!("a multiple of {} B", self.grain().get());
+        Err(invalid(call, argument, format!("{} B", size.get()), allowed))
+    }
+
+    /// Reserves addresses, as the driver does it.
+    fn reserve_raw(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+    ) -> core::result::Result<Address, Refusal> {
+        let mut start = 0;
+        self.context.call(|table| {
+            // SAFETY: the address is written to a place of our own.
+            unsafe { table.mem_address_reserve(&raw mut start, size.get(), alignment.get(), 0, 0) }
+        })?;
+        Ok(Address::new(start))
+    }
+
+    fn free_raw(&self, span: Span) -> core::result::Result<(), Refusal> {
+        // SAFETY: a range the driver reserved, with nothing mapped in it.
+        self.context
+            .call(|table| unsafe { table.mem_address_free(span.start().get(), span.size().get()) })
+    }
+
+    /// Enters a page of the driver's.
+    pub(crate) fn enter_page(&self, raw: RawPage, size: Bytes, origin: PageOrigin) -> PageHandle {
+        let handle = fresh_handle();
+        let mut space = self.space();
+        if origin != PageOrigin::Imported {
+            space.held = space.held.saturating_add(size);
+        }
+        let page = Page { raw, size, mappings: 0, state: PageState::Open, origin };
+        space.pages.insert(handle, page);
+        PageHandle(handle)
+    }
+
+    /// A page that can still be used.
+    pub(crate) fn open_page(&self, call: Call, page: PageHandle) -> Result<Page> {
+        let space = self.space();
+        let found = space.pages.get(&page.0).filter(|found| found.state == PageState::Open);
+        found.copied().ok_or_else(|| not_a_page(call, page))
+    }
+
+    /// The mappings that cover `span` exactly.
+    fn tiles(&self, call: Call, span: Span) -> Result<Vec<Mapping>> {
+        let space = self.space();
+        let refuse = |at: Address| {
+            let given = format!("{span}, of which {at} is {}", space.describe(at));
+            invalid(call, "span", given, "whole mappings side by side in one region")
+        };
+        let Some((region, mappings)) = space.region(span.start()) else {
+            return Err(refuse(span.start()));
+        };
+        if !region.contains_span(span) {
+            return Err(refuse(region.end()));
+        }
+        tiling(mappings, span).map_err(refuse)
+    }
+
+    /// Whether `device` has a place among the devices; the own one has.
+    fn check_device(&self, call: Call, device: DeviceOrdinal) -> Result<core::ffi::c_int> {
+        if device == self.context.ordinal {
+            return Ok(self.context.device);
+        }
+        self.context.driver.checked_ordinal(call, "device", device)
+    }
+}
+
+impl Space {
+    /// One mapping of a page less; a released page goes with its last.
+    fn unmapped(&mut self, page: PageHandle) {
+        let Some(found) = self.pages.get_mut(&page.0) else { return };
+        found.mappings = found.mappings.saturating_sub(1);
+        if found.mappings == 0 && found.state == PageState::Released {
+            self.forget_page(page);
+        }
+    }
+
+    fn forget_page(&mut self, page: PageHandle) {
+        if let Some(gone) = self.pages.remove(&page.0)
+            && gone.origin != PageOrigin::Imported
+        {
+            self.held = self.held.saturating_sub(gone.size);
+        }
+    }
+}
+
+// SAFETY: every address and handle is held against the books before the driver sees it, and one
+// lock over these calls keeps the two in agreement. The driver keeps a released page's memory while
+// it is mapped, and gives mappings no access until it is set.
+unsafe impl VirtualMemory for CudaDevice {
+    fn granularity(&self) -> Granularity {
+        self.granularity
+    }
+
+    fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
+        let call = Call::Reserve;
+        self.check_multiple(call, "size", size)?;
+        let alignment = alignment.max(self.grain());
+        let refused = |refusal: Refusal| match meaning(refusal.code) {
+            // More addresses than there are, whichever way the driver puts it.
+            Meaning::Invalid | Meaning::OutOfMemory => self.out_of_memory(call, size),
+            _ => self.refused(call, refusal, &Asked::size(size)),
+        };
+        let of = |start, size| {
+            Span::new(start, size).map_err(|error| Error::quantity(call, "size", &error))
+        };
+        let first = self.reserve_raw(size, alignment);
+        let (span, taken) = match first {
+            Ok(start) if start.is_aligned_to(alignment) => (of(start, size)?, of(start, size)?),
+            // A driver that does not keep the alignment, or does not know such large ones: more
+            // addresses than asked for have an aligned place among them.
+            Ok(_) | Err(_) if alignment > self.grain() => {
+                if let Ok(start) = first {
+                    self.free_raw(of(start, size)?).map_err(refused)?;
+                }
+                let whole = size.checked_add(alignment.bytes());
+                let whole = whole.ok_or_else(|| self.out_of_memory(call, size))?;
+                let start = self.reserve_raw(whole, self.grain()).map_err(refused)?;
+                let aligned = start.checked_align_up(alignment).unwrap_or(start);
+                (of(aligned, size)?, of(start, whole)?)
+            }
+            Ok(start) => (of(start, size)?, of(start, size)?),
+            Err(refusal) => return Err(refused(refusal)),
+        };
+        let occupant = Occupant::Region(std::collections::BTreeMap::new());
+        self.space().insert(Entry { span, taken, occupant });
+        Ok(span)
+    }
+
+    unsafe fn release_region(&self, start: Address) -> Result<()> {
+        let call = Call::ReleaseRegion;
+        let _order = lock(&self.mapping);
+        let entry = {
+            let mut space = self.space();
+            if let Some(entry) = space.entries.get(&start)
+                && let Occupant::Region(mappings) = &entry.occupant
+                && !mappings.is_empty()
+            {
+                let what = format!("{} mappings in region {}", mappings.len(), entry.span);
+                return Err(Error::Busy { call, what: what.into() });
+            }
+            let is_region = |occupant: &Occupant| matches!(occupant, Occupant::Region(_));
+            space.remove(call, "start", start, "a region", is_region)?
+        };
+        self.free_raw(entry.taken).map_err(|refusal| {
+            if meaning(refusal.code) != Meaning::Lost {
+                self.space().put_back(entry);
+            }
+            self.refused(call, refusal, &Asked::of("start", start, "the start of a region"))
+        })
+    }
+
+    fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
+        let call = Call::CreatePage;
+        self.check_multiple(call, "size", size)?;
+        let origin = match options.shareable {
+            true if !self.shares() => {
+                let missing = "pages that leave the process: this device or driver exports none";
+                return Err(Error::Unsupported { call, missing: missing.into() });
+            }
+            true => PageOrigin::Shareable,
+            false => PageOrigin::Private,
+        };
+        let (mut raw, properties) = (RawPage::NULL, properties(self.context, origin));
+        let created = self.context.call(|table| {
+            // SAFETY: the page is written to a place of our own.
+            unsafe { table.mem_create(&raw mut raw, size.get(), &raw const properties, 0) }
+        });
+        created.map_err(|refusal| self.no_memory(call, refusal, size))?;
+        Ok(self.enter_page(raw, size, origin))
+    }
+
+    fn release_page(&self, page: PageHandle) -> Result<()> {
+        let call = Call::ReleasePage;
+        let _order = lock(&self.mapping);
+        let found = self.open_page(call, page)?;
+        // SAFETY: a page that was created or imported and not released.
+        let released = self.context.call(|table| unsafe { table.mem_release(found.raw) });
+        if let Err(refusal) = released
+            && meaning(refusal.code) != Meaning::Lost
+        {
+            let asked = Asked::of("page", page, "a page of this device");
+            return Err(self.refused(call, refusal, &asked));
+        }
+        let mut space = self.space();
+        if found.mappings == 0 {
+            space.forget_page(page);
+        } else if let Some(found) = space.pages.get_mut(&page.0) {
+            found.state = PageState::Released;
+        }
+        drop(space);
+        released.map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
+        })
+    }
+
+    fn map(&self, at: Address, page: PageHandle) -> Result<()> {
+        let call = Call::Map;
+        let _order = lock(&self.mapping);
+        let found = self.open_page(call, page)?;
+        let span =
+            Span::new(at, found.size).map_err(|error| Error::quantity(call, "at", &error))?;
+        {
+            let space = self.space();
+            let refuse = |why: String| {
+                let allowed = format!(
+                    "a multiple of {} B inside one region with nothing mapped in the {} B from it",
+                    self.grain().get(),
+                    found.size.get()
+                );
+                Err(invalid(call, "at", why, allowed))
+            };
+            if !at.is_aligned_to(self.grain()) {
+                return refuse(at.to_string());
+            }
+            let Some((region, mappings)) = space.region(at) else {
+                return refuse(format!("{at}, {}", space.describe(at)));
+            };
+            if !region.contains_span(span) {
+                return refuse(format!("{span}, past the end of region {region}"));
+            }
+            let before = mapping_at(mappings, at);
+            let inside = mappings.range(at..span.end()).next().map(|(_, mapping)| mapping);
+            if let Some(mapping) = before.or(inside) {
+                return refuse(format!(
+                    "{span}, where {} is mapped at {}",
+                    mapping.page, mapping.span
+                ));
+            }
+        }
+        // SAFETY: reserved addresses with nothing mapped, and a live page of that size.
+        let mapped = self
+            .context
+            .call(|table| unsafe { table.mem_map(at.get(), found.size.get(), 0, found.raw, 0) });
+        mapped.map_err(|refusal| {
+            let asked = Asked::of("at", span, "reserved addresses as long as the page");
+            self.refused(call, refusal, &Asked { size: found.size, ..asked })
+        })?;
+        let mut space = self.space();
+        if let Some(mappings) = space.region_mut(at) {
+            mappings.insert(at, Mapping { span, page, access: Access::None });
+        }
+        if let Some(found) = space.pages.get_mut(&page.0) {
+            found.mappings += 1;
+        }
+        Ok(())
+    }
+
+    unsafe fn set_access(&self, span: Span, access: Access, device: DeviceOrdinal) -> Result<()> {
+        let call = Call::SetAccess;
+        let id = self.check_device(call, device)?;
+        let _order = lock(&self.mapping);
+        let tiles = self.tiles(call, span)?;
+        let flags = match access {
+            Access::None => access::NONE,
+            Access::Read => access::READ,
+            Access::ReadWrite => access::READ_WRITE,
+            _ => {
+                let allowed = "none, reading, or reading and writing";
+                return Err(invalid(call, "access", format!("{access:?}"), allowed));
+            }
+        };
+        let location = Location { kind: location::DEVICE, id };
+        let description = AccessDescription { location, flags };
+        // SAFETY: whole mappings side by side, and one description of our own. Nobody uses them in a
+        // way that is taken away, as the caller promised.
+        let set = self.context.call(|table| unsafe {
+            table.mem_set_access(span.start().get(), span.size().get(), &raw const description, 1)
+        });
+        set.map_err(|refusal| {
+            let given = format!("{access:?} over {span} for device {device}");
+            self.refused(call, refusal, &Asked::of("access", given, "access the device can have"))
+        })?;
+        if device == self.context.ordinal {
+            let mut space = self.space();
+            if let Some(mappings) = space.region_mut(span.start()) {
+                for tile in tiles {
+                    mappings.insert(tile.span.start(), Mapping { access, ..tile });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<()> {
+        let call = Call::Unmap;
+        let _order = lock(&self.mapping);
+        let tiles = self.tiles(call, span)?;
+        // SAFETY: whole mappings side by side, which nobody uses, as the caller promised.
+        let unmapped = self
+            .context
+            .call(|table| unsafe { table.mem_unmap(span.start().get(), span.size().get()) });
+        if let Err(refusal) = unmapped
+            && meaning(refusal.code) != Meaning::Lost
+        {
+            return Err(self.refused(call, refusal, &Asked::of("span", span, "whole mappings")));
+        }
+        let mut space = self.space();
+        for tile in tiles {
+            if let Some(mappings) = space.region_mut(tile.span.start()) {
+                mappings.remove(&tile.span.start());
+            }
+            space.unmapped(tile.page);
+        }
+        drop(space);
+        unmapped.map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("span", span, "whole mappings"))
+        })
+    }
+}

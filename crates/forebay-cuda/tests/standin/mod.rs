@@ -1,0 +1,138 @@
+//! The stand-in for the driver, and what can be set of it.
+
+#![allow(clippy::unwrap_used, reason = "a test's own tool fails the test")]
+
+use std::ffi::{CString, c_char};
+use std::path::{Path, PathBuf};
+
+use forebay_cuda::CudaDriver;
+use forebay_cuda::sys::Code;
+use libloading::{Library, Symbol};
+
+/// The file cargo builds it as.
+const FILE: &str = "libforebay_cuda_standin.so";
+
+/// A driver of its own, with its own devices.
+pub(crate) struct Standin {
+    pub(crate) driver: &'static CudaDriver,
+    library: &'static Library,
+}
+
+/// Where cargo has put it: beside the test, or a folder up.
+fn built() -> Result<PathBuf, String> {
+    let test = std::env::current_exe().map_err(|error| error.to_string())?;
+    let folders = test.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join(FILE)).find(|path| path.exists());
+    found.ok_or_else(|| format!("{FILE} is not beside {}", test.display()))
+}
+
+/// A copy of the library, which the system takes for another one.
+fn copy(name: &str) -> Result<PathBuf, String> {
+    let built = built()?;
+    let folder = std::env::temp_dir().join(format!("forebay-standin-{}", std::process::id()));
+    let said = |error: std::io::Error| format!("no copy of {}: {error}", built.display());
+    std::fs::create_dir_all(&folder).map_err(said)?;
+    let path = folder.join(format!("lib{name}.so"));
+    std::fs::copy(&built, &path).map_err(said)?;
+    Ok(path)
+}
+
+impl Standin {
+    /// The driver as it is.
+    pub(crate) fn load(name: &str) -> Result<Self, String> {
+        Self::load_with(name, 13_000, 2, &[])
+    }
+
+    /// A driver of this version of CUDA, with so many devices, that lacks these functions.
+    pub(crate) fn load_with(
+        name: &str,
+        version: i32,
+        devices: u32,
+        lacks: &[&str],
+    ) -> Result<Self, String> {
+        let path = copy(name)?;
+        // SAFETY: the library has no start-up code but the language's own.
+        let library = unsafe { Library::new(&path) }.map_err(|error| error.to_string())?;
+        // It is loaded for good, as any driver: nothing is left of the file but what is mapped.
+        let library: &'static Library = Box::leak(Box::new(library));
+        let standin = |driver| Self { driver, library };
+        // SAFETY: the signature is the one it is exported with, here and below.
+        unsafe {
+            let configure: Symbol<'_, unsafe extern "C" fn(i32, u32)> =
+                symbol(library, "forebay_standin_configure")?;
+            configure(version, devices);
+            let lack: Symbol<'_, unsafe extern "C" fn(*const c_char)> =
+                symbol(library, "forebay_standin_lack")?;
+            for name in lacks {
+                let name = CString::new(*name).map_err(|error| error.to_string())?;
+                lack(name.as_ptr());
+            }
+        }
+        let driver = load(&path);
+        let _ = std::fs::remove_file(&path);
+        if let Some(folder) = path.parent() {
+            // Another test of this process may still have its own there.
+            let _ = std::fs::remove_dir(folder);
+        }
+        Ok(standin(driver?))
+    }
+}
+
+fn load(path: &Path) -> Result<&'static CudaDriver, String> {
+    CudaDriver::load_from(&path.display().to_string()).map_err(|missing| missing.to_string())
+}
+
+/// # Safety
+///
+/// * The library exports it as a `T`.
+unsafe fn symbol<'a, T>(library: &'a Library, name: &str) -> Result<Symbol<'a, T>, String> {
+    // SAFETY: as the caller promised.
+    unsafe { library.get(name.as_bytes()) }.map_err(|error| error.to_string())
+}
+
+#[allow(dead_code, reason = "the conformance suite sets no faults")]
+impl Standin {
+    fn call<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the callers below name functions with the signatures they are exported with.
+        *unsafe { symbol::<T>(self.library, name) }.unwrap()
+    }
+
+    /// Makes a later call of a function fail; of any for `None`.
+    pub(crate) fn fail(&self, name: Option<&str>, after: u64, code: Code) {
+        let name = name.map(|name| CString::new(name).unwrap());
+        let pointer = name.as_ref().map_or(core::ptr::null(), |name| name.as_ptr());
+        let fail: unsafe extern "C" fn(*const c_char, u64, u32) = self.call("forebay_standin_fail");
+        // SAFETY: a string that outlives the call, and a code of CUDA's.
+        unsafe { fail(pointer, after, code.0) };
+    }
+
+    /// Forgets faults that were not due; gives how many.
+    pub(crate) fn clear(&self) -> u64 {
+        let clear: extern "C" fn() -> u64 = self.call("forebay_standin_clear");
+        clear()
+    }
+
+    /// How many calls there were.
+    pub(crate) fn calls(&self) -> u64 {
+        let calls: extern "C" fn() -> u64 = self.call("forebay_standin_calls");
+        calls()
+    }
+
+    /// Loses a device.
+    pub(crate) fn lose(&self, ordinal: u32) {
+        let lose: extern "C" fn(u32) = self.call("forebay_standin_lose");
+        lose(ordinal);
+    }
+
+    /// A context beside the primary one.
+    pub(crate) fn make_context(&self, ordinal: u32) -> u64 {
+        let make: extern "C" fn(u32) -> u64 = self.call("forebay_standin_make_context");
+        make(ordinal)
+    }
+
+    /// How many allocations, pages and regions there are.
+    pub(crate) fn alive(&self) -> u64 {
+        let alive: extern "C" fn() -> u64 = self.call("forebay_standin_alive");
+        alive()
+    }
+}
