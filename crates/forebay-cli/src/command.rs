@@ -91,7 +91,7 @@ pub struct ReplayOptions {
     pub traces: Vec<PathBuf>,
 
     /// Where to play.
-    #[arg(long, value_enum, default_value_t = Place::Sim)]
+    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
     pub device: Place,
 
     /// The allocators to play on, separated by commas. Unless said: all of them.
@@ -172,7 +172,7 @@ pub struct BenchOptions {
     pub workloads: Vec<Case>,
 
     /// Where to time.
-    #[arg(long, value_enum, default_value_t = Place::Sim)]
+    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
     pub device: Place,
 
     /// Few rounds: to see that everything works, not for figures.
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(chosen.capacity, Some(Bytes::mib(1536)));
         for (arguments, allowed) in [
             (&["a", "--policy", "jemalloc"][..], "torch, torch-expandable, pow2, direct"),
-            (&["a", "--device", "cuda:0"], "sim, host"),
+            (&["a", "--device", "gpu"], "sim, host, or cuda:0"),
             (&["a", "--passes", "0"], "1..=1000"),
             (&["a", "--verify=yes"], "--verify"),
             (&["a", "--capacity", "much"], "as 4096, 512KiB, 1.5GiB or 2GB"),

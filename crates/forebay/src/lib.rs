@@ -19,8 +19,8 @@
 //! ```
 //!
 //! Whoever uses a pool needs this crate alone: the quantities and the device contract are here under
-//! their own names, all of the contract in [`hal`], and the devices in `host` (feature `host`, on unless
-//! said otherwise) and `sim` (feature `sim`).
+//! their own names, all of the contract in [`hal`], and the devices in `host` and `cuda` (features of
+//! these names, on unless said otherwise) and `sim` (feature `sim`).
 
 pub mod adaptor;
 pub mod arena;
@@ -33,6 +33,9 @@ mod pool;
 mod sync;
 mod tag;
 
+/// CUDA as a device: the driver loaded at run time.
+#[cfg(feature = "cuda")]
+pub use forebay_cuda as cuda;
 /// The device contract, whole: for who brings a device of their own.
 pub use forebay_hal as hal;
 /// The host as a device, with its options.
@@ -47,6 +50,8 @@ pub use forebay_core::{
     Address, Alignment, BumpUsage, Bytes, GIB, KIB, MIB, PageSize, QuantityError, SizeClasses,
     Span, TIB, pressure,
 };
+#[cfg(feature = "cuda")]
+pub use forebay_cuda::CudaDevice;
 pub use forebay_hal::{
     Capabilities, Descriptor, Device, DeviceKind, MemoryInfo, Priority, Stream, StreamHandle,
 };

@@ -70,6 +70,8 @@ impl Ground {
                 let device = options.open().map_err(|error| error.to_string())?;
                 Ok(Self { device, machine: None })
             }
+            // A workload's limit is the pool's; the driver itself has what the card has.
+            Place::Cuda(_) => Ok(Self { device: place.open(None, true)?, machine: None }),
         }
     }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Terms;
+use crate::replay::Place;
 use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
@@ -19,7 +20,7 @@ pub struct Row {
     /// Which part of it.
     pub case: String,
     /// The device.
-    pub device: &'static str,
+    pub device: Place,
     /// The allocator.
     pub allocator: &'static str,
     /// How many threads took part.
@@ -97,7 +98,7 @@ impl Row {
             schema: SCHEMA,
             bench,
             case: case.into(),
-            device: terms.place.name(),
+            device: terms.place,
             allocator,
             threads: 1,
             ops: 0,

@@ -133,6 +133,11 @@ pub(super) fn reading_aid(place: Place, out: &mut dyn Write) -> io::Result<()> {
             "The driver is this machine's system, and its calls are in the figures. \"faster\": than \
              it. No\nmemory is touched, so what the system does at the first touch is in none of them."
         )?,
+        Place::Cuda(_) => writeln!(
+            out,
+            "The driver is the GPU's, and its calls are in the figures. \"faster\": than cuMemAlloc and \
+             cuMemFree."
+        )?,
     }
     writeln!(
         out,

@@ -70,7 +70,7 @@ pub struct Saving {
 struct Summary<'a> {
     schema: &'static str,
     trace: &'a str,
-    device: Option<&'static str>,
+    device: Option<Place>,
     peak_requested_bytes: u64,
     savings: Vec<Saving>,
     hot_pair_ns: Option<f64>,
@@ -197,14 +197,14 @@ fn left_aside() -> Vec<String> {
     in_words(&examined.settings).into_iter().chain(refused).collect()
 }
 
-/// The host where it has room for a run of that peak; the simulated device elsewhere.
+/// A GPU or else the host, where it has room for a run of that peak; the simulated device elsewhere.
 fn best_place(peak: Bytes) -> Place {
-    let free = Place::Host
-        .open(None, true)
-        .ok()
-        .and_then(|device| device.memory_info().ok())
-        .map_or(Bytes::ZERO, |info| info.free);
-    if free >= peak.saturating_add(ROOM) { Place::Host } else { Place::Sim }
+    let has_room = |place: &Place| {
+        let device = place.open(None, true).ok();
+        let info = device.and_then(|device| device.memory_info().ok());
+        info.is_some_and(|info| info.free >= peak.saturating_add(ROOM))
+    };
+    [Place::Cuda(0), Place::Host].into_iter().find(has_room).unwrap_or(Place::Sim)
 }
 
 /// A cold and a warm pass of one policy.

@@ -7,6 +7,7 @@ use forebay_core::Bytes;
 
 use super::{Saving, Story};
 use crate::output::Width;
+use crate::replay::Place;
 use crate::replay::time;
 
 const TITLE: Style = Style::new().bold();
@@ -52,8 +53,9 @@ fn what(story: &Story, out: &mut impl Write) -> io::Result<()> {
 fn here(story: &Story, out: &mut impl Write) -> io::Result<()> {
     let [cold, warm] = story.here.as_slice() else { return Ok(()) };
     let device = match cold.device {
-        "host" => "this machine's own memory",
-        _ => "a simulated device: this machine has no room for the run",
+        Place::Cuda(_) => "this machine's GPU",
+        Place::Host => "this machine's own memory",
+        Place::Sim => "a simulated device: this machine has no room for the run",
     };
     writeln!(out, "{TITLE}Played here{TITLE:#}  forebay's pool on {device}")?;
     for (row, said) in [(cold, "first pass"), (warm, "second")] {

@@ -19,7 +19,7 @@ pub struct Row {
     /// The run.
     pub trace: String,
     /// The device.
-    pub device: &'static str,
+    pub device: Place,
     /// The allocator.
     pub policy: &'static str,
     /// Which pass, from 1.
@@ -66,7 +66,7 @@ impl Row {
         Self {
             schema: SCHEMA,
             trace: trace.to_owned(),
-            device: device.name(),
+            device,
             policy: policy.name(),
             pass: report.pass,
             ops: report.operations,

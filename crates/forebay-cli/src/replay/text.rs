@@ -101,7 +101,7 @@ pub(super) fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
 pub(super) fn reading_aid(place: Place, out: &mut dyn Write) -> io::Result<()> {
     let driver = match place {
         Place::Sim => "driver time by the cost table of one H200",
-        Place::Host => "driver time by this machine's clock",
+        Place::Host | Place::Cuda(_) => "driver time by this machine's clock",
     };
     writeln!(
         out,
