@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
-use crate::{Class, Result};
+use crate::{Class, Error, Result};
 
 /// Which pool, for the whole life of the process: never given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +109,25 @@ pub trait Allocate: Send + Sync {
     /// used again by what is enqueued there from now on. The null address is ignored.
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()>;
 
+    /// As [`free`](Self::free), for the very block that was given out: one of another pool is
+    /// refused, and one whose address was given out again since.
+    ///
+    /// Unless an allocator does better, it looks and then frees: a block that is freed and given out
+    /// again by others in between is not told from the one meant. A pool does both at once, and
+    /// adaptors leave it to what is beneath them.
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        let address = block.address();
+        match self.block_at(address) {
+            Some(there) if there.pool() != block.pool() => {
+                Err(Error::WrongPool { address, pool: there.pool(), owner: block.pool() })
+            }
+            Some(there) if there.generation() != block.generation() => {
+                Err(Error::Outlived { address, size: there.size() })
+            }
+            _ => self.free(address, stream),
+        }
+    }
+
     /// The live block that begins at `address`.
     fn block_at(&self, address: Address) -> Option<Block>;
 
@@ -116,20 +135,31 @@ pub trait Allocate: Send + Sync {
     fn device(&self) -> &Arc<dyn Device>;
 }
 
-impl<A: Allocate + ?Sized> Allocate for Arc<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        (**self).allocate(request)
-    }
+/// Passes every call on to what a pointer points to.
+macro_rules! behind {
+    ($($pointer:ty),*) => {
+        $(impl<A: Allocate + ?Sized> Allocate for $pointer {
+            fn allocate(&self, request: Request) -> Result<Block> {
+                (**self).allocate(request)
+            }
 
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        (**self).free(address, stream)
-    }
+            fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+                (**self).free(address, stream)
+            }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        (**self).block_at(address)
-    }
+            fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+                (**self).free_block(block, stream)
+            }
 
-    fn device(&self) -> &Arc<dyn Device> {
-        (**self).device()
-    }
+            fn block_at(&self, address: Address) -> Option<Block> {
+                (**self).block_at(address)
+            }
+
+            fn device(&self) -> &Arc<dyn Device> {
+                (**self).device()
+            }
+        })*
+    };
 }
+
+behind!(Arc<A>, &A);

@@ -171,7 +171,7 @@ fn bad_usage_is_told_what_is_allowed() {
         (&["bench"][..], "<WHAT>"),
         (&["bench", "transfer"], "[possible values: alloc]"),
         (&["bench", "all"], "[possible values: alloc]"),
-        (&["bench", "alloc", "--device", "cuda:0"], "[possible values: sim, host]"),
+        (&["bench", "alloc", "--device", "gpu"], "a device is sim, host, or cuda:0 and up"),
         (&["bench", "alloc", "--rounds", "3"], "--rounds"),
         (&["bench", "alloc", "MP-TT"], "[possible values: MP-T, "),
     ] {

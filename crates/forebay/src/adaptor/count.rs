@@ -118,6 +118,19 @@ impl<A: Allocate> Counted<A> {
     }
 }
 
+impl<A: Allocate> Counted<A> {
+    /// Frees the block at `address` by `free`, and counts that.
+    fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
+        let freed = self.ledger.free(address, free).inspect_err(|_| {
+            self.lock().failed_frees += 1;
+        })?;
+        if let Some(entry) = freed {
+            self.lock().taken_back(entry);
+        }
+        Ok(())
+    }
+}
+
 impl<A: Allocate> Allocate for Counted<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let block = self.inner.allocate(request).inspect_err(|_| {
@@ -135,13 +148,11 @@ impl<A: Allocate> Allocate for Counted<A> {
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        let freed = self.ledger.free(&self.inner, address, stream).inspect_err(|_| {
-            self.lock().failed_frees += 1;
-        })?;
-        if let Some(entry) = freed {
-            self.lock().taken_back(entry);
-        }
-        Ok(())
+        self.free_by(address, || self.inner.free(address, stream))
+    }
+
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        self.free_by(block.address(), || self.inner.free_block(block, stream))
     }
 
     fn block_at(&self, address: Address) -> Option<Block> {

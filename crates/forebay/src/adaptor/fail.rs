@@ -173,6 +173,10 @@ impl<A: Allocate> Allocate for Failing<A> {
         self.inner.free(address, stream)
     }
 
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        self.inner.free_block(block, stream)
+    }
+
     fn block_at(&self, address: Address) -> Option<Block> {
         self.inner.block_at(address)
     }

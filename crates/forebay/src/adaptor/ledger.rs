@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use forebay_core::Address;
-use forebay_hal::StreamHandle;
 
+use crate::Result;
 use crate::sync::lock;
-use crate::{Allocate, Result};
 
 /// Into how many parts the ledger is split by address, so that threads seldom meet at one.
 const PARTS: usize = 64;
@@ -45,18 +44,17 @@ impl<T> Ledger<T> {
         self.part(address).insert(address, entry)
     }
 
-    /// Frees a block at the allocator beneath, and gives its entry where it came through here.
+    /// Frees the block at `address` by `free`, and gives its entry where it came through here.
     ///
     /// The part stays locked meanwhile: of two threads that free the same block by mistake, the one
     /// that was first has the entry, and the other finds neither block nor entry.
     pub(super) fn free(
         &self,
-        inner: &impl Allocate,
         address: Address,
-        stream: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
     ) -> Result<Option<T>> {
         let mut part = self.part(address);
-        inner.free(address, stream)?;
+        free()?;
         Ok(part.remove(&address))
     }
 

@@ -78,6 +78,13 @@ impl<A: Allocate> Limited<A> {
         }
     }
 
+    /// Frees the block at `address` by `free`, and gives its room back.
+    fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
+        let freed = self.ledger.free(address, free)?;
+        drop(freed.map(|size| Room { used: &self.used, size }));
+        Ok(())
+    }
+
     fn refuse(&self, requested: Bytes, used: Bytes) -> Error {
         Error::OutOfMemory {
             requested,
@@ -122,9 +129,11 @@ impl<A: Allocate> Allocate for Limited<A> {
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        let freed = self.ledger.free(&self.inner, address, stream)?;
-        drop(freed.map(|size| Room { used: &self.used, size }));
-        Ok(())
+        self.free_by(address, || self.inner.free(address, stream))
+    }
+
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        self.free_by(block.address(), || self.inner.free_block(block, stream))
     }
 
     fn block_at(&self, address: Address) -> Option<Block> {

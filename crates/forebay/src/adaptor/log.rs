@@ -144,6 +144,23 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
         &self.inner
     }
 
+    /// Frees the block at `address` by `free`, and writes that down.
+    fn free_by(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // Locked across the free: who is given the address next writes it down after this.
+        let mut log = self.lock();
+        free()?;
+        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(&address) };
+        if let Some(size) = size {
+            log.line("free", address, size, stream);
+        }
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Log<W>> {
         // A writer that panicked may have lost a line; the rest is whole.
         lock(&self.log)
@@ -171,14 +188,11 @@ impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        // Locked across the free: who is given the address next writes it down after this.
-        let mut log = self.lock();
-        self.inner.free(address, stream)?;
-        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(&address) };
-        if let Some(size) = size {
-            log.line("free", address, size, stream);
-        }
-        Ok(())
+        self.free_by(address, stream, || self.inner.free(address, stream))
+    }
+
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        self.free_by(block.address(), stream, || self.inner.free_block(block, stream))
     }
 
     fn block_at(&self, address: Address) -> Option<Block> {

@@ -212,7 +212,11 @@ impl<A: Allocate> Allocate for Tracked<A> {
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.ledger.free(&self.inner, address, stream).map(drop)
+        self.ledger.free(address, || self.inner.free(address, stream)).map(drop)
+    }
+
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        self.ledger.free(block.address(), || self.inner.free_block(block, stream)).map(drop)
     }
 
     fn block_at(&self, address: Address) -> Option<Block> {

@@ -9,7 +9,7 @@ use forebay_hal::StreamHandle;
 use super::lost::{self, LostFree};
 use super::{Refused, may_pass, order};
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, Pool, Request, Result};
+use crate::{Allocate, Block, Pool, Request, Result};
 
 /// A block that goes back to its allocator when this value goes, in the order of its stream.
 ///
@@ -176,21 +176,14 @@ impl<A: Allocate> OwnedBlock<A> {
     /// Gives the block back after those who noted a use of it. Where it fails nothing has changed
     /// but that the stream may wait for some of them.
     fn give_back(&mut self) -> Result<()> {
-        let address = self.block.address();
-        if address.is_null() {
+        if self.block.address().is_null() {
             return Ok(());
-        }
-        // Someone may have freed the block by its address, and the address be another's by now.
-        // Nobody may lose a block to a handle that is not its owner.
-        if let Some(there) = self.allocator.block_at(address) {
-            let same = there.generation() == self.block.generation();
-            if !same && there.pool() == self.block.pool() {
-                return Err(Error::Outlived { address, size: there.size() });
-            }
         }
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
-        self.allocator.free(address, self.stream)?;
+        // Someone may have freed the block by its address, and the address be another's by now.
+        // Nobody may lose a block to a handle that is not its owner.
+        self.allocator.free_block(self.block, self.stream)?;
         self.give_up();
         Ok(())
     }

@@ -273,6 +273,10 @@ impl Allocate for Pool {
         Self::free(self, address, stream)
     }
 
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        Self::free_block(self, block, stream)
+    }
+
     fn block_at(&self, address: Address) -> Option<Block> {
         Self::block_at(self, address)
     }

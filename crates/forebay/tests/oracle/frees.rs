@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay::{Block, Error, Pool};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
-use forebay_sim::{MemoryModel, SimMachine};
+use forebay_sim::SimMachine;
 
 use crate::trial::{Given, WAYS, Way, is_refusal};
 
@@ -25,7 +25,8 @@ struct Yard {
 
 impl Yard {
     fn new() -> Self {
-        let machine = SimMachine::builder().memory(MemoryModel::Phantom).build().unwrap();
+        // Real memory, so that addresses are of no other test's.
+        let machine = SimMachine::builder().build().unwrap();
         let device: Arc<dyn Device> = machine.device(0).unwrap();
         let pool = Pool::new(&device).unwrap();
         let sizes = [1, 512, 700, 4096, 300 << 10, 3 << 20, 70 << 20];

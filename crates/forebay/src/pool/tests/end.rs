@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::adaptor::{Aligned, Counted, Limited, Tracked};
+use crate::adaptor::{Aligned, Counted, FailWhen, Failing, Limited, Logged, Tracked};
 use crate::{Own, Tag};
 
 /// The last report of a pool, if it made one.
@@ -129,17 +129,29 @@ fn wrong_frees_pass_through_adaptors() {
         }
         let error = allocator.free(foreign.address(), DEFAULT).unwrap_err();
         assert!(matches!(error, Error::WrongPool { .. }), "{name}: {error}");
+        assert_eq!(allocator.free_block(foreign, DEFAULT).unwrap_err(), error, "{name}");
         assert_eq!(pool.statistics(), before, "{name}");
         allocator.free(block.address(), DEFAULT).unwrap();
         let error = allocator.free(block.address(), DEFAULT).unwrap_err();
         assert!(matches!(error, Error::DoubleFree { .. }), "{name}: {error}");
+        assert_eq!(allocator.free_block(block, DEFAULT).unwrap_err(), error, "{name}");
         allocator.free(Address::NULL, DEFAULT).unwrap();
+        // The very block is freed, and the one that had its address before is not taken for it.
+        let later = allocator.allocate(Request::new(Bytes::new(3000), DEFAULT)).unwrap();
+        let again = later.address() == block.address();
+        assert!(again || name == "aligned", "{name}: {} again", block.address());
+        let error = allocator.free_block(block, DEFAULT).unwrap_err();
+        assert_eq!(matches!(error, Error::Outlived { .. }), again, "{name}: {error}");
+        allocator.free_block(later, DEFAULT).unwrap();
+        assert_eq!(pool.block_at(later.address()), None, "{name}");
     };
     wrong(&pool, "pool");
+    wrong(&&pool, "borrowed");
     wrong(&Arc::new(pool.clone()), "shared");
     let counted = Counted::new(pool.clone());
     wrong(&counted, "counted");
-    assert_eq!((counted.counts().allocations, counted.counts().frees), (1, 1));
+    let counts = counted.counts();
+    assert_eq!((counts.allocations, counts.frees, counts.failed_frees), (2, 2, 7));
     let limited = Limited::new(pool.clone(), Bytes::mib(1));
     for _ in 0..2000 {
         wrong(&limited, "limited");
@@ -147,6 +159,11 @@ fn wrong_frees_pass_through_adaptors() {
     let tracked = Tracked::new(pool.clone());
     wrong(&tracked, "tracked");
     assert!(tracked.leaks().is_empty());
+    wrong(&Failing::new(&pool, FailWhen::Never), "failing");
+    let logged = Logged::new(&pool, Vec::new());
+    wrong(&logged, "logged");
+    let log = String::from_utf8(logged.into_parts().1).unwrap();
+    assert_eq!(log.lines().filter(|line| line.contains(",free,0x")).count(), 3, "{log}");
     wrong(&Aligned::new(pool.clone(), Alignment::of_log2(16).unwrap()), "aligned");
     assert_eq!((pool.statistics().blocks, other.statistics().blocks), (0, 1));
 }

@@ -249,32 +249,6 @@ fn wrong_frees_are_refused_and_change_nothing() {
     }
 }
 
-/// Fill four fifths with large blocks, free every other one, then ask for all sizes in between:
-/// nothing fails while the bytes suffice.
-#[test]
-fn pressure_is_met_by_stitching() {
-    let capacity = Bytes::gib(8);
-    let options = SimMachine::builder().memory(MemoryModel::Phantom).capacity(capacity);
-    let (_, _, device) = open(options);
-    let pool = Pool::new(&device).unwrap();
-    let count = capacity.get() / 5 * 4 / (64 << 20);
-    let blocks: Vec<Block> =
-        (0..count).map(|_| pool.allocate(Bytes::mib(64), DEFAULT).unwrap()).collect();
-    for block in blocks.iter().step_by(2) {
-        pool.free(block.address(), DEFAULT).unwrap();
-    }
-    let mut random = Random::new(9);
-    for _ in 0..500 {
-        let size = Bytes::mib(random.between(1, 32));
-        let block = pool.allocate(size, DEFAULT).unwrap();
-        pool.free(block.address(), DEFAULT).unwrap();
-    }
-    // Half of what was freed is asked for at once: no hole is that large, and the pages suffice.
-    let large = pool.allocate(Bytes::gib(3), DEFAULT).unwrap();
-    assert!(pool.statistics().held <= capacity);
-    pool.free(large.address(), DEFAULT).unwrap();
-}
-
 #[test]
 fn a_limit_is_kept_and_told() {
     let (_, _, device) = open(SimMachine::builder().memory(MemoryModel::Phantom));

@@ -11,6 +11,15 @@ use forebay_sim::{Kernel, SimDevice, SimMachine};
 
 use super::front::Lose;
 
+/// What is done with the bytes of a block.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// All of them are written.
+    Write,
+    /// Those that are not what was written are counted.
+    Check,
+}
+
 /// A device and the machine it is of.
 #[derive(Clone)]
 pub(crate) enum Stage {
@@ -49,34 +58,7 @@ impl Stage {
         stream: StreamHandle,
         wrong: &Arc<AtomicU64>,
     ) -> Result<()> {
-        let (span, size, wrong) = (span(block), length(block), Arc::clone(wrong));
-        match self {
-            Self::Sim(_, device, data) => {
-                let mut kernel = Kernel::new(format!("write {tag}")).writes(span);
-                if *data {
-                    kernel = kernel.body(move |memory| {
-                        if !memory.write(span, &vec![tag; size]) {
-                            wrong.fetch_add(1, Ordering::Relaxed);
-                        }
-                    });
-                }
-                // SAFETY: the block is live, and the pool keeps what it is made of until it is
-                // freed after this in stream order. Whether it does is what is tried; the device
-                // tells where it does not.
-                unsafe { device.launch(kernel, stream) }
-            }
-            Self::Host(device) => {
-                let start = address(block);
-                let task = move || {
-                    // SAFETY: as above: the block is this task's until it is freed, which comes
-                    // after it on its stream, and host memory is written by its address.
-                    unsafe {
-                        core::ptr::with_exposed_provenance_mut::<u8>(start).write_bytes(tag, size)
-                    };
-                };
-                device.enqueue_host(Box::new(task), stream)
-            }
-        }
+        self.enqueue(Work::Write, block, tag, stream, wrong)
     }
 
     /// Counts in `wrong` the bytes of a live block that are not `tag`, in the order of `stream`.
@@ -87,29 +69,56 @@ impl Stage {
         stream: StreamHandle,
         wrong: &Arc<AtomicU64>,
     ) -> Result<()> {
+        self.enqueue(Work::Check, block, tag, stream, wrong)
+    }
+
+    fn enqueue(
+        &self,
+        work: Work,
+        block: &Block,
+        tag: u8,
+        stream: StreamHandle,
+        wrong: &Arc<AtomicU64>,
+    ) -> Result<()> {
         let (span, size, wrong) = (span(block), length(block), Arc::clone(wrong));
+        let count = move |bytes: u64| {
+            wrong.fetch_add(bytes, Ordering::Relaxed);
+        };
         match self {
             Self::Sim(_, device, data) => {
-                let mut kernel = Kernel::new(format!("check {tag}")).reads(span);
+                let kernel = Kernel::new(format!("{work:?} {tag}"));
+                let mut kernel = match work {
+                    Work::Write => kernel.writes(span),
+                    Work::Check => kernel.reads(span),
+                };
                 if *data {
-                    kernel = kernel.body(move |memory| {
-                        let differing = match memory.read(span) {
+                    kernel = kernel.body(move |memory| match work {
+                        Work::Write => count(u64::from(!memory.write(span, &vec![tag; size]))),
+                        Work::Check => count(match memory.read(span) {
                             Some(bytes) => differing(&bytes, tag),
                             None => size as u64,
-                        };
-                        wrong.fetch_add(differing, Ordering::Relaxed);
+                        }),
                     });
                 }
-                // SAFETY: as for writing.
+                // SAFETY: the block is live, and the pool keeps what it is made of until it is
+                // freed after this in stream order. Whether it does is what is tried; the device
+                // tells where it does not.
                 unsafe { device.launch(kernel, stream) }
             }
             Self::Host(device) => {
                 let start = address(block);
                 let task = move || {
-                    let start = core::ptr::with_exposed_provenance::<u8>(start);
-                    // SAFETY: as for writing; every byte was written before, on the same stream.
-                    let bytes = unsafe { core::slice::from_raw_parts(start, size) };
-                    wrong.fetch_add(differing(bytes, tag), Ordering::Relaxed);
+                    let start = core::ptr::with_exposed_provenance_mut::<u8>(start);
+                    match work {
+                        // SAFETY: as above: the block is this task's until it is freed, which comes
+                        // after it on its stream, and host memory is written by its address.
+                        Work::Write => unsafe { start.write_bytes(tag, size) },
+                        Work::Check => {
+                            // SAFETY: likewise; every byte was written before, on the same stream.
+                            let bytes = unsafe { core::slice::from_raw_parts(start, size) };
+                            count(differing(bytes, tag));
+                        }
+                    }
                 };
                 device.enqueue_host(Box::new(task), stream)
             }
