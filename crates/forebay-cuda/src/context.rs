@@ -18,6 +18,10 @@ use crate::stream::{StreamCore, StreamPool};
 use crate::sys::{RawContext, RawStream, Refusal, Table};
 use crate::task::{Signals, Workers};
 
+/// How often the caller's context is tried to be restored: there is nobody to tell of a failure, so
+/// one that passes must not stay. Only a driver that is shutting down fails for good.
+const POPS: usize = 3;
+
 /// A context and what is pooled in it.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -119,12 +123,16 @@ pub(crate) struct Current {
 
 impl Drop for Current {
     fn drop(&mut self) {
-        if self.pushed {
+        if !self.pushed {
+            return;
+        }
+        for _ in 0..POPS {
             let mut popped = RawContext::NULL;
             // SAFETY: what `enter` pushed is on top again, since every call in between restores
-            // what it finds. There is nobody to tell of a failure, which only a driver that is
-            // shutting down has.
-            let _ = unsafe { self.table.context_pop(&raw mut popped) };
+            // what it finds; the place is our own.
+            if unsafe { self.table.context_pop(&raw mut popped) }.is_ok() {
+                return;
+            }
         }
     }
 }
