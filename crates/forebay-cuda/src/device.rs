@@ -40,7 +40,7 @@ pub struct CudaDevice {
     pub(crate) descriptor: Descriptor,
     pub(crate) granularity: Granularity,
     pub(crate) max_pitch: u64,
-    pub(crate) space: Mutex<Space>,
+    pub(crate) space: Arc<Mutex<Space>>,
     /// Held across calls that change what is mapped where.
     pub(crate) mapping: Mutex<()>,
     pub(crate) streams: RwLock<StreamTable>,
@@ -84,7 +84,7 @@ impl CudaDevice {
             descriptor,
             granularity: granularity.unwrap_or(pages),
             max_pitch: max_pitch.max(LEAST_MAX_PITCH),
-            space: Mutex::default(),
+            space: context.new_space(),
             mapping: Mutex::default(),
             streams: RwLock::new(StreamTable::new(&context.default_stream)),
             enabled_peers: Mutex::default(),
