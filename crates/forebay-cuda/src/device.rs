@@ -14,7 +14,7 @@ use forebay_hal::{
 };
 
 use crate::context::Context;
-use crate::driver::CudaDriver;
+use crate::driver::{CudaDriver, DriverPointer};
 use crate::memory::ALIGNMENT;
 use crate::refusal::{self, Asked};
 use crate::space::Space;
@@ -104,6 +104,12 @@ impl CudaDevice {
     /// An attribute of the device by its number in CUDA's header; 0 where the driver knows none.
     pub fn attribute(&self, number: u32) -> c_int {
         attribute_of(self.context, number)
+    }
+
+    /// What the driver knows of an address, whoever got the memory; `None` where it knows nothing.
+    /// [`classify`](Device::classify) tells of this device's own alone.
+    pub fn driver_pointer(&self, address: Address) -> Option<DriverPointer> {
+        self.context.pointer(address)
     }
 
     /// The books.
