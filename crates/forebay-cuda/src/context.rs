@@ -7,16 +7,21 @@
 use core::ffi::c_int;
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
-use forebay_core::{Address, DeviceOrdinal};
+use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::event::EventPool;
+use crate::space::Space;
 use crate::stage::Stages;
-use crate::stream::{StreamCore, StreamPool};
+use crate::stream::{StreamCore, StreamPool, lock};
 use crate::sys::{RawContext, RawStream, Refusal, Table};
 use crate::task::{Signals, Workers};
+
+/// How often the caller's context is tried to be restored: there is nobody to tell of a failure, so
+/// one that passes must not stay. Only a driver that is shutting down fails for good.
+const POPS: usize = 3;
 
 /// A context and what is pooled in it.
 #[derive(Debug)]
@@ -36,6 +41,10 @@ pub(crate) struct Context {
     pub(crate) default_stream: Arc<StreamCore>,
     /// Peers made reachable from here, and by how many devices.
     pub(crate) peers: Mutex<BTreeMap<u32, PeerUse>>,
+    /// The books of all devices opened here, those of dropped ones until they are cleared.
+    spaces: Mutex<Vec<Weak<Mutex<Space>>>>,
+    /// Memory of the pools above, which is nobody's to copy to.
+    inner: Mutex<Vec<Span>>,
 }
 
 /// How a peer came to be reachable.
@@ -68,7 +77,34 @@ impl Context {
             workers: Workers::default(),
             default_stream: Arc::new(StreamCore::lent(RawStream::NULL)),
             peers: Mutex::default(),
+            spaces: Mutex::default(),
+            inner: Mutex::default(),
         }
+    }
+
+    /// Books of a new device.
+    pub(crate) fn new_space(&self) -> Arc<Mutex<Space>> {
+        let space = Arc::default();
+        let mut spaces = lock(&self.spaces);
+        spaces.retain(|space: &Weak<Mutex<Space>>| space.strong_count() > 0);
+        spaces.push(Arc::downgrade(&space));
+        space
+    }
+
+    /// Takes note of memory that a pool got.
+    pub(crate) fn note_inner(&self, start: u64, size: u64) {
+        if let Ok(span) = Span::new(Address::new(start), Bytes::new(size)) {
+            lock(&self.inner).push(span);
+        }
+    }
+
+    /// Whether a device opened here, or this context itself, has memory in `span`.
+    pub(crate) fn is_ours(&self, span: Span) -> bool {
+        if lock(&self.inner).iter().any(|inner| inner.overlaps(span)) {
+            return true;
+        }
+        let spaces: Vec<_> = lock(&self.spaces).iter().filter_map(Weak::upgrade).collect();
+        spaces.iter().any(|space| lock(space).overlapping(span).is_some())
     }
 
     /// The driver's functions, which work on whatever context is current.
@@ -119,12 +155,16 @@ pub(crate) struct Current {
 
 impl Drop for Current {
     fn drop(&mut self) {
-        if self.pushed {
+        if !self.pushed {
+            return;
+        }
+        for _ in 0..POPS {
             let mut popped = RawContext::NULL;
             // SAFETY: what `enter` pushed is on top again, since every call in between restores
-            // what it finds. There is nobody to tell of a failure, which only a driver that is
-            // shutting down has.
-            let _ = unsafe { self.table.context_pop(&raw mut popped) };
+            // what it finds; the place is our own.
+            if unsafe { self.table.context_pop(&raw mut popped) }.is_ok() {
+                return;
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use forebay_hal::{
 };
 
 use crate::context::Context;
-use crate::driver::CudaDriver;
+use crate::driver::{CudaDriver, DriverPointer};
 use crate::memory::ALIGNMENT;
 use crate::refusal::{self, Asked};
 use crate::space::Space;
@@ -40,7 +40,7 @@ pub struct CudaDevice {
     pub(crate) descriptor: Descriptor,
     pub(crate) granularity: Granularity,
     pub(crate) max_pitch: u64,
-    pub(crate) space: Mutex<Space>,
+    pub(crate) space: Arc<Mutex<Space>>,
     /// Held across calls that change what is mapped where.
     pub(crate) mapping: Mutex<()>,
     pub(crate) streams: RwLock<StreamTable>,
@@ -84,7 +84,7 @@ impl CudaDevice {
             descriptor,
             granularity: granularity.unwrap_or(pages),
             max_pitch: max_pitch.max(LEAST_MAX_PITCH),
-            space: Mutex::default(),
+            space: context.new_space(),
             mapping: Mutex::default(),
             streams: RwLock::new(StreamTable::new(&context.default_stream)),
             enabled_peers: Mutex::default(),
@@ -104,6 +104,12 @@ impl CudaDevice {
     /// An attribute of the device by its number in CUDA's header; 0 where the driver knows none.
     pub fn attribute(&self, number: u32) -> c_int {
         attribute_of(self.context, number)
+    }
+
+    /// What the driver knows of an address, whoever got the memory; `None` where it knows nothing.
+    /// [`classify`](Device::classify) tells of this device's own alone.
+    pub fn driver_pointer(&self, address: Address) -> Option<DriverPointer> {
+        self.context.pointer(address)
     }
 
     /// The books.

@@ -171,8 +171,9 @@ impl CudaDriver {
         context.0
     }
 
-    /// What the driver knows of `address`, whoever got the memory; `None` where it knows nothing.
-    pub fn pointer(&self, address: Address) -> Option<DriverPointer> {
+    /// What the driver knows of `address`, whoever got the memory; `None` where it knows nothing. Asked
+    /// in whatever context is current.
+    pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
         let (mut kind, mut managed, mut ordinal) = (0_u32, 0_u32, 0_i32);
         let (mut start, mut size) = (0_u64, 0_u64);
         let attributes = [

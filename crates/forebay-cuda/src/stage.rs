@@ -58,6 +58,7 @@ impl Stages {
             // SAFETY: the address is written to a place of our own.
             unsafe { table.mem_host_alloc(&raw mut address, size.get(), host_alloc::PORTABLE) }
         })?;
+        context.note_inner(address, size.get());
         Ok(Stage { address, size })
     }
 

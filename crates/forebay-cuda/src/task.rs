@@ -107,6 +107,7 @@ impl Signals {
                 table.mem_host_device_pointer(&raw mut device, host, 0)
             }
         })?;
+        context.note_inner(host, AT_ONCE * APART);
         let bytes = host_pointer(host);
         // SAFETY: memory of that size, just got, that nobody else knows of.
         unsafe { core::ptr::write_bytes(bytes, 0, PAGE) };

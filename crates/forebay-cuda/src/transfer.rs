@@ -35,11 +35,10 @@ impl CudaDevice {
                 Finding::Usable => Ok(()),
                 Finding::Refused(error) => Err(error),
                 // Another library's memory is as good; the driver knows whether it is any. What it
-                // rounds our own up to is nobody's.
+                // rounds our own up to is nobody's, and another device's of ours is that device's.
                 Finding::Unknown => match self.context.pointer(row.start()) {
                     Some(known)
-                        if known.span.contains_span(row)
-                            && self.space().overlapping(known.span).is_none() =>
+                        if known.span.contains_span(row) && !self.context.is_ours(known.span) =>
                     {
                         Ok(())
                     }
