@@ -67,9 +67,9 @@ pub(super) struct Hole {
     pub(super) streams: Streams,
 }
 
-/// The most holes a chunk has. A chunk this long is still searched in the time that a tree needs
-/// for two of its nodes, and a pool of a thousand holes has few enough chunks to look through all.
-const CHUNK: usize = 64;
+/// The most holes a chunk has: six cache lines of them, and a pool of a thousand holes has few enough
+/// chunks to look through all.
+const CHUNK: usize = 16;
 
 /// Holes that lie side by side, in order.
 #[derive(Clone, Debug, Default)]

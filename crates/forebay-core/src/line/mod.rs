@@ -109,8 +109,9 @@ pub struct Line {
     pages: BTreeMap<Offset, Placed>,
     aliases: BTreeMap<Offset, u64>,
     holes: Holes,
-    /// Where pages lie side by side: where each such stretch begins, and where it ends.
-    runs: BTreeMap<Offset, Offset>,
+    /// Where pages lie side by side: where each such stretch begins, and where it ends, in order. A few,
+    /// where pages are mapped side by side.
+    runs: Vec<(Offset, Offset)>,
     backed: u64,
     /// The most bytes ever taken at once.
     peak: u64,
@@ -125,7 +126,7 @@ impl Line {
             pages: BTreeMap::new(),
             aliases: BTreeMap::new(),
             holes: Holes::default(),
-            runs: BTreeMap::new(),
+            runs: Vec::new(),
             backed: 0,
             peak: 0,
         }
@@ -314,27 +315,39 @@ impl Line {
 
     /// Whether every byte of `at..end` has a page behind it.
     fn is_backed(&self, at: Offset, end: Offset) -> bool {
-        self.runs.range(..=at).next_back().is_some_and(|(_, &stop)| end <= stop)
+        let number = self.runs_up_to(at);
+        number.checked_sub(1).and_then(|last| self.runs.get(last)).is_some_and(|run| end <= run.1)
     }
 
     /// Notes that `at..end`, where nothing was, has a page behind it.
     fn back(&mut self, at: Offset, end: Offset) {
-        let end = self.runs.remove(&end).unwrap_or(end);
-        match self.runs.range_mut(..at).next_back() {
-            Some((_, stop)) if *stop == at => *stop = end,
-            _ => drop(self.runs.insert(at, end)),
+        let number = self.runs_up_to(at);
+        let above = self.runs.get(number).copied().filter(|run| run.0 == end);
+        let end = above.map_or(end, |run| run.1);
+        if above.is_some() {
+            self.runs.remove(number);
         }
+        match number.checked_sub(1).and_then(|below| self.runs.get_mut(below)) {
+            Some(below) if below.1 == at => below.1 = end,
+            _ => self.runs.insert(number, (at, end)),
+        }
+    }
+
+    /// How many runs begin at or below `at`.
+    fn runs_up_to(&self, at: Offset) -> usize {
+        self.runs.partition_point(|run| run.0 <= at)
     }
 
     /// Notes that `at..end`, that a page was behind, has none.
     fn unback(&mut self, at: Offset, end: Offset) {
-        let Some((&start, stop)) = self.runs.range_mut(..=at).next_back() else { return };
-        let stop = core::mem::replace(stop, at);
-        if start == at {
-            self.runs.remove(&start);
-        }
+        let Some(number) = self.runs_up_to(at).checked_sub(1) else { return };
+        let Some(run) = self.runs.get_mut(number) else { return };
+        let (start, stop) = (run.0, core::mem::replace(&mut run.1, at));
         if end < stop {
-            self.runs.insert(end, stop);
+            self.runs.insert(number + 1, (end, stop));
+        }
+        if start == at {
+            self.runs.remove(number);
         }
     }
 

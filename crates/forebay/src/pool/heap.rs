@@ -69,6 +69,21 @@ impl Field {
         self.address(at)
     }
 
+    /// Gives back what of the memory at `found` lies before and after an aligned piece; gives where
+    /// that begins.
+    fn cut(&mut self, found: Address, piece: Piece, taker: Streams) -> Address {
+        let start = found.checked_align_up(piece.alignment).unwrap_or(found);
+        let before = start.offset_from(found).unwrap_or_default();
+        let after = piece.whole.saturating_sub(before).saturating_sub(piece.size);
+        for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
+            if let Some(address) = address.filter(|_| !part.is_zero()) {
+                let given = self.give(address, part, taker);
+                debug_assert!(given, "{address} of {part} was just taken");
+            }
+        }
+        start
+    }
+
     /// Takes `size` bytes back, in the order of `owner`; `false` where they are not out.
     #[must_use]
     pub(super) fn give(&mut self, address: Address, size: Bytes, owner: Streams) -> bool {
@@ -286,22 +301,19 @@ impl Heap {
     /// back before anyone else comes: later the stream may have no number any more.
     pub(super) fn take(&mut self, piece: Piece, lane: u32) -> Option<Address> {
         let (taker, whole) = (Streams::only(lane), piece.whole());
-        let field = self.field(piece.side());
+        let side = piece.side();
+        let field = self.field(side);
         let found = field.take(whole, taker)?;
-        let start = found.checked_align_up(piece.alignment).unwrap_or(found);
-        let before = start.offset_from(found).unwrap_or_default();
-        let after = whole.saturating_sub(before).saturating_sub(piece.size);
-        for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
-            if let Some(address) = address.filter(|_| !part.is_zero()) {
-                let given = field.give(address, part, taker);
-                debug_assert!(given, "{address} of {part} was just taken");
-            }
+        if whole != piece.size {
+            let start = field.cut(found, piece, taker);
+            self.note_peaks();
+            return Some(start);
         }
         self.note_peaks();
-        if piece.side() == Side::Large && whole == piece.size {
-            self.lone.store(start.get(), Ordering::Relaxed);
+        if side == Side::Large {
+            self.lone.store(found.get(), Ordering::Relaxed);
         }
-        Some(start)
+        Some(found)
     }
 
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one

@@ -293,20 +293,23 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The long way, called with what is in registers already.
-#[cold]
+/// The middle way and the long one, called with what is in registers already.
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
-    shared.allocate(Request::new(size, stream))
+    match shared.take_near(size, stream) {
+        Some(block) => Ok(block),
+        None => shared.allocate(Request::new(size, stream)),
+    }
 }
 
-#[cold]
 #[inline(never)]
 fn free_slowly(shared: &Shared, address: Address, stream: StreamHandle) -> Result<()> {
+    if shared.give_near(address, stream, |_| true) {
+        return Ok(());
+    }
     shared.free(address, stream, &|_| Ok(()))
 }
 
-#[cold]
 #[inline(never)]
 fn free_sized_slowly(
     shared: &Shared,
@@ -314,16 +317,19 @@ fn free_sized_slowly(
     size: Bytes,
     stream: StreamHandle,
 ) -> Result<()> {
+    let right = |known: Known| known.requested() == size.get() || known.size() == size;
+    if shared.give_near(address, stream, right) {
+        return Ok(());
+    }
     shared.free(address, stream, &|known| {
-        let (requested, actual) = (Bytes::new(known.requested()), known.size());
-        if requested == size || actual == size {
+        if right(known) {
             return Ok(());
         }
-        Err(Error::WrongSize { address, said: size, requested, size: actual })
+        let (requested, size_of_it) = (Bytes::new(known.requested()), known.size());
+        Err(Error::WrongSize { address, said: size, requested, size: size_of_it })
     })
 }
 
-#[cold]
 #[inline(never)]
 fn free_block_slowly(
     shared: &Shared,
@@ -336,8 +342,12 @@ fn free_block_slowly(
     if owner != pool {
         return Err(Error::WrongPool { address, pool, owner });
     }
+    let same = |known: Known| known.generation() == generation;
+    if shared.give_near(address, stream, same) {
+        return Ok(());
+    }
     shared.free(address, stream, &|known| {
-        if known.generation() == generation {
+        if same(known) {
             return Ok(());
         }
         Err(Error::Outlived { address, size: known.size() })

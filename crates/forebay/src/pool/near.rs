@@ -8,41 +8,36 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use super::heap::{Piece, Return};
-use super::map::{Known, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{Known, SMALL_UNITS, Side, Slot, SlotRef};
 use super::shared::{NO_PASS, Shared};
 use super::shelf::Kept;
-use crate::Block;
-use crate::sync::seat;
+use crate::{Block, Request};
 
 impl Shared {
-    /// A block from this thread's magazine or from a hole of the heap. `None` where it takes more than
-    /// that, with the large block of the magazine folded into the heap.
-    pub(super) fn take_near(
-        &self,
-        requested: Bytes,
-        size: Bytes,
-        stream: StreamHandle,
-    ) -> Option<Block> {
-        let gate = self.own_gate()?;
+    /// A block from a hole of the heap, or from a magazine of this thread that was not used last. `None`
+    /// where it takes more than that.
+    #[inline]
+    pub(super) fn take_near(&self, requested: Bytes, stream: StreamHandle) -> Option<Block> {
+        if self.pass.load(Ordering::Relaxed) == NO_PASS {
+            return None;
+        }
+        let size = self.round(requested)?;
         let side = Side::of(size);
         let mut large = None;
-        let hit = gate.enter(|shelves| {
+        let hit = self.own_gate()?.enter(|shelves| {
             let shelf = shelves.of(stream)?;
-            let hit = self.take_from::<true>(shelf, requested, size);
-            if hit.is_none() && side == Side::Large {
-                // What it becomes with its neighbours may be the lower hole.
-                shelf.magazine.drain_large(|kept, units| {
-                    large = Some(Return::of(kept, units, stream));
-                });
+            if side == Side::Small {
+                return self.take_from::<true>(shelf, requested, size);
             }
-            hit
+            // What it becomes with its neighbours may be the lower hole; where it is the one that
+            // would be given, it is given again.
+            shelf.magazine.drain_large(|kept, units| {
+                large = Some(Return::of(kept, units, stream));
+            });
+            None
         });
         if hit.is_some() {
             return hit;
-        }
-        if self.pass.load(Ordering::Relaxed) == NO_PASS {
-            self.give_back_or_later(large.into_iter().collect());
-            return None;
         }
         let address = {
             let mut heap = self.heap();
@@ -61,53 +56,29 @@ impl Shared {
             heap.heap_hits += 1;
             address
         };
-        let tag = seat::tag();
-        let generation = self.map.slot(address)?.hand_out(address, size, tagged(requested, tag));
-        let units = size.get() >> UNIT_SHIFT;
-        self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
-        Some(Block { address, size, pool: self.id, generation })
+        self.hand_out(address, size, Request::new(requested, stream)).ok()
     }
 
-    /// Frees a live block into this thread's magazine or a hole of the heap. `false`, with nothing
-    /// done, where it takes more than that.
+    /// Frees the block at `address`, if it is live and `allowed`, into a hole of the heap or this
+    /// thread's magazine, where that has to make way for it. `false`, with nothing done, where it takes
+    /// more than that.
+    #[inline]
     pub(super) fn give_near(
         &self,
-        slot: &Slot,
-        known: Known,
         address: Address,
         stream: StreamHandle,
+        allowed: impl FnOnce(Known) -> bool,
     ) -> bool {
-        if known.used_elsewhere() || self.pass.load(Ordering::Relaxed) == NO_PASS {
+        if self.pass.load(Ordering::Relaxed) == NO_PASS {
             return false;
         }
+        let Some(slot) = self.map.slot(address) else { return false };
+        let Some(known) = slot.plain(address).filter(|&known| allowed(known)) else { return false };
         if known.units() > SMALL_UNITS && !self.is_lone(address) {
-            return self.give_large(slot, known, address, stream);
+            self.give_large(slot, known, address, stream)
+        } else {
+            self.keep_near(slot, known, address, stream)
         }
-        let Some(gate) = self.own_gate() else { return false };
-        let mut spilled = Vec::new();
-        let kept = gate.enter(|shelves| {
-            let Some(shelf) = shelves.of(stream).filter(|_| self.magazine_units() > 0) else {
-                return false;
-            };
-            if !slot.claim_plain(known) {
-                return false;
-            }
-            let (units, requested, tag) = (known.units(), known.requested(), known.tag());
-            let block = Kept { address, slot: SlotRef::new(slot) };
-            let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
-            shelf.magazine.make_way(units, spill);
-            if shelf.magazine.keep(units, block) {
-                shelf.counts.back(units, requested, tag);
-            } else {
-                spilled.push(Return::of(block, units, stream));
-                shelf.counts.freed(units, requested, tag);
-            }
-            true
-        });
-        if !spilled.is_empty() {
-            self.give_back_or_later(spilled);
-        }
-        kept
     }
 
     /// Frees a large block into a hole of the heap.
@@ -130,8 +101,38 @@ impl Shared {
             };
             heap.give(address, known.size(), lane);
         }
-        let (units, requested, tag) = (known.units(), known.requested(), known.tag());
-        self.count(stream, |counts| counts.freed(units, requested, tag));
+        self.count(stream, |counts| {
+            counts.freed(known.units(), known.requested(), known.tag());
+        });
         true
+    }
+
+    /// Frees a block into this thread's magazine, where there is one for the stream.
+    fn keep_near(&self, slot: &Slot, known: Known, address: Address, stream: StreamHandle) -> bool {
+        let Some(gate) = self.own_gate().filter(|_| self.magazine_units() > 0) else {
+            return false;
+        };
+        let mut spilled = Vec::new();
+        let kept = gate.enter(|shelves| {
+            let Some(shelf) = shelves.of(stream) else { return false };
+            if !slot.claim_plain(known) {
+                return false;
+            }
+            let (units, requested, tag) = (known.units(), known.requested(), known.tag());
+            let block = Kept { address, slot: SlotRef::new(slot) };
+            let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
+            shelf.magazine.make_way(units, spill);
+            if shelf.magazine.keep(units, block) {
+                shelf.counts.back(units, requested, tag);
+            } else {
+                spilled.push(Return::of(block, units, stream));
+                shelf.counts.freed(units, requested, tag);
+            }
+            true
+        });
+        if !spilled.is_empty() {
+            self.give_back_or_later(spilled);
+        }
+        kept
     }
 }

@@ -50,8 +50,9 @@ impl Shared {
         if let Some(guards) = self.care.guards() {
             return self.find_guarded(guards, request, size);
         }
-        let plain = alignment <= Alignment::BLOCK;
-        if plain && let Some(block) = self.take_near(requested, size, stream) {
+        if alignment <= Alignment::BLOCK
+            && let Some(block) = self.take_from_own(requested, size, stream)
+        {
             return Ok(block);
         }
         let kept = size.saturating_add(self.care.tail());
@@ -74,6 +75,11 @@ impl Shared {
         let units = size.get() >> UNIT_SHIFT;
         self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
         Ok(Block { address: start, size, pool: self.id, generation })
+    }
+
+    /// A block from this thread's magazine.
+    fn take_from_own(&self, requested: Bytes, size: Bytes, stream: StreamHandle) -> Option<Block> {
+        self.at_hand(|shelves| self.take_from::<true>(shelves.of(stream)?, requested, size))?
     }
 
     /// A piece of the heap, or of what can be brought into it.
@@ -208,9 +214,6 @@ impl Shared {
         self.admit(stream)?;
         if self.care.looks_after_blocks() {
             return self.take_back(slot, known, address, stream);
-        }
-        if self.give_near(slot, known, address, stream) {
-            return Ok(());
         }
         if known.used_elsewhere() {
             self.recheck_users(address)?;
@@ -381,7 +384,24 @@ impl Shared {
 
     /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
     /// or can have one for the stream.
+    #[inline]
     pub(super) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
+        let counted = self.at_hand(|shelves| match shelves.front(stream) {
+            Some(shelf) => {
+                note(&mut shelf.counts);
+                true
+            }
+            None => false,
+        });
+        if counted != Some(true) {
+            self.count_elsewhere(stream, &note);
+        }
+    }
+
+    /// The same where the stream is not the one this thread used last.
+    #[cold]
+    #[inline(never)]
+    fn count_elsewhere(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
         let counted = self.at_hand(|shelves| {
             if shelves.of(stream).is_none() && !shelves.is_full_for(stream) {
                 shelves.put_up(stream, self.bound_now());

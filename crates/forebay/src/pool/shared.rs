@@ -190,6 +190,10 @@ impl Shared {
         if requested > LARGEST || requested.is_zero() {
             return None;
         }
+        if self.exact {
+            // The largest is a multiple of 512 itself.
+            return Some(Bytes::new((requested.get() + 511) & !511));
+        }
         self.classes.round(requested).ok().filter(|&size| size <= LARGEST)
     }
 
@@ -436,15 +440,21 @@ pub(super) struct OwnGate<'a> {
 
 impl OwnGate<'_> {
     /// Does `work`, the pool's own, which comes back to no gate, with what is behind it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter<R>(self, mut work: impl FnMut(&mut Shelves) -> R) -> R {
         // SAFETY: the gate is this thread's by its seat, and `work` comes back to no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
             return work(passed.room());
         }
+        self.wait_and_enter(&mut work)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut Shelves) -> R) -> R {
         loop {
-            // SAFETY: likewise.
-            if let Some(done) = unsafe { self.gate.enter(&mut work) } {
+            // SAFETY: as above.
+            if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
             self.shared.rows.wait();
