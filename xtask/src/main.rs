@@ -1,4 +1,5 @@
-//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`.
+//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`,
+//! `gpu-bundle`, `record`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -11,15 +12,19 @@
 //!    ├── instructions  what a hit takes      (also a command of its own)
 //!    ├── soak     millions of operations on the pool (also a command of its own)
 //!    └── step     what came of a step, and the sum at the end
+//!   bundle ── what goes to a machine with a GPU
+//!   record ── what came back from there
 //!   screen ── everything a person sees goes through here
 //! ```
 #![forbid(unsafe_code)]
 
+mod bundle;
 mod count;
 mod ignored;
 mod instructions;
 mod kill;
 mod layers;
+mod record;
 mod run;
 mod screen;
 mod setup;
@@ -33,6 +38,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::bundle::Bundle;
+use crate::record::Record;
 use crate::screen::Screen;
 use crate::soak::Soak;
 use crate::test::Plan;
@@ -71,6 +78,13 @@ enum Chore {
     ///
     /// Exits with 1 where a pair takes more than it may.
     Instructions,
+    /// Build one folder that runs on a machine with an NVIDIA driver and no Rust.
+    ///
+    /// Test programs, the command, the library for PyTorch, and a script that runs all of it, prints
+    /// a short table and leaves a record in JSON. At most 60 MiB.
+    GpuBundle(Bundle),
+    /// File what came back from a machine with a GPU, under benches/records.
+    Record(Record),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +98,8 @@ fn main() -> ExitCode {
         }
         Chore::Layers => test::show_layers(&place, &mut screen),
         Chore::Soak(soak) => soak.run(&place, &mut screen),
+        Chore::GpuBundle(bundle) => bundle.make(&place, &mut screen),
+        Chore::Record(record) => record.file(&place, &mut screen),
         Chore::Instructions => test::show_instructions(&place, &mut screen),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -43,6 +44,19 @@ pub struct CudaDriver {
     contexts: Mutex<Vec<&'static Context>>,
     /// Events of all devices: they order work of several, so each must know the others'.
     pub(crate) events: RwLock<HashMap<u64, std::sync::Arc<EventCore>>>,
+    pub(crate) streams_made: AtomicU64,
+    pub(crate) events_made: AtomicU64,
+}
+
+/// What was made of the driver for good, in the whole process: neither streams nor events are ever
+/// destroyed, but given out again. So these grow to what was in use at once, and no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Made {
+    /// Streams.
+    pub streams: u64,
+    /// Events.
+    pub events: u64,
 }
 
 /// What the driver knows of an address, whoever got the memory.
@@ -136,6 +150,8 @@ impl CudaDriver {
             table,
             contexts: Mutex::default(),
             events: RwLock::default(),
+            streams_made: AtomicU64::new(0),
+            events_made: AtomicU64::new(0),
         })
     }
 
@@ -152,6 +168,14 @@ impl CudaDriver {
     /// Its functions, for work beside forebay's: kernels, and what tests need.
     pub const fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// How many streams and events were made of it so far.
+    pub fn made(&self) -> Made {
+        Made {
+            streams: self.streams_made.load(Ordering::Relaxed),
+            events: self.events_made.load(Ordering::Relaxed),
+        }
     }
 
     /// How many devices it shows to this process.

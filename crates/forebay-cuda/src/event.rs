@@ -65,6 +65,7 @@ impl EventCore {
                 let mut raw = RawEvent::NULL;
                 // SAFETY: the event is written to a place of our own.
                 context.call(|table| unsafe { table.event_create(&raw mut raw, flags) })?;
+                context.driver.events_made.fetch_add(1, Ordering::Relaxed);
                 raw
             }
         };

@@ -57,5 +57,5 @@ mod transfer;
 mod virtual_memory;
 
 pub use device::CudaDevice;
-pub use driver::{CudaDriver, DRIVER_VARIABLE, DriverPointer};
+pub use driver::{CudaDriver, DRIVER_VARIABLE, DriverPointer, Made};
 pub use missing::Missing;

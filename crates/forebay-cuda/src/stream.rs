@@ -4,6 +4,7 @@
 //! one takes milliseconds. So a stream made here is never destroyed. It is given out again when its
 //! work is done: a new stream must not wait for an old one's work.
 
+use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -150,6 +151,7 @@ impl StreamPool {
             // SAFETY: the stream is written to a place of our own.
             unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }
         })?;
+        context.driver.streams_made.fetch_add(1, Ordering::Relaxed);
         let home = Home::Pool { context, priority, number: forebay_hal::fresh_handle() };
         Ok(StreamCore { raw, home, lane: Arc::default(), lanes: Mutex::default() })
     }

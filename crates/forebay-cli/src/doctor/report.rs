@@ -24,7 +24,8 @@ pub struct Report {
     pub well: bool,
     /// How it stands, in a sentence.
     pub verdict: String,
-    /// One row a kind of device, every kind.
+    /// One row a kind of device, every kind; of a kind with several devices that can be driven, a
+    /// row each.
     pub devices: Vec<DeviceRow>,
     /// Host memory.
     pub memory: MemorySection,
@@ -49,7 +50,7 @@ impl Report {
         self.well = self.devices.iter().all(|row| row.status != Status::Broken)
             && !self.problems.iter().any(|problem| problem.fault);
         let ready = self.devices.iter().filter(|row| row.status == Status::Ready);
-        let ready: Vec<&str> = ready.map(|row| row.kind).collect();
+        let ready: Vec<String> = ready.map(DeviceRow::name).collect();
         let ready = match ready.as_slice() {
             [] => "no device was opened".to_owned(),
             [one] => format!("the {one} device is ready"),
@@ -98,11 +99,13 @@ impl Status {
     }
 }
 
-/// One kind of device.
+/// One kind of device, or one device of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceRow {
     /// The name of the kind, as commands take it.
     pub kind: &'static str,
+    /// Its number, for a device that has one: commands take "cuda:0".
+    pub ordinal: Option<u32>,
     /// How it stands.
     pub status: Status,
     /// The same in a sentence.
@@ -126,6 +129,7 @@ impl DeviceRow {
     pub(super) fn new(kind: DeviceKind, status: Status, summary: impl Into<String>) -> Self {
         Self {
             kind: kind.name(),
+            ordinal: None,
             status,
             summary: summary.into(),
             seen: Vec::new(),
@@ -134,6 +138,14 @@ impl DeviceRow {
             capabilities: Vec::new(),
             total_bytes: None,
             free_bytes: None,
+        }
+    }
+
+    /// What commands call it: "host", "cuda:0".
+    pub fn name(&self) -> String {
+        match self.ordinal {
+            Some(ordinal) => format!("{}:{ordinal}", self.kind),
+            None => self.kind.to_owned(),
         }
     }
 

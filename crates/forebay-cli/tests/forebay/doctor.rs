@@ -50,7 +50,7 @@ fn a_machine_without_accelerators_is_well() {
 #[test]
 fn an_nvidia_card_is_followed_from_bare_to_whole() {
     let machine = Machine::sound();
-    let none = "no NVIDIA card seen; this version of forebay does not drive such devices yet";
+    let none = "no CUDA driver: no NVIDIA card seen";
     assert_eq!(row(&machine, "cuda").summary, none);
 
     let machine = machine.card("0000:01:00.1", "0x10de", "0x040300");
@@ -82,7 +82,7 @@ fn an_nvidia_card_is_followed_from_bare_to_whole() {
     let machine = machine.file(CUDA, LIBRARY);
     let whole = row(&machine, "cuda");
     assert_eq!(whole.status, Status::Found);
-    assert!(whole.summary.contains("does not drive such devices yet"), "{whole:?}");
+    assert!(whole.summary.contains("not opened: the files below"), "{whole:?}");
     assert!(whole.seen.contains(&CUDA.to_owned()), "{whole:?}");
     assert_eq!((whole.missing.len(), whole.cure), (0, None));
 }
@@ -121,7 +121,7 @@ fn an_amd_accelerator_is_followed_from_bare_to_whole() {
     assert!(row(&machine, "hip").summary.contains("ROCm's HIP is not"));
     let machine = machine.file("/opt/rocm/lib/libamdhip64.so.6", LIBRARY);
     assert_eq!(row(&machine, "hip").status, Status::Found);
-    assert!(row(&machine, "cuda").summary.starts_with("no NVIDIA card seen"));
+    assert!(row(&machine, "cuda").summary.contains("no NVIDIA card seen"));
 }
 
 #[test]
@@ -151,9 +151,76 @@ fn an_opencl_list_that_cannot_be_read_is_not_called_empty() {
 
 #[test]
 fn no_kind_that_is_not_driven_looks_as_if_it_were() {
-    for row in report(&Machine::sound()).devices.iter().skip(2) {
+    for row in report(&Machine::sound()).devices.iter().skip(3) {
         assert!(row.summary.ends_with("does not drive such devices yet"), "{row:?}");
     }
+}
+
+/// Where cargo has put the driver made of the simulated device: beside the test, or a folder up.
+fn standin() -> String {
+    let test = std::env::current_exe().unwrap();
+    let folders = test.ancestors().skip(1).take(2);
+    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));
+    paths.find(|path| path.exists()).unwrap().display().to_string()
+}
+
+/// What the built command says of this machine, with this CUDA driver.
+fn with_driver(library: &str) -> (Value, String) {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("doctor").args(arguments).env("FOREBAY_CUDA_DRIVER", library);
+        command.output().unwrap().stdout
+    };
+    let said = String::from_utf8(run(&[])).unwrap();
+    (serde_json::from_slice(&run(&["--json"])).unwrap(), said)
+}
+
+#[test]
+fn where_the_cuda_driver_loads_each_gpu_is_opened_and_tried() {
+    let library = standin();
+    let (report, said) = with_driver(&library);
+    let rows: Vec<&Value> =
+        report["devices"].as_array().unwrap().iter().filter(|row| row["kind"] == "cuda").collect();
+    assert_eq!(rows.len(), 2, "the stand-in has two: {report}");
+    for (ordinal, row) in rows.iter().enumerate() {
+        assert_eq!((&row["status"], &row["ordinal"]), (&"ready".into(), &ordinal.into()), "{row}");
+        let (total, free) = (row["total_bytes"].as_u64(), row["free_bytes"].as_u64());
+        assert!(total.unwrap() > 0 && free.unwrap() <= total.unwrap(), "{row}");
+        let can = row["capabilities"].as_array().unwrap();
+        assert!(can.contains(&Value::from("virtual_memory")), "{row}");
+        assert!(row["summary"].as_str().unwrap().contains("CUDA 13.0"), "{row}");
+        assert_eq!(row["cure"], Value::Null);
+    }
+    let verdict = report["verdict"].as_str().unwrap();
+    assert!(verdict.contains("cuda:0 and cuda:1 devices are ready"), "{verdict}");
+    let row = said.lines().find(|line| line.starts_with("  cuda:1")).unwrap();
+    assert!(row.contains("ready"), "{said}");
+    assert_eq!(report["ignored_settings"], serde_json::json!([]), "the variable is read");
+}
+
+#[test]
+fn where_no_cuda_driver_loads_the_reason_and_the_cure_are_told() {
+    let (report, said) = with_driver("/no/such/libcuda.so.1");
+    let row = report["devices"].as_array().unwrap().iter().find(|row| row["kind"] == "cuda");
+    let row = row.unwrap();
+    let summary = row["summary"].as_str().unwrap();
+    assert!(summary.starts_with("no CUDA driver: "), "{row}");
+    assert!(summary.contains("tried /no/such/libcuda.so.1 (/no/such/"), "{row}");
+    assert!(!summary.contains("does not drive"), "{row}");
+    // What helps depends on what this machine has; that something does is said in any case.
+    assert!(row["status"] == "broken" || !row["cure"].is_null(), "{row}");
+    assert!(said.contains("no CUDA driver: "), "{said}");
+}
+
+#[test]
+fn a_library_that_is_no_driver_is_told_with_what_it_lacks() {
+    // A library of this machine's that is certainly there, and certainly no driver.
+    let (report, _) = with_driver("libc.so.6");
+    let row = report["devices"].as_array().unwrap().iter().find(|row| row["kind"] == "cuda");
+    let row = row.unwrap();
+    assert_eq!(row["status"], "missing", "{row}");
+    let summary = row["summary"].as_str().unwrap();
+    assert!(summary.starts_with("no CUDA driver: libc.so.6 has no cu"), "{row}");
 }
 
 #[test]

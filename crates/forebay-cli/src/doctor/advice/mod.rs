@@ -36,7 +36,7 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
     let rows = report.devices.iter().filter(|row| row.status == Status::Broken);
     rows.filter(|row| !(unopened && row.kind == "host"))
         .map(|row| Problem {
-            what: format!("the {} device does not work", row.kind),
+            what: format!("the {} device does not work", row.name()),
             why: row.summary.clone(),
             cure: Cure::advice(match causes {
                 [] => "what the message says; the figures are below",

@@ -35,7 +35,7 @@ pub(super) fn sim() -> DeviceRow {
 }
 
 /// Opens a device, tries it, and says how it stands with it.
-fn tried<D: Device + 'static, E: Display>(
+pub(super) fn tried<D: Device + 'static, E: Display>(
     kind: DeviceKind,
     remark: &str,
     open: impl FnOnce() -> Result<Arc<D>, E>,
@@ -54,7 +54,7 @@ fn tried<D: Device + 'static, E: Display>(
     }
 }
 
-fn broken(kind: DeviceKind, reason: &dyn Display) -> DeviceRow {
+pub(super) fn broken(kind: DeviceKind, reason: &dyn Display) -> DeviceRow {
     DeviceRow::new(kind, Status::Broken, reason.to_string())
 }
 

@@ -1,5 +1,5 @@
-//! What the machine has of the accelerators forebay is made for. This version opens none of them,
-//! and the rows say so: "found" is what the machine has, not what forebay can use.
+//! What the machine has of the accelerators that this version does not drive yet; the rows say so:
+//! "found" is what the machine has, not what forebay can use.
 
 use std::path::Path;
 
@@ -18,70 +18,6 @@ const NOT_DRIVEN: &str = "this version of forebay does not drive such devices ye
 /// A row of a kind that is not driven.
 fn row(kind: DeviceKind, status: Status, summary: &str, seen: Vec<String>) -> DeviceRow {
     DeviceRow::new(kind, status, format!("{summary}; {NOT_DRIVEN}")).seen(seen)
-}
-
-/// NVIDIA GPUs.
-pub(super) fn cuda(system: &System, environment: &Environment) -> DeviceRow {
-    let cards = cards(system, Maker::Nvidia);
-    let module = system.text("/proc/driver/nvidia/version").ok();
-    let module = module.as_deref().and_then(first_line);
-    // Under Windows the driver is Windows' own, reached through /dev/dxg.
-    let under_windows = system.place("/dev/dxg").exists();
-    let nodes: Vec<String> =
-        names(system, "/dev").into_iter().filter(|name| is_nvidia_node(name)).collect();
-    let library =
-        Libraries::of(system, environment).and_in("/usr/lib/wsl/lib").find(&["libcuda.so.1"]);
-
-    let mut seen = cards.clone();
-    seen.extend(module.as_ref().map(|line| format!("kernel driver: {line}")));
-    seen.extend(nodes.iter().map(|node| format!("/dev/{node}")));
-    seen.extend(under_windows.then(|| "/dev/dxg".to_owned()));
-    seen.extend(library.iter().map(|path| path.display().to_string()));
-
-    let has_node = !nodes.is_empty() || under_windows;
-    let row = |status, summary: &str| row(DeviceKind::Cuda, status, summary, seen);
-    let mut missing = Vec::new();
-    if library.is_none() {
-        missing.push("libcuda.so.1 in the loader's directories".to_owned());
-    }
-    if !has_node {
-        missing.push("/dev/nvidia0".to_owned());
-    }
-    match (has_node, &module, library.is_some()) {
-        (true, _, true) => row(Status::Found, "an NVIDIA GPU and its driver are here"),
-        (true, _, false) => {
-            row(Status::Missing, "the NVIDIA kernel driver is here, the CUDA driver library is not")
-                .lacking(
-                    missing,
-                    Cure::advice(
-                        "install the driver's user part (Debian: libcuda1; Ubuntu: \
-                         libnvidia-compute of the kernel driver's version); in a container, start \
-                         it with --gpus all",
-                    ),
-                )
-        }
-        (false, Some(_), _) => row(
-            Status::Missing,
-            "the NVIDIA kernel driver is loaded, but its device files are not here",
-        )
-        .lacking(
-            missing,
-            Cure::command(
-                "in a container, start it with --gpus all; elsewhere, make them",
-                "sudo nvidia-modprobe -u -c=0",
-            ),
-        ),
-        (false, None, _) if !cards.is_empty() => {
-            missing.insert(0, "the NVIDIA kernel driver".to_owned());
-            row(Status::Missing, "an NVIDIA card is in this machine, but no driver for it")
-                .lacking(missing, install_nvidia(system))
-        }
-        (false, None, _) => {
-            missing.insert(0, "an NVIDIA card".to_owned());
-            row(Status::Missing, "no NVIDIA card seen")
-                .lacking(missing, Cure::advice("a machine with an NVIDIA card and its driver"))
-        }
-    }
 }
 
 /// AMD GPUs through HIP.
@@ -221,33 +157,7 @@ pub(super) fn metal() -> DeviceRow {
     row(DeviceKind::Metal, status, summary, Vec::new())
 }
 
-/// How to install NVIDIA's driver on this distribution.
-fn install_nvidia(system: &System) -> Cure {
-    let release = system.text("/etc/os-release").unwrap_or_default();
-    let id = release.lines().find_map(|line| line.strip_prefix("ID=")).unwrap_or_default();
-    match id.trim_matches('"') {
-        "ubuntu" => Cure::command("install it", "sudo ubuntu-drivers install"),
-        "debian" => Cure::command(
-            "install it from the non-free component",
-            "sudo apt install nvidia-driver",
-        ),
-        "fedora" => Cure::command("install it from RPM Fusion", "sudo dnf install akmod-nvidia"),
-        "arch" => Cure::command("install it", "sudo pacman -S nvidia-open"),
-        _ => Cure::advice("install it from https://www.nvidia.com/drivers"),
-    }
-}
-
-/// "nvidia0", not "nvidiactl" or "nvidia-uvm", which are there without a card too.
-fn is_nvidia_node(name: &str) -> bool {
-    name.strip_prefix("nvidia")
-        .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-fn names(system: &System, directory: &str) -> Vec<String> {
-    system.names(directory).unwrap_or_default()
-}
-
-fn first_line(text: &str) -> Option<String> {
+pub(super) fn first_line(text: &str) -> Option<String> {
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 

@@ -1,16 +1,17 @@
 //! The environment variables that this command reads, and those that the library reads.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use forebay::config::Sources;
+use forebay_cuda::DRIVER_VARIABLE;
 
 use crate::doctor::report::{Owner, Setting};
 
-/// Every variable that this command reads, and what it does. All but the last are read where output
-/// is written, the last where the doctor looks for driver libraries.
-const READ: [(&str, &str); 7] = [
+/// Every variable that this command reads, and what it does. All but the last two are read where
+/// output is written, those where driver libraries are looked for.
+const READ: [(&str, &str); 8] = [
     ("NO_COLOR", "not empty: no colours"),
     ("CLICOLOR_FORCE", "not empty: colours in files too"),
     ("CLICOLOR", "0: no colours"),
@@ -18,6 +19,7 @@ const READ: [(&str, &str); 7] = [
     ("CI", "set: colours whatever TERM says"),
     ("COLUMNS", "how wide lines are, 60 to 100"),
     (LIBRARY_PATH, "where drivers are looked for first"),
+    (DRIVER_VARIABLE, "the CUDA driver's library by name"),
 ];
 
 /// Where the loader looks before all other places.
@@ -33,6 +35,18 @@ impl Environment {
     /// This process's own.
     pub fn here() -> Self {
         std::env::vars_os().collect()
+    }
+
+    /// A variable that is set to something.
+    pub(super) fn value(&self, name: &str) -> Option<&OsStr> {
+        let value = self.variables.get(OsStr::new(name));
+        value.map(OsString::as_os_str).filter(|value| !value.is_empty())
+    }
+
+    /// Those of `variables` that this command does not read either.
+    pub(super) fn not_read(&self, mut variables: Vec<String>) -> Vec<String> {
+        variables.retain(|variable| READ.iter().all(|(name, _)| name != variable));
+        variables
     }
 
     /// The directories of the loader's path.

@@ -1,7 +1,8 @@
-//! Looking at the machine: nothing here loads a driver or changes anything. The devices that need
-//! no driver are tried with a small piece of work.
+//! Looking at the machine: nothing here changes anything. The devices that this version drives are
+//! opened and tried with a small piece of work; of others' drivers the files alone are looked at.
 
 mod cards;
+mod cuda;
 mod device;
 mod driver;
 mod environment;
@@ -17,7 +18,7 @@ use forebay_host::system::System;
 pub use environment::Environment;
 
 use super::advice;
-use super::report::{Report, SCHEMA};
+use super::report::{DeviceRow, MemorySection, Report, SCHEMA};
 
 /// Who looks, and where: a machine's files and an environment, both replaceable.
 #[derive(Clone, Debug)]
@@ -57,14 +58,7 @@ impl Probe {
             version: env!("CARGO_PKG_VERSION"),
             well: false,
             verdict: String::new(),
-            devices: vec![
-                device::host(&self.system, &memory),
-                device::sim(),
-                driver::cuda(&self.system, &self.environment),
-                driver::hip(&self.system, &self.environment),
-                driver::opencl(&self.system, &self.environment),
-                driver::metal(),
-            ],
+            devices: self.devices(&memory),
             memory,
             numa,
             huge_pages,
@@ -72,11 +66,23 @@ impl Probe {
             settings: settings::pool(&examined.settings)
                 .chain(self.environment.settings())
                 .collect(),
-            ignored_settings: examined.ignored,
+            ignored_settings: self.environment.not_read(examined.ignored),
             problems: Vec::new(),
         };
         report.problems = advice::problems(&report, &examined.refused);
         report.judge();
         report
+    }
+
+    /// A row a kind; of GPUs that can be driven, a row each.
+    fn devices(&self, memory: &MemorySection) -> Vec<DeviceRow> {
+        let mut rows = vec![device::host(&self.system, memory), device::sim()];
+        rows.extend(cuda::cuda(&self.system, &self.environment));
+        rows.extend([
+            driver::hip(&self.system, &self.environment),
+            driver::opencl(&self.system, &self.environment),
+            driver::metal(),
+        ]);
+        rows
     }
 }

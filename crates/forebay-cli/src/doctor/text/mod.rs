@@ -50,7 +50,7 @@ fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> 
         Status::Broken => BAD,
         Status::Missing | Status::NotHere => QUIET,
     };
-    sheet.device(row.kind, (style, row.status.name()), &row.summary)?;
+    sheet.device(&row.name(), (style, row.status.name()), &row.summary)?;
     if let (Some(total), Some(free)) = (row.total_bytes, row.free_bytes) {
         let text = format!("memory: {} free of {}", Bytes::new(free), Bytes::new(total));
         sheet.note(QUIET, &text)?;

@@ -1,0 +1,203 @@
+//! NVIDIA GPUs. Where the driver loads, each GPU is opened and tried; where it does not, the machine's
+//! files say how far it is from there and what to do.
+
+use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, Missing};
+use forebay_hal::DeviceKind;
+use forebay_host::system::System;
+
+use super::Environment;
+use super::cards::{Maker, cards};
+use super::device::{broken, tried};
+use super::driver::first_line;
+use super::library::Libraries;
+use crate::doctor::report::{Cure, DeviceRow, Status};
+
+/// A row for each GPU; one row where there is none, or none that can be driven.
+pub(super) fn cuda(system: &System, environment: &Environment) -> Vec<DeviceRow> {
+    let traces = Traces::of(system, environment);
+    if !system.is_here() {
+        let root = system.root().display();
+        return vec![match traces.stand() {
+            Stand::Whole => traces.row(
+                Status::Found,
+                &format!(
+                    "an NVIDIA GPU and its driver are here; not opened: the files below {root} are \
+                     another machine's"
+                ),
+            ),
+            stand => traces.lacking(stand, "", system),
+        }];
+    }
+    let driver = match environment.value(DRIVER_VARIABLE) {
+        Some(library) => CudaDriver::load_from(&library.to_string_lossy()),
+        None => CudaDriver::load(),
+    };
+    let driver = match driver {
+        Ok(driver) => driver,
+        Err(missing) => return vec![traces.not_driven(&missing, system)],
+    };
+    match driver.device_count() {
+        Ok(0) => vec![traces.row(
+            Status::Missing,
+            "no CUDA driver: it shows this process no device: look at CUDA_VISIBLE_DEVICES",
+        )],
+        Ok(count) => (0..count).map(|ordinal| traces.opened(driver, ordinal)).collect(),
+        Err(error) => vec![broken(DeviceKind::Cuda, &error).seen(traces.seen)],
+    }
+}
+
+/// How far a machine is from a GPU that can be used, by its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// Device files and the driver's library are here.
+    Whole,
+    /// Device files are here, the library is not.
+    NoLibrary,
+    /// The kernel's driver is loaded, but shows no device files.
+    NoFiles,
+    /// A card is here, and no driver.
+    NoDriver,
+    /// There is no card.
+    NoCard,
+}
+
+/// What the machine's files show of NVIDIA's.
+struct Traces {
+    seen: Vec<String>,
+    has_card: bool,
+    has_module: bool,
+    has_files: bool,
+    has_library: bool,
+}
+
+impl Traces {
+    fn of(system: &System, environment: &Environment) -> Self {
+        let cards = cards(system, Maker::Nvidia);
+        let module = system.text("/proc/driver/nvidia/version").ok();
+        let module = module.as_deref().and_then(first_line);
+        // Under Windows the driver is Windows' own, reached through /dev/dxg.
+        let under_windows = system.place("/dev/dxg").exists();
+        let names = system.names("/dev").unwrap_or_default();
+        let nodes: Vec<String> = names.into_iter().filter(|name| is_node(name)).collect();
+        let library =
+            Libraries::of(system, environment).and_in("/usr/lib/wsl/lib").find(&["libcuda.so.1"]);
+        let (has_card, has_module) = (!cards.is_empty(), module.is_some());
+        let mut seen = cards;
+        seen.extend(module.map(|line| format!("kernel driver: {line}")));
+        seen.extend(nodes.iter().map(|node| format!("/dev/{node}")));
+        seen.extend(under_windows.then(|| "/dev/dxg".to_owned()));
+        seen.extend(library.iter().map(|path| path.display().to_string()));
+        Self {
+            seen,
+            has_card,
+            has_module,
+            has_files: !nodes.is_empty() || under_windows,
+            has_library: library.is_some(),
+        }
+    }
+
+    fn stand(&self) -> Stand {
+        match (self.has_files, self.has_library) {
+            (true, true) => Stand::Whole,
+            (true, false) => Stand::NoLibrary,
+            (false, _) if self.has_module => Stand::NoFiles,
+            (false, _) if self.has_card => Stand::NoDriver,
+            (false, _) => Stand::NoCard,
+        }
+    }
+
+    fn row(&self, status: Status, summary: &str) -> DeviceRow {
+        DeviceRow::new(DeviceKind::Cuda, status, summary).seen(self.seen.clone())
+    }
+
+    /// A GPU, opened and tried.
+    fn opened(&self, driver: &'static CudaDriver, ordinal: u32) -> DeviceRow {
+        let open = || CudaDevice::open_with(driver, ordinal);
+        let row = tried(DeviceKind::Cuda, "", open).seen(self.seen.clone());
+        DeviceRow { ordinal: Some(ordinal), ..row }
+    }
+
+    /// Why the driver could not be loaded or started, and what to do.
+    fn not_driven(&self, missing: &Missing, system: &System) -> DeviceRow {
+        match (missing, self.stand()) {
+            (Missing::Library { tried }, Stand::Whole) => {
+                // The files look right and the loader refuses: another word size, no right to read.
+                self.row(Status::Broken, &format!("no CUDA driver: {}", attempts(tried)))
+            }
+            (Missing::Library { tried }, stand) => {
+                self.lacking(stand, &format!("; {}", attempts(tried)), system)
+            }
+            (Missing::Start { .. }, Stand::Whole) => self.row(Status::Broken, &missing.to_string()),
+            // The text says what helps.
+            _ => self.row(Status::Missing, &missing.to_string()),
+        }
+    }
+
+    /// What is missing by the files, and the cure. `tried` ends the sentence.
+    fn lacking(&self, stand: Stand, tried: &str, system: &System) -> DeviceRow {
+        let mut missing = Vec::new();
+        if !self.has_library {
+            missing.push("libcuda.so.1 in the loader's directories".to_owned());
+        }
+        if !self.has_files {
+            missing.push("/dev/nvidia0".to_owned());
+        }
+        let (what, cure) = match stand {
+            Stand::Whole | Stand::NoLibrary => (
+                "the NVIDIA kernel driver is here, the CUDA driver library is not",
+                Cure::advice(
+                    "install the driver's user part (Debian: libcuda1; Ubuntu: libnvidia-compute \
+                     of the kernel driver's version); in a container, start it with --gpus all",
+                ),
+            ),
+            Stand::NoFiles => (
+                "the NVIDIA kernel driver is loaded, but its device files are not here",
+                Cure::command(
+                    "in a container, start it with --gpus all; elsewhere, make them",
+                    "sudo nvidia-modprobe -u -c=0",
+                ),
+            ),
+            Stand::NoDriver => {
+                missing.insert(0, "the NVIDIA kernel driver".to_owned());
+                ("an NVIDIA card is in this machine, but no driver for it", install(system))
+            }
+            Stand::NoCard => {
+                missing.insert(0, "an NVIDIA card".to_owned());
+                (
+                    "no NVIDIA card seen",
+                    Cure::advice("a machine with an NVIDIA card and its driver"),
+                )
+            }
+        };
+        self.row(Status::Missing, &format!("no CUDA driver: {what}{tried}")).lacking(missing, cure)
+    }
+}
+
+/// "tried libcuda.so.1 (why not), libcuda.so (why not)".
+fn attempts(tried: &[(String, String)]) -> String {
+    let each: Vec<String> =
+        tried.iter().map(|(library, reason)| format!("{library} ({reason})")).collect();
+    format!("tried {}", each.join(", "))
+}
+
+/// How to install NVIDIA's driver on this distribution.
+fn install(system: &System) -> Cure {
+    let release = system.text("/etc/os-release").unwrap_or_default();
+    let id = release.lines().find_map(|line| line.strip_prefix("ID=")).unwrap_or_default();
+    match id.trim_matches('"') {
+        "ubuntu" => Cure::command("install it", "sudo ubuntu-drivers install"),
+        "debian" => Cure::command(
+            "install it from the non-free component",
+            "sudo apt install nvidia-driver",
+        ),
+        "fedora" => Cure::command("install it from RPM Fusion", "sudo dnf install akmod-nvidia"),
+        "arch" => Cure::command("install it", "sudo pacman -S nvidia-open"),
+        _ => Cure::advice("install it from https://www.nvidia.com/drivers"),
+    }
+}
+
+/// "nvidia0", not "nvidiactl" or "nvidia-uvm", which are there without a card too.
+fn is_node(name: &str) -> bool {
+    name.strip_prefix("nvidia")
+        .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}

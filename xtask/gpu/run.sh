@@ -1,0 +1,93 @@
+#!/bin/bash
+# Runs everything of the bundle on a machine with an NVIDIA driver: no Rust, no network, no files but
+# these. Each part has a deadline; what it says is kept in $OUT (./out unless said), with a record in
+# JSON; a short table comes last.
+#
+#   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance pool
+#                              kernels memcheck bench replay torch peers
+#   OUT=folder                 where output goes
+#   PEERS_SECONDS=900          how long the comparison with other allocators may take
+#   ONLY=replay                passed on to the comparison: recorded runs alone
+#
+# Exits with 0 only where every part that could run passed.
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here" || exit 2
+OUT=${OUT:-$here/out}
+mkdir -p "$OUT" || exit 2
+chmod +x forebay conformance kernels on_device 2>/dev/null
+export PATH="$PATH:/usr/local/cuda/bin"
+wanted=("$@")
+: > "$OUT/parts.tsv"
+
+note() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >> "$OUT/parts.tsv"; }
+
+is_wanted() {
+  [ ${#wanted[@]} -eq 0 ] && return 0
+  local one
+  for one in "${wanted[@]}"; do
+    case "$1" in "$one" | "$one"-*) return 0 ;; esac
+  done
+  return 1
+}
+
+# part NAME SECONDS COMMAND...
+part() {
+  local name=$1 limit=$2 begun status took
+  shift 2
+  is_wanted "$name" || return 0
+  echo "== $name: $*"
+  begun=$(date +%s.%N)
+  timeout --kill-after=10 "$limit" "$@" > "$OUT/$name.txt" 2>&1
+  status=$?
+  took=$(python3 -c "import time; print(f'{time.time() - $begun:.1f}')")
+  case $status in
+    0) note "$name" passed "$took" "$*" ;;
+    124 | 137) note "$name" "failed (over $limit s)" "$took" "$*" ;;
+    *) note "$name" "failed (status $status)" "$took" "$*"; tail -n 25 "$OUT/$name.txt" ;;
+  esac
+}
+
+skip() { is_wanted "$1" && note "$1" "skipped: $2" 0 ""; }
+
+part doctor 60 ./forebay doctor
+part doctor-json 60 ./forebay doctor --json
+part nodriver 60 bash -c 'FOREBAY_CUDA_DRIVER=/no/driver.so ./forebay doctor --json | grep -o "no CUDA driver: [^\"]*"'
+part conformance 240 ./conformance
+part pool 240 env FOREBAY_TEST_DEVICES=cuda:0 ./on_device
+part kernels 240 ./kernels
+
+if command -v compute-sanitizer > /dev/null; then
+  # What the driver refuses on purpose is no error of memory, so refusals are not reported.
+  check=(compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 99)
+  part memcheck-conformance 400 "${check[@]}" ./conformance --test-threads 1
+  part memcheck-pool 400 env FOREBAY_TEST_DEVICES=cuda:0 "${check[@]}" ./on_device --test-threads 1
+  # Times mean nothing under it.
+  part memcheck-kernels 400 "${check[@]}" ./kernels --skip "no call waits" --skip "returns at once" \
+    --skip "nothing is left behind"
+else
+  skip memcheck "there is no compute-sanitizer"
+fi
+
+part bench 120 ./forebay bench alloc --device cuda:0 --quick --json
+if ls traces/*.csv.gz > /dev/null 2>&1; then
+  part replay 240 ./forebay replay traces/*.csv.gz --device cuda:0 --policy forebay --passes 2 --json
+else
+  skip replay "no recorded runs came with the bundle"
+fi
+if python3 -c "import torch" 2> /dev/null; then
+  part torch 180 python3 torch_check.py "$here/libforebay_capi.so"
+else
+  skip torch "there is no PyTorch"
+fi
+if [ ! -f peers/peers.sh ]; then
+  skip peers "the other allocators' harness did not come with the bundle"
+elif ! command -v nvcc > /dev/null; then
+  skip peers "there is no nvcc"
+else
+  [ -d wheels ] && export WH="$here/wheels"
+  export TR="$here/traces"
+  export OURS="forebay=$here/libforebay_capi.so:forebay_torch_alloc:forebay_torch_free"
+  part peers "${PEERS_SECONDS:-900}" bash peers/peers.sh
+fi
+
+python3 table.py "$OUT" "$(cat COMMIT)"

@@ -1,0 +1,199 @@
+"""What came of a run of the bundle: a record in JSON, and a short table for people.
+
+usage: table.py OUT COMMIT
+
+Reads what run.sh left in OUT (parts.tsv and a text for each part), writes OUT/record.json (schema
+forebay.record.v1) and prints the table. Exits with 1 where a part failed.
+"""
+
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+
+SCHEMA = "forebay.record.v1"
+
+COUNTS = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+SANITIZER = re.compile(r"ERROR SUMMARY: (\d+) error")
+BENCH = re.compile(r"^(\S+)\s+(.+?)\s+([\d.]+) ns/op \(min ([\d.]+) max ([\d.]+)\)")
+REPLAY = re.compile(
+    r"^(\S+)\s+(\S+)\.csv\s+(cold|warm) ops\s+(\d+) mean\s+([\d.]+) ns p50\s+(\d+) p99\s+(\d+) "
+    r"p99\.9\s+(\d+) max\s+(\d+) \| peak\s+([\d.]+) GiB asked\s+([\d.]+) ratio ([\d.]+)"
+)
+
+
+def text(out, part):
+    try:
+        with open(os.path.join(out, part + ".txt"), errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def gpu():
+    """The name of the GPU and the version of its driver, by nvidia-smi."""
+    ask = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader", "-i", "0"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=30).stdout
+        name, driver, memory = (word.strip() for word in said.strip().split(","))
+        return name, driver, memory
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return "unknown", "unknown", "unknown"
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.machine()
+    except OSError:
+        return platform.machine()
+
+
+def parts(out):
+    rows = []
+    with open(os.path.join(out, "parts.tsv")) as file:
+        for line in file:
+            name, status, seconds, command = line.rstrip("\n").split("\t")
+            row = {"row": "part", "part": name, "status": status, "seconds": float(seconds), "command": command}
+            said = text(out, name)
+            counts = COUNTS.search(said)
+            if counts:
+                passed, failed, ignored = (int(count) for count in counts.groups())
+                row.update(passed=passed, failed=failed, ignored=ignored)
+            found = SANITIZER.search(said)
+            if found:
+                row["sanitizer_errors"] = int(found.group(1))
+            elif name.startswith("memcheck-") and status == "passed":
+                # Without its last word nobody knows what it looked at.
+                row["status"] = "failed (no summary of the sanitizer)"
+            # A test program that tested nothing has shown nothing.
+            if counts and status == "passed" and passed == 0:
+                row["status"] = "skipped: no case could run"
+            rows.append(row)
+    return rows
+
+
+def figures(out, names):
+    """What the tests measured, what forebay's own command did, and what the peers did."""
+    rows = []
+    for part in names:
+        for line in text(out, part).splitlines():
+            if "record: {" in line:
+                rows.append({"row": "figure", "part": part, **json.loads(line[line.index("{") :])})
+            elif part in ("bench", "replay") and line.startswith("{"):
+                rows.append({"row": part, **json.loads(line)})
+    for line in text(out, "peers").splitlines():
+        bench, replay = BENCH.match(line), REPLAY.match(line)
+        if bench:
+            name, case, median, least, most = bench.groups()
+            rows.append(
+                {
+                    "row": "pair",
+                    "allocator": name,
+                    "case": case,
+                    "ns": float(median),
+                    "min_ns": float(least),
+                    "max_ns": float(most),
+                }
+            )
+        elif replay:
+            name, trace, passed, *numbers = replay.groups()
+            keys = ["ops", "mean_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns", "peak_gib", "asked_gib", "ratio"]
+            row = {"row": "recorded", "allocator": name, "trace": trace, "pass": passed}
+            row.update(zip(keys, (float(number) for number in numbers)))
+            rows.append(row)
+    return rows
+
+
+def times(ours, theirs):
+    return f"{theirs / ours:6.1f}x" if ours and theirs else "     -"
+
+
+def number(value, form):
+    return format(value, form) if value is not None else "-"
+
+
+def show_pairs(rows):
+    table = {(row["allocator"], row["case"]): row["ns"] for row in rows if row["row"] == "pair"}
+    if not table:
+        return
+    print("\nns an operation        forebay    PyTorch   ratio   expandable      cudaMallocAsync")
+    for case in dict.fromkeys(case for _, case in table):
+        ours, torch = table.get(("forebay", case)), table.get(("torch", case))
+        others = [number(table.get((name, case)), ".1f") for name in ("torchX", "mallocAsync")]
+        print(
+            f"  {case[:20]:20} {number(ours, '.1f'):>8} {number(torch, '.1f'):>10} "
+            f"{times(ours, torch)} {others[0]:>12} {others[1]:>20}"
+        )
+
+
+def show_recorded(rows):
+    table = {(row["trace"], row["allocator"], row["pass"]): row for row in rows if row["row"] == "recorded"}
+    if not table:
+        return
+    print("\nrecorded run           peak: forebay  PyTorch  expandable    warm ns: forebay  PyTorch   ratio   cold ratio to expandable")
+    for trace in dict.fromkeys(trace for trace, _, _ in table):
+
+        def peak(name):
+            ratios = [row["ratio"] for (one, who, _), row in table.items() if (one, who) == (trace, name)]
+            return number(max(ratios, default=None), ".4f")
+
+        def mean(name, which):
+            row = table.get((trace, name, which))
+            return row and row["mean_ns"]
+
+        warm, torch = mean("forebay", "warm"), mean("torch", "warm")
+        print(
+            f"  {trace[:20]:20} {peak('forebay'):>14} {peak('torch'):>8} {peak('torchX'):>11} "
+            f"{number(warm, '.1f'):>19} {number(torch, '.1f'):>8} {times(warm, torch)} "
+            f"{times(mean('forebay', 'cold'), mean('torchX', 'cold'))}"
+        )
+
+
+def show_figures(rows):
+    for row in rows:
+        if row["row"] == "figure":
+            said = [f"{key} {value}" for key, value in row.items() if key not in ("row", "part", "case")]
+            print(f"  {row['case']}: {', '.join(said)}")
+
+
+def main():
+    out, commit = sys.argv[1], sys.argv[2].strip()
+    name, driver, memory = gpu()
+    rows = parts(out)
+    measured = figures(out, [row["part"] for row in rows])
+    record = {
+        "schema": SCHEMA,
+        "gpu": name,
+        "driver": driver,
+        "memory": memory,
+        "processor": processor(),
+        "processors": os.cpu_count(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit,
+        "rows": rows + measured,
+    }
+    with open(os.path.join(out, "record.json"), "w") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")
+    print(f"\n{name}, {memory}, driver {driver}; forebay {commit}; {record['date']}")
+    show_figures(measured)
+    show_pairs(measured)
+    show_recorded(measured)
+    print("\npart                    seconds  outcome")
+    for row in rows:
+        counts = ""
+        if "passed" in row:
+            counts = f"  {row['passed']} passed, {row['failed']} failed, {row['ignored']} skipped"
+        if "sanitizer_errors" in row:
+            counts += f"  sanitizer: {row['sanitizer_errors']} errors"
+        print(f"  {row['part']:20} {row['seconds']:8.1f}  {row['status']}{counts}")
+    return 1 if any(row["status"].startswith("failed") for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,331 @@
+//! The GPU bundle: one folder that shows on a machine with a driver, and no Rust, what this
+//! repository says of it.
+//!
+//! ```text
+//!   forebay, libforebay_capi.so          what people use
+//!   conformance, on_device, kernels      tests, as plain programs
+//!   run.sh, table.py, torch_check.py     what runs them, from xtask/gpu
+//!   peers/ traces/ wheels/               what was named: harness, recorded runs, others' packages
+//!   COMMIT                               what it was built from
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::run::{Ran, last_line};
+use crate::screen::{BAD, QUIET, Screen, styled};
+use crate::workplace::Workplace;
+
+/// The most a bundle may take: what can be sent to a machine without ado.
+const MOST: u64 = 60 << 20;
+
+/// How long building may take, optimised and linked as a whole, on two cores.
+const BUILD: Duration = Duration::from_secs(2400);
+
+/// How long git may take to say where it is.
+const ASK: Duration = Duration::from_secs(20);
+
+/// The file that says what a bundle was built from, and that a folder is a bundle.
+const COMMIT: &str = "COMMIT";
+
+/// What is built, and by which words.
+const BUILDS: [&[&str]; 2] = [
+    &["build", "--package=forebay-cli", "--package=forebay-capi"],
+    &[
+        "test",
+        "--no-run",
+        "--package=forebay",
+        "--package=forebay-cuda",
+        "--test=conformance",
+        "--test=kernels",
+        "--test=on_device",
+    ],
+];
+
+/// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("forebay", "forebay"),
+    ("forebay_capi", "libforebay_capi.so"),
+    ("conformance", "conformance"),
+    ("kernels", "kernels"),
+    ("on_device", "on_device"),
+];
+
+/// Files beside the programs, from `xtask/gpu`.
+const SCRIPTS: [&str; 3] = ["run.sh", "table.py", "torch_check.py"];
+
+/// What is to be in the bundle, and where it goes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Bundle {
+    /// The folder to make; one that is there already is made anew.
+    #[arg(long, value_name = "DIR", default_value = "gpu-bundle")]
+    to: PathBuf,
+    /// A harness that runs other allocators and forebay side by side: *.cpp, *.h, *.sh, *.py.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// Recorded runs: *.csv.gz.
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    /// Packages that the harness needs: *.whl.
+    #[arg(long, value_name = "DIR")]
+    wheels: Option<PathBuf>,
+}
+
+impl Bundle {
+    /// Builds it. Whether there is one.
+    pub(crate) fn make(&self, place: &Workplace, screen: &mut Screen) -> bool {
+        match self.try_make(place, screen) {
+            Ok(()) => true,
+            Err(reason) => {
+                screen.line(styled(BAD, format_args!("no bundle: {reason}")));
+                false
+            }
+        }
+    }
+
+    fn try_make(&self, place: &Workplace, screen: &mut Screen) -> Result<(), String> {
+        let folder = place.root().join(&self.to);
+        let mut built = BTreeMap::new();
+        for words in BUILDS {
+            let words = words.iter().chain(&["--profile=bundle", "--message-format=json"]);
+            built.extend(artifacts(&build(place, screen, words.copied())?.output));
+        }
+        clear(&folder)?;
+        for (target, name) in PROGRAMS {
+            let from = built.get(target).ok_or_else(|| format!("cargo has built no {target}"))?;
+            copy(from, &folder.join(name))?;
+        }
+        for name in SCRIPTS {
+            copy(&place.root().join("xtask/gpu").join(name), &folder.join(name))?;
+        }
+        let guests: [(&str, &Option<PathBuf>, &[&str]); 3] = [
+            ("peers", &self.peers, &["cpp", "h", "sh", "py"]),
+            ("traces", &self.traces, &["csv.gz"]),
+            ("wheels", &self.wheels, &["whl"]),
+        ];
+        for (name, from, endings) in guests {
+            if let Some(from) = from {
+                copy_all(from, endings, &folder.join(name))?;
+            }
+        }
+        let commit = commit(place)?;
+        write(&folder.join(COMMIT), &commit)?;
+        let files = sizes(&folder)?;
+        let sum = fits(&files)?;
+        for (path, size) in &files {
+            let path = path.strip_prefix(&folder).unwrap_or(path).display();
+            screen.line(styled(QUIET, format_args!("  {:>8.2} MiB  {path}", mib(*size))));
+        }
+        let (folder, commit) = (folder.display(), commit.trim());
+        screen.line(format_args!("{folder}: {:.1} MiB, from {commit}", mib(sum)));
+        screen.line(format_args!("there: bash {}/run.sh", self.to.display()));
+        Ok(())
+    }
+}
+
+/// Runs cargo under the eyes of whoever looks at the screen.
+fn build<'a>(
+    place: &Workplace,
+    screen: &mut Screen,
+    words: impl IntoIterator<Item = &'a str>,
+) -> Result<Ran, String> {
+    let task = place.cargo(words, BUILD);
+    screen.begin("bundle", &task);
+    let ran = task.run(&mut |elapsed, tail| {
+        // Messages for programs say nothing to people.
+        let line = Some(last_line(tail)).filter(|line| !line.starts_with('{')).unwrap_or_default();
+        screen.live("bundle", elapsed, line);
+        screen.beat("bundle", elapsed, line);
+    });
+    if ran.succeeded() {
+        return Ok(ran);
+    }
+    let said: Vec<&str> = ran.output.lines().filter(|line| !line.starts_with('{')).collect();
+    Err(format!("\"{task}\" {}\n{}", ran.ending, said.join("\n")))
+}
+
+/// What cargo has built, by the names of its targets: programs, and libraries that others load.
+fn artifacts(output: &str) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    let messages = output.lines().filter(|line| line.starts_with('{'));
+    for message in messages.filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let Some(name) = message["target"]["name"].as_str() else { continue };
+        let executable = message["executable"].as_str();
+        let files = message["filenames"].as_array().into_iter().flatten();
+        let mut libraries = files.filter_map(Value::as_str).filter(|file| file.ends_with(".so"));
+        if let Some(file) = executable.or_else(|| libraries.next()) {
+            found.insert(name.to_owned(), PathBuf::from(file));
+        }
+    }
+    found
+}
+
+/// The commit, and whether anything was changed since.
+fn commit(place: &Workplace) -> Result<String, String> {
+    let ask = |words: [&str; 2]| {
+        let ran = place.program("git", words, ASK).run(&mut |_, _| {});
+        if ran.succeeded() { Ok(ran.output.trim().to_owned()) } else { Err(ran.reason()) }
+    };
+    let head = ask(["rev-parse", "HEAD"]).map_err(|reason| format!("git {reason}"))?;
+    let changed = ask(["status", "--porcelain"]).map_err(|reason| format!("git {reason}"))?;
+    let mark = if changed.is_empty() { "" } else { "+changes" };
+    Ok(format!("{head}{mark}\n"))
+}
+
+/// An empty folder where the bundle goes. One that is something else is left alone.
+fn clear(folder: &Path) -> Result<(), String> {
+    if folder.exists() {
+        let is_bundle = folder.join(COMMIT).is_file();
+        let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+        if !is_bundle && !is_empty {
+            return Err(format!(
+                "{} is there and is no bundle: name another folder, or remove it",
+                folder.display()
+            ));
+        }
+        fs::remove_dir_all(folder).map_err(|error| told(folder, &error))?;
+    }
+    fs::create_dir_all(folder).map_err(|error| told(folder, &error))
+}
+
+/// Copies the files of a folder that end in one of `endings`.
+fn copy_all(from: &Path, endings: &[&str], to: &Path) -> Result<(), String> {
+    let entries = fs::read_dir(from).map_err(|error| told(from, &error))?;
+    let mut copied = false;
+    for entry in entries {
+        let path = entry.map_err(|error| told(from, &error))?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let fits = endings.iter().any(|ending| {
+            name.strip_suffix(ending).is_some_and(|stem| stem.len() > 1 && stem.ends_with('.'))
+        });
+        if fits && path.is_file() {
+            copy(&path, &to.join(name))?;
+            copied = true;
+        }
+    }
+    if copied {
+        return Ok(());
+    }
+    Err(format!("{} has no file that ends in .{}", from.display(), endings.join(", .")))
+}
+
+/// Copies a file. What is read-only where it comes from can be replaced where it goes.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).map_err(|error| told(folder, &error))?;
+    }
+    fs::copy(from, to).map(drop).map_err(|error| told(from, &error))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| told(path, &error))
+}
+
+/// Every file of a folder and those below it, with its size, the largest first.
+fn sizes(folder: &Path) -> Result<Vec<(PathBuf, u64)>, String> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(|error| told(&folder, &error))? {
+            let entry = entry.map_err(|error| told(&folder, &error))?;
+            let data = entry.metadata().map_err(|error| told(&entry.path(), &error))?;
+            if data.is_dir() {
+                folders.push(entry.path());
+            } else {
+                files.push((entry.path(), data.len()));
+            }
+        }
+    }
+    files.sort_by_key(|(path, size)| (std::cmp::Reverse(*size), path.clone()));
+    Ok(files)
+}
+
+/// The sum, refused beyond what a bundle may take.
+fn fits(files: &[(PathBuf, u64)]) -> Result<u64, String> {
+    let sum = files.iter().map(|(_, size)| size).sum();
+    if sum <= MOST {
+        return Ok(sum);
+    }
+    let largest = files.first().map(|(path, size)| {
+        format!("; the largest is {} with {:.1} MiB", path.display(), mib(*size))
+    });
+    let (sum, most) = (mib(sum), mib(MOST));
+    Err(format!("{sum:.1} MiB, and {most:.0} MiB may be{}", largest.unwrap_or_default()))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn told(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_libraries_are_found_in_what_cargo_says() {
+        let output = r#"   Compiling forebay v0.1.0
+{"reason":"compiler-artifact","target":{"name":"forebay_capi"},"executable":null,"filenames":["/t/libforebay_capi.rlib","/t/libforebay_capi.so"]}
+{"reason":"compiler-artifact","target":{"name":"forebay"},"executable":null,"filenames":["/t/libforebay.rlib"]}
+{"reason":"compiler-artifact","target":{"name":"forebay"},"executable":"/t/forebay","filenames":["/t/forebay"]}
+{"reason":"build-finished","success":true}
+{broken"#;
+        let found = artifacts(output);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found["forebay"], Path::new("/t/forebay"));
+        assert_eq!(found["forebay_capi"], Path::new("/t/libforebay_capi.so"));
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("out");
+        clear(&folder).unwrap();
+        write(&folder.join("mine.txt"), "dear").unwrap();
+        assert!(clear(&folder).unwrap_err().contains("is no bundle"));
+        assert!(folder.join("mine.txt").exists());
+        write(&folder.join(COMMIT), "abc\n").unwrap();
+        clear(&folder).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_what_was_meant_is_copied() {
+        let place = tempfile::tempdir().unwrap();
+        let (from, to) = (place.path().join("from"), place.path().join("to"));
+        fs::create_dir_all(from.join("folder.sh")).unwrap();
+        for name in ["a.sh", "b.csv.gz", "c.txt", ".sh", "csv.gz"] {
+            write(&from.join(name), "x").unwrap();
+        }
+        copy_all(&from, &["sh", "csv.gz"], &to).unwrap();
+        let mut names: Vec<_> =
+            fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["a.sh", "b.csv.gz"]);
+        let none = copy_all(&from, &["whl"], &to).unwrap_err();
+        assert!(none.ends_with("has no file that ends in .whl"), "{none}");
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_with_figures() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("below")).unwrap();
+        write(&place.path().join("below/two"), "22").unwrap();
+        write(&place.path().join("one"), "1").unwrap();
+        let files = sizes(place.path()).unwrap();
+        assert_eq!(fits(&files), Ok(3));
+        let large = [(PathBuf::from("wheels/w.whl"), 61 << 20), (PathBuf::from("run.sh"), 1)];
+        let refused = fits(&large).unwrap_err();
+        assert!(refused.starts_with("61.0 MiB, and 60 MiB may be"), "{refused}");
+        assert!(refused.contains("wheels/w.whl"), "{refused}");
+    }
+}
