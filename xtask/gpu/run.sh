@@ -43,7 +43,10 @@ part() {
   case $status in
     0) note "$name" passed "$took" "$*" ;;
     124 | 137) note "$name" "failed (over $limit s)" "$took" "$*" ;;
-    *) note "$name" "failed (status $status)" "$took" "$*"; tail -n 25 "$OUT/$name.txt" ;;
+    *)
+      note "$name" "failed (status $status)" "$took" "$*"
+      tail -n 12 "$OUT/$name.txt" | cut -c 1-300
+      ;;
   esac
 }
 

@@ -13,7 +13,7 @@ use forebay_hal::Peers;
 use crate::answer::{Answer, Export, exports, put, said};
 use crate::control::{settings, text};
 use crate::machine::{self, Machine, machine};
-use crate::{memory, pages, streams, work};
+use crate::{memory, pages, pools, streams, work};
 
 /// Primary contexts are this and the device's number.
 const PRIMARY: u64 = 0x1000_0000;
@@ -71,7 +71,7 @@ pub(crate) fn here() -> Answer<(&'static Machine, u32)> {
     Ok((machine()?, ordinal))
 }
 
-fn ordinal_of(device: CUdevice) -> Answer<u32> {
+pub(crate) fn ordinal_of(device: CUdevice) -> Answer<u32> {
     let ordinal = u32::try_from(device).map_err(|_| CUresult::CUDA_ERROR_INVALID_DEVICE)?;
     machine()?.device(ordinal)?;
     Ok(ordinal)
@@ -88,6 +88,7 @@ fn attribute(attribute: CUdevice_attribute) -> c_int {
         | A::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY
         | A::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
         | A::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
+        | A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
         | A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => 1,
         _ => 0,
@@ -96,7 +97,7 @@ fn attribute(attribute: CUdevice_attribute) -> c_int {
 
 /// Every function, wherever it is.
 fn all() -> impl Iterator<Item = &'static Export> {
-    [EXPORTS, memory::EXPORTS, pages::EXPORTS, streams::EXPORTS, work::EXPORTS]
+    [EXPORTS, memory::EXPORTS, pages::EXPORTS, pools::EXPORTS, streams::EXPORTS, work::EXPORTS]
         .into_iter()
         .flatten()
 }

@@ -23,5 +23,6 @@ mod control;
 mod machine;
 mod memory;
 mod pages;
+mod pools;
 mod streams;
 mod work;

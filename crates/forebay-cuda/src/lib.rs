@@ -45,6 +45,7 @@ mod memory;
 mod missing;
 mod peer;
 mod pinned;
+mod pool;
 mod refusal;
 mod shape;
 mod sharing;
@@ -59,3 +60,7 @@ mod virtual_memory;
 pub use device::CudaDevice;
 pub use driver::{CudaDriver, DRIVER_VARIABLE, DriverPointer, Made};
 pub use missing::Missing;
+pub use pool::{
+    DefaultPool, PoolTuning, default_pool, reset_default_pool_peaks, trim_default_pool,
+    tune_default_pool,
+};

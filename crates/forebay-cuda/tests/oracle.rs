@@ -151,7 +151,20 @@ fn constants_are_the_drivers() {
             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
         values::attribute::COMPUTE_MAJOR => CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
         values::attribute::COMPUTE_MINOR => CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        values::attribute::MEMORY_POOLS => CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
         values::attribute::MULTIPROCESSORS => CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    });
+    same_values!(CUmemPool_attribute {
+        values::memory_pool::REUSE_FOLLOW_EVENTS =>
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,
+        values::memory_pool::REUSE_OPPORTUNISTIC => CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,
+        values::memory_pool::REUSE_INTERNAL_DEPENDENCIES =>
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+        values::memory_pool::RELEASE_THRESHOLD => CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+        values::memory_pool::RESERVED_CURRENT => CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+        values::memory_pool::RESERVED_HIGH => CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
+        values::memory_pool::USED_CURRENT => CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+        values::memory_pool::USED_HIGH => CU_MEMPOOL_ATTR_USED_MEM_HIGH,
     });
     same_values!(CUpointer_attribute {
         values::pointer::MEMORY_TYPE => CU_POINTER_ATTRIBUTE_MEMORY_TYPE,

@@ -16,6 +16,6 @@ pub mod values;
 pub use code::Code;
 pub use structs::{
     AccessDescription, AllocationFlags, AllocationProperties, Copy2d, Copy3d, Location, RawContext,
-    RawEvent, RawFunction, RawModule, RawPage, RawStream,
+    RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
 };
 pub use table::{HostFunction, Need, Outcome, Refusal, SYMBOLS, Symbol, Table};

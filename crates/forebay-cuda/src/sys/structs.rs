@@ -26,6 +26,8 @@ handles! {
     RawEvent;
     /// `CUmemGenericAllocationHandle`.
     RawPage;
+    /// `CUmemoryPool`.
+    RawMemoryPool;
     /// `CUmodule`.
     RawModule;
     /// `CUfunction`.

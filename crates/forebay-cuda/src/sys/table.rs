@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 
 use super::{
     AccessDescription, AllocationProperties, Code, Copy2d, Copy3d, Location, RawContext, RawEvent,
-    RawFunction, RawModule, RawPage, RawStream,
+    RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
 };
 
 /// A function that the driver calls in stream order.
@@ -314,6 +314,19 @@ functions! {
     /// Fills rows with four bytes.
     Required memset_2d_32 = "cuMemsetD2D32Async" "cuMemsetD2D32Async" 3020
         (address: u64, pitch: u64, value: u32, width: u64, height: u64, stream: RawStream);
+
+    /// The driver's own pool of a device.
+    Optional mem_pool_default = "cuDeviceGetDefaultMemPool" "cuDeviceGetDefaultMemPool" 11020
+        (pool: *mut RawMemoryPool, device: c_int);
+    /// How such a pool stands.
+    Optional mem_pool_get_attribute = "cuMemPoolGetAttribute" "cuMemPoolGetAttribute" 11020
+        (pool: RawMemoryPool, attribute: u32, value: *mut c_void);
+    /// Says how it is to be.
+    Optional mem_pool_set_attribute = "cuMemPoolSetAttribute" "cuMemPoolSetAttribute" 11020
+        (pool: RawMemoryPool, attribute: u32, value: *mut c_void);
+    /// Gives back what is free in it.
+    Optional mem_pool_trim = "cuMemPoolTrimTo" "cuMemPoolTrimTo" 11020
+        (pool: RawMemoryPool, keep: u64);
 
     /// Loads code.
     Optional module_load = "cuModuleLoadData" "cuModuleLoadData" 2000

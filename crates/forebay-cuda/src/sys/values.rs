@@ -30,8 +30,30 @@ pub mod attribute {
     pub const COMPUTE_MAJOR: u32 = 75;
     /// `COMPUTE_CAPABILITY_MINOR`.
     pub const COMPUTE_MINOR: u32 = 76;
+    /// `MEMORY_POOLS_SUPPORTED`.
+    pub const MEMORY_POOLS: u32 = 115;
     /// `MULTIPROCESSOR_COUNT`.
     pub const MULTIPROCESSORS: u32 = 16;
+}
+
+/// `CUmemPool_attribute`.
+pub mod memory_pool {
+    /// `REUSE_FOLLOW_EVENT_DEPENDENCIES`, a flag.
+    pub const REUSE_FOLLOW_EVENTS: u32 = 1;
+    /// `REUSE_ALLOW_OPPORTUNISTIC`, a flag.
+    pub const REUSE_OPPORTUNISTIC: u32 = 2;
+    /// `REUSE_ALLOW_INTERNAL_DEPENDENCIES`, a flag.
+    pub const REUSE_INTERNAL_DEPENDENCIES: u32 = 3;
+    /// `RELEASE_THRESHOLD`.
+    pub const RELEASE_THRESHOLD: u32 = 4;
+    /// `RESERVED_MEM_CURRENT`.
+    pub const RESERVED_CURRENT: u32 = 5;
+    /// `RESERVED_MEM_HIGH`.
+    pub const RESERVED_HIGH: u32 = 6;
+    /// `USED_MEM_CURRENT`.
+    pub const USED_CURRENT: u32 = 7;
+    /// `USED_MEM_HIGH`.
+    pub const USED_HIGH: u32 = 8;
 }
 
 /// `CUpointer_attribute`.

@@ -130,6 +130,12 @@ impl Standin {
         make(ordinal)
     }
 
+    /// Sets what the driver's own pool of a device holds, and what of it is used.
+    pub(crate) fn use_pool(&self, ordinal: u32, reserved: u64, used: u64) {
+        let set: extern "C" fn(u32, u64, u64) = self.call("forebay_standin_use_pool");
+        set(ordinal, reserved, used);
+    }
+
     /// How many allocations, pages and regions there are.
     pub(crate) fn alive(&self) -> u64 {
         let alive: extern "C" fn() -> u64 = self.call("forebay_standin_alive");

@@ -13,6 +13,7 @@
 
 #[path = "../oracle/trial/front.rs"]
 #[allow(dead_code, reason = "the trials of the oracle use all of it")]
+#[allow(clippy::expect_used, reason = "it is a test's, and this program does not look like one")]
 mod front;
 mod hands;
 mod leftovers;

@@ -29,8 +29,10 @@ macro_rules! ensure {
 }
 use ensure;
 
+type Case = fn(&Stage) -> Step;
+
 /// Every case.
-const CASES: [(&str, fn(&Stage) -> Step); 16] = [
+const CASES: [(&str, Case); 16] = [
     ("random programs on several streams keep their data", programs::streams),
     ("random programs on several threads keep their data", programs::threads),
     ("a stream gets what another freed, with its own data", programs::across_streams),
