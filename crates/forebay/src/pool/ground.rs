@@ -7,8 +7,8 @@ use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
-use super::DriverLog;
 use super::heap::{Field, Heap, Place};
+use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{AddressMap, LEAF, Side};
 use crate::sync::lock;
@@ -67,9 +67,12 @@ pub(super) struct Ground {
     /// Pages that are nowhere any more, which the device would not take back when asked. They count
     /// as going.
     orphans: Vec<(PageHandle, Bytes)>,
-    /// Mappings that nobody is to use, which the device would not take away when asked. Their places
-    /// are held on the line.
-    stranded: Vec<Alias>,
+    /// Mappings that nobody is to use, which the device would not take away when asked, and what page
+    /// is there. Their places are held on the line.
+    stranded: Vec<(Alias, PageHandle)>,
+    /// Segments that were never on the line, which the device would not take back when asked. They
+    /// count as going.
+    strays: Vec<(Address, Bytes)>,
 }
 
 impl Ground {
@@ -78,7 +81,7 @@ impl Ground {
         device: &Arc<dyn Device>,
         manner: &Manner,
         side: Side,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<(Self, Field)> {
         let ground = |region| Self {
             device: Arc::clone(device),
@@ -87,6 +90,7 @@ impl Ground {
             region,
             orphans: Vec::new(),
             stranded: Vec::new(),
+            strays: Vec::new(),
         };
         let Some(memory) = manner.pages_of(&**device) else {
             let place = Place::Segments(Default::default(), Default::default());
@@ -114,13 +118,7 @@ impl Ground {
 
     /// Maps `page` at `span`, the addresses of `at`, with access for the device and its peers. Where it fails
     /// nothing is mapped there, or the mapping is [stranded](Self::stranded).
-    fn attach(
-        &mut self,
-        at: Offset,
-        span: Span,
-        page: PageHandle,
-        log: &mut DriverLog,
-    ) -> Result<()> {
+    fn attach(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) -> Result<()> {
         let memory = self.memory()?;
         let (own, size) = (self.device.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
@@ -129,45 +127,85 @@ impl Ground {
         let mut all = [own].into_iter().chain(self.manner.peers().iter().copied());
         let granted = all.try_for_each(|to| log.make(Call::SetAccess, size, || grant(to)));
         if granted.is_err() {
-            self.detach(at, span, log);
+            self.detach(at, span, page, log);
         }
         Ok(granted?)
     }
 
     /// Takes a mapping away that was made just now and that nobody uses; where the device refuses
     /// that too, it is tried again later.
-    fn detach(&mut self, at: Offset, span: Span, log: &mut DriverLog) {
+    fn detach(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) {
         if self.unmap(span, log).is_err() {
-            self.stranded.push(Alias { at, size: span.size() });
+            self.stranded.push((Alias { at, size: span.size() }, page));
         }
     }
 
     /// Whether a mapping stands at `at` that nobody is to use.
     fn is_stranded(&self, at: Offset) -> bool {
-        self.stranded.iter().any(|alias| alias.at == at)
+        self.stranded.iter().any(|(alias, _)| alias.at == at)
     }
 
     /// Whether there is anything to tidy.
     pub(super) fn is_untidy(&self) -> bool {
-        !self.stranded.is_empty() || !self.orphans.is_empty()
+        !self.stranded.is_empty() || !self.orphans.is_empty() || !self.strays.is_empty()
     }
 
     /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
-    /// nowhere.
-    pub(super) fn tidy(&mut self, heap: &Mutex<Heap>, log: &mut DriverLog) -> Result<()> {
-        while let Some(&alias) = self.stranded.last() {
-            self.clear(heap, alias, log)?;
-            self.stranded.pop();
+    /// nowhere and segments. What is refused again stays for the next time, and keeps nothing else; the
+    /// first refusal is told.
+    pub(super) fn tidy(&mut self, heap: &Mutex<Heap>, log: &CallLog) -> Result<()> {
+        let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
+        for (alias, page) in core::mem::take(&mut self.stranded) {
+            if let Err(error) = self.clear(heap, alias, log) {
+                self.stranded.push((alias, page));
+                outcome = outcome.and(Err(error));
+            }
         }
-        while let Some(&(page, size)) = self.orphans.last() {
-            let memory = self.memory()?;
-            log.make(Call::ReleasePage, size, || memory.release_page(page))?;
-            self.orphans.pop();
+        for (page, size) in core::mem::take(&mut self.orphans) {
+            // A page that is mapped somewhere would not come back: it waits for its mapping to go.
+            let released = if self.is_mapped(page) {
+                None
+            } else {
+                let release = |memory: &dyn VirtualMemory| {
+                    Ok(log.make(Call::ReleasePage, size, || memory.release_page(page))?)
+                };
+                Some(self.memory().and_then(release))
+            };
+            match released {
+                Some(Ok(())) => gone = gone.saturating_add(size),
+                other => {
+                    self.orphans.push((page, size));
+                    outcome = outcome.and(other.unwrap_or(Ok(())));
+                }
+            }
+        }
+        for (start, size) in core::mem::take(&mut self.strays) {
+            match self.free_segment(start, size, log) {
+                Ok(()) => gone = gone.saturating_add(size),
+                Err(error) => {
+                    self.strays.push((start, size));
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        if !gone.is_zero() {
             let mut heap = lock(heap);
-            heap.going = heap.going.saturating_sub(size);
+            heap.going = heap.going.saturating_sub(gone);
             heap.note_held();
         }
-        Ok(())
+        outcome
+    }
+
+    /// Whether a mapping of `page` stands that nobody is to use.
+    fn is_mapped(&self, page: PageHandle) -> bool {
+        self.stranded.iter().any(|&(_, stranded)| stranded == page)
+    }
+
+    /// Gives a segment to the device.
+    fn free_segment(&self, start: Address, size: Bytes, log: &CallLog) -> Result<()> {
+        // SAFETY: nobody has used it, or whoever calls this has seen the end of all work that did.
+        let free = || unsafe { self.device.free(start) };
+        Ok(log.make(Call::Free, size, free)?)
     }
 
     /// Fills memory that came just now, in the order of the stream it came for.
@@ -175,7 +213,7 @@ impl Ground {
         &self,
         span: Span,
         fresh: Option<(Pattern, StreamHandle)>,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<()> {
         let Some((pattern, stream)) = fresh else { return Ok(()) };
         let fill = Fill::linear(span.start(), span.size(), pattern)?;
@@ -197,7 +235,7 @@ impl Ground {
         size: Bytes,
         taker: Streams,
         aliases: &mut Vec<Alias>,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<bool> {
         let plan = {
             let mut heap = lock(context.heap);
@@ -240,7 +278,7 @@ impl Ground {
         at: Offset,
         size: Bytes,
         taker: Streams,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<()> {
         let span = {
             let mut heap = lock(context.heap);
@@ -272,7 +310,7 @@ impl Ground {
         context: Context<'_>,
         at: Offset,
         span: Span,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<PageHandle> {
         if !context.map.make(span, self.side) {
             return Err(Error::AddressRange { span });
@@ -285,13 +323,13 @@ impl Ground {
             made = self.fill(span, context.fresh, log);
             if made.is_err() {
                 // Nothing was enqueued.
-                self.detach(at, span, log);
+                self.detach(at, span, page, log);
             }
         }
         if let Err(error) = made {
             self.orphan(context.heap, page, size);
-            // The error that brought us here is the one to tell. Where the mapping stands still, the
-            // page waits for it: the device counts it as long.
+            // The error that brought us here is the one to tell. Where the mapping stands still, it is
+            // asked again another time.
             if !self.is_stranded(at) {
                 let _ = self.tidy(context.heap, log);
             }
@@ -303,9 +341,15 @@ impl Ground {
     /// Notes a page that is nowhere.
     fn orphan(&mut self, heap: &Mutex<Heap>, page: PageHandle, size: Bytes) {
         self.orphans.push((page, size));
-        let mut heap = lock(heap);
-        heap.going = heap.going.saturating_add(size);
-        heap.note_held();
+        count_going(heap, size);
+    }
+
+    /// Gives a segment back that is not on the line; where the device refuses it is a stray.
+    fn drop_segment(&mut self, heap: &Mutex<Heap>, start: Address, size: Bytes, log: &CallLog) {
+        if self.free_segment(start, size, log).is_err() {
+            self.strays.push((start, size));
+            count_going(heap, size);
+        }
     }
 
     /// Moves a free page; `false` where it is free no longer.
@@ -316,7 +360,7 @@ impl Ground {
         to: Offset,
         size: Bytes,
         taker: Streams,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<bool> {
         let (page, streams, span) = {
             let mut heap = lock(context.heap);
@@ -357,10 +401,10 @@ impl Ground {
         wanted: Bytes,
         size: Bytes,
         taker: Streams,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<bool> {
         let least = size.checked_align_up(Alignment::DEVICE_PAGE).unwrap_or(wanted).min(wanted);
-        let mut allocate = |bytes: Bytes| {
+        let allocate = |bytes: Bytes| {
             log.make(Call::Allocate, bytes, || self.device.allocate(bytes, Alignment::DEVICE_PAGE))
         };
         let (start, bytes) = match allocate(wanted) {
@@ -379,8 +423,7 @@ impl Ground {
             Err(Error::AddressRange { span })
         };
         if let Err(error) = made {
-            // SAFETY: it was had just now, and nobody has used it.
-            let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
+            self.drop_segment(context.heap, start, bytes, log);
             return Err(error);
         }
         let mut heap = lock(context.heap);
@@ -388,8 +431,7 @@ impl Ground {
         if field.line.place(at, bytes, start.get(), taker).is_err() {
             drop(heap);
             debug_assert!(false, "the plan put a segment where one is");
-            // SAFETY: as above.
-            let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
+            self.drop_segment(context.heap, start, bytes, log);
             return Ok(false);
         }
         if let Place::Segments(by_place, by_address) = &mut field.place {
@@ -401,12 +443,7 @@ impl Ground {
     }
 
     /// Takes the old mapping of a moved page away: nothing may use it any more.
-    pub(super) fn clear(
-        &mut self,
-        heap: &Mutex<Heap>,
-        alias: Alias,
-        log: &mut DriverLog,
-    ) -> Result<()> {
+    pub(super) fn clear(&mut self, heap: &Mutex<Heap>, alias: Alias, log: &CallLog) -> Result<()> {
         let span = lock(heap).field(self.side).span(alias.at, alias.size);
         self.unmap(span, log)?;
         let cleared = lock(heap).field(self.side).line.clear(alias.at);
@@ -453,16 +490,17 @@ impl Ground {
         &mut self,
         heap: &Mutex<Heap>,
         page: Lifted,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<()> {
         let span = lock(heap).field(self.side).span(page.at, page.size);
         let given = if self.region.is_some() {
-            // Before it: a page that is mapped elsewhere too would not come back.
-            self.tidy(heap, log).and_then(|()| self.unmap(span, log))
+            let tidied = self.tidy(heap, log);
+            // A page that is mapped elsewhere too would not come back. What else could not be tidied is
+            // nothing to this one.
+            let alone = if self.is_mapped(PageHandle(page.page)) { tidied } else { Ok(()) };
+            alone.and_then(|()| self.unmap(span, log))
         } else {
-            // SAFETY: whoever calls this has seen the end of all work that used it.
-            let free = || unsafe { self.device.free(span.start()) };
-            log.make(Call::Free, page.size, free).map_err(Error::from)
+            self.free_segment(span.start(), page.size, log)
         };
         if let Err(error) = given {
             self.put_back(heap, [page]);
@@ -481,13 +519,17 @@ impl Ground {
             heap.going = heap.going.saturating_sub(page.size);
             heap.note_held();
         }
-        if self.region.is_some() {
-            self.orphan(heap, PageHandle(page.page), page.size);
+        if self.region.is_none() {
+            return Ok(());
         }
-        self.tidy(heap, log)
+        let page = PageHandle(page.page);
+        self.orphan(heap, page, span.size());
+        let tidied = self.tidy(heap, log);
+        // What became of this one is told, whatever became of others.
+        if self.orphans.iter().any(|&(orphan, _)| orphan == page) { tidied } else { Ok(()) }
     }
 
-    fn unmap(&self, span: Span, log: &mut DriverLog) -> Result<()> {
+    fn unmap(&self, span: Span, log: &CallLog) -> Result<()> {
         let memory = self.memory()?;
         // SAFETY: whoever calls this has seen the end of all work that used what is mapped there,
         // and no block lies in it.
@@ -513,10 +555,14 @@ impl Ground {
                 }
             }
         }
+        for &(start, _) in &self.strays {
+            // SAFETY: nobody was ever to use it.
+            let _ = twice(|| unsafe { self.device.free(start) });
+        }
         let (Some(memory), Some(region)) = (self.device.virtual_memory(), self.region) else {
             return;
         };
-        for alias in &self.stranded {
+        for (alias, _) in &self.stranded {
             // SAFETY: nobody was ever to use it.
             let _ = twice(|| unsafe { memory.unmap(field.span(alias.at, alias.size)) });
         }
@@ -545,6 +591,13 @@ pub(super) struct Context<'a> {
     pub(super) limit: Bytes,
     /// What new memory is filled with, and in whose order: that of the stream it comes for.
     pub(super) fresh: Option<(Pattern, StreamHandle)>,
+}
+
+/// Counts bytes that are off the line and not yet the device's.
+fn count_going(heap: &Mutex<Heap>, size: Bytes) {
+    let mut heap = lock(heap);
+    heap.going = heap.going.saturating_add(size);
+    heap.note_held();
 }
 
 /// Puts a lifted page back where it was: its mapping still stands.
