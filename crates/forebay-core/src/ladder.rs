@@ -124,6 +124,6 @@ mod tests {
                 ladder.climb();
             }
         }
-        assert_eq!(calls, Self::MOST_CALLS);
+        assert_eq!(calls, Ladder::MOST_CALLS);
     }
 }
