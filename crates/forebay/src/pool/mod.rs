@@ -16,6 +16,7 @@ mod capture;
 mod care;
 mod errand;
 mod event;
+mod giving;
 mod ground;
 mod heap;
 mod lanes;
