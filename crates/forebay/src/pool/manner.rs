@@ -50,7 +50,8 @@ impl Manner {
             for &peer in peers {
                 if !reach.can_reach(peer)? {
                     let own = device.descriptor().ordinal;
-                    let missing = format!("devices {} and {} do not reach each other", own.0, peer.0);
+                    let missing =
+                        format!("devices {} and {} do not reach each other", own.0, peer.0);
                     return Err(Error::ClassUnavailable { class, missing: missing.into() });
                 }
             }
