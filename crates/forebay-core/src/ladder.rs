@@ -32,10 +32,6 @@ pub enum Rung {
     Refuse,
 }
 
-/// How often the program is asked to let something go for one request: one that says yes and frees
-/// nothing must not be asked for ever.
-const MOST_CALLS: u32 = 16;
-
 /// Where a request stands on the ladder.
 ///
 /// ```
@@ -59,6 +55,10 @@ impl Default for Ladder {
 }
 
 impl Ladder {
+    /// How often the program is asked to let something go for one request: one that says yes and frees
+    /// nothing must not be asked for ever.
+    pub const MOST_CALLS: u32 = 16;
+
     /// At its foot.
     pub const fn new() -> Self {
         Self { rung: Rung::Fold, calls: 0 }
@@ -86,7 +86,7 @@ impl Ladder {
     /// often.
     pub const fn let_go(&mut self) {
         self.calls += 1;
-        self.rung = if self.calls < MOST_CALLS { Rung::Fold } else { Rung::Refuse };
+        self.rung = if self.calls < Self::MOST_CALLS { Rung::Fold } else { Rung::Refuse };
     }
 }
 
@@ -124,6 +124,6 @@ mod tests {
                 ladder.climb();
             }
         }
-        assert_eq!(calls, MOST_CALLS);
+        assert_eq!(calls, Ladder::MOST_CALLS);
     }
 }

@@ -59,15 +59,14 @@ impl PoolPlayer {
 
 fn failed(error: forebay::Error) -> ReplayError {
     match error {
-        forebay::Error::OutOfMemory {
-            requested,
-            limit,
-            held,
-            live,
-            largest_free,
-            device_free,
-            ..
-        } => ReplayError::Shortage { requested, limit, held, live, largest_free, device_free },
+        forebay::Error::OutOfMemory(told) => ReplayError::Shortage {
+            requested: told.requested,
+            limit: told.limit,
+            held: told.held,
+            live: told.live,
+            largest_free: told.largest_free,
+            device_free: told.device_free,
+        },
         forebay::Error::Device(error) => ReplayError::Device(error),
         other => ReplayError::Device(Error::Transient {
             call: Call::Allocate,

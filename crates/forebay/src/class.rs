@@ -13,10 +13,11 @@ use core::ops::BitOr;
 /// ```
 /// use forebay::Class;
 ///
-/// let class = Class::SHAREABLE | Class::STABLE;
-/// assert!(class.contains(Class::STABLE));
-/// assert!(class.contains(Class::STITCHED), "every class has what the default has");
-/// assert_eq!(class.to_string(), "shareable and stable");
+/// const CLASS: Class = Class::PLAIN.union(Class::STABLE);
+/// assert!(CLASS.contains(Class::STABLE));
+/// assert!(CLASS.contains(Class::STITCHED), "every class has what the default has");
+/// assert_eq!(CLASS.to_string(), "plain and stable");
+/// assert!(Class::SHAREABLE.contains(Class::STABLE));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Class(u8);
@@ -29,8 +30,10 @@ impl Class {
     /// to be told of it. Such memory goes back to the device only after waiting for all of its work.
     pub const PLAIN: Self = Self(1);
 
-    /// Pages that can leave the process.
-    pub const SHAREABLE: Self = Self(2);
+    /// Pages that can leave the process ([`Pool::pages_of`](crate::Pool::pages_of) names those of a
+    /// block). They are [stable](Self::STABLE) as well: whoever was given a page goes on seeing it, so it
+    /// must not become another's, nor something else take its place behind the block's address.
+    pub const SHAREABLE: Self = Self(2).union(Self::STABLE);
 
     /// Other devices read and write it ([`PoolOptions::visible_to`](crate::PoolOptions::visible_to)).
     pub const PEERS: Self = Self(4);
@@ -38,6 +41,10 @@ impl Class {
     /// What is behind an address stays there as long as the pool, whoever has it: whoever was told of
     /// the memory once, as a captured graph or a network card, need not be told again. The pool gives
     /// nothing back to the device before its end.
+    ///
+    /// The memory stays; whose it is does not. A block that was freed is given to others, and a graph that
+    /// was captured with it goes on using it: such a pool is to serve nothing but its graphs
+    /// ([`Pool::capture`](crate::Pool::capture)).
     pub const STABLE: Self = Self(8);
 
     const NAMES: [(Self, &'static str); 4] = [
@@ -46,6 +53,11 @@ impl Class {
         (Self::PEERS, "visible to peers"),
         (Self::STABLE, "stable"),
     ];
+
+    /// What is of both classes.
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Whether memory of this class is of `other` too.
     pub const fn contains(self, other: Self) -> bool {
@@ -57,7 +69,7 @@ impl BitOr for Class {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        self.union(other)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The error of every call of the library.
 
 use core::fmt;
+use std::borrow::Cow;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::StreamHandle;
@@ -15,22 +16,7 @@ pub type Result<T> = core::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// There is not that much memory left, after everything that could be given back was.
-    OutOfMemory {
-        /// What was asked for.
-        requested: Bytes,
-        /// The most the pool may hold.
-        limit: Bytes,
-        /// What the pool holds.
-        held: Bytes,
-        /// What of that is in blocks.
-        live: Bytes,
-        /// The largest piece of the rest.
-        largest_free: Bytes,
-        /// What the device could still give.
-        device_free: Bytes,
-        /// Who has the most, by tag: the name and the bytes.
-        owners: Vec<(String, Bytes)>,
-    },
+    OutOfMemory(Box<Shortage>),
     /// No block of this pool begins there, live or freed lately.
     NotABlock {
         /// The address.
@@ -61,8 +47,14 @@ pub enum Error {
     ClassUnavailable {
         /// The class.
         class: Class,
-        /// What is missing.
-        missing: &'static str,
+        /// What is missing, and what would help.
+        missing: Cow<'static, str>,
+    },
+    /// The pool cannot be captured from, because a setting has it enqueue work of its own on streams, or
+    /// wait for them.
+    CaptureRefused {
+        /// The setting.
+        setting: &'static str,
     },
     /// The block is of another pool.
     WrongPool {
@@ -144,24 +136,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory {
-                requested,
-                limit,
-                held,
-                live,
-                largest_free,
-                device_free,
-                owners,
-            } => Shortage {
-                requested: *requested,
-                limit: *limit,
-                held: *held,
-                live: *live,
-                largest_free: *largest_free,
-                device_free: *device_free,
-                owners: owners.clone(),
-            }
-            .fmt(f),
+            Self::OutOfMemory(shortage) => shortage.fmt(f),
             Self::NotABlock { address } => write!(
                 f,
                 "{address} is no block of this pool: never given out by it, inside a block, or freed \
@@ -183,6 +158,11 @@ impl fmt::Display for Error {
             Self::ClassUnavailable { class, missing } => {
                 write!(f, "there is no memory here that is {class}: {missing}")
             }
+            Self::CaptureRefused { setting } => write!(
+                f,
+                "{setting} and a capture do not go together: it has the pool enqueue work of its own on \
+                 streams, or wait for them; capture from a pool without it"
+            ),
             Self::WrongPool { address, pool, owner } => write!(
                 f,
                 "the block at {address} is of {owner}, not of {pool}: free it there; nothing was \
@@ -278,8 +258,7 @@ impl core::error::Error for Error {
 
 impl From<Shortage> for Error {
     fn from(shortage: Shortage) -> Self {
-        let Shortage { requested, limit, held, live, largest_free, device_free, owners } = shortage;
-        Self::OutOfMemory { requested, limit, held, live, largest_free, device_free, owners }
+        Self::OutOfMemory(Box::new(shortage))
     }
 }
 

@@ -6,7 +6,7 @@ use forebay_core::{Address, Bytes, Random};
 use forebay_hal::{Call, Device, StreamHandle};
 
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, Request, Result};
+use crate::{Allocate, Block, Error, Request, Result, Shortage};
 
 /// Which requests fail. Those of no bytes never do, and do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,15 +139,15 @@ impl<A: Allocate> Failing<A> {
         match self.fail_as {
             FailAs::OutOfMemory => {
                 let info = self.inner.device().memory_info().unwrap_or_default();
-                Error::OutOfMemory {
+                Error::from(Shortage {
                     requested,
+                    needed: requested,
                     limit: info.total,
                     held: info.held,
                     live: info.held,
-                    largest_free: Bytes::ZERO,
                     device_free: info.free,
-                    owners: Vec::new(),
-                }
+                    ..Shortage::default()
+                })
             }
             FailAs::Transient => Error::Device(forebay_hal::Error::Transient {
                 call: Call::Allocate,

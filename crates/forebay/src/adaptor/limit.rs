@@ -7,7 +7,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
 use super::ledger::Ledger;
-use crate::{Allocate, Block, Error, Request, Result};
+use crate::{Allocate, Block, Error, Request, Result, Shortage};
 
 /// An allocator that lets at most so many bytes through at a time.
 ///
@@ -27,7 +27,7 @@ use crate::{Allocate, Block, Error, Request, Result};
 /// let limited = Limited::new(Pool::new(&device)?, Bytes::mib(10));
 /// let block = limited.allocate(Request::new(Bytes::mib(7), stream))?;
 /// let refused = limited.allocate(Request::new(Bytes::mib(4), stream));
-/// assert!(matches!(refused, Err(Error::OutOfMemory { limit, .. }) if limit == Bytes::mib(10)));
+/// assert!(matches!(refused, Err(Error::OutOfMemory(told)) if told.limit == Bytes::mib(10)));
 /// limited.free(block.address(), stream)?;
 /// assert_eq!(limited.available(), Bytes::mib(10));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -86,15 +86,16 @@ impl<A: Allocate> Limited<A> {
     }
 
     fn refuse(&self, requested: Bytes, used: Bytes) -> Error {
-        Error::OutOfMemory {
+        Error::from(Shortage {
             requested,
+            needed: requested,
             limit: self.limit,
             held: used,
             live: used,
             largest_free: self.limit.saturating_sub(used),
             device_free: self.inner.device().memory_info().map_or(Bytes::ZERO, |info| info.free),
-            owners: Vec::new(),
-        }
+            ..Shortage::default()
+        })
     }
 }
 

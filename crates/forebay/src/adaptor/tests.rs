@@ -31,10 +31,9 @@ fn a_limit_is_met_exactly_and_told() {
     let limited = Limited::new(roomy(), Bytes::new(1000));
     let first = limited.allocate(bytes(999)).unwrap();
     let error = limited.allocate(bytes(2)).unwrap_err();
-    let Error::OutOfMemory { requested, limit, live, largest_free, .. } = error else {
-        panic!("{error}")
-    };
-    assert_eq!([requested, limit, live, largest_free], [2, 1000, 999, 1].map(Bytes::new));
+    let Error::OutOfMemory(told) = error else { panic!("{error}") };
+    let figures = [told.requested, told.limit, told.live, told.largest_free];
+    assert_eq!(figures, [2, 1000, 999, 1].map(Bytes::new));
     let last = limited.allocate(bytes(1)).unwrap();
     assert_eq!(limited.available(), Bytes::ZERO);
     assert_eq!(limited.allocate(bytes(0)).unwrap().address(), Address::NULL);
@@ -225,7 +224,7 @@ fn what_is_to_fail_fails_and_nothing_else() {
     assert!(failing.allocate(bytes(0)).is_ok());
     let error = failing.allocate(bytes(9)).unwrap_err();
     assert!(
-        matches!(error, Error::OutOfMemory { requested, .. } if requested == Bytes::new(9)),
+        matches!(&error, Error::OutOfMemory(told) if told.requested == Bytes::new(9)),
         "{error}"
     );
     failing.plan(FailWhen::Never);

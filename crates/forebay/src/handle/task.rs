@@ -21,7 +21,7 @@ use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
 use crate::sync::lock;
-use crate::{Allocate, Error, Pool, Request, Result};
+use crate::{Allocate, Error, Pool, Request, Result, Tag};
 
 /// How long the helper thread waits for more before it ends. Long enough that requests that come in
 /// bursts find it there, since starting one takes tens of microseconds; short enough that a program
@@ -31,7 +31,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Asks `allocator` for a block on another thread; the future gives it.
 ///
 /// The request is queued at once, not when the future is first polled, so that memory can be on its
-/// way while the caller does something else. Requests are served one after the other, in order.
+/// way while the caller does something else. Requests are served one after the other, in order, each
+/// under the [tag](crate::Tag) that the caller had when it was made.
 ///
 /// Dropping the future early loses nothing: a request that has not begun is not made, and a block
 /// that comes late is given back.
@@ -67,7 +68,10 @@ where
     let slot = Arc::new(Slot { stage: Mutex::new(Stage::Pending(None)) });
     let promise = Promise { slot: Arc::clone(&slot) };
     let allocator = allocator.clone();
+    // Whoever asks is who it is counted for, whichever thread serves it.
+    let tag = Tag::current();
     let job = move || {
+        let _under = tag.enter();
         if !promise.slot.is_over() {
             promise.slot.fulfil(OwnedBlock::new(&allocator, request));
         }

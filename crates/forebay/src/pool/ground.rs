@@ -7,8 +7,8 @@ use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
-use super::DriverLog;
 use super::heap::{Field, Heap, Place};
+use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{AddressMap, LEAF, Side};
 use crate::sync::lock;
@@ -34,10 +34,10 @@ pub(super) struct Alias {
 /// A page taken off the line to be given back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifted {
-    at: Offset,
-    page: u64,
-    size: Bytes,
-    streams: Streams,
+    pub(super) at: Offset,
+    pub(super) page: u64,
+    pub(super) size: Bytes,
+    pub(super) streams: Streams,
 }
 
 impl Lifted {
@@ -59,17 +59,20 @@ impl Lifted {
 /// What one side has from the device.
 #[derive(Debug)]
 pub(super) struct Ground {
-    device: Arc<dyn Device>,
-    manner: Manner,
-    side: Side,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) manner: Manner,
+    pub(super) side: Side,
     /// The region reserved, where the device maps pages.
-    region: Option<Address>,
+    pub(super) region: Option<Address>,
     /// Pages that are nowhere any more, which the device would not take back when asked. They count
     /// as going.
-    orphans: Vec<(PageHandle, Bytes)>,
-    /// Mappings that nobody is to use, which the device would not take away when asked. Their places
-    /// are held on the line.
-    stranded: Vec<Alias>,
+    pub(super) orphans: Vec<(PageHandle, Bytes)>,
+    /// Mappings that nobody is to use, which the device would not take away when asked, and what page
+    /// is there. Their places are held on the line.
+    pub(super) stranded: Vec<(Alias, PageHandle)>,
+    /// Segments that were never on the line, which the device would not take back when asked. They
+    /// count as going.
+    pub(super) strays: Vec<(Address, Bytes)>,
 }
 
 impl Ground {
@@ -78,7 +81,7 @@ impl Ground {
         device: &Arc<dyn Device>,
         manner: &Manner,
         side: Side,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<(Self, Field)> {
         let ground = |region| Self {
             device: Arc::clone(device),
@@ -87,6 +90,7 @@ impl Ground {
             region,
             orphans: Vec::new(),
             stranded: Vec::new(),
+            strays: Vec::new(),
         };
         let Some(memory) = manner.pages_of(&**device) else {
             let place = Place::Segments(Default::default(), Default::default());
@@ -104,7 +108,7 @@ impl Ground {
         Ok((ground(Some(region.start())), Field::new(granule, size, Place::Region(start))))
     }
 
-    fn memory(&self) -> Result<&dyn VirtualMemory> {
+    pub(super) fn memory(&self) -> Result<&dyn VirtualMemory> {
         let unsupported = || forebay_hal::Error::Unsupported {
             call: Call::Map,
             missing: "mapping of pages".into(),
@@ -114,13 +118,7 @@ impl Ground {
 
     /// Maps `page` at `span`, the addresses of `at`, with access for the device and its peers. Where it fails
     /// nothing is mapped there, or the mapping is [stranded](Self::stranded).
-    fn attach(
-        &mut self,
-        at: Offset,
-        span: Span,
-        page: PageHandle,
-        log: &mut DriverLog,
-    ) -> Result<()> {
+    fn attach(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) -> Result<()> {
         let memory = self.memory()?;
         let (own, size) = (self.device.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
@@ -129,45 +127,22 @@ impl Ground {
         let mut all = [own].into_iter().chain(self.manner.peers().iter().copied());
         let granted = all.try_for_each(|to| log.make(Call::SetAccess, size, || grant(to)));
         if granted.is_err() {
-            self.detach(at, span, log);
+            self.detach(at, span, page, log);
         }
         Ok(granted?)
     }
 
     /// Takes a mapping away that was made just now and that nobody uses; where the device refuses
     /// that too, it is tried again later.
-    fn detach(&mut self, at: Offset, span: Span, log: &mut DriverLog) {
+    fn detach(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) {
         if self.unmap(span, log).is_err() {
-            self.stranded.push(Alias { at, size: span.size() });
+            self.stranded.push((Alias { at, size: span.size() }, page));
         }
     }
 
     /// Whether a mapping stands at `at` that nobody is to use.
     fn is_stranded(&self, at: Offset) -> bool {
-        self.stranded.iter().any(|alias| alias.at == at)
-    }
-
-    /// Whether there is anything to tidy.
-    pub(super) fn is_untidy(&self) -> bool {
-        !self.stranded.is_empty() || !self.orphans.is_empty()
-    }
-
-    /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
-    /// nowhere.
-    pub(super) fn tidy(&mut self, heap: &Mutex<Heap>, log: &mut DriverLog) -> Result<()> {
-        while let Some(&alias) = self.stranded.last() {
-            self.clear(heap, alias, log)?;
-            self.stranded.pop();
-        }
-        while let Some(&(page, size)) = self.orphans.last() {
-            let memory = self.memory()?;
-            log.make(Call::ReleasePage, size, || memory.release_page(page))?;
-            self.orphans.pop();
-            let mut heap = lock(heap);
-            heap.going = heap.going.saturating_sub(size);
-            heap.note_held();
-        }
-        Ok(())
+        self.stranded.iter().any(|(alias, _)| alias.at == at)
     }
 
     /// Fills memory that came just now, in the order of the stream it came for.
@@ -175,7 +150,7 @@ impl Ground {
         &self,
         span: Span,
         fresh: Option<(Pattern, StreamHandle)>,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<()> {
         let Some((pattern, stream)) = fresh else { return Ok(()) };
         let fill = Fill::linear(span.start(), span.size(), pattern)?;
@@ -197,7 +172,7 @@ impl Ground {
         size: Bytes,
         taker: Streams,
         aliases: &mut Vec<Alias>,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<bool> {
         let plan = {
             let mut heap = lock(context.heap);
@@ -240,7 +215,7 @@ impl Ground {
         at: Offset,
         size: Bytes,
         taker: Streams,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<()> {
         let span = {
             let mut heap = lock(context.heap);
@@ -272,7 +247,7 @@ impl Ground {
         context: Context<'_>,
         at: Offset,
         span: Span,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<PageHandle> {
         if !context.map.make(span, self.side) {
             return Err(Error::AddressRange { span });
@@ -285,27 +260,19 @@ impl Ground {
             made = self.fill(span, context.fresh, log);
             if made.is_err() {
                 // Nothing was enqueued.
-                self.detach(at, span, log);
+                self.detach(at, span, page, log);
             }
         }
         if let Err(error) = made {
             self.orphan(context.heap, page, size);
-            // The error that brought us here is the one to tell. Where the mapping stands still, the
-            // page waits for it: the device counts it as long.
+            // The error that brought us here is the one to tell. Where the mapping stands still, it is
+            // asked again another time.
             if !self.is_stranded(at) {
                 let _ = self.tidy(context.heap, log);
             }
             return Err(error);
         }
         Ok(page)
-    }
-
-    /// Notes a page that is nowhere.
-    fn orphan(&mut self, heap: &Mutex<Heap>, page: PageHandle, size: Bytes) {
-        self.orphans.push((page, size));
-        let mut heap = lock(heap);
-        heap.going = heap.going.saturating_add(size);
-        heap.note_held();
     }
 
     /// Moves a free page; `false` where it is free no longer.
@@ -316,7 +283,7 @@ impl Ground {
         to: Offset,
         size: Bytes,
         taker: Streams,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<bool> {
         let (page, streams, span) = {
             let mut heap = lock(context.heap);
@@ -357,10 +324,10 @@ impl Ground {
         wanted: Bytes,
         size: Bytes,
         taker: Streams,
-        log: &mut DriverLog,
+        log: &CallLog,
     ) -> Result<bool> {
         let least = size.checked_align_up(Alignment::DEVICE_PAGE).unwrap_or(wanted).min(wanted);
-        let mut allocate = |bytes: Bytes| {
+        let allocate = |bytes: Bytes| {
             log.make(Call::Allocate, bytes, || self.device.allocate(bytes, Alignment::DEVICE_PAGE))
         };
         let (start, bytes) = match allocate(wanted) {
@@ -379,8 +346,7 @@ impl Ground {
             Err(Error::AddressRange { span })
         };
         if let Err(error) = made {
-            // SAFETY: it was had just now, and nobody has used it.
-            let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
+            self.drop_segment(context.heap, start, bytes, log);
             return Err(error);
         }
         let mut heap = lock(context.heap);
@@ -388,8 +354,7 @@ impl Ground {
         if field.line.place(at, bytes, start.get(), taker).is_err() {
             drop(heap);
             debug_assert!(false, "the plan put a segment where one is");
-            // SAFETY: as above.
-            let _ = log.make(Call::Free, bytes, || unsafe { self.device.free(start) });
+            self.drop_segment(context.heap, start, bytes, log);
             return Ok(false);
         }
         if let Place::Segments(by_place, by_address) = &mut field.place {
@@ -398,133 +363,6 @@ impl Ground {
         }
         heap.note_held();
         Ok(true)
-    }
-
-    /// Takes the old mapping of a moved page away: nothing may use it any more.
-    pub(super) fn clear(
-        &mut self,
-        heap: &Mutex<Heap>,
-        alias: Alias,
-        log: &mut DriverLog,
-    ) -> Result<()> {
-        let span = lock(heap).field(self.side).span(alias.at, alias.size);
-        self.unmap(span, log)?;
-        let cleared = lock(heap).field(self.side).line.clear(alias.at);
-        debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
-        Ok(())
-    }
-
-    /// Takes free pages off the line, until `spare` bytes are: nobody can have them any more.
-    pub(super) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
-        let field = heap.field(self.side);
-        let mut pages: Vec<(Offset, Bytes)> = field.line.idle_pages().collect();
-        // From the end: what is left stays together.
-        pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
-        let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
-        for (at, size) in pages {
-            if bytes >= spare {
-                break;
-            }
-            // A page larger than what is to go stays: less would be kept than was asked.
-            if bytes.saturating_add(size) > spare {
-                continue;
-            }
-            if let Ok((page, size, streams)) = field.line.lift(at) {
-                lifted.push(Lifted { at, page, size, streams });
-                bytes = bytes.saturating_add(size);
-            }
-        }
-        heap.going = heap.going.saturating_add(bytes);
-        lifted
-    }
-
-    /// Puts lifted pages back on the line.
-    pub(super) fn put_back(&self, heap: &Mutex<Heap>, pages: impl IntoIterator<Item = Lifted>) {
-        let mut heap = lock(heap);
-        for page in pages {
-            heap.going = heap.going.saturating_sub(page.size);
-            put_back(&mut heap.field(self.side).line, page);
-        }
-    }
-
-    /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
-    /// line where the device refuses.
-    pub(super) fn release(
-        &mut self,
-        heap: &Mutex<Heap>,
-        page: Lifted,
-        log: &mut DriverLog,
-    ) -> Result<()> {
-        let span = lock(heap).field(self.side).span(page.at, page.size);
-        let given = if self.region.is_some() {
-            // Before it: a page that is mapped elsewhere too would not come back.
-            self.tidy(heap, log).and_then(|()| self.unmap(span, log))
-        } else {
-            // SAFETY: whoever calls this has seen the end of all work that used it.
-            let free = || unsafe { self.device.free(span.start()) };
-            log.make(Call::Free, page.size, free).map_err(Error::from)
-        };
-        if let Err(error) = given {
-            self.put_back(heap, [page]);
-            return Err(error);
-        }
-        {
-            let mut heap = lock(heap);
-            let field = heap.field(self.side);
-            let cleared = field.line.clear(page.at);
-            debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
-            if let Place::Segments(by_place, by_address) = &mut field.place {
-                by_place.remove(&page.at);
-                by_address.remove(&span.start());
-            }
-            // As an orphan it goes on counting.
-            heap.going = heap.going.saturating_sub(page.size);
-            heap.note_held();
-        }
-        if self.region.is_some() {
-            self.orphan(heap, PageHandle(page.page), page.size);
-        }
-        self.tidy(heap, log)
-    }
-
-    fn unmap(&self, span: Span, log: &mut DriverLog) -> Result<()> {
-        let memory = self.memory()?;
-        // SAFETY: whoever calls this has seen the end of all work that used what is mapped there,
-        // and no block lies in it.
-        let unmap = || unsafe { memory.unmap(span) };
-        Ok(log.make(Call::Unmap, span.size(), unmap)?)
-    }
-
-    /// Gives everything back. Blocks that are still live lose their memory. All work is over; a drop
-    /// has nobody to tell of errors.
-    pub(super) fn tear_down(&mut self, field: &Field) {
-        for (at, page, size) in field.line.pages() {
-            let span = field.span(at, size);
-            match self.device.virtual_memory() {
-                Some(memory) if self.region.is_some() => {
-                    // SAFETY: the pool synchronised the device before, and whoever drops a pool has
-                    // no more use for its blocks.
-                    let _ = twice(|| unsafe { memory.unmap(span) });
-                    let _ = twice(|| memory.release_page(PageHandle(page)));
-                }
-                _ => {
-                    // SAFETY: likewise.
-                    let _ = twice(|| unsafe { self.device.free(span.start()) });
-                }
-            }
-        }
-        let (Some(memory), Some(region)) = (self.device.virtual_memory(), self.region) else {
-            return;
-        };
-        for alias in &self.stranded {
-            // SAFETY: nobody was ever to use it.
-            let _ = twice(|| unsafe { memory.unmap(field.span(alias.at, alias.size)) });
-        }
-        for &(page, _) in &self.orphans {
-            let _ = twice(|| memory.release_page(page));
-        }
-        // SAFETY: likewise; aliases were cleared by the pool.
-        let _ = twice(|| unsafe { memory.release_region(region) });
     }
 }
 
@@ -548,7 +386,7 @@ pub(super) struct Context<'a> {
 }
 
 /// Puts a lifted page back where it was: its mapping still stands.
-fn put_back(line: &mut Line, page: Lifted) {
+pub(super) fn put_back(line: &mut Line, page: Lifted) {
     let cleared = line.clear(page.at);
     let placed = line.place(page.at, page.size, page.page, page.streams);
     debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");

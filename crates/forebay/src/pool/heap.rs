@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::line::{Line, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
-use forebay_hal::{Event, StreamHandle};
+use forebay_hal::StreamHandle;
 
+use super::errand::End;
 use super::lanes::Lanes;
 use super::map::{Side, UNIT_SHIFT};
 use super::marks::Gauged;
@@ -188,7 +189,7 @@ pub(super) struct Heap {
     /// Bytes of pages that are off the lines and not yet given to the device.
     pub(super) going: Bytes,
     /// Ends of streams that live blocks were used on and that were forgotten since.
-    pub(super) ends: HashMap<Address, Vec<Arc<Event>>>,
+    pub(super) ends: HashMap<Address, Vec<End>>,
     /// Blocks that were freed and could not come back yet.
     pub(super) later: Vec<Return>,
     /// Counts of what did not pass over a shelf, and of shelves that are gone, by stream.
@@ -284,16 +285,10 @@ impl Heap {
         self.peak_held = self.peak_held.max(held);
     }
 
-    /// Notes that a block has `size` bytes of pages of its own.
-    pub(super) fn take_apart(&mut self, size: Bytes) {
-        self.apart = self.apart.saturating_add(size);
+    /// Notes how many bytes are in pages on no line.
+    pub(super) fn set_apart(&mut self, size: Bytes) {
+        self.apart = size;
         self.note_peaks();
-        self.note_held();
-    }
-
-    /// Notes that they went back to the device.
-    pub(super) fn give_apart(&mut self, size: Bytes) {
-        self.apart = self.apart.saturating_sub(size);
         self.note_held();
     }
 
@@ -319,7 +314,10 @@ impl Heap {
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one
     /// of its own.
     pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, lane: u32) -> bool {
-        self.field(side).line.worth_waiting_for(size, Streams::only(lane)).is_some()
+        let better = self.field(side).line.worth_waiting_for(size, Streams::only(lane));
+        // One that is leaving or gone cannot be waited for.
+        better
+            .is_some_and(|owners| owners.numbers().any(|owner| self.lanes.handle(owner).is_some()))
     }
 
     /// Takes a block back in the order of the stream with number `lane`.
@@ -351,6 +349,17 @@ impl Heap {
         });
     }
 
+    /// Takes back all of `returns` whose streams have numbers or can have one that is free; the others
+    /// come later.
+    pub(super) fn give_or_keep(&mut self, mut returns: Vec<Return>) {
+        returns.retain(|one| {
+            let Some(lane) = self.lanes.enrol(one.stream) else { return true };
+            self.give(one.address, one.size, lane);
+            false
+        });
+        self.later.append(&mut returns);
+    }
+
     /// What a shelf held goes to `returns`, and what it counted is counted here.
     pub(super) fn retire(&mut self, mut shelf: Shelf, returns: &mut Vec<Return>) {
         shelf.empty(|_| true, returns);
@@ -368,10 +377,15 @@ impl Heap {
 
     /// Notes that all work on a stream is over, and lets its number go.
     pub(super) fn gone(&mut self, lane: u32) {
+        self.idle(lane);
+        self.lanes.gone(lane);
+    }
+
+    /// Notes that all work on a stream is over that was enqueued so far.
+    pub(super) fn idle(&mut self, lane: u32) {
         self.changed();
         self.small.line.idle(Streams::only(lane));
         self.large.line.idle(Streams::only(lane));
-        self.lanes.gone(lane);
     }
 
     /// The counts of a stream. Where there are too many, those of streams that have no number any

@@ -16,13 +16,22 @@ pub(super) struct Manner {
 }
 
 impl Manner {
-    /// Memory of a class on `device`; refused where there is none.
+    /// Memory of a class on `device`; refused where there is none, and where each block is to have pages
+    /// of its own, which are of no class.
     pub(super) fn new(
         device: &Arc<dyn Device>,
         class: Class,
         peers: &[DeviceOrdinal],
+        guard_pages: bool,
     ) -> Result<Self> {
-        let refuse = |missing| Err(Error::ClassUnavailable { class, missing });
+        let refuse =
+            |missing: &'static str| Err(Error::ClassUnavailable { class, missing: missing.into() });
+        if guard_pages && class != Class::STITCHED {
+            return refuse(
+                "guard_pages is on, and gives each block pages of its own that are of no class; set \
+                 guard_pages to off, or use canaries",
+            );
+        }
         let of_pages = class.contains(Class::SHAREABLE) || class.contains(Class::PEERS);
         if class.contains(Class::PLAIN) && of_pages {
             return refuse("what is plain has no pages that others could be given or shown");
@@ -40,7 +49,10 @@ impl Manner {
             }
             for &peer in peers {
                 if !reach.can_reach(peer)? {
-                    return refuse("one of the devices named cannot be reached");
+                    let own = device.descriptor().ordinal;
+                    let missing =
+                        format!("devices {} and {} do not reach each other", own.0, peer.0);
+                    return Err(Error::ClassUnavailable { class, missing: missing.into() });
                 }
             }
         }

@@ -14,15 +14,19 @@
 mod callback;
 mod capture;
 mod care;
+mod errand;
 mod event;
+mod giving;
 mod ground;
 mod heap;
 mod lanes;
+mod log;
 mod manner;
 mod map;
 mod marks;
 mod near;
 mod options;
+mod pages;
 mod process;
 mod registry;
 mod report;
@@ -54,6 +58,7 @@ pub use capture::Capture;
 pub use care::FormerBlock;
 pub use event::{EventAction, PoolEvent};
 pub use options::PoolOptions;
+pub use pages::PagePart;
 pub use process::free;
 pub use report::{DropReport, LeftBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
@@ -104,15 +109,28 @@ impl Pool {
         self.shared.options.class
     }
 
-    /// From now on, until what this gives is dropped, the pool records no event, asks for none, and
-    /// waits for nothing: for while work on its streams is captured into a graph. Requests are served
-    /// from what is free in the order of their own stream, and by growing; trimming gives nothing back.
-    /// What was used on further streams comes back by a [`trim`](Self::trim) after that.
+    /// From now on, until what this gives is dropped, the pool enqueues nothing, records no event, asks
+    /// for none, and waits for nothing: for while work on its streams is captured into a graph. Requests
+    /// are served from what is free in the order of their own stream, and by growing; trimming gives
+    /// nothing back. What was used on further streams, and what was freed on streams that were forgotten,
+    /// comes back by a [`trim`](Self::trim) after that.
     ///
-    /// A graph uses the addresses it was captured with: a pool of [`Class::STABLE`] keeps what is
-    /// behind them.
-    pub fn capture(&self) -> Capture {
-        self.shared.works().captures.begin()
+    /// Refused where a setting has the pool enqueue or wait by itself ([`Error::CaptureRefused`]): filling
+    /// what it gives out, and every debugging aid but exact statistics and history. Such a setting cannot
+    /// be turned on while a capture lasts either.
+    ///
+    /// # Graphs
+    ///
+    /// A graph uses the addresses it was captured with, each time it is launched, whether or not the
+    /// blocks there were freed since: a free within the capture is over when the capture is, while the
+    /// graph goes on using the memory. So **a pool that was captured from must serve nothing else as long
+    /// as any of its graphs lives**: a private pool, for captures alone, dropped after its graphs. Within
+    /// that the order of the streams is the order of the graph, and memory freed in one part of it serves
+    /// the next; another graph captured from the same pool has the same memory, so the two must not run
+    /// at once. A pool of [`Class::STABLE`] keeps what is behind the addresses; it does not keep others
+    /// from being given them.
+    pub fn capture(&self) -> Result<Capture> {
+        self.shared.capture()
     }
 
     /// The device its blocks are on.
@@ -201,6 +219,19 @@ impl Pool {
     /// else was put off. Does not wait. The pool does this by itself before it takes new memory.
     pub fn process_deferred(&self) -> Result<()> {
         self.shared.process_deferred()
+    }
+
+    /// Makes what is free as few and as large holes as can be without waiting: what is at hand in
+    /// magazines goes home, what was put off and is due is done, old mappings that nobody uses go, and
+    /// holes of streams that have nothing left to do become everybody's, one with their neighbours. The
+    /// upkeep thread does the same, where it is on.
+    ///
+    /// No page is moved. Any page that is wholly free serves any request already: where no hole is large
+    /// enough, such pages are mapped behind one range when a request needs them, so moving them ahead
+    /// would only cost mappings that may never be needed. Memory that is free within a page that is
+    /// partly in use stays where it is: blocks do not move.
+    pub fn defragment(&self) -> Result<()> {
+        self.shared.defragment()
     }
 
     /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits for

@@ -56,7 +56,7 @@ impl Shared {
             heap.heap_hits += 1;
             address
         };
-        self.hand_out(address, size, Request::new(requested, stream)).ok()
+        self.note_out(address, size, Request::new(requested, stream)).ok()
     }
 
     /// Frees the block at `address`, if it is live and `allowed`, into a hole of the heap or this

@@ -114,17 +114,17 @@ impl PoolOptions {
         self
     }
 
-    /// The class of its memory, beside what was said before.
+    /// The class of its memory; several at once by [`Class::union`].
     pub fn class(mut self, class: Class) -> Self {
-        self.class = self.class | class;
+        self.class = class;
         self
     }
 
     /// Devices that read and write its memory too: of the kind of the pool's own, and such as can reach
-    /// it. Its class is [`Class::PEERS`] then, among others.
+    /// it. Its class is [`Class::PEERS`] then, beside what is said of it.
     pub fn visible_to(mut self, peers: impl IntoIterator<Item = DeviceOrdinal>) -> Self {
         self.peers.extend(peers);
-        self.class(Class::PEERS)
+        self
     }
 
     /// Someone to ask to let memory go before a request is refused: caches of the program's own, for
@@ -159,7 +159,10 @@ impl PoolOptions {
     }
 
     /// The pool, on `device`.
-    pub fn build(self, device: &Arc<dyn Device>) -> Result<Pool> {
+    pub fn build(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
+        if !self.peers.is_empty() {
+            self.class = self.class | Class::PEERS;
+        }
         let settings = self.settings.clone().build()?;
         let shared = Arc::new(Shared::new(device, settings, self)?);
         registry::add(&shared);
@@ -175,6 +178,8 @@ impl fmt::Debug for PoolOptions {
         f.debug_struct("PoolOptions")
             .field("settings", &self.settings)
             .field("growth", &self.growth)
+            .field("class", &self.class)
+            .field("peers", &self.peers)
             .finish_non_exhaustive()
     }
 }

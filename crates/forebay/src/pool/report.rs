@@ -3,29 +3,35 @@
 use core::cell::Cell;
 use core::fmt;
 
-use forebay_core::{Address, Bytes};
+use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
 use super::map::{Side, UNIT_SHIFT};
 use super::shared::Shared;
 use super::shelf::Counts;
-use crate::{PoolId, Tag};
+use crate::{PoolId, Request, Tag};
 
 /// How many owners a report names.
 const OWNERS: usize = 4;
 
 /// How a pool stood when it had no memory for a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
     /// What was asked for.
     pub requested: Bytes,
+    /// What that takes in one piece: rounded, with what its alignment and debugging aids add.
+    pub needed: Bytes,
     /// The most the pool may hold.
     pub limit: Bytes,
     /// What the pool holds.
     pub held: Bytes,
     /// What of that is in blocks.
     pub live: Bytes,
+    /// What of it is at hand in magazines of threads.
+    pub cached: Bytes,
+    /// What of it is in no block, that at hand counted: in pieces, or still in use by work.
+    pub free: Bytes,
     /// The largest free piece of the side the request is of.
     pub largest_free: Bytes,
     /// What the device could still give.
@@ -36,14 +42,16 @@ pub struct Shortage {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory: {} ({} B) asked for", self.requested, self.requested.get())?;
+        // Rounding alone is not worth a word.
+        if self.needed > self.requested.saturating_add(Alignment::BLOCK.bytes()) {
+            write!(f, ", which takes {} in one piece", self.needed)?;
+        }
         write!(
             f,
-            "out of memory: {} ({} B) asked for; the pool holds {} of at most {}, {} of it in blocks",
-            self.requested,
-            self.requested.get(),
-            self.held,
-            self.limit,
-            self.live
+            "; the pool holds {} of at most {}, {} of it in blocks and {} free, {} of that at hand in \
+             magazines",
+            self.held, self.limit, self.live, self.free, self.cached
         )?;
         write!(
             f,
@@ -56,7 +64,7 @@ impl fmt::Display for Shortage {
                 write!(f, "{}{name} ({bytes})", if index == 0 { "" } else { ", " })?;
             }
         }
-        let needed = self.live.saturating_add(self.requested);
+        let needed = self.live.saturating_add(self.needed.max(self.requested));
         if needed > self.limit {
             write!(f, "; free blocks, or raise the limit to {needed} or more")
         } else if needed > self.held.saturating_add(self.device_free) {
@@ -117,32 +125,42 @@ impl fmt::Display for DropReport {
 }
 
 impl Shared {
-    /// How the pool stands, with no memory for a request. Takes the locks.
+    /// How the pool stands, with no memory for a request that takes `needed` bytes in one piece. Takes
+    /// the heap's lock, once: all figures are of one moment.
     #[cold]
-    pub(super) fn shortage(&self, requested: Bytes) -> Shortage {
+    pub(super) fn shortage(&self, request: Request, needed: Bytes) -> Shortage {
         let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
-        let sum = self.census(&self.heap()).0.sum();
-        let mut heap = self.heap();
+        let heap = self.heap();
+        let (counts, cached) = self.census(&heap);
+        let sum = counts.sum();
+        let line = match Side::of(request.size) {
+            Side::Small => &heap.small.line,
+            Side::Large => &heap.large.line,
+        };
+        let (held, live) = (heap.held(), sum.live());
         Shortage {
-            requested,
+            requested: request.size,
+            needed,
             limit: self.marks.limit(),
-            held: heap.held(),
-            live: sum.live(),
-            largest_free: heap.field(Side::of(requested)).line.largest_hole(),
+            held,
+            live,
+            cached,
+            free: held.saturating_sub(live),
+            largest_free: line.largest_hole(),
             device_free,
             owners: owners(&sum),
         }
     }
 
     /// Asks everyone who might, to let memory go.
-    pub(super) fn ask_to_let_go(&self, requested: Bytes) -> bool {
+    pub(super) fn ask_to_let_go(&self, request: Request, needed: Bytes) -> bool {
         if self.options.let_go.is_empty() {
             return false;
         }
         // Whoever is asked may allocate; where that is too much as well, it is not asked again. Of
         // another pool it may have others asked.
         let Some(_asking) = Asking::begin(self.id) else { return false };
-        let shortage = self.shortage(requested);
+        let shortage = self.shortage(request, needed);
         // All of them, whether or not the first let anything go.
         let asked =
             self.options.let_go.iter().map(|let_go| self.callbacks.call(|| let_go(&shortage)));

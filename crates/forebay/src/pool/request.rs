@@ -19,6 +19,15 @@ use crate::{Block, Error, Request, Result, Tag};
 /// How often room is made for one request that others take from meanwhile.
 const MOST_ROOMS: u32 = 64;
 
+/// Where the memory of a block came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// From what the pool held.
+    Hole,
+    /// From the driver, for this request.
+    Driver,
+}
+
 impl Shared {
     /// A block, from wherever it takes, noted where events are.
     #[cold]
@@ -45,7 +54,7 @@ impl Shared {
             let (size, pool) = (Bytes::ZERO, self.id);
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
         }
-        let size = self.round(requested).ok_or_else(|| self.shortage(requested))?;
+        let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
         self.admit(stream)?;
         if let Some(guards) = self.care.guards() {
             return self.find_guarded(guards, request, size);
@@ -57,17 +66,35 @@ impl Shared {
         }
         let kept = size.saturating_add(self.care.tail());
         let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
-        let piece = piece.ok_or_else(|| self.shortage(requested))?;
+        let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
         if piece.side() == Side::Large {
             self.fold_own(stream);
         }
-        let start = self.take(piece, stream)?;
+        let (start, source) = self.take(piece, request)?;
         self.prepare(Return { address: start, size: kept, stream }, size)?;
-        self.hand_out(start, size, request)
+        self.hand_out(start, size, request, source)
     }
 
-    /// Notes that `size` bytes from `start` are a live block.
-    pub(super) fn hand_out(&self, start: Address, size: Bytes, request: Request) -> Result<Block> {
+    /// Notes that `size` bytes from `start` are a live block, and where they came from.
+    pub(super) fn hand_out(
+        &self,
+        start: Address,
+        size: Bytes,
+        request: Request,
+        source: Source,
+    ) -> Result<Block> {
+        let block = self.note_out(start, size, request)?;
+        let mut heap = self.heap();
+        match source {
+            Source::Hole => heap.heap_hits += 1,
+            Source::Driver => heap.misses += 1,
+        }
+        Ok(block)
+    }
+
+    /// The same, where that is noted already.
+    #[inline]
+    pub(super) fn note_out(&self, start: Address, size: Bytes, request: Request) -> Result<Block> {
         let Request { size: requested, stream, .. } = request;
         let tag = seat::tag();
         let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
@@ -83,8 +110,8 @@ impl Shared {
     }
 
     /// A piece of the heap, or of what can be brought into it.
-    fn take(&self, piece: Piece, stream: StreamHandle) -> Result<Address> {
-        let (side, size) = (piece.side(), piece.whole());
+    fn take(&self, piece: Piece, request: Request) -> Result<(Address, Source)> {
+        let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
         let from_hole = |heap: &mut Heap| {
             let lane = heap.lanes.get(stream)?;
             heap.take(piece, lane)
@@ -95,8 +122,7 @@ impl Shared {
                 Some(lane) if heap.worth_waiting(side, size, lane) => true,
                 Some(lane) => {
                     if let Some(found) = heap.take(piece, lane) {
-                        heap.heap_hits += 1;
-                        return Ok(found);
+                        return Ok((found, Source::Hole));
                     }
                     false
                 }
@@ -105,16 +131,17 @@ impl Shared {
         };
         self.recheck_streams();
         let mut works = self.works();
-        works.enrol(self.site(), stream)?;
+        works.welcome(self.site(), stream)?;
         let mut ladder = Ladder::new();
         if worth_waiting {
-            // One event brings what the other stream has freed; a hole of one's own that is much too
+            // What is due costs less: nobody waits for it. Then one event brings what the other stream has freed; a hole of one's own that is much too
             // large stays whole.
-            works.climb(self.site(), Rung::Nearest, (side, size), stream)?;
+            for rung in [Rung::Deferred, Rung::Nearest] {
+                works.climb(self.site(), rung, (side, size), stream)?;
+            }
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
-                heap.heap_hits += 1;
-                return Ok(found);
+                return Ok((found, Source::Hole));
             }
         }
         let mut rooms = 0;
@@ -122,18 +149,15 @@ impl Shared {
             let rung = ladder.rung();
             let mut grown = false;
             match rung {
-                Rung::Fold => {
-                    // What cannot be folded is of streams that have no number now, and stays.
-                    let _ = self.fold(&mut works);
-                }
+                Rung::Fold => self.fold(&mut works),
                 Rung::Refuse => {
                     drop(works);
-                    return Err(self.shortage(size).into());
+                    return Err(self.shortage(request, size).into());
                 }
                 Rung::Callback => {
                     // Without a lock: whoever is asked may free and allocate.
                     drop(works);
-                    let let_go = self.ask_to_let_go(size);
+                    let let_go = self.ask_to_let_go(request, size);
                     works = self.works();
                     works.enrol(self.site(), stream)?;
                     if let_go {
@@ -156,14 +180,12 @@ impl Shared {
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
                 if !matches!(rung, Rung::Room | Rung::Idle) {
-                    heap.heap_hits += 1;
-                    return Ok(found);
+                    return Ok((found, Source::Hole));
                 }
-                heap.misses += 1;
                 drop(heap);
                 drop(works);
                 self.read_pressure();
-                return Ok(found);
+                return Ok((found, Source::Driver));
             }
             drop(heap);
             // Others on this stream take from what grows as well: there may be room for all.
@@ -209,17 +231,21 @@ impl Shared {
         if address.is_null() {
             return Ok(());
         }
-        let (slot, known) = self.live(address)?;
-        check(known)?;
         self.admit(stream)?;
+        let (slot, known) = loop {
+            let (slot, known) = self.live(address)?;
+            check(known)?;
+            if known.used_elsewhere() {
+                self.recheck_users(address)?;
+            }
+            if slot.claim(known) {
+                break (slot, known);
+            }
+            // Not as it was any more: freed by another, which the next look tells, or said to be used
+            // on a further stream.
+        };
         if self.care.looks_after_blocks() {
             return self.take_back(slot, known, address, stream);
-        }
-        if known.used_elsewhere() {
-            self.recheck_users(address)?;
-        }
-        if !slot.claim(known) {
-            return Err(self.not_there(address, slot.look(address)));
         }
         // From here on the block is this call's alone, so the event comes before the next of its
         // address; and nothing that comes can fail, so what it tells has happened. Where the block's
@@ -368,7 +394,11 @@ impl Shared {
     }
 
     /// Folds what all magazines hold into the heap.
-    pub(super) fn fold(&self, works: &mut Works) -> Result<()> {
+    ///
+    /// Waits for nobody: blocks of streams that have no number, and can have none without waiting for
+    /// another stream, stay aside. With the works' lock, so that none of their streams is forgotten
+    /// meanwhile.
+    pub(super) fn fold(&self, _works: &mut Works) {
         let mut returns = core::mem::take(&mut self.heap().later);
         returns.append(&mut self.tidy());
         self.rows.each(|shelves| {
@@ -376,10 +406,7 @@ impl Shared {
                 shelf.empty(|_| true, &mut returns);
             }
         });
-        self.heap().give_known(&mut returns);
-        let given = self.give_enrolling(works, &mut returns);
-        self.heap().later.append(&mut returns);
-        given
+        self.heap().give_or_keep(returns);
     }
 
     /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
@@ -417,19 +444,20 @@ impl Shared {
     /// what is enqueued there when it is freed.
     pub(super) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
         self.admit(stream)?;
-        let (slot, known) = self.live(address)?;
-        let mut heap = self.heap();
-        let users = heap.uses.entry(address).or_default();
-        let first = users.is_empty();
-        if !users.contains(&stream) {
-            users.push(stream);
-        }
-        if first && !known.used_elsewhere() && !slot.mark_used(known) {
+        loop {
+            // Apart from the heap's lock: finding out whose it is looks at other pools.
+            let (slot, known) = self.live(address)?;
+            let mut heap = self.heap();
+            let users = heap.uses.entry(address).or_default();
+            let first = users.is_empty();
+            if !users.contains(&stream) {
+                users.push(stream);
+            }
+            if !first || known.used_elsewhere() || slot.mark_used(known) {
+                return Ok(());
+            }
+            // Freed since it was looked at, and perhaps given out again: the next look tells.
             heap.uses.remove(&address);
-            // Finding out whose it is looks at other pools, which must not be under this lock.
-            drop(heap);
-            return Err(self.not_there(address, slot.look(address)));
         }
-        Ok(())
     }
 }

@@ -16,21 +16,23 @@ use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Device, StreamHandle};
 
 use super::callback::Callbacks;
+use super::capture::Captures;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
 use super::heap::{AllCounts, Heap, Return};
+use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::marks::{Gauged, Marks};
 use super::shelf::{Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
-use super::{PoolOptions, registry};
+use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::sync::gate::{Gate, Gates};
 use crate::sync::lock;
 use crate::sync::seat;
-use crate::{Block, PoolId, Result};
+use crate::{Block, Error, PoolId, Result};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
 pub(super) const NO_PASS: u64 = u64::MAX;
@@ -64,6 +66,10 @@ pub(super) struct Shared {
     pub(super) rows: Gates<Shelves>,
     heap: Mutex<Heap>,
     works: Mutex<Works>,
+    /// The works': who is capturing now.
+    captures: Captures,
+    /// The driver's calls.
+    pub(super) log: CallLog,
     /// The debugging aids.
     pub(super) care: Care,
 }
@@ -76,10 +82,12 @@ impl Shared {
     ) -> Result<Self> {
         let growth = growth_of(&settings, options.growth);
         let limit = settings.limit_of(device.memory_info()?.total);
-        let care = Care::new(device, &settings)?;
-        let manner = Manner::new(device, options.class, &options.peers)?;
+        let log = CallLog::default();
+        let guarded = settings.guard_pages();
+        let manner = Manner::new(device, options.class, &options.peers, guarded)?;
+        let care = Care::new(device, &settings, &log)?;
         let fresh = care::fresh_pages(&settings);
-        let (works, heap) = Works::new(device, &manner, growth, fresh)?;
+        let (works, heap) = Works::new(device, &manner, growth, fresh, &log)?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
         let callbacks = Callbacks::default();
@@ -107,7 +115,9 @@ impl Shared {
             map: AddressMap::new(),
             rows: Gates::new(seat::SEATS),
             heap: Mutex::new(heap),
+            captures: works.captures.clone(),
             works: Mutex::new(works),
+            log,
             care,
         };
         shared.choose_way(&shared.settings());
@@ -139,7 +149,14 @@ impl Shared {
     pub(super) fn change(&self, key: &str, value: &str) -> Result<()> {
         let total = self.device.memory_info()?.total;
         let mut settings = self.settings();
-        settings.change(key, value)?;
+        let mut changed = settings.clone();
+        changed.change(key, value)?;
+        if let Some(setting) = care::seen_by_captures(&changed)
+            && self.captures.any()
+        {
+            return Err(Error::CaptureRefused { setting });
+        }
+        *settings = changed;
         self.choose_way(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
         registry::set_upkeep(self.id, settings.upkeep());
@@ -153,9 +170,22 @@ impl Shared {
         drop(settings);
         self.works().growth = growth;
         if self.magazine.swap(units, Ordering::Relaxed) != units {
-            self.bound_magazines(units);
+            self.fit_magazines();
         }
-        self.bound_quarantine(quarantine)
+        let shrunk = self.bound_quarantine(quarantine);
+        self.read_pressure();
+        shrunk
+    }
+
+    /// Begins a capture. Under the works' lock, so that nobody is at the driver when it begins; and under
+    /// that of the settings, so that none which it could see is turned on meanwhile.
+    pub(super) fn capture(&self) -> Result<Capture> {
+        let works = self.works();
+        let settings = self.settings();
+        match care::seen_by_captures(&settings) {
+            Some(setting) => Err(Error::CaptureRefused { setting }),
+            None => Ok(works.captures.begin()),
+        }
     }
 
     /// The most a magazine holds at present, in units of 512 B.
@@ -372,12 +402,19 @@ impl Shared {
             return ended;
         }
         let mut returns = self.take_down_shelves(stream);
-        returns.append(&mut self.heap().take_later_of(stream));
-        returns.append(&mut self.tidy());
-        let given = self.give_enrolling(&mut works, &mut returns);
-        self.heap().later.append(&mut returns);
-        given?;
-        works.forget(self.site(), stream)?;
+        let clean = self.tidy();
+        {
+            let mut heap = self.heap();
+            heap.later.extend(clean);
+            returns.append(&mut heap.take_later_of(stream));
+            heap.give_known(&mut returns);
+        }
+        if let Err(error) = works.forget(self.site(), stream, &mut returns) {
+            self.heap().later.append(&mut returns);
+            return Err(error);
+        }
+        // Its work may be over already: then what it freed is everybody's from now on.
+        let _ = works.run_errands(self.site(), false);
         self.heap().counts.forget(|other| other == stream);
         drop(works);
         self.dismiss(stream);
@@ -399,10 +436,16 @@ impl Shared {
     }
 
     pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        let trimmed = self.trim_unread(keep);
+        self.read_pressure();
+        trimmed
+    }
+
+    fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
         let mut works = self.works();
         self.end_quarantine(&mut works)?;
-        self.fold(&mut works)?;
+        self.fold(&mut works);
         let given = works.trim(self.site(), keep)?;
         let unmapped = self.care.guards().map(|guards| self.unmap_freed(guards, Synchronise::Yes));
         Ok(given.saturating_add(unmapped.transpose()?.unwrap_or_default()))

@@ -37,6 +37,10 @@ plain! {
         pool: u64,
         /// The device.
         device: DeviceSnapshot,
+        /// The class of its memory, in words.
+        class: String,
+        /// Who reads and writes its memory beside that device: which of its kind.
+        peers: Vec<u32>,
         /// The most the pool may take from it.
         limit_bytes: u64,
         /// How near it is to that: "low", "normal", "moderate", "high" or "critical".
@@ -101,8 +105,14 @@ plain! {
         blocks: u64,
         /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
         peak_out_bytes: u64,
+        /// The most bytes ever in live blocks at once, where they are counted exactly.
+        peak_live_bytes: Option<u64>,
         /// Bytes at hand in magazines.
         cached_bytes: u64,
+        /// Freed bytes that are kept from use for a while.
+        quarantined_bytes: u64,
+        /// Bytes that nobody gets any more, because they were written to without right.
+        retired_bytes: u64,
         /// Bytes taken from the device.
         held_bytes: u64,
         /// The most bytes ever taken from the device at once.
@@ -239,6 +249,8 @@ impl Pool {
             taken_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             pool: self.id().0,
             device,
+            class: self.class().to_string(),
+            peers: self.shared.options.peers.iter().map(|peer| peer.0).collect(),
             limit_bytes: self.limit().get(),
             pressure: self.pressure().to_string(),
             settings: settings.collect(),
@@ -295,7 +307,10 @@ impl From<&Statistics> for StatisticsSnapshot {
             requested_bytes: figures.requested.get(),
             blocks: figures.blocks,
             peak_out_bytes: figures.peak_out.get(),
+            peak_live_bytes: figures.peak_live.map(forebay_core::Bytes::get),
             cached_bytes: figures.cached.get(),
+            quarantined_bytes: figures.quarantined.get(),
+            retired_bytes: figures.retired.get(),
             held_bytes: figures.held.get(),
             peak_held_bytes: figures.peak_held.get(),
             free_bytes: figures.free.get(),

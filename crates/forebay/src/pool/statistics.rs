@@ -3,7 +3,6 @@
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use forebay_core::Bytes;
 use forebay_hal::{Call, StreamHandle};
@@ -21,26 +20,10 @@ pub struct DriverLog {
 }
 
 impl DriverLog {
-    /// Makes one call over one page or range of `size`, and notes it.
-    pub(crate) fn make<T>(&mut self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let made = make();
-        self.note(call, size, begun.elapsed());
-        made
-    }
-
     /// Notes one call.
     pub(crate) fn note(&mut self, call: Call, size: Bytes, took: Duration) {
         *self.counts.entry((call, size)).or_default() += 1;
         self.time = self.time.saturating_add(took);
-    }
-
-    /// Takes over the calls of another.
-    pub(crate) fn add(&mut self, other: &Self) {
-        for (&key, &count) in &other.counts {
-            *self.counts.entry(key).or_default() += count;
-        }
-        self.time = self.time.saturating_add(other.time);
     }
 
     /// How long all of them took, by the clock.
@@ -273,8 +256,7 @@ impl fmt::Display for Statistics {
 
 /// The figures of a pool.
 pub(super) fn of(shared: &Shared) -> Statistics {
-    let mut driver = shared.works().log.clone();
-    driver.add(&shared.care.log());
+    let driver = shared.log.so_far();
     let heap = shared.heap();
     let (counts, cached) = shared.census(&heap);
     let sum = counts.sum();

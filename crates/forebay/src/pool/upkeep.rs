@@ -20,11 +20,18 @@ pub(super) struct Upkeep {
     begun: Instant,
     decay: Decay,
     gauge: Gauge,
+    /// Whether magazines hold little at present.
+    pressed: bool,
 }
 
 impl Upkeep {
     pub(super) fn new() -> Self {
-        Self { begun: Instant::now(), decay: Decay::default(), gauge: Gauge::default() }
+        Self {
+            begun: Instant::now(),
+            decay: Decay::default(),
+            gauge: Gauge::default(),
+            pressed: false,
+        }
     }
 }
 
@@ -43,15 +50,13 @@ impl Shared {
         let thresholds = self.marks.thresholds();
         let held = self.held.get();
         let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
-        let full = self.magazine_units();
         match answer {
-            Answer::Expand => self.bound_magazines(full),
+            Answer::Expand => self.press_magazines(false),
             Answer::Clean | Answer::GiveBack => {
                 // Small from now on: what a thread has at hand is lost to the others.
-                self.bound_magazines(full.min(CLEANED_UNITS));
+                self.press_magazines(true);
                 let mut works = self.works();
-                // What cannot be folded at the moment stays where it is; nothing is lost.
-                let _ = self.fold(&mut works);
+                self.fold(&mut works);
                 if answer == Answer::GiveBack {
                     let keep = self.settings().min_bytes();
                     let _ = works.retire(self.site(), keep);
@@ -64,14 +69,33 @@ impl Shared {
         }
     }
 
+    /// Has magazines hold little from now on, or as much as they are to.
+    fn press_magazines(&self, pressed: bool) {
+        self.upkeep().pressed = pressed;
+        self.fit_magazines();
+    }
+
+    /// Has magazines hold as much as they are to, or what they may under pressure.
+    pub(super) fn fit_magazines(&self) {
+        let full = self.magazine_units();
+        let pressed = self.upkeep().pressed;
+        self.bound_magazines(if pressed { full.min(CLEANED_UNITS) } else { full });
+    }
+
     /// Gives back to the device what was not needed in the last `age`, as far as that was watched:
     /// from one call of this to the next. Does not wait for the device; what work may still use goes
     /// when it is done. Gives how much is to go.
     pub(super) fn collect(&self, age: Duration) -> Result<Bytes> {
+        let collected = self.collect_unread(age);
+        self.read_pressure();
+        collected
+    }
+
+    fn collect_unread(&self, age: Duration) -> Result<Bytes> {
         self.recheck_streams();
         let mut works = self.works();
         // What lies in magazines is not needed: in the heap it does not count as in use.
-        self.fold(&mut works)?;
+        self.fold(&mut works);
         let needed = {
             let mut upkeep = self.upkeep();
             let now = upkeep.begun.elapsed();
@@ -83,19 +107,32 @@ impl Shared {
             upkeep.decay.note(now, most);
             upkeep.decay.needed(now, age)
         };
-        works.run_errands(self.site(), false)?;
-        let Some(needed) = needed else { return Ok(Bytes::ZERO) };
-        works.retire(self.site(), needed.max(self.settings().min_bytes()))
+        // What fails of that keeps nothing else from going.
+        let ran = works.run_errands(self.site(), false);
+        let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
+        let retired = works.retire(self.site(), needed.max(self.settings().min_bytes()));
+        ran.and(retired)
+    }
+
+    /// Makes what is free as few and as large holes as can be without waiting.
+    pub(super) fn defragment(&self) -> Result<()> {
+        self.recheck_streams();
+        {
+            let mut works = self.works();
+            self.fold(&mut works);
+            works.part_from_idle_streams(self.site());
+        }
+        self.process_deferred()
     }
 
     /// One round of the background thread. What fails now is tried in the next.
     fn tick(&self) {
         let age = self.settings().collect_after();
-        let _ = match age {
-            Some(age) => self.collect(age).map(drop),
-            None => self.process_deferred(),
-        };
-        self.read_pressure();
+        let _ = self.defragment();
+        match age {
+            Some(age) => drop(self.collect(age)),
+            None => self.read_pressure(),
+        }
     }
 }
 

@@ -7,43 +7,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::line::{Growth, Streams};
-use forebay_core::{Address, Bytes, Rung};
-use forebay_hal::{Call, Device, Event, EventKind, Pattern, Progress, StreamHandle};
+use forebay_core::{Bytes, Rung};
+use forebay_hal::{Call, Device, Pattern, StreamHandle};
 
-use super::DriverLog;
 use super::capture::Captures;
-use super::ground::{Alias, Context, Ground, Lifted, twice};
-use super::heap::{Heap, Return};
+use super::errand::{Errand, When};
+use super::ground::{Context, Ground, Lifted, twice};
+use super::heap::Heap;
+use super::log::{CallLog, Point};
 use super::manner::Manner;
 use super::map::{AddressMap, Side};
 use crate::Result;
 use crate::sync::lock;
-
-/// When something put off can be done.
-#[derive(Debug)]
-enum When {
-    /// Once all of these events are reached.
-    Reached(Vec<Arc<Event>>),
-    /// Once the whole device was synchronised: there was no event to be had.
-    Synchronised,
-    /// Now: its time had come, but it failed.
-    Now,
-}
-
-/// What is to be done later.
-#[derive(Clone, Copy, Debug)]
-enum Errand {
-    /// Take the old mapping of a moved page away.
-    Clear(Side, Alias),
-    /// Let a stream's number go: what was freed on it is everybody's.
-    Forget(u32),
-    /// Take back a block that was used on further streams.
-    Return(Return),
-    /// Take back one whose own stream is gone: it is everybody's.
-    ReturnToAll(Return),
-    /// Give a page that was taken off the line to the device.
-    Release(Side, Lifted),
-}
 
 /// What the works need of the pool.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +38,11 @@ impl Site<'_> {
 /// The driver's side of a pool.
 #[derive(Debug)]
 pub(super) struct Works {
-    small: Ground,
-    large: Ground,
-    errands: Vec<(When, Errand)>,
+    pub(super) small: Ground,
+    pub(super) large: Ground,
+    pub(super) errands: Vec<(When, Errand)>,
     /// The event that streams wait for each other by: recorded and waited for at once.
-    meeting: Event,
+    meeting: Point,
     pub(super) growth: Growth,
     /// What new pages are filled with before anything else.
     fresh: Option<Pattern>,
@@ -75,7 +50,7 @@ pub(super) struct Works {
     stable: bool,
     /// Who is capturing now.
     pub(super) captures: Captures,
-    pub(super) log: DriverLog,
+    pub(super) log: CallLog,
     device: Arc<dyn Device>,
 }
 
@@ -85,28 +60,28 @@ impl Works {
         manner: &Manner,
         growth: Growth,
         fresh: Option<Pattern>,
+        log: &CallLog,
     ) -> Result<(Self, Heap)> {
-        let mut log = DriverLog::default();
-        let meeting = Event::new(device, EventKind::Order)?;
-        let (mut small, small_field) = Ground::new(device, manner, Side::Small, &mut log)?;
-        let (large, large_field) = match Ground::new(device, manner, Side::Large, &mut log) {
+        let meeting = Point::new(device, log)?;
+        let (mut small, small_field) = Ground::new(device, manner, Side::Small, log)?;
+        let (large, large_field) = match Ground::new(device, manner, Side::Large, log) {
             Ok(made) => made,
             Err(error) => {
                 small.tear_down(&small_field);
                 return Err(error);
             }
         };
-        let (device, errands) = (Arc::clone(device), Vec::new());
+        let (device, errands, log) = (Arc::clone(device), Vec::new(), log.clone());
         let (stable, captures) = (manner.is_stable(), Captures::default());
         let works =
             Self { small, large, errands, meeting, growth, fresh, stable, captures, log, device };
         Ok((works, Heap::new(small_field, large_field)))
     }
 
-    fn ground(&mut self, side: Side) -> (&mut Ground, &mut DriverLog) {
+    pub(super) fn ground(&mut self, side: Side) -> (&mut Ground, &CallLog) {
         match side {
-            Side::Small => (&mut self.small, &mut self.log),
-            Side::Large => (&mut self.large, &mut self.log),
+            Side::Small => (&mut self.small, &self.log),
+            Side::Large => (&mut self.large, &self.log),
         }
     }
 
@@ -171,17 +146,38 @@ impl Works {
     /// of it. The two calls take a quarter of a microsecond each.
     fn wait_for(&mut self, heap: &mut Heap, owner: u32, lane: u32, stream: StreamHandle) -> bool {
         let Some(other) = heap.lanes.handle(owner) else { return false };
-        let event = self.meeting.handle();
-        let (device, log) = (&self.device, &mut self.log);
-        let recorded =
-            log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other));
-        let waits = recorded.and_then(|()| {
-            log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))
-        });
+        let recorded = self.meeting.record(other);
+        if let Err(crate::Error::Device(forebay_hal::Error::Invalid { .. })) = recorded {
+            // There is no such stream any more: nobody else need ask.
+            heap.lanes.set_doubted(other, true);
+        }
+        let waits = recorded.and_then(|()| self.meeting.hold(stream));
         if waits.is_ok() {
             heap.waited(lane, owner);
         }
         waits.is_ok()
+    }
+
+    /// Makes what is free in the order of streams that have nothing left to do everybody's, so that
+    /// neighbours which were of different streams are one hole. Does not wait.
+    ///
+    /// Under the heap's lock, as where a stream is waited for: nothing is freed on it between the event
+    /// and the note of it.
+    pub(super) fn part_from_idle_streams(&self, site: Site<'_>) {
+        if self.captures.any() {
+            return;
+        }
+        let mut heap = site.heap();
+        let sides = [Side::Small, Side::Large].map(|side| heap.owners(side));
+        for lane in 0..Streams::MOST {
+            if !sides.iter().any(|owners| owners.contains(Streams::only(lane))) {
+                continue;
+            }
+            let Some(stream) = heap.lanes.handle(lane) else { continue };
+            if self.meeting.record(stream).is_ok() && self.meeting.is_reached() {
+                heap.idle(lane);
+            }
+        }
     }
 
     fn make_room(
@@ -226,138 +222,45 @@ impl Works {
     }
 
     /// An event after all work enqueued on `stream`.
-    fn end_of(&mut self, stream: StreamHandle) -> Result<Event> {
-        let event = Event::new(&self.device, EventKind::Order)?;
-        let record = || self.device.record_event(event.handle(), stream);
-        self.log.make(Call::RecordEvent, Bytes::ZERO, record)?;
-        Ok(event)
-    }
-
-    /// Takes a block back once all that is enqueued on `users` so far is done, and `ends` are reached.
-    pub(super) fn return_after(
-        &mut self,
-        block: Return,
-        users: &[StreamHandle],
-        ends: Vec<Arc<Event>>,
-    ) {
-        let when = if self.captures.any() {
-            // An event of a capture can never be asked for.
-            When::Synchronised
-        } else {
-            let users = users.iter().map(|&user| self.end_of(user).map(Arc::new));
-            let ends: Result<Vec<Arc<Event>>> = users.chain(ends.into_iter().map(Ok)).collect();
-            ends.map_or(When::Synchronised, When::Reached)
-        };
-        self.errands.push((when, Errand::Return(block)));
+    pub(super) fn end_of(&self, stream: StreamHandle) -> Result<Point> {
+        Point::after(&self.device, &self.log, stream)
     }
 
     /// Makes `stream` wait on the device for all that is enqueued on `others` so far.
     pub(super) fn join(&mut self, stream: StreamHandle, others: &[StreamHandle]) -> Result<()> {
-        let event = self.meeting.handle();
-        let (device, log) = (&self.device, &mut self.log);
         for &other in others.iter().filter(|&&other| other != stream) {
-            log.make(Call::RecordEvent, Bytes::ZERO, || device.record_event(event, other))?;
-            log.make(Call::WaitEvent, Bytes::ZERO, || device.wait_event(stream, event))?;
-        }
-        Ok(())
-    }
-
-    /// Makes `stream` wait on the device for events that were recorded before.
-    pub(super) fn wait_for_ends(
-        &mut self,
-        stream: StreamHandle,
-        ends: &[Arc<Event>],
-    ) -> Result<()> {
-        for end in ends {
-            let (device, log) = (&self.device, &mut self.log);
-            let wait = || device.wait_event(stream, end.handle());
-            log.make(Call::WaitEvent, Bytes::ZERO, wait)?;
+            self.meeting.record(other)?;
+            self.meeting.hold(stream)?;
         }
         Ok(())
     }
 
     /// Waits for all work of the device, and does what was put off until then.
     pub(super) fn settle(&mut self, site: Site<'_>) -> Result<()> {
-        self.synchronize()?;
+        // Taken before: what is freed while the device is waited for may be used by work of then.
+        let later = core::mem::take(&mut site.heap().later);
+        if let Err(error) = self.synchronize() {
+            site.heap().later.extend(later);
+            return Err(error);
+        }
+        {
+            let mut heap = site.heap();
+            later.into_iter().for_each(|block| heap.give_to_all(block));
+        }
         self.run_errands(site, true)
     }
 
     /// Waits for all work of the device.
-    fn synchronize(&mut self) -> Result<()> {
+    pub(super) fn synchronize(&self) -> Result<()> {
         let synchronize = || self.device.synchronize_device();
-        Ok(self.log.make(Call::SynchronizeDevice, Bytes::ZERO, synchronize)?)
+        Ok(self.log.call(Call::SynchronizeDevice, synchronize)?)
     }
 
-    /// Whether anything is put off.
-    pub(super) fn has_errands(&self) -> bool {
-        !self.errands.is_empty() || self.small.is_untidy() || self.large.is_untidy()
-    }
-
-    /// Does what was put off, as far as its time has come. Does not wait.
-    pub(super) fn run_errands(&mut self, site: Site<'_>, synchronised: bool) -> Result<()> {
-        if self.captures.any() {
-            return Ok(());
-        }
-        let mut later = Vec::new();
-        let mut outcome = self.small.tidy(site.heap, &mut self.log);
-        outcome = outcome.and(self.large.tidy(site.heap, &mut self.log));
-        for (mut when, errand) in core::mem::take(&mut self.errands) {
-            let due = match &mut when {
-                When::Now => true,
-                When::Synchronised => synchronised,
-                When::Reached(_) if synchronised => true,
-                When::Reached(events) => {
-                    let log = &mut self.log;
-                    // Where asking fails, it is asked again the next time.
-                    events.retain(|event| {
-                        let asked = log.make(Call::QueryEvent, Bytes::ZERO, || event.query());
-                        !asked.is_ok_and(|progress| progress == Progress::Done)
-                    });
-                    events.is_empty()
-                }
-            };
-            if !due {
-                later.push((when, errand));
-            } else if let Err(error) = self.run_errand(site, errand, synchronised) {
-                later.push((When::Now, errand));
-                outcome = Err(error);
-            }
-        }
-        self.errands.append(&mut later);
-        outcome
-    }
-
-    fn run_errand(&mut self, site: Site<'_>, errand: Errand, synchronised: bool) -> Result<()> {
-        match errand {
-            Errand::Clear(side, alias) => {
-                let (ground, log) = self.ground(side);
-                ground.clear(site.heap, alias, log)
-            }
-            Errand::Forget(number) => {
-                site.heap().gone(number);
-                Ok(())
-            }
-            Errand::ReturnToAll(block) => {
-                site.heap().give_to_all(block);
-                Ok(())
-            }
-            // All work is over, that of its own stream too.
-            Errand::Return(block) if synchronised => {
-                site.heap().give_to_all(block);
-                Ok(())
-            }
-            Errand::Return(block) => {
-                let lane = self.enrol(site, block.stream)?;
-                site.heap().give(block.address, block.size, lane);
-                Ok(())
-            }
-            Errand::Release(side, page) => {
-                // Where the device refuses, the page is on the line again, and this errand is over.
-                let (ground, log) = self.ground(side);
-                let _ = ground.release(site.heap, page, log);
-                Ok(())
-            }
-        }
+    /// A number for a stream that someone uses, as [`enrol`](Self::enrol) gives it: so it is there, and
+    /// can be waited for.
+    pub(super) fn welcome(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<u32> {
+        site.heap().lanes.set_doubted(stream, false);
+        self.enrol(site, stream)
     }
 
     /// A number for a stream. Where all are taken, the stream that was not used for the longest is
@@ -375,7 +278,7 @@ impl Works {
                 if self.captures.any() {
                     return Err(crate::Error::TooManyStreams { stream, most: Streams::MOST });
                 }
-                if self.forget_those_over(site, false)? {
+                if self.forget_those_over(site, false) {
                     continue;
                 }
                 let mut heap = site.heap();
@@ -386,7 +289,7 @@ impl Works {
                     Some(left) => left,
                     // None can be waited for but those that were forgotten: the first to be over will
                     // do.
-                    None if self.forget_those_over(site, true)? => continue,
+                    None if self.forget_those_over(site, true) => continue,
                     None => {
                         let most = Streams::MOST;
                         return Err(failed.unwrap_or(crate::Error::TooManyStreams { stream, most }));
@@ -394,7 +297,7 @@ impl Works {
                 }
             };
             // What is freed on it from here on finds no number, and waits for the works.
-            let waited = self.end_of(oldest).and_then(|end| Ok(end.synchronize()?));
+            let waited = self.end_of(oldest).and_then(|end| end.synchronize());
             let mut heap = site.heap();
             match waited {
                 Ok(()) => heap.gone(number),
@@ -408,66 +311,6 @@ impl Works {
         }
     }
 
-    /// Lets the numbers go of forgotten streams whose work is over; with `wait`, waits for the first
-    /// of them. Whether any went.
-    fn forget_those_over(&mut self, site: Site<'_>, mut wait: bool) -> Result<bool> {
-        let mut any = false;
-        for (when, errand) in core::mem::take(&mut self.errands) {
-            let over = match (&when, errand) {
-                (When::Reached(events), Errand::Forget(_)) if core::mem::take(&mut wait) => {
-                    events.iter().all(|event| event.synchronize().is_ok())
-                }
-                (When::Reached(events), Errand::Forget(_)) => events
-                    .iter()
-                    .all(|event| event.query().is_ok_and(|progress| progress == Progress::Done)),
-                (When::Now, Errand::Forget(_)) => true,
-                _ => false,
-            };
-            match errand {
-                Errand::Forget(number) if over => {
-                    site.heap().gone(number);
-                    any = true;
-                }
-                _ => self.errands.push((when, errand)),
-            }
-        }
-        Ok(any)
-    }
-
-    /// Lets a stream go once its work so far is done.
-    pub(super) fn forget(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<()> {
-        let event = Arc::new(self.end_of(stream)?);
-        // Blocks of its own that others still use must not bring it back when they are done.
-        for (when, errand) in &mut self.errands {
-            if let Errand::Return(block) = *errand
-                && block.stream == stream
-            {
-                *errand = Errand::ReturnToAll(block);
-                match when {
-                    When::Reached(events) => events.push(Arc::clone(&event)),
-                    When::Now => *when = When::Reached(vec![Arc::clone(&event)]),
-                    When::Synchronised => {}
-                }
-            }
-        }
-        let mut heap = site.heap();
-        // Of blocks that were used on it this is all there will be to wait for.
-        let users = heap.uses.iter_mut().filter(|(_, users)| users.contains(&stream));
-        let used: Vec<Address> = users
-            .map(|(&address, users)| {
-                users.retain(|&user| user != stream);
-                address
-            })
-            .collect();
-        for address in used {
-            heap.ends.entry(address).or_default().push(Arc::clone(&event));
-        }
-        if let Some(number) = heap.lanes.leave(stream) {
-            self.errands.push((When::Reached(vec![event]), Errand::Forget(number)));
-        }
-        Ok(())
-    }
-
     /// Gives free pages back to the device until no more than `keep` bytes are held; gives how many
     /// bytes. Waits for the device where work may still use them.
     pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
@@ -475,12 +318,11 @@ impl Works {
             return Ok(Bytes::ZERO);
         }
         let before = site.heap().held();
-        // What waits for other streams becomes free by this, and is given back with the rest; so is
-        // what was to go already. An errand that fails keeps nothing else from going.
+        // What waits for other streams, or for a number, becomes free by this, and is given back with
+        // the rest; so is what was to go already. An errand that fails keeps nothing else from going.
         let mut settled = Ok(());
-        if self.has_errands() {
-            self.synchronize()?;
-            settled = self.run_errands(site, true);
+        if self.has_errands() || !site.heap().later.is_empty() {
+            settled = self.settle(site);
         }
         // Off the lines first: nobody can have them while the device is waited for.
         let lifted = self.lift(site, keep);
@@ -491,14 +333,11 @@ impl Works {
             return Err(error);
         }
         let mut outcome = Ok(());
-        let mut pages = lifted.into_iter();
-        while outcome.is_ok()
-            && let Some((side, page)) = pages.next()
-        {
+        for (side, page) in lifted {
             let (ground, log) = self.ground(side);
-            outcome = ground.release(site.heap, page, log);
+            // One that the device refuses is on the line again, and keeps no other from going.
+            outcome = outcome.and(ground.release(site.heap, page, log));
         }
-        self.put_back(site, pages.collect());
         settled.and(outcome).map(|()| before.saturating_sub(site.heap().held()))
     }
 
@@ -522,7 +361,7 @@ impl Works {
     /// Gives free pages back to the device, once the work that may use them is done, until no more
     /// than `keep` bytes are held; gives how many bytes are to go. Does not wait.
     pub(super) fn retire(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
-        let mut ends: BTreeMap<u32, Arc<Event>> = BTreeMap::new();
+        let mut ends: BTreeMap<u32, Arc<Point>> = BTreeMap::new();
         let mut bytes = Bytes::ZERO;
         for (side, page) in self.lift(site, keep) {
             bytes = bytes.saturating_add(page.size());
@@ -550,8 +389,7 @@ impl Works {
                 }
             }
         }
-        self.run_errands(site, false)?;
-        Ok(bytes)
+        self.run_errands(site, false).map(|()| bytes)
     }
 
     fn put_back(&mut self, site: Site<'_>, pages: Vec<(Side, Lifted)>) {

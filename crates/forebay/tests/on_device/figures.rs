@@ -30,9 +30,11 @@ pub(crate) fn limit(stage: &Stage) -> Step {
     let pool = of(stage, limit)?;
     let (blocks, error) = fill(&pool, size);
     ensure!(blocks.len() == 16, "{} blocks of {size} are in {limit}", blocks.len());
-    let Error::OutOfMemory { requested, limit: said, held, live, .. } = error else {
+    let Error::OutOfMemory(shortage) = error else {
         return Err(format!("another error: {error}").into());
     };
+    let (requested, said) = (shortage.requested, shortage.limit);
+    let (held, live) = (shortage.held, shortage.live);
     ensure!(requested == size && said == limit, "{requested} of {said}");
     ensure!(held == limit && live == limit, "{held} held, {live} live");
     ensure!(pool.held() == limit, "{} are held", pool.held());

@@ -217,3 +217,18 @@ fn many_threads_many_futures() {
     let statistics = bench.pool.statistics();
     assert_eq!((statistics.live, statistics.allocations), (Bytes::ZERO, statistics.frees));
 }
+
+/// The block is counted for whoever asked, not for the thread that served it.
+#[test]
+fn a_block_to_come_has_the_tag_of_who_asked() {
+    let bench = Bench::new();
+    let tag = crate::Tag::named("of a future").unwrap();
+    let future = {
+        let _scope = tag.enter();
+        allocate_async(&bench.pool, request(Bytes::mib(1)))
+    };
+    let block = block_on(future).unwrap();
+    let tags = bench.pool.statistics().tags;
+    assert_eq!(tags.iter().map(|tag| tag.tag).collect::<Vec<_>>(), [tag]);
+    drop(block);
+}

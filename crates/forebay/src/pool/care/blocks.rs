@@ -112,7 +112,7 @@ impl Shared {
         clean
     }
 
-    /// Takes back the live block at `address`, having looked at what surrounds it.
+    /// Takes back the block at `address`, which was claimed, having looked at what surrounds it.
     pub(in super::super) fn take_back(
         &self,
         slot: &Slot,
@@ -120,12 +120,6 @@ impl Shared {
         address: Address,
         stream: StreamHandle,
     ) -> Result<()> {
-        if known.used_elsewhere() {
-            self.recheck_users(address)?;
-        }
-        if !slot.claim(known) {
-            return Err(self.not_there(address, slot.look(address)));
-        }
         let size = known.size().saturating_add(self.care.tail());
         let memory = Return { address, size, stream };
         let finding = match self

@@ -12,13 +12,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
-use forebay_hal::{
-    Access, Call, Device, Event, EventKind, PageHandle, PageOptions, Progress, StreamHandle,
-    VirtualMemory,
-};
+use forebay_core::{Address, Alignment, Bytes, Ladder, PageSize, Span};
+use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, VirtualMemory};
 
+use super::super::log::Point;
 use super::super::map::{LARGEST, LEAF, Side};
+use super::super::request::Source;
 use super::super::shared::Shared;
 use super::blocks::canary_before;
 use super::probe::Probe;
@@ -37,9 +36,6 @@ const LEAST_ADDRESSES: Bytes = Bytes::gib(16);
 /// for debugging keeps in quarantine where there are no guard pages.
 const MOST_GOING: Bytes = Bytes::mib(64);
 
-/// How often the program is asked to let something go for one request.
-const MOST_CALLS: u32 = 16;
-
 /// The pages of one block.
 #[derive(Clone, Copy, Debug)]
 struct Fenced {
@@ -51,7 +47,7 @@ struct Fenced {
 #[derive(Debug)]
 enum Until {
     /// Once this event is reached.
-    Reached(Event),
+    Reached(Point),
     /// Once the whole device was synchronised: there was no event to be had.
     Synchronised,
     /// Now: their time had come, but the device refused.
@@ -81,6 +77,8 @@ struct Yard {
     going_bytes: Bytes,
     /// Pages that are nowhere any more, which the device would not take back when asked.
     orphans: Vec<(PageHandle, Bytes)>,
+    /// Bytes in all pages that were had from the device and did not go back.
+    held: Bytes,
 }
 
 impl Yard {
@@ -156,7 +154,7 @@ impl Guards {
         // One leaf of the address map more, so that no leaf is shared with others.
         let whole = size.saturating_add(LEAF.bytes());
         let reserve = || memory.reserve(whole, granule.alignment());
-        let reserved = probe.make(Call::Reserve, whole, reserve)?.start();
+        let reserved = probe.log().make(Call::Reserve, whole, reserve)?.start();
         let start = reserved.checked_align_up(LEAF).unwrap_or(reserved);
         let yard = Yard {
             cursor: start,
@@ -165,6 +163,7 @@ impl Guards {
             going: VecDeque::new(),
             going_bytes: Bytes::ZERO,
             orphans: Vec::new(),
+            held: Bytes::ZERO,
         };
         let device = Arc::clone(device);
         let region = Span::new(start, size).unwrap_or_default();
@@ -179,38 +178,67 @@ impl Guards {
         Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
     }
 
-    /// New pages at `span`, with access for the device; nothing is left where it fails.
-    fn make_pages(&self, yard: &mut Yard, span: Span, probe: &Probe) -> Result<PageHandle> {
+    /// New pages at `span`, with access for the device. Where it fails, what the device would not take
+    /// away or back is on its way out, and the addresses are free unless something stands there.
+    fn make_pages(
+        &self,
+        yard: &mut Yard,
+        span: Span,
+        stream: StreamHandle,
+        probe: &Probe,
+    ) -> Result<PageHandle> {
         let (memory, size) = (self.memory()?, span.size());
         let create = || memory.create_page(size, PageOptions::default());
-        let page = probe.make(Call::CreatePage, size, create)?;
-        let own = self.device.descriptor().ordinal;
-        let mut made = probe.make(Call::Map, size, || memory.map(span.start(), page));
-        if made.is_ok() {
-            // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
-            let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
-            made = probe.make(Call::SetAccess, size, grant);
-            if made.is_err() {
-                // SAFETY: as above. Where this fails too, the mapping stays where nothing will be.
-                let _ = probe.make(Call::Unmap, size, || unsafe { memory.unmap(span) });
+        let created = probe.log().make(Call::CreatePage, size, create);
+        let page = match created {
+            Ok(page) => page,
+            Err(error) => {
+                yard.taken.remove(&span.start());
+                return Err(error.into());
             }
-        }
-        if let Err(error) = made {
+        };
+        yard.held = yard.held.saturating_add(size);
+        let own = self.device.descriptor().ordinal;
+        let mapped = probe.log().make(Call::Map, size, || memory.map(span.start(), page));
+        // The error that brought us here is the one to tell.
+        if let Err(error) = mapped {
+            yard.taken.remove(&span.start());
             yard.orphans.push((page, size));
-            // The error that brought us here is the one to tell.
             let _ = self.release_orphans(yard, probe);
+            return Err(error.into());
+        }
+        // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
+        let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
+        if let Err(error) = probe.log().make(Call::SetAccess, size, grant) {
+            let fenced = Fenced { pages: span, page };
+            if self.take_away(yard, fenced, probe).is_err() {
+                yard.let_go(Going { until: Until::Now, stream, fenced });
+            }
             return Err(error.into());
         }
         Ok(page)
     }
 
+    /// Gives pages that are nowhere to the device. What it refuses stays for the next time, and keeps
+    /// nothing else; the first refusal is told.
     fn release_orphans(&self, yard: &mut Yard, probe: &Probe) -> Result<()> {
-        while let Some(&(page, size)) = yard.orphans.last() {
-            let memory = self.memory()?;
-            probe.make(Call::ReleasePage, size, || memory.release_page(page))?;
-            yard.orphans.pop();
+        let memory = self.memory()?;
+        let mut outcome = Ok(());
+        for (page, size) in core::mem::take(&mut yard.orphans) {
+            match probe.log().make(Call::ReleasePage, size, || memory.release_page(page)) {
+                Ok(()) => yard.held = yard.held.saturating_sub(size),
+                Err(error) => {
+                    yard.orphans.push((page, size));
+                    outcome = outcome.and(Err(error.into()));
+                }
+            }
         }
-        Ok(())
+        outcome
+    }
+
+    /// The pages of the live block at `address`.
+    pub(in super::super) fn pages_behind(&self, address: Address) -> Option<(Span, PageHandle)> {
+        lock(&self.yard).live.get(&address).map(|fenced| (fenced.pages, fenced.page))
     }
 
     /// Takes the pages of a freed block away.
@@ -220,7 +248,7 @@ impl Guards {
         // and on the others it was said to be used on, was seen. Who uses it later is who guard pages
         // are for.
         let unmap = || unsafe { memory.unmap(fenced.pages) };
-        probe.make(Call::Unmap, size, unmap)?;
+        probe.log().make(Call::Unmap, size, unmap)?;
         yard.taken.remove(&fenced.pages.start());
         yard.orphans.push((fenced.page, size));
         // What the device will not take now it is asked to take the next time.
@@ -242,19 +270,20 @@ impl Shared {
         let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
         let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
-        let pages = pages.ok_or_else(|| self.shortage(request.size))?;
-        self.unmap_freed(guards, Synchronise::No)?;
+        let pages = pages.ok_or_else(|| self.shortage(request, size))?;
+        // What the device refuses of earlier blocks is no error of this request.
+        let _ = self.unmap_freed(guards, Synchronise::No);
         self.wait_for_oldest(guards)?;
         let mut calls = 0;
         let fenced = loop {
-            if let Some(fenced) = self.fence(guards, pages)? {
+            if let Some(fenced) = self.fence(guards, pages, stream)? {
                 break fenced;
             }
             if !self.unmap_freed(guards, Synchronise::Yes)?.is_zero() {
                 continue;
             }
-            if calls == MOST_CALLS || !self.ask_to_let_go(size) {
-                return Err(self.shortage(size).into());
+            if calls == Ladder::MOST_CALLS || !self.ask_to_let_go(request, pages) {
+                return Err(self.shortage(request, pages).into());
             }
             calls += 1;
         };
@@ -264,22 +293,16 @@ impl Shared {
         let canary = canary_before(fenced.pages, start);
         lock(&guards.yard).live.insert(start, fenced);
         let dressed = self.care.dress(block, canary, stream);
-        match dressed.and_then(|()| self.hand_out(start, size, request)) {
-            Ok(block) => {
-                // Its pages are new from the driver.
-                self.heap().misses += 1;
-                Ok(block)
-            }
-            Err(error) => {
-                lock(&self.care.watch).remove(start);
-                self.unfence(guards, start, stream);
-                Err(error)
-            }
+        let block = dressed.and_then(|()| self.hand_out(start, size, request, Source::Driver));
+        if block.is_err() {
+            lock(&self.care.watch).remove(start);
+            self.unfence(guards, start, stream);
         }
+        block
     }
 
     /// Pages for one block; `None` where there is no memory for them.
-    fn fence(&self, guards: &Guards, size: Bytes) -> Result<Option<Fenced>> {
+    fn fence(&self, guards: &Guards, size: Bytes, stream: StreamHandle) -> Result<Option<Fenced>> {
         let limit = self.marks.limit();
         let mut yard = lock(&guards.yard);
         if self.heap().held().saturating_add(size) > limit {
@@ -289,33 +312,22 @@ impl Shared {
         let Some(start) = yard.place(guards.region, range) else { return Ok(None) };
         let pages = Span::new(start, size).unwrap_or_default();
         let made = if self.map.make(pages, Side::Small) {
-            guards.make_pages(&mut yard, pages, &self.care.probe)
+            guards.make_pages(&mut yard, pages, stream, &self.care.probe)
         } else {
+            yard.taken.remove(&start);
             Err(Error::AddressRange { span: pages })
         };
+        self.heap().set_apart(yard.held);
         match made {
-            Ok(page) => {
-                self.heap().take_apart(size);
-                Ok(Some(Fenced { pages, page }))
-            }
-            Err(error) => {
-                yard.taken.remove(&start);
-                match error {
-                    Error::Device(forebay_hal::Error::OutOfMemory { .. }) => Ok(None),
-                    error => Err(error),
-                }
-            }
+            Ok(page) => Ok(Some(Fenced { pages, page })),
+            Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Has the pages of a block go, once the work of `stream` so far is done.
     pub(super) fn unfence(&self, guards: &Guards, address: Address, stream: StreamHandle) {
-        let probe = &self.care.probe;
-        let end = Event::new(&guards.device, EventKind::Order).and_then(|event| {
-            let record = || guards.device.record_event(event.handle(), stream);
-            probe.make(Call::RecordEvent, Bytes::ZERO, record)?;
-            Ok(event)
-        });
+        let end = Point::after(&guards.device, self.care.probe.log(), stream);
         let until = end.map_or(Until::Synchronised, Until::Reached);
         {
             let mut yard = lock(&guards.yard);
@@ -335,14 +347,15 @@ impl Shared {
     ) -> Result<Bytes> {
         let probe = &self.care.probe;
         let mut yard = lock(&guards.yard);
-        if yard.going.is_empty() {
+        if yard.going.is_empty() && yard.orphans.is_empty() {
             return Ok(Bytes::ZERO);
         }
         let synchronised = synchronise == Synchronise::Yes;
         if synchronised {
             probe.synchronize()?;
         }
-        let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
+        let before = yard.held;
+        let mut outcome = guards.release_orphans(&mut yard, probe);
         // Streams that were found not to be done: what was freed on them later is not due either, and
         // need not be asked for.
         let mut busy: Vec<StreamHandle> = Vec::new();
@@ -354,9 +367,8 @@ impl Shared {
                 Until::Reached(_) if synchronised => true,
                 Until::Reached(_) if busy.contains(&stream) => false,
                 Until::Reached(event) => {
-                    let asked = probe.make(Call::QueryEvent, Bytes::ZERO, || event.query());
                     // Where asking fails, it is asked again the next time.
-                    let done = asked.is_ok_and(|progress| progress == Progress::Done);
+                    let done = event.is_reached();
                     busy.extend((!done).then_some(stream));
                     done
                 }
@@ -366,17 +378,14 @@ impl Shared {
             } else if let Err(error) = guards.take_away(&mut yard, fenced, probe) {
                 yard.let_go(Going { until: Until::Now, stream, fenced });
                 outcome = Err(error);
-            } else {
-                self.heap().give_apart(fenced.pages.size());
-                gone = gone.saturating_add(fenced.pages.size());
             }
         }
-        outcome.map(|()| gone)
+        self.heap().set_apart(yard.held);
+        outcome.map(|()| before.saturating_sub(yard.held))
     }
 
     /// Waits, on the host, until no more than a bound is on its way out: for the oldest first.
     fn wait_for_oldest(&self, guards: &Guards) -> Result<()> {
-        let probe = &self.care.probe;
         loop {
             let oldest = {
                 let mut yard = lock(&guards.yard);
@@ -391,9 +400,7 @@ impl Shared {
                 return self.unmap_freed(guards, Synchronise::Yes).map(drop);
             };
             let waited = match &oldest.until {
-                Until::Reached(event) => {
-                    probe.make(Call::SynchronizeEvent, Bytes::ZERO, || event.synchronize())
-                }
+                Until::Reached(event) => event.synchronize(),
                 Until::Synchronised | Until::Now => Ok(()),
             };
             if waited.is_ok() {

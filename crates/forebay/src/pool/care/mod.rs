@@ -47,8 +47,9 @@ pub(super) use self::guard::{Guards, Synchronise};
 use self::probe::Probe;
 use self::quarantine::Quarantine;
 use self::watch::Watch;
+use super::Pool;
 use super::heap::Return;
-use super::{DriverLog, Pool};
+use super::log::CallLog;
 use crate::config::{Counting, Settings, Zeroing};
 use crate::sync::lock;
 use crate::{Error, Result};
@@ -123,6 +124,20 @@ pub(super) fn wanted(settings: &Settings) -> bool {
         || !settings.quarantine().is_zero()
 }
 
+/// The setting, if any, by which the pool enqueues work of its own on streams, or records, asks or waits
+/// there: what a capture must not see. Counting and noting blocks does none of that.
+pub(super) fn seen_by_captures(settings: &Settings) -> Option<&'static str> {
+    let all = [
+        (settings.zero() != Zeroing::Never, "zero"),
+        (settings.poison(), "poison"),
+        (settings.canaries(), "canaries"),
+        (settings.guard_pages(), "guard_pages"),
+        (settings.strict_streams(), "strict_streams"),
+        (!settings.quarantine().is_zero(), "quarantine"),
+    ];
+    all.into_iter().find(|&(on, _)| on).map(|(_, setting)| setting)
+}
+
 /// Whether freed blocks may wait in magazines: not where each is written to, on its way out or back.
 pub(super) fn allows_magazines(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
@@ -155,9 +170,13 @@ pub(super) struct Care {
 }
 
 impl Care {
-    pub(super) fn new(device: &Arc<dyn Device>, settings: &Settings) -> Result<Self> {
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        settings: &Settings,
+        log: &CallLog,
+    ) -> Result<Self> {
         let aids = Aids::of(settings);
-        let probe = Probe::new(device);
+        let probe = Probe::new(device, log);
         let guards = aids.guard_pages.then(|| Guards::new(device, &probe)).transpose()?;
         Ok(Self {
             aids,
@@ -224,11 +243,6 @@ impl Care {
     /// Bytes that nobody gets any more.
     pub(super) fn retired(&self) -> Bytes {
         Bytes::new(self.retired.load(Ordering::Relaxed))
-    }
-
-    /// The calls of the driver that the aids made.
-    pub(super) fn log(&self) -> DriverLog {
-        self.probe.log()
     }
 
     /// Keeps memory from everyone from now on.

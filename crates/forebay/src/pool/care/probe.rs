@@ -1,12 +1,11 @@
 //! The probe: writes patterns to a pool's memory and reads them back, in the order of a stream.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use forebay_core::{Address, Bytes, Span, StreamId};
 use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, StreamHandle};
 
-use super::super::DriverLog;
+use super::super::log::CallLog;
 use crate::Result;
 use crate::sync::lock;
 
@@ -37,36 +36,28 @@ struct Mirrors {
 pub(super) struct Probe {
     device: Arc<dyn Device>,
     mirrors: Mutex<Mirrors>,
-    log: Mutex<DriverLog>,
+    log: CallLog,
 }
 
 impl Probe {
-    pub(super) fn new(device: &Arc<dyn Device>) -> Self {
-        Self { device: Arc::clone(device), mirrors: Mutex::default(), log: Mutex::default() }
+    pub(super) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Self {
+        Self { device: Arc::clone(device), mirrors: Mutex::default(), log: log.clone() }
     }
 
-    /// The calls made so far.
-    pub(super) fn log(&self) -> DriverLog {
-        lock(&self.log).clone()
-    }
-
-    /// Makes one call, and notes it. The note is not locked meanwhile.
-    pub(super) fn make<T>(&self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let made = make();
-        lock(&self.log).note(call, size, begun.elapsed());
-        made
+    /// The log of the pool's calls.
+    pub(super) fn log(&self) -> &CallLog {
+        &self.log
     }
 
     /// Waits for all work of the device.
     pub(super) fn synchronize(&self) -> Result<()> {
         let wait = || self.device.synchronize_device();
-        Ok(self.make(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
+        Ok(self.log.make(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
     }
 
     /// Which stream a handle is.
     pub(super) fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
-        Ok(self.make(Call::StreamId, Bytes::ZERO, || self.device.stream_id(stream))?)
+        Ok(self.log.make(Call::StreamId, Bytes::ZERO, || self.device.stream_id(stream))?)
     }
 
     /// Fills memory of the pool that is the caller's alone, in the order of `stream`.
@@ -78,7 +69,7 @@ impl Probe {
         // SAFETY: it is memory of a page or segment of the pool, which goes back to the device only
         // after the end of all work that was enqueued on it was seen.
         let fill = || unsafe { self.device.fill(&fill, stream) };
-        Ok(self.make(Call::Fill, span.size(), fill)?)
+        Ok(self.log.make(Call::Fill, span.size(), fill)?)
     }
 
     /// The first byte of `span` that `pattern` would not have put there, as it stands after all that
@@ -133,12 +124,12 @@ impl Probe {
         // SAFETY: the mirror is as long as the copy, is this call's alone, and is not let go of before
         // the copy is done: where waiting fails it is lent for as long as the probe lives.
         let copy = || unsafe { self.device.copy(&copy, stream) };
-        self.make(Call::Copy, span.size(), copy)?;
+        self.log.make(Call::Copy, span.size(), copy)?;
         let wait = || self.device.synchronize_stream(stream);
-        let mut waited = self.make(Call::SynchronizeStream, Bytes::ZERO, wait);
+        let mut waited = self.log.make(Call::SynchronizeStream, Bytes::ZERO, wait);
         // Once more: what fails for once would cost a mirror each time.
         if waited.as_ref().is_err_and(forebay_hal::Error::may_pass) {
-            waited = self.make(Call::SynchronizeStream, Bytes::ZERO, wait);
+            waited = self.log.make(Call::SynchronizeStream, Bytes::ZERO, wait);
         }
         if let Err(error) = waited {
             lock(&self.mirrors).lent.push(mirror);

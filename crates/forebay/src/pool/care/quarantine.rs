@@ -144,10 +144,22 @@ impl Shared {
     /// Lets the oldest go until no more than `most` bytes are left. An error is a finding, or that of
     /// the device: then the block in question stays, to be looked at the next time.
     fn shrink_quarantine(&self, most: u64) -> Result<()> {
+        if lock(&self.care.quarantine).bytes().get() <= most {
+            return Ok(());
+        }
+        self.recheck_streams();
+        // From before a block leaves until it is the heap's: its stream, which may be another than the
+        // caller's, must not be forgotten in between.
+        let mut works = self.works();
         loop {
             let Some(oldest) = lock(&self.care.quarantine).pop_beyond(most) else { return Ok(()) };
             match self.let_leave(oldest) {
-                Ok(Left::Whole(memory)) => self.give_back_or_later(vec![memory]),
+                Ok(Left::Whole(memory)) => {
+                    let mut returns = vec![memory];
+                    if self.give_enrolling(&mut works, &mut returns).is_err() {
+                        self.heap().later.append(&mut returns);
+                    }
+                }
                 Ok(Left::Spoilt(finding)) => return Err(finding),
                 // The device's trouble with another block is not this call's.
                 Err(_) => {
@@ -182,21 +194,23 @@ impl Shared {
 
     /// Gives everything in quarantine to the heap: a request would be refused without it, or the
     /// device is to have it back. What was written to does not come with it, and is the error.
-    pub(in super::super) fn end_quarantine(&self, works: &mut Works) -> Result<()> {
-        self.end_quarantine_of_oldest(works, usize::MAX)
+    ///
+    /// With the works' lock, here and below, so that the stream of none of them is forgotten meanwhile.
+    pub(in super::super) fn end_quarantine(&self, _works: &mut Works) -> Result<()> {
+        self.end_quarantine_of_oldest(usize::MAX)
     }
 
     /// The same for what was freed on one stream, which is about to go.
     pub(in super::super) fn end_quarantine_of(
         &self,
-        works: &mut Works,
+        _works: &mut Works,
         stream: StreamHandle,
     ) -> Result<()> {
         let count = lock(&self.care.quarantine).bring_forward(stream);
-        self.end_quarantine_of_oldest(works, count)
+        self.end_quarantine_of_oldest(count)
     }
 
-    fn end_quarantine_of_oldest(&self, works: &mut Works, count: usize) -> Result<()> {
+    fn end_quarantine_of_oldest(&self, count: usize) -> Result<()> {
         let (mut returns, mut outcome) = (Vec::new(), Ok(()));
         let mut stay = Vec::new();
         for _ in 0..count {
@@ -220,8 +234,7 @@ impl Shared {
         for block in stay.into_iter().rev() {
             lock(&self.care.quarantine).put_back(block);
         }
-        let given = self.give_enrolling(works, &mut returns);
-        self.heap().later.append(&mut returns);
-        outcome.and(given)
+        self.heap().give_or_keep(returns);
+        outcome
     }
 }

@@ -1,7 +1,9 @@
 //! Classes of memory keep what they promise, and a capture is left alone.
 
+use std::os::fd::AsFd;
+
 use forebay_core::DeviceOrdinal;
-use forebay_hal::{PageHandle, PointerKind};
+use forebay_hal::PointerKind;
 
 use super::*;
 use crate::{Class, Request};
@@ -43,14 +45,85 @@ fn a_shareable_page_can_leave_the_process_and_another_cannot() {
     let sharing = device.sharing().unwrap();
     for (class, leaves) in [(Class::SHAREABLE, true), (Class::STITCHED, false)] {
         let pool = options().class(class).build(&shared).unwrap();
-        pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
-        let pages: Vec<u64> =
-            pool.shared.heap().large.line.pages().map(|(_, page, _)| page).collect();
-        assert!(!pages.is_empty());
-        for page in pages {
-            assert_eq!(sharing.export_page(PageHandle(page)).is_ok(), leaves, "{class}");
+        let block = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
+        let parts = pool.pages_of(block.address()).unwrap();
+        assert!(!parts.is_empty());
+        for part in parts {
+            assert_eq!(sharing.export_page(part.page).is_ok(), leaves, "{class}");
         }
     }
+}
+
+/// Every byte of a block is in one of its pages, and what is written there is read through a mapping of
+/// the page elsewhere.
+#[test]
+fn the_pages_of_a_block_are_those_behind_it() {
+    let (_machine, device, shared) = open(SimMachine::builder());
+    let memory = device.virtual_memory().unwrap();
+    let pool = options().class(Class::SHAREABLE).build(&shared).unwrap();
+    assert!(pool.class().contains(Class::STABLE));
+    let before = pool.allocate(Bytes::new(300 << 10), DEFAULT).unwrap();
+    for size in [Bytes::new(5000), Bytes::mib(5)] {
+        let block = pool.allocate(size, DEFAULT).unwrap();
+        write(&device, block, 7, DEFAULT);
+        device.synchronize_device().unwrap();
+        let parts = pool.pages_of(block.address()).unwrap();
+        let mut at = block.address();
+        for part in &parts {
+            assert_eq!(part.span.start(), at, "without a gap");
+            at = part.span.end();
+            let sharing = device.sharing().unwrap();
+            let left = sharing.export_page(part.page).unwrap();
+            let page = sharing.import_page(left.as_fd(), part.page_size).unwrap();
+            let granule = memory.granularity().minimum.alignment();
+            let region = memory.reserve(part.page_size, granule).unwrap();
+            memory.map(region.start(), page).unwrap();
+            let own = device.descriptor().ordinal;
+            // SAFETY: mapped just now, and nobody uses it.
+            unsafe { memory.set_access(region, forebay_hal::Access::ReadWrite, own) }.unwrap();
+            let start = region.start().checked_add(part.offset).unwrap();
+            let span = Span::new(start, part.span.size()).unwrap();
+            let wrong = Arc::new(AtomicU64::new(1));
+            let count = Arc::clone(&wrong);
+            let kernel = Kernel::new("look").reads(span).body(move |memory| {
+                let bytes = memory.read(span).unwrap();
+                let other = bytes.iter().filter(|&&byte| byte != 7).count();
+                count.store(other as u64, Ordering::Relaxed);
+            });
+            // SAFETY: the mapping stands until the device was waited for.
+            unsafe { device.launch(kernel, DEFAULT) }.unwrap();
+            device.synchronize_device().unwrap();
+            assert_eq!(wrong.load(Ordering::Relaxed), 0);
+            // SAFETY: all work is over.
+            unsafe { memory.unmap(region) }.unwrap();
+            memory.release_page(page).unwrap();
+            // SAFETY: nothing is mapped there any more.
+            unsafe { memory.release_region(region.start()) }.unwrap();
+        }
+        assert_eq!(at.offset_from(block.address()), Some(block.size()));
+        pool.free_block(block, DEFAULT).unwrap();
+        let gone = pool.pages_of(block.address()).unwrap_err();
+        assert!(matches!(gone, Error::DoubleFree { .. }), "{gone}");
+    }
+    pool.free_block(before, DEFAULT).unwrap();
+    let plain = options().class(Class::PLAIN).build(&shared).unwrap();
+    let block = plain.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    assert_eq!(plain.pages_of(block.address()).unwrap(), [], "no pages");
+    let guarded = options().set(|set| set.guard_pages(true)).build(&shared).unwrap();
+    let block = guarded.allocate(Bytes::new(5000), DEFAULT).unwrap();
+    let [part] = guarded.pages_of(block.address()).unwrap()[..] else { panic!("pages of its own") };
+    assert_eq!((part.span.start(), part.span.size()), (block.address(), block.size()));
+}
+
+/// A class said twice is the last one; who it is visible to stays.
+#[test]
+fn the_class_said_last_is_the_class() {
+    let (_machine, _, device) = open(SimMachine::builder().devices(2));
+    let options = options().visible_to([DeviceOrdinal(1)]).class(Class::PLAIN).class(Class::STABLE);
+    let shown = format!("{options:?}");
+    assert!(shown.contains("class") && shown.contains("peers: [DeviceOrdinal(1)]"), "{shown}");
+    let pool = options.build(&device).unwrap();
+    assert_eq!(pool.class(), Class::PEERS | Class::STABLE);
 }
 
 #[test]
@@ -127,7 +200,7 @@ fn a_capture_sees_no_event_and_no_waiting() {
             .map(|call| calls(pool, call))
     };
     let (before, held) = (waiting(&pool), pool.held());
-    let capture = pool.capture();
+    let capture = pool.capture().unwrap();
     // What one has freed would serve two after an event; now the pool grows.
     let other = pool.allocate(Bytes::mib(8), two).unwrap();
     assert!(pool.held() > held);

@@ -205,10 +205,10 @@ fn who_has_the_most_is_named_where_there_is_no_more() {
     let _hog = hog.enter();
     pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
     let error = pool.allocate(Bytes::mib(40), DEFAULT).unwrap_err();
-    let Error::OutOfMemory { owners, .. } = &error else { panic!("{error}") };
+    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
     let named = |name: &str, size| (name.to_owned(), size);
     assert_eq!(
-        owners[..],
+        told.owners[..],
         [named("hog of the test", Bytes::mib(40)), named("other of the test", Bytes::mib(4))]
     );
     assert!(error.to_string().contains("hog of the test (40"), "{error}");
@@ -347,4 +347,100 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
         assert_eq!(snapshot.forgotten_frees, figures.forgotten_frees);
         assert!(pool.shared.heap().counts.streams.len() <= most);
     }
+}
+
+/// Whoever asks how the pool stands does not wait for a thread that waits for the device.
+#[test]
+fn figures_wait_for_nobody_at_the_driver() {
+    let pool = Pool::new(&phantom()).unwrap();
+    pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    let works = pool.shared.works();
+    let (tell, told) = sync_channel(1);
+    let asking = pool.clone();
+    std::thread::spawn(move || {
+        let scope = asking.scope();
+        let _ = tell.send((asking.statistics().allocations, scope.end().allocations));
+    });
+    let figures = told.recv_timeout(Duration::from_secs(20));
+    drop(works);
+    assert_eq!(figures.unwrap(), (1, 0));
+}
+
+/// A request that fails after its memory was found is neither a hit nor a miss.
+#[test]
+fn what_was_not_given_out_is_not_counted() {
+    let (machine, _, device) = open(SimMachine::builder());
+    let pool = PoolOptions::new().set(|set| set.canaries(true)).build(&device).unwrap();
+    let next = machine.calls().of(Call::Fill) + 1;
+    machine.plan(Fault::new(When::Kind(Call::Fill, next), FaultKind::Transient));
+    pool.allocate(Bytes::mib(1), DEFAULT).unwrap_err();
+    let figures = pool.statistics();
+    assert_eq!((figures.allocations, figures.hits, figures.misses), (0, 0, 0));
+    pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+    let figures = pool.statistics();
+    assert_eq!((figures.allocations, figures.hits, figures.misses), (1, 1, 0));
+}
+
+/// Every call that the pool makes is in its log.
+#[test]
+fn the_log_has_every_call() {
+    for careful in [false, true] {
+        let (machine, device, shared) = open(SimMachine::builder());
+        let streams: Vec<StreamHandle> =
+            (0..80).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
+        let before = machine.calls();
+        let options = PoolOptions::new().growth(small_pages());
+        let pool = options.set(|set| set.guard_pages(careful)).build(&shared).unwrap();
+        for (index, &stream) in streams.iter().enumerate() {
+            let block = pool.allocate(Bytes::new(300 << 10), stream).unwrap();
+            let other = streams[(index + 40) % 80];
+            pool.record_use(block.address(), other).unwrap();
+            pool.free_block(block, stream).unwrap();
+            if index % 7 == 0 {
+                pool.forget_stream(stream).unwrap();
+            }
+            if index % 20 == 0 {
+                pool.trim(Bytes::ZERO).unwrap();
+            }
+        }
+        pool.trim(Bytes::ZERO).unwrap();
+        let (log, after) = (pool.statistics().driver, machine.calls());
+        for &call in Call::ALL.iter().filter(|&&call| call != Call::MemoryInfo) {
+            let made = after.of(call) - before.of(call);
+            assert_eq!(log.of(call), made, "{call}, guard pages {careful}");
+        }
+    }
+}
+
+/// What a request is told of is what was asked for, beside what that takes.
+#[test]
+fn a_shortage_tells_what_was_asked_for() {
+    use crate::Request;
+    let (_, _, device) = open(SimMachine::builder());
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&device).unwrap();
+    let request = Request::new(Bytes::mib(7), DEFAULT).aligned_to(Alignment::of_log2(23).unwrap());
+    let error = pool.allocate_as(request).unwrap_err();
+    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
+    assert_eq!(told.requested, Bytes::mib(7));
+    assert_eq!(told.needed, Bytes::new((15 << 20) - 512), "wherever a hole begins");
+    let said = error.to_string();
+    assert!(said.contains("7.00 MiB (7340032 B) asked for, which takes 14.99 MiB"), "{said}");
+}
+
+/// What is free is told with where it is: at hand, and in the largest piece.
+#[test]
+fn a_shortage_tells_what_is_free() {
+    let (_, _, device) = open(SimMachine::builder());
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&device).unwrap();
+    let large = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
+    let small = pool.allocate(Bytes::new(4096), DEFAULT).unwrap();
+    pool.free_block(small, DEFAULT).unwrap();
+    let told = pool.shared.shortage(crate::Request::new(Bytes::mib(7), DEFAULT), Bytes::mib(7));
+    assert_eq!((told.live, told.cached), (large.size(), Bytes::new(4096)));
+    assert_eq!(told.free, told.held.saturating_sub(told.live));
+    assert_eq!(told.held, pool.held());
+    // Refused, it is told after the magazines were folded.
+    let error = pool.allocate(Bytes::mib(7), DEFAULT).unwrap_err();
+    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
+    assert_eq!((told.cached, told.live), (Bytes::ZERO, large.size()));
 }

@@ -1,6 +1,8 @@
 //! Other streams that cannot be waited for: what they have is left where it is, and requests that
 //! have nothing to do with them are served.
 
+use forebay_sim::HandleReuse;
+
 use super::*;
 
 fn stream(device: &SimDevice) -> StreamHandle {
@@ -100,4 +102,71 @@ fn a_stream_that_cannot_be_told_is_not_waited_for() {
         pool.free(block.unwrap().address(), other).unwrap();
         assert_eq!(machine.finding_count(), 0);
     }
+}
+
+/// A stream that went without a word has the best hole: it is asked once, and not by every request.
+#[test]
+fn a_stream_that_is_gone_is_asked_once() {
+    let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    let pool = PoolOptions::new().build(&shared).unwrap();
+    let gone = stream(&device);
+    let small = pool.allocate(Bytes::mib(2), gone).unwrap();
+    let large = pool.allocate(Bytes::gib(1), DEFAULT).unwrap();
+    pool.free_block(small, gone).unwrap();
+    pool.free_block(large, DEFAULT).unwrap();
+    device.destroy_stream(gone).unwrap();
+    let before = machine.calls().of(Call::RecordEvent);
+    for _ in 0..100 {
+        pool.allocate(Bytes::mib(2), DEFAULT).unwrap();
+    }
+    let asked = machine.calls().of(Call::RecordEvent) - before;
+    assert!(asked <= 2, "{asked} times");
+}
+
+/// A handle that came back to life can be waited for again.
+#[test]
+fn a_stream_that_came_back_is_asked_again() {
+    let options = SimMachine::builder().memory(MemoryModel::Phantom).handles(HandleReuse::AtOnce);
+    let (_machine, device, shared) = open(options);
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(60)).build(&shared).unwrap();
+    let gone = stream(&device);
+    leave(&pool, Bytes::mib(20), gone);
+    device.destroy_stream(gone).unwrap();
+    pool.allocate(Bytes::mib(20), DEFAULT).unwrap();
+    let back = stream(&device);
+    assert_eq!(back, gone);
+    // It takes new memory, and leaves it.
+    leave(&pool, Bytes::mib(40), back);
+    let waits = pool.statistics().waits;
+    pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
+    assert_eq!(pool.statistics().waits, waits + 1);
+}
+
+/// What a forgotten stream has freed is for everybody as soon as its work is over; and until then
+/// nobody goes the long way for it.
+#[test]
+fn the_holes_of_a_forgotten_stream_are_used() {
+    let (machine, device, shared) = open(SimMachine::builder());
+    let pool = PoolOptions::new().build(&shared).unwrap();
+    let [one, two] = [(); 2].map(|()| stream(&device));
+    let first = pool.allocate(Bytes::mib(2), one).unwrap();
+    leave(&pool, Bytes::mib(16), two);
+    // Each question lets the device do a little: there is more to do than questions will be asked.
+    (0..200).for_each(|_| write(&device, first, 1, one));
+    pool.free_block(first, one).unwrap();
+    pool.forget_stream(one).unwrap();
+    let asked = machine.calls();
+    let next = pool.allocate(Bytes::mib(2), two).unwrap();
+    assert_ne!(next.address(), first.address(), "its work is not over");
+    let now = machine.calls();
+    assert_eq!(now.total(), asked.total(), "a hole of its own was there");
+    device.synchronize_device().unwrap();
+    pool.process_deferred().unwrap();
+    let next = pool.allocate(Bytes::mib(2), two).unwrap();
+    assert_eq!(next.address(), first.address());
+    // And where it is over when the stream is forgotten, at once.
+    pool.free_block(next, DEFAULT).unwrap();
+    device.synchronize_device().unwrap();
+    pool.forget_stream(DEFAULT).unwrap();
+    assert_eq!(pool.allocate(Bytes::mib(2), two).unwrap().address(), first.address());
 }

@@ -55,6 +55,31 @@ fn a_snapshot_has_all_there_is() {
     assert!(figures.driver.iter().any(|entry| entry.call == "create_page" && entry.count > 0));
 }
 
+/// What only pools with aids, or of a class, have to show.
+#[test]
+fn a_snapshot_tells_the_class_and_what_aids_keep() {
+    use crate::Class;
+    use crate::config::Counting;
+    use forebay_core::DeviceOrdinal;
+    let (_, _, shared) = open(SimMachine::builder().devices(3));
+    let options = PoolOptions::new().visible_to([DeviceOrdinal(1), DeviceOrdinal(2)]);
+    let pool = options
+        .class(Class::STABLE)
+        .set(|set| set.quarantine(Bytes::mib(1)).statistics(Counting::Exact))
+        .build(&shared)
+        .unwrap();
+    let block = pool.allocate(Bytes::new(5000), DEFAULT).unwrap();
+    pool.free_block(block, DEFAULT).unwrap();
+    let snapshot = pool.snapshot();
+    assert_eq!(
+        (snapshot.class.as_str(), &snapshot.peers[..]),
+        ("visible to peers and stable", &[1, 2][..])
+    );
+    let figures = snapshot.statistics;
+    assert_eq!((figures.peak_live_bytes, figures.quarantined_bytes), (Some(5120), 5120));
+    assert_eq!(figures.retired_bytes, 0);
+}
+
 #[test]
 fn of_very_many_blocks_the_largest_are_named_and_the_rest_counted() {
     let (pool, block) = busy_pool();
@@ -89,7 +114,7 @@ fn the_names_in_json_are_these() {
     for (path, names) in [
         (
             "",
-            "blocks blocks_left_out device limit_bytes pool pressure schema settings statistics \
+            "blocks blocks_left_out class device limit_bytes peers pool pressure schema settings statistics \
              taken_unix_ms",
         ),
         ("/device", "free_bytes kind name ordinal total_bytes"),
@@ -100,7 +125,8 @@ fn the_names_in_json_are_these() {
             "allocations blocks cached_bytes callback_panics classes driver driver_ns \
              forgotten_allocations forgotten_frees free_bytes \
              frees held_bytes hits largest_free_bytes live_bytes magazine_hits misses peak_held_bytes \
-             peak_out_bytes pieces requested_bytes streams tags waits",
+             peak_live_bytes peak_out_bytes pieces quarantined_bytes requested_bytes retired_bytes \
+             streams tags waits",
         ),
         ("/statistics/classes/0", "allocations frees from_bytes live_bytes"),
         ("/statistics/streams/0", "allocations frees stream"),

@@ -170,11 +170,73 @@ fn the_thread_outlives_a_callback_that_panics() {
         .build(&shared)
         .unwrap();
     let block = pool.allocate(Bytes::mib(90), DEFAULT).unwrap();
-    assert_eq!(pool.statistics().callback_panics, 0, "told on this thread, which is well");
     pool.free(block.address(), DEFAULT).unwrap();
     eventually("collection", || pool.held().is_zero());
     eventually("a panic, told", || pool.statistics().callback_panics > 0);
     assert!(super::super::upkeep::runs());
     idle(&pool, Bytes::mib(20));
     eventually("collection after a panic", || pool.held().is_zero());
+}
+
+/// Two streams have freed what lies side by side, and are done: it is one hole for both.
+#[test]
+fn defragmenting_makes_one_hole_of_what_idle_streams_freed() {
+    let (machine, device, shared) = open(SimMachine::builder());
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&shared).unwrap();
+    let streams = [(); 2].map(|()| device.create_stream(Priority::Normal).unwrap());
+    let blocks: Vec<(Block, StreamHandle)> = (0..4)
+        .map(|index| streams[index % 2])
+        .map(|stream| (pool.allocate(Bytes::mib(1), stream).unwrap(), stream))
+        .collect();
+    let busy = blocks[3].0;
+    for &(block, stream) in &blocks {
+        write(&device, block, 1, stream);
+    }
+    (0..200).for_each(|_| write(&device, busy, 1, streams[1]));
+    for &(block, stream) in &blocks {
+        pool.free_block(block, stream).unwrap();
+    }
+    let scattered = pool.statistics();
+    device.synchronize_stream(streams[0]).unwrap();
+    let waited = |machine: &SimMachine| {
+        let calls = machine.calls();
+        calls.of(Call::SynchronizeEvent) + calls.of(Call::SynchronizeDevice)
+    };
+    let before = waited(&machine);
+    pool.defragment().unwrap();
+    assert_eq!(waited(&machine), before);
+    device.synchronize_device().unwrap();
+    pool.defragment().unwrap();
+    let figures = pool.statistics();
+    assert!(scattered.pieces > figures.pieces, "{} {}", scattered.pieces, figures.pieces);
+    assert_eq!((figures.pieces, figures.largest_free), (1, figures.held));
+    let waits = figures.waits;
+    pool.allocate(figures.held, streams[0]).unwrap();
+    assert_eq!((pool.held(), pool.statistics().waits), (figures.held, waits));
+    assert_eq!(machine.finding_count(), 0);
+}
+
+/// And work that is not over is not taken for it.
+#[test]
+fn defragmenting_leaves_what_is_in_use() {
+    for seed in 0..20 {
+        let (machine, device, shared) = open(SimMachine::builder().seed(seed));
+        let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&shared).unwrap();
+        let streams = [(); 3].map(|()| device.create_stream(Priority::Normal).unwrap());
+        let mut random = Random::new(seed);
+        let wrong = Arc::new(AtomicU64::new(0));
+        for step in 0..60_u8 {
+            let stream = *random.pick(&streams).unwrap();
+            let size = Bytes::new(size_up_to(&mut random, 10, 20));
+            let block = pool.allocate(size, stream).unwrap();
+            write(&device, block, step, stream);
+            check(&device, block, step, stream, &wrong);
+            pool.free_block(block, stream).unwrap();
+            if step % 3 == 0 {
+                pool.defragment().unwrap();
+            }
+        }
+        device.synchronize_device().unwrap();
+        assert_eq!((machine.finding_count(), wrong.load(Ordering::Relaxed)), (0, 0), "seed {seed}");
+    }
 }

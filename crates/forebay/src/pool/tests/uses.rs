@@ -129,3 +129,32 @@ fn uses_of_what_is_not_live_are_refused() {
     assert!(matches!(error, Error::DoubleFree { .. }), "{error}");
     assert!(pool.shared.heap().uses.is_empty(), "nothing is remembered of it");
 }
+
+/// One thread says that a block is used while another frees it, between its look at the block and its
+/// claim of it: the block is live, and is freed with its use counted.
+#[test]
+fn a_use_noted_while_the_block_is_freed_is_no_error() {
+    let (machine, device, shared) = open(SimMachine::builder());
+    for aids in [false, true] {
+        let options = PoolOptions::new().set(|set| set.canaries(aids));
+        let pool = options.build(&shared).unwrap();
+        let other = device.create_stream(Priority::Normal).unwrap();
+        let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+        write(&device, block, 1, other);
+        let looks = AtomicU64::new(0);
+        let note = |_: Known| {
+            if looks.fetch_add(1, Ordering::Relaxed) == 0 {
+                pool.record_use(block.address(), other)?;
+            }
+            Ok(())
+        };
+        pool.shared.free(block.address(), DEFAULT, &note).unwrap();
+        assert_eq!(looks.load(Ordering::Relaxed), 2, "what is there now is checked too");
+        assert!(pool.shared.heap().uses.is_empty());
+        let next = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+        write(&device, next, 2, DEFAULT);
+        device.synchronize_device().unwrap();
+        drop(pool);
+    }
+    assert_eq!(machine.finding_count(), 0);
+}

@@ -190,7 +190,8 @@ impl Run {
         let (pool, handle, requested) = (self.pool.clone(), self.streams[stream], Bytes::new(size));
         let block = match self.hands.on(hand, move || pool.allocate(requested, handle)) {
             Ok(block) => block,
-            Err(Error::OutOfMemory { limit, held, live, .. }) => {
+            Err(Error::OutOfMemory(told)) => {
+                let (limit, held, live) = (told.limit, told.held, told.live);
                 self.outcome.places.push(Address::NULL);
                 self.outcome.out_of_memory += 1;
                 // Without a limit of its own the pool may name the device's.

@@ -2,7 +2,7 @@
 //! mistake of the program.
 
 use forebay_core::{Bytes, Random, Span};
-use forebay_hal::{Priority, StreamHandle, Streams};
+use forebay_hal::{Call, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, When};
 
 use super::{COMBINATIONS, Change, DEFAULT, Stage, small_machine, small_pages, span_of};
@@ -100,4 +100,41 @@ fn any_call_may_fail_and_nothing_is_lost() {
         }
         assert!(told > 0, "{name}: no fault ever showed");
     }
+}
+
+/// What the device will not take away or back is counted as held, and goes with a later call.
+#[test]
+fn pages_of_their_own_that_are_refused_are_counted_and_go_later() {
+    let stage = Stage::with(|settings| settings.guard_pages(true));
+    let Stage { machine, device, pool } = &stage;
+    let refuse = |call| {
+        let next = machine.calls().of(call) + 1;
+        machine.plan(Fault::new(When::Kind(call, next), FaultKind::Transient));
+    };
+    // A mapping without access, that cannot be taken away.
+    refuse(Call::SetAccess);
+    refuse(Call::Unmap);
+    pool.allocate(Bytes::new(5000), DEFAULT).unwrap_err();
+    assert!(!pool.held().is_zero());
+    assert_eq!((pool.held(), machine.census().mappings), (machine.census().held, 1));
+    pool.process_deferred().unwrap();
+    assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
+    assert_eq!(machine.census().mappings, 0);
+    // A page of a freed block, that is not taken back.
+    let block = pool.allocate(Bytes::new(5000), DEFAULT).unwrap();
+    refuse(Call::ReleasePage);
+    pool.free(block.address(), DEFAULT).unwrap();
+    device.synchronize_device().unwrap();
+    let _ = pool.process_deferred();
+    assert_eq!(pool.held(), machine.census().held);
+    pool.process_deferred().unwrap();
+    assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
+    // A page that could not be mapped, nor taken back.
+    refuse(Call::Map);
+    refuse(Call::ReleasePage);
+    pool.allocate(Bytes::new(5000), DEFAULT).unwrap_err();
+    assert!(!pool.held().is_zero());
+    assert_eq!(pool.held(), machine.census().held);
+    pool.process_deferred().unwrap();
+    assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
 }

@@ -10,7 +10,7 @@ use forebay_sim::{Finding, Kernel, SimMachine};
 
 use super::{Change, DEFAULT, Stage, part, small_machine, small_pages, span, span_of};
 use crate::config::{Preset, SettingsBuilder, Zeroing};
-use crate::{Error, PoolOptions, Request};
+use crate::{Class, Error, PoolOptions, Request};
 
 fn guarded(settings: SettingsBuilder) -> SettingsBuilder {
     settings.guard_pages(true)
@@ -128,8 +128,8 @@ fn a_limit_is_kept_and_freed_pages_come_back_before_it_is_told() {
     let block = stage.pool.allocate(Bytes::mib(6), DEFAULT).unwrap();
     stage.write(span_of(block), 1, DEFAULT);
     let error = stage.pool.allocate(Bytes::mib(4), DEFAULT).unwrap_err();
-    let Error::OutOfMemory { limit, held, .. } = error else { panic!("{error}") };
-    assert_eq!((limit, held), (Bytes::mib(8), Bytes::mib(6)));
+    let Error::OutOfMemory(told) = error else { panic!("{error}") };
+    assert_eq!((told.limit, told.held), (Bytes::mib(8), Bytes::mib(6)));
     stage.pool.free(block.address(), DEFAULT).unwrap();
     let next = stage.pool.allocate(Bytes::mib(4), DEFAULT).unwrap();
     assert_eq!(stage.pool.statistics().peak_held, Bytes::mib(6));
@@ -193,5 +193,17 @@ fn pairs_without_end_hold_no_more_and_more() {
         let most = pool.statistics().peak_held;
         // The bound, the block that goes beyond it, and the one that is live.
         assert!(most <= Bytes::mib(64 + 8 + 8), "{size} B: {most} at the most");
+    }
+}
+
+/// Pages of their own are of no class: a pool that is to be of one cannot have them.
+#[test]
+fn a_class_and_guard_pages_do_not_go_together() {
+    let machine = SimMachine::builder().devices(2).build().unwrap();
+    let device: Arc<dyn Device> = machine.device(0).unwrap();
+    for class in [Class::PLAIN, Class::STABLE, Class::SHAREABLE] {
+        let error = PoolOptions::new().class(class).set(guarded).build(&device).unwrap_err();
+        assert!(error.to_string().contains("guard_pages"), "{error}");
+        assert!(error.to_string().contains(&class.to_string()), "{error}");
     }
 }

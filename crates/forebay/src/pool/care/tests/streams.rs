@@ -172,3 +172,38 @@ fn a_block_in_use_elsewhere_does_not_bring_a_forgotten_stream_back() {
         stage.assert_no_findings();
     }
 }
+
+/// While one thread looks at a block that leaves the quarantine, another forgets the stream it was freed
+/// on: not before the block is the heap's, or the stream would be known again by it.
+#[test]
+fn a_stream_is_not_forgotten_while_a_block_of_it_leaves_the_quarantine() {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    let stage = Stage::with(|settings| settings.poison(true).quarantine(Bytes::new(64 << 10)));
+    let Stage { device, pool, .. } = &stage;
+    let gone = device.create_stream(Priority::Normal).unwrap();
+    let old = pool.allocate(Bytes::new(32 << 10), gone).unwrap();
+    let new = pool.allocate(Bytes::new(64 << 10), DEFAULT).unwrap();
+    pool.free(old.address(), gone).unwrap();
+    let (tell_in, is_in) = sync_channel(1);
+    let (tell_forgotten, forgotten) = sync_channel::<()>(1);
+    let task = move || {
+        let _ = tell_in.send(());
+        // As long as it takes to forget the stream, where nothing keeps that back.
+        let _ = forgotten.recv_timeout(Duration::from_millis(500));
+    };
+    device.enqueue_host(Box::new(task), gone).unwrap();
+    std::thread::scope(|scope| {
+        // Drives the old one out, which is looked at after what its stream is doing.
+        scope.spawn(|| pool.free(new.address(), DEFAULT).unwrap());
+        is_in.recv().unwrap();
+        pool.forget_stream(gone).unwrap();
+        let _ = tell_forgotten.send(());
+    });
+    assert!(!pool.shared.heap().lanes.knows(gone));
+    device.destroy_stream(gone).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.held(), Bytes::ZERO);
+    stage.assert_no_findings();
+}

@@ -1,0 +1,237 @@
+//! Giving back: pages and segments on their way from a line to the device, and what the device would not
+//! take when asked. That is kept, counted and tried again.
+
+use std::sync::Mutex;
+
+use forebay_core::line::Offset;
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{Call, PageHandle, VirtualMemory};
+
+use super::ground::{Alias, Ground, Lifted, put_back, twice};
+use super::heap::{Field, Heap, Place};
+use super::log::CallLog;
+use crate::Result;
+use crate::sync::lock;
+
+impl Ground {
+    /// Whether there is anything to tidy.
+    pub(super) fn is_untidy(&self) -> bool {
+        !self.stranded.is_empty() || !self.orphans.is_empty() || !self.strays.is_empty()
+    }
+
+    /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
+    /// nowhere and segments. What is refused again stays for the next time, and keeps nothing else; the
+    /// first refusal is told.
+    pub(super) fn tidy(&mut self, heap: &Mutex<Heap>, log: &CallLog) -> Result<()> {
+        let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
+        for (alias, page) in core::mem::take(&mut self.stranded) {
+            if let Err(error) = self.clear(heap, alias, log) {
+                self.stranded.push((alias, page));
+                outcome = outcome.and(Err(error));
+            }
+        }
+        for (page, size) in core::mem::take(&mut self.orphans) {
+            // A page that is mapped somewhere would not come back: it waits for its mapping to go.
+            let released = if self.is_mapped(page) {
+                None
+            } else {
+                let release = |memory: &dyn VirtualMemory| {
+                    Ok(log.make(Call::ReleasePage, size, || memory.release_page(page))?)
+                };
+                Some(self.memory().and_then(release))
+            };
+            match released {
+                Some(Ok(())) => gone = gone.saturating_add(size),
+                other => {
+                    self.orphans.push((page, size));
+                    outcome = outcome.and(other.unwrap_or(Ok(())));
+                }
+            }
+        }
+        for (start, size) in core::mem::take(&mut self.strays) {
+            match self.free_segment(start, size, log) {
+                Ok(()) => gone = gone.saturating_add(size),
+                Err(error) => {
+                    self.strays.push((start, size));
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        if !gone.is_zero() {
+            let mut heap = lock(heap);
+            heap.going = heap.going.saturating_sub(gone);
+            heap.note_held();
+        }
+        outcome
+    }
+
+    /// Whether a mapping of `page` stands that nobody is to use.
+    fn is_mapped(&self, page: PageHandle) -> bool {
+        self.stranded.iter().any(|&(_, stranded)| stranded == page)
+    }
+
+    /// Gives a segment to the device.
+    fn free_segment(&self, start: Address, size: Bytes, log: &CallLog) -> Result<()> {
+        // SAFETY: nobody has used it, or whoever calls this has seen the end of all work that did.
+        let free = || unsafe { self.device.free(start) };
+        Ok(log.make(Call::Free, size, free)?)
+    }
+
+    /// Notes a page that is nowhere.
+    pub(super) fn orphan(&mut self, heap: &Mutex<Heap>, page: PageHandle, size: Bytes) {
+        self.orphans.push((page, size));
+        count_going(heap, size);
+    }
+
+    /// Gives a segment back that is not on the line; where the device refuses it is a stray.
+    pub(super) fn drop_segment(
+        &mut self,
+        heap: &Mutex<Heap>,
+        start: Address,
+        size: Bytes,
+        log: &CallLog,
+    ) {
+        if self.free_segment(start, size, log).is_err() {
+            self.strays.push((start, size));
+            count_going(heap, size);
+        }
+    }
+
+    /// Takes the old mapping of a moved page away: nothing may use it any more.
+    pub(super) fn clear(&mut self, heap: &Mutex<Heap>, alias: Alias, log: &CallLog) -> Result<()> {
+        let span = lock(heap).field(self.side).span(alias.at, alias.size);
+        self.unmap(span, log)?;
+        let cleared = lock(heap).field(self.side).line.clear(alias.at);
+        debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
+        Ok(())
+    }
+
+    /// Takes free pages off the line, until `spare` bytes are: nobody can have them any more.
+    pub(super) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
+        let field = heap.field(self.side);
+        let mut pages: Vec<(Offset, Bytes)> = field.line.idle_pages().collect();
+        // From the end: what is left stays together.
+        pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
+        let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
+        for (at, size) in pages {
+            if bytes >= spare {
+                break;
+            }
+            // A page larger than what is to go stays: less would be kept than was asked.
+            if bytes.saturating_add(size) > spare {
+                continue;
+            }
+            if let Ok((page, size, streams)) = field.line.lift(at) {
+                lifted.push(Lifted { at, page, size, streams });
+                bytes = bytes.saturating_add(size);
+            }
+        }
+        heap.going = heap.going.saturating_add(bytes);
+        lifted
+    }
+
+    /// Puts lifted pages back on the line.
+    pub(super) fn put_back(&self, heap: &Mutex<Heap>, pages: impl IntoIterator<Item = Lifted>) {
+        let mut heap = lock(heap);
+        for page in pages {
+            heap.going = heap.going.saturating_sub(page.size);
+            put_back(&mut heap.field(self.side).line, page);
+        }
+    }
+
+    /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
+    /// line where the device refuses.
+    pub(super) fn release(
+        &mut self,
+        heap: &Mutex<Heap>,
+        page: Lifted,
+        log: &CallLog,
+    ) -> Result<()> {
+        let span = lock(heap).field(self.side).span(page.at, page.size);
+        let given = if self.region.is_some() {
+            let tidied = self.tidy(heap, log);
+            // A page that is mapped elsewhere too would not come back. What else could not be tidied is
+            // nothing to this one.
+            let alone = if self.is_mapped(PageHandle(page.page)) { tidied } else { Ok(()) };
+            alone.and_then(|()| self.unmap(span, log))
+        } else {
+            self.free_segment(span.start(), page.size, log)
+        };
+        if let Err(error) = given {
+            self.put_back(heap, [page]);
+            return Err(error);
+        }
+        {
+            let mut heap = lock(heap);
+            let field = heap.field(self.side);
+            let cleared = field.line.clear(page.at);
+            debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
+            if let Place::Segments(by_place, by_address) = &mut field.place {
+                by_place.remove(&page.at);
+                by_address.remove(&span.start());
+            }
+            // As an orphan it goes on counting.
+            heap.going = heap.going.saturating_sub(page.size);
+            heap.note_held();
+        }
+        if self.region.is_none() {
+            return Ok(());
+        }
+        let page = PageHandle(page.page);
+        self.orphan(heap, page, span.size());
+        let tidied = self.tidy(heap, log);
+        // What became of this one is told, whatever became of others.
+        if self.orphans.iter().any(|&(orphan, _)| orphan == page) { tidied } else { Ok(()) }
+    }
+
+    pub(super) fn unmap(&self, span: Span, log: &CallLog) -> Result<()> {
+        let memory = self.memory()?;
+        // SAFETY: whoever calls this has seen the end of all work that used what is mapped there,
+        // and no block lies in it.
+        let unmap = || unsafe { memory.unmap(span) };
+        Ok(log.make(Call::Unmap, span.size(), unmap)?)
+    }
+
+    /// Gives everything back. Blocks that are still live lose their memory. All work is over; a drop
+    /// has nobody to tell of errors.
+    pub(super) fn tear_down(&mut self, field: &Field) {
+        for (at, page, size) in field.line.pages() {
+            let span = field.span(at, size);
+            match self.device.virtual_memory() {
+                Some(memory) if self.region.is_some() => {
+                    // SAFETY: the pool synchronised the device before, and whoever drops a pool has
+                    // no more use for its blocks.
+                    let _ = twice(|| unsafe { memory.unmap(span) });
+                    let _ = twice(|| memory.release_page(PageHandle(page)));
+                }
+                _ => {
+                    // SAFETY: likewise.
+                    let _ = twice(|| unsafe { self.device.free(span.start()) });
+                }
+            }
+        }
+        for &(start, _) in &self.strays {
+            // SAFETY: nobody was ever to use it.
+            let _ = twice(|| unsafe { self.device.free(start) });
+        }
+        let (Some(memory), Some(region)) = (self.device.virtual_memory(), self.region) else {
+            return;
+        };
+        for (alias, _) in &self.stranded {
+            // SAFETY: nobody was ever to use it.
+            let _ = twice(|| unsafe { memory.unmap(field.span(alias.at, alias.size)) });
+        }
+        for &(page, _) in &self.orphans {
+            let _ = twice(|| memory.release_page(page));
+        }
+        // SAFETY: likewise; aliases were cleared by the pool.
+        let _ = twice(|| unsafe { memory.release_region(region) });
+    }
+}
+
+/// Counts bytes that are off the line and not yet the device's.
+fn count_going(heap: &Mutex<Heap>, size: Bytes) {
+    let mut heap = lock(heap);
+    heap.going = heap.going.saturating_add(size);
+    heap.note_held();
+}

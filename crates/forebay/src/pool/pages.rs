@@ -1,0 +1,69 @@
+//! What a block is made of: the pages behind its addresses.
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::PageHandle;
+
+use super::Pool;
+use super::heap::Place;
+use super::map::Side;
+use super::shared::Shared;
+use crate::Result;
+
+/// A part of a block, and the page behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PagePart {
+    /// The addresses, all in one page.
+    pub span: Span,
+    /// The page.
+    pub page: PageHandle,
+    /// How large the whole page is: who imports it has to say so.
+    pub page_size: Bytes,
+    /// How far into the page they begin.
+    pub offset: Bytes,
+}
+
+impl Pool {
+    /// The pages behind the live block at `address`, in the order of its addresses; none where its
+    /// memory is not made of pages. Each is wholly the device's unit: others may have blocks in it.
+    ///
+    /// They are the block's as long as it is live. In a pool of [`Class::SHAREABLE`](crate::Class) they
+    /// can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses afterwards
+    /// too; whoever imports one maps it and finds the block at the offset.
+    pub fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
+        self.shared.pages_of(address)
+    }
+}
+
+impl Shared {
+    fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
+        let (_, known) = self.live(address)?;
+        let block = Span::new(address, known.size()).unwrap_or_default();
+        if let Some(guards) = self.care.guards() {
+            let whole = guards.pages_behind(address).into_iter();
+            return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
+        }
+        let heap = self.heap();
+        let field = match Side::of(known.size().saturating_add(self.care.tail())) {
+            Side::Small => &heap.small,
+            Side::Large => &heap.large,
+        };
+        if matches!(field.place, Place::Segments(..)) {
+            return Ok(Vec::new());
+        }
+        let pages = field.line.pages().map(|(at, page, size)| (field.span(at, size), page));
+        let mut parts: Vec<PagePart> =
+            pages.filter_map(|(pages, page)| part(block, pages, PageHandle(page))).collect();
+        parts.sort_unstable_by_key(|part| part.span.start());
+        Ok(parts)
+    }
+}
+
+/// What of `block` lies in the addresses of a page.
+fn part(block: Span, pages: Span, page: PageHandle) -> Option<PagePart> {
+    let (start, end) = (block.start().max(pages.start()), block.end().min(pages.end()));
+    let size = end.offset_from(start).filter(|size| !size.is_zero())?;
+    let span = Span::new(start, size).ok()?;
+    let (page_size, offset) = (pages.size(), start.offset_from(pages.start())?);
+    Some(PagePart { span, page, page_size, offset })
+}
