@@ -240,3 +240,27 @@ fn defragmenting_leaves_what_is_in_use() {
         assert_eq!((machine.finding_count(), wrong.load(Ordering::Relaxed)), (0, 0), "seed {seed}");
     }
 }
+
+/// Asking whether a stream has anything left to do lets the device work: a host function that uses the
+/// pool then waits for the heap a moment, and nobody for ever.
+#[test]
+fn a_host_function_may_use_the_pool_while_it_is_defragmented() {
+    let (machine, device, shared) = open(SimMachine::builder());
+    let pool = PoolOptions::new().build(&shared).unwrap();
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let block = pool.allocate(Bytes::mib(1), stream).unwrap();
+    let held = pool.allocate(Bytes::mib(2), stream).unwrap();
+    pool.free_block(block, stream).unwrap();
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let inner = pool.clone();
+    let task = move || {
+        let freed = inner.free_block(held, DEFAULT);
+        let _ = tell.send(freed.map(|()| inner.statistics().frees));
+    };
+    device.enqueue_host(Box::new(task), stream).unwrap();
+    pool.defragment().unwrap();
+    device.synchronize_device().unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap().unwrap(), 2);
+    pool.defragment().unwrap();
+    assert_eq!((pool.statistics().live, machine.finding_count()), (Bytes::ZERO, 0));
+}
