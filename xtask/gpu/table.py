@@ -34,13 +34,24 @@ def text(out, part):
 
 
 def gpu():
-    """The name of the GPU and the version of its driver, by nvidia-smi."""
+    """The name of the GPU, the version of its driver and its memory: by nvidia-smi, or by forebay."""
     ask = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader", "-i", "0"]
     try:
         said = subprocess.run(ask, capture_output=True, text=True, timeout=30).stdout
         name, driver, memory = (word.strip() for word in said.strip().split(","))
         return name, driver, memory
     except (OSError, ValueError, subprocess.TimeoutExpired):
+        return gpu_by_doctor()
+
+
+def gpu_by_doctor():
+    try:
+        ask = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "forebay"), "doctor", "--json"]
+        report = json.loads(subprocess.run(ask, capture_output=True, text=True, timeout=60).stdout)
+        row = next(row for row in report["devices"] if row["kind"] == "cuda" and row["status"] == "ready")
+        words = re.match(r"cuda:\d+ (.+), CUDA [\d.]+(?:, driver ([\d.]+))?$", row["summary"])
+        return words.group(1), words.group(2) or "unknown", f"{row['total_bytes'] >> 20} MiB"
+    except (OSError, ValueError, AttributeError, StopIteration, subprocess.TimeoutExpired):
         return "unknown", "unknown", "unknown"
 
 

@@ -73,7 +73,7 @@ fn find() -> Result<Found, String> {
 type Case = fn(&Hands) -> Step;
 
 /// Every case that is about work on streams.
-const CASES: [(&str, Case); 10] = [
+const CASES: [(&str, Case); 11] = [
     ("what is freed on a busy stream waits for it", order::freed),
     ("with the wait left out that is seen to fail", order::freed_without_wait),
     ("what another stream uses waits for it", order::used_elsewhere),
@@ -81,6 +81,7 @@ const CASES: [(&str, Case); 10] = [
     ("moved pages wait for the stream they were freed on", order::moved),
     ("with the wait left out moved pages are seen to fail", order::moved_without_wait),
     ("what a forgotten stream freed waits for it", order::forgotten),
+    ("with the record left out that is seen to fail too", order::forgotten_without_record),
     ("a request that takes another stream's memory returns at once", order::at_once),
     ("no call waits while work runs elsewhere", prompt::no_hidden_wait),
     ("no call waits while a pool at its limit moves pages", prompt::no_hidden_wait_at_the_limit),

@@ -48,9 +48,9 @@ impl Seen {
     }
 }
 
-/// The device, with none of its waits for events made.
-fn without_waits(hands: &Hands) -> Arc<dyn Device> {
-    let script = Script::swallow(Target::Every(Call::WaitEvent));
+/// The device, with none of the calls of a kind made that order streams.
+fn without(hands: &Hands, call: Call) -> Arc<dyn Device> {
+    let script = Script::swallow(Target::Every(call));
     Front::new(hands.pool_device(), Box::new(|| ()), script)
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn freed(hands: &Hands) -> Step {
 }
 
 pub(crate) fn freed_without_wait(hands: &Hands) -> Step {
-    free_and_take(hands, &without_waits(hands))?.spoiled()
+    free_and_take(hands, &without(hands, Call::WaitEvent))?.spoiled()
 }
 
 /// The wait for the other stream's work is the device's, not the caller's.
@@ -194,13 +194,13 @@ pub(crate) fn moved(hands: &Hands) -> Step {
 }
 
 pub(crate) fn moved_without_wait(hands: &Hands) -> Step {
-    free_and_move(hands, &without_waits(hands))?.spoiled()
+    free_and_move(hands, &without(hands, Call::WaitEvent))?.spoiled()
 }
 
 /// The stream that freed a block is forgotten while its work still writes to it.
-pub(crate) fn forgotten(hands: &Hands) -> Step {
+fn free_and_forget(hands: &Hands, device: &Arc<dyn Device>) -> Step<Seen> {
     let (one, other) = (hands.stream()?, hands.stream()?);
-    let pool = pool(&hands.pool_device())?;
+    let pool = pool(device)?;
     let block = written(hands, &pool, SIZE, &one)?;
     hands.write(&one, span(block), OLD, delay(hands))?;
     pool.free_block(block, one.handle())?;
@@ -210,5 +210,13 @@ pub(crate) fn forgotten(hands: &Hands) -> Step {
     let again = pool.allocate(SIZE, other.handle())?;
     let took = begun.elapsed();
     let wrong = conclude(hands, &pool, again, &other, &[&one])?;
-    Seen { wrong, took }.intact()
+    Ok(Seen { wrong, took })
+}
+
+pub(crate) fn forgotten(hands: &Hands) -> Step {
+    free_and_forget(hands, &hands.pool_device())?.intact()
+}
+
+pub(crate) fn forgotten_without_record(hands: &Hands) -> Step {
+    free_and_forget(hands, &without(hands, Call::RecordEvent))?.spoiled()
 }
