@@ -71,7 +71,17 @@ else
   skip memcheck "there is no compute-sanitizer"
 fi
 
-part bench 120 ./forebay bench alloc --device cuda:0 --quick --json
+# The named workloads on forebay, the driver, and what else can be built here.
+against=()
+if command -v nvcc > /dev/null && torch=$(python3 -c "import os, torch; print(os.path.dirname(torch.__file__))" 2> /dev/null); then
+  if nvcc -O2 -std=c++20 -x cu -w -Xcompiler -fPIC -shared -I"$torch/include" sides.cpp -o "$OUT/libsides.so" \
+    -L"$torch/lib" -lc10 -lc10_cuda -Xlinker -rpath,"$torch/lib" > "$OUT/sides.txt" 2>&1; then
+    against=(--against "cudaMallocAsync=$OUT/libsides.so:async_allocate:async_free"
+      --against "PyTorch=$OUT/libsides.so:torch_allocate:torch_free")
+  fi
+fi
+part bench 240 ./forebay bench alloc --device cuda:0 --json "${against[@]}"
+rm -f "$OUT/libsides.so"
 if ls traces/*.csv.gz > /dev/null 2>&1; then
   part replay 240 ./forebay replay traces/*.csv.gz --device cuda:0 --policy forebay --passes 2 --json
 else

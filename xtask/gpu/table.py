@@ -142,6 +142,21 @@ def show_pairs(rows):
         )
 
 
+def show_workloads(rows):
+    """The named workloads, by forebay's own benchmark: every allocator in one table."""
+    table, names = {}, []
+    for row in rows:
+        if row["row"] == "bench" and row["threads"] and not row["bench"].startswith("HOT"):
+            table.setdefault((row["bench"], row["case"]), {})[row["allocator"]] = row.get("ns_per_op")
+            if row["allocator"] not in names:
+                names.append(row["allocator"])
+    if not table:
+        return
+    print("\nns an operation, named workloads   " + "".join(f"{name:>17}" for name in names))
+    for (bench, case), values in table.items():
+        print(f"  {bench:15}{case[:20]:20}" + "".join(f"{number(values.get(name), '.1f'):>15}  " for name in names))
+
+
 def show_recorded(rows):
     table = {(row["trace"], row["allocator"], row["pass"]): row for row in rows if row["row"] == "recorded"}
     if not table:
@@ -193,6 +208,7 @@ def main():
         file.write("\n")
     print(f"\n{name}, {memory}, driver {driver}; forebay {commit}; {record['date']}")
     show_figures(measured)
+    show_workloads(measured)
     show_pairs(measured)
     show_recorded(measured)
     print("\npart                    seconds  outcome")

@@ -4,7 +4,8 @@
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
 //!   conformance, on_device, kernels      tests, as plain programs
-//!   run.sh, table.py, torch_check.py     what runs them, from xtask/gpu
+//!   run.sh, table.py, torch_check.py,    what runs them, from xtask/gpu
+//!   sides.cpp
 //!   peers/ traces/ wheels/               what was named: harness, recorded runs, others' packages
 //!   COMMIT                               what it was built from
 //! ```
@@ -58,7 +59,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 3] = ["run.sh", "table.py", "torch_check.py"];
+const SCRIPTS: [&str; 4] = ["run.sh", "table.py", "torch_check.py", "sides.cpp"];
 
 /// What is to be in the bundle, and where it goes.
 #[derive(Clone, Debug, Args)]

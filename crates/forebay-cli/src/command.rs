@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, value_parser};
 use forebay_core::Bytes;
 
-use crate::bench::{Case, Subjects};
+use crate::bench::{Against, Case, Subjects};
 use crate::replay::{Place, Policy};
 
 /// What comes after the list of commands.
@@ -174,6 +174,11 @@ pub struct BenchOptions {
     /// Where to time.
     #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
     pub device: Place,
+
+    /// An allocator of others to time beside it on a GPU, with the signatures of PyTorch's pluggable
+    /// allocator. May be given several times.
+    #[arg(long, value_name = "NAME=LIBRARY:ALLOCATE:FREE")]
+    pub against: Vec<Against>,
 
     /// Few rounds: to see that everything works, not for figures.
     #[arg(long)]

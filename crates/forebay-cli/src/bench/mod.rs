@@ -14,6 +14,7 @@
 //! timed by the table alone: the clock would tell how fast it is simulated.
 
 mod case;
+mod foreign;
 mod ground;
 pub(crate) mod hot;
 mod play;
@@ -24,6 +25,7 @@ mod tests;
 mod text;
 
 pub use case::Case;
+pub use foreign::Against;
 pub use row::{Each, Row};
 
 use std::io::{self, Write};
@@ -36,6 +38,7 @@ use forebay_core::Bytes;
 use forebay_hal::Device;
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
+use self::foreign::Foreign;
 use self::ground::Ground;
 use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
@@ -95,6 +98,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) effort: Effort,
     /// What the pool goes by.
     pub(crate) settings: &'a Settings,
+    /// Allocators of others.
+    pub(crate) foreign: &'a [Foreign],
 }
 
 impl Terms<'_> {
@@ -120,7 +125,7 @@ impl Terms<'_> {
 }
 
 /// The allocators a sequence is played on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Allocator {
     /// The pool.
     Forebay,
@@ -128,6 +133,8 @@ enum Allocator {
     Driver,
     /// The yardstick, for pairs of 512 B alone.
     Mimalloc,
+    /// One of others.
+    Foreign(Foreign),
 }
 
 impl Allocator {
@@ -136,6 +143,7 @@ impl Allocator {
             Self::Forebay => "forebay",
             Self::Driver => "driver",
             Self::Mimalloc => "mimalloc",
+            Self::Foreign(foreign) => foreign.name,
         }
     }
 }
@@ -156,7 +164,14 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
             return Ok(Ending::BadUsage);
         }
     };
-    let terms = Terms { place: options.device, effort, settings: &settings };
+    let foreign = match load_foreign(options) {
+        Ok(foreign) => foreign,
+        Err(error) => {
+            complain(error);
+            return Ok(Ending::BadUsage);
+        }
+    };
+    let terms = Terms { place: options.device, effort, settings: &settings, foreign: &foreign };
     let limit = match Ground::full_device(terms.place) {
         Ok(limit) => limit,
         Err(error) => {
@@ -221,7 +236,7 @@ fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row
     let mut rows = Vec::new();
     for sequence in &sequences {
         let scripts = sequence.scripts();
-        let mut tables: Vec<Table<'_>> = allocators(workload, sequence)
+        let mut tables: Vec<Table<'_>> = allocators(workload, sequence, terms)
             .map(|allocator| Table::new(allocator, sequence))
             .collect();
         for _ in 0..terms.effort.rounds() {
@@ -243,11 +258,25 @@ fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row
 }
 
 /// Whom a sequence is played on: mimalloc where all of it is pairs of 512 B on one thread.
-fn allocators(workload: Workload, sequence: &Sequence) -> impl Iterator<Item = Allocator> {
+fn allocators(
+    workload: Workload,
+    sequence: &Sequence,
+    terms: Terms<'_>,
+) -> impl Iterator<Item = Allocator> {
     let small = sequence.trace().statistics().largest == Bytes::new(512);
     let yardstick = workload == Workload::MpLat && small;
-    let all = [Allocator::Forebay, Allocator::Driver, Allocator::Mimalloc];
-    all.into_iter().filter(move |&allocator| allocator != Allocator::Mimalloc || yardstick)
+    let all = [Allocator::Forebay, Allocator::Driver].into_iter();
+    let yardstick = yardstick.then_some(Allocator::Mimalloc);
+    all.chain(yardstick).chain(terms.foreign.iter().copied().map(Allocator::Foreign))
+}
+
+/// The allocators of others that were named, which are for GPUs.
+fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
+    let load = |against| match options.device {
+        Place::Cuda(ordinal) => Foreign::load(against, ordinal),
+        place => Err(format!("--against is for allocators of a GPU: --device cuda:0, not {place}")),
+    };
+    options.against.iter().map(load).collect()
 }
 
 /// Plays a sequence once, on a device and an allocator that nobody has used.
@@ -260,7 +289,7 @@ fn play_fresh(
     let ground = Ground::open(terms.place, sequence.limit())?;
     let clock = match allocator {
         Allocator::Driver => ground.driver_clock(),
-        Allocator::Forebay | Allocator::Mimalloc => ground.host_clock(),
+        _ => ground.host_clock(),
     };
     let measured = match allocator {
         Allocator::Forebay => {
@@ -272,6 +301,7 @@ fn play_fresh(
             play::play(&driver, &ground, clock, sequence, scripts)
         }
         Allocator::Mimalloc => play::play(&Mimalloc, &ground, clock, sequence, scripts),
+        Allocator::Foreign(foreign) => play::play(&foreign, &ground, clock, sequence, scripts),
     };
     measured.map(|measured| (measured, clock.name()))
 }
@@ -335,7 +365,7 @@ impl<'a> Table<'a> {
             });
             row.driver_ns_per_op = match self.allocator {
                 Allocator::Forebay => best.driver.map(|price| over_ops(price.as_nanos() as f64)),
-                Allocator::Driver | Allocator::Mimalloc => None,
+                _ => None,
             };
             let clock_ns = if self.clock == "host" { clock_ns } else { 0 };
             row.each = Each::of(best.each.clone(), clock_ns);

@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_not_there() {
         let plain = Settings::default();
-        let terms = Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain };
+        let terms =
+            Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain, foreign: &[] };
         let row = Row::of("MP-T", "1 MiB", terms, "forebay");
         let said = serde_json::to_string(&row).unwrap();
         for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings"] {

@@ -44,7 +44,7 @@ impl Subject for Counter {
 }
 
 fn terms(settings: &Settings) -> Terms<'_> {
-    Terms { place: Place::Sim, effort: Effort::Quick, settings }
+    Terms { place: Place::Sim, effort: Effort::Quick, settings, foreign: &[] }
 }
 
 #[test]

@@ -154,7 +154,8 @@ mod tests {
 
     fn row(allocator: &'static str, ns: f64) -> Row {
         let plain = Settings::default();
-        let terms = Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain };
+        let terms =
+            Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain, foreign: &[] };
         Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", terms, allocator) }
     }
 

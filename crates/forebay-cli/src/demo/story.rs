@@ -97,7 +97,7 @@ impl Story {
             progress.advance(1);
         }
         progress.doing("a hot pair");
-        let terms = Terms { place, effort: Effort::Full, settings: &settings };
+        let terms = Terms { place, effort: Effort::Full, settings: &settings, foreign: &[] };
         let pairs = hot::against_mimalloc(terms, &[PAIR], progress)?;
         let price = |call| CostModel::H200.call(call, PAIR);
         let pair = price(Call::Allocate).saturating_add(price(Call::Free));
