@@ -325,6 +325,7 @@ impl fmt::Debug for Pool {
 }
 
 /// The middle way and the long one, called with what is in registers already.
+#[cold]
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
     match shared.take_near(size, stream) {
@@ -333,6 +334,7 @@ fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result
     }
 }
 
+#[cold]
 #[inline(never)]
 fn free_slowly(shared: &Shared, address: Address, stream: StreamHandle) -> Result<()> {
     if shared.give_near(address, stream, |_| true) {
@@ -341,6 +343,7 @@ fn free_slowly(shared: &Shared, address: Address, stream: StreamHandle) -> Resul
     shared.free(address, stream, &|_| Ok(()))
 }
 
+#[cold]
 #[inline(never)]
 fn free_sized_slowly(
     shared: &Shared,
@@ -361,6 +364,7 @@ fn free_sized_slowly(
     })
 }
 
+#[cold]
 #[inline(never)]
 fn free_block_slowly(
     shared: &Shared,
