@@ -19,7 +19,11 @@ export PATH="$PATH:/usr/local/cuda/bin"
 wanted=("$@")
 : > "$OUT/parts.tsv"
 
-note() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >> "$OUT/parts.tsv"; }
+# Commands are noted as seen from the bundle, wherever that lies.
+note() {
+  local command=${4//$OUT/\$OUT}
+  printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${command//$here/.}" >> "$OUT/parts.tsv"
+}
 
 is_wanted() {
   [ ${#wanted[@]} -eq 0 ] && return 0
