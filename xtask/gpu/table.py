@@ -155,6 +155,10 @@ def show_workloads(rows):
     print("\nns an operation, named workloads   " + "".join(f"{name:>17}" for name in names))
     for (bench, case), values in table.items():
         print(f"  {bench:15}{case[:20]:20}" + "".join(f"{number(values.get(name), '.1f'):>15}  " for name in names))
+    print(
+        "  Each round is on a fresh pool and a fresh device; allocators of others are the process's own, and from\n"
+        "  the second round on they have what the first one got: rows in which memory is taken are not like for like."
+    )
 
 
 def show_recorded(rows):
