@@ -38,8 +38,9 @@ pub struct Forebay {
 pub enum Command {
     /// Say whether forebay works here, what to mend, and what this machine offers.
     ///
-    /// Tries the host and the simulated device with a small piece of work. Exits with 0 where both do
-    /// it and no setting is refused, whether or not there is an accelerator.
+    /// Tries the host, the simulated device and each GPU that there is a driver for with a small piece
+    /// of work. Exits with 0 where the first two do it and no setting is refused, whether or not there is
+    /// an accelerator.
     Doctor(DoctorOptions),
     /// Show what forebay does: a recorded run under several allocators, and what a pair costs.
     ///

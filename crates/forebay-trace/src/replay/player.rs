@@ -102,7 +102,9 @@ impl fmt::Display for ReplayError {
                     write!(
                         f,
                         "the pool's limit is {limit}, of which it holds {held}, and the device has \
-                         {device_free} left; set max_bytes to {needed} or more, or to nothing"
+                         {device_free} left; set max_bytes to {} ({needed}) or more for this one \
+                         allocation, or to none",
+                        needed.get()
                     )
                 } else if needed > device {
                     write!(

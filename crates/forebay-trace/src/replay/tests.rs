@@ -142,7 +142,7 @@ fn a_shortage_names_its_true_cause() {
     };
     let limited = said(Bytes::mib(7), Bytes::gib(1));
     assert!(limited.contains("the pool's limit is 7.00 MiB"), "{limited}");
-    assert!(limited.contains("set max_bytes to 8.00 MiB or more"), "{limited}");
+    assert!(limited.contains("set max_bytes to 8388608 (8.00 MiB) or more"), "{limited}");
     // A limit that is all of the device, as it is unless set, is not to blame.
     for limit in [Bytes::mib(7), Bytes::gib(1)] {
         let full = said(limit, Bytes::ZERO);

@@ -66,7 +66,7 @@ impl fmt::Display for Shortage {
         }
         let needed = self.live.saturating_add(self.needed.max(self.requested));
         if needed > self.limit {
-            write!(f, "; free blocks, or raise the limit to {needed} or more")
+            write!(f, "; free blocks, or raise the limit to {} B ({needed}) or more", needed.get())
         } else if needed > self.held.saturating_add(self.device_free) {
             write!(f, "; free blocks, or find out who else uses the device")
         } else {
