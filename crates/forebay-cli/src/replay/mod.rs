@@ -55,6 +55,13 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
         complain(refusal);
         return Ok(Ending::BadUsage);
     }
+    // A device that is not there is told of once, not for every run and policy.
+    if let Place::Cuda(_) = options.device
+        && let Err(error) = options.device.open(options.capacity, true)
+    {
+        complain(error);
+        return Ok(Ending::Fault);
+    }
     // Models go by no settings: what the environment says is then nothing to them.
     let settings = match options.policy.contains(&Policy::Forebay) {
         true => Settings::from_environment(),

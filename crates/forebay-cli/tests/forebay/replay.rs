@@ -260,3 +260,14 @@ fn what_is_converted_is_the_same_run() {
     assert_eq!(missing.status.code(), Some(1));
     assert!(!Path::new(&path("x.csv")).exists());
 }
+
+#[test]
+fn a_gpu_that_is_not_there_is_told_of_once() {
+    let run = forebay(&["replay", &gpt2(), "--device", "cuda:0"]);
+    // Where there is one this machine plays on it.
+    if run.status.code() != Some(0) {
+        assert_eq!(run.status.code(), Some(1), "{}", text(&run.stderr));
+        assert_eq!(text(&run.stderr).lines().count(), 1, "{}", text(&run.stderr));
+        assert!(run.stdout.is_empty());
+    }
+}
