@@ -1,7 +1,7 @@
 //! The process's pool of each GPU, and the streams that others made.
 
 use core::cell::Cell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay::{CudaDevice, Device, Pool, StreamHandle};
@@ -13,11 +13,11 @@ const MOST: usize = 64;
 struct Seat {
     pool: OnceLock<Pool>,
     /// Streams of other libraries that its device was told of.
-    known: Mutex<Option<HashSet<StreamHandle>>>,
+    known: Mutex<BTreeSet<StreamHandle>>,
 }
 
 static SEATS: [Seat; MOST] =
-    [const { Seat { pool: OnceLock::new(), known: Mutex::new(None) } }; MOST];
+    [const { Seat { pool: OnceLock::new(), known: Mutex::new(BTreeSet::new()) } }; MOST];
 
 /// Held while a pool is made.
 static MAKING: Mutex<()> = Mutex::new(());
@@ -71,7 +71,6 @@ fn make(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
 /// Tells the device of a stream that it has not seen.
 fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
     let mut known = seat.known.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
     let handle = StreamHandle(stream);
     if handle == StreamHandle::DEFAULT || known.contains(&handle) {
         return Ok(handle);

@@ -115,7 +115,7 @@ impl<B: Copy> Magazine<B> {
     /// The block of `size` that was kept last.
     #[inline]
     pub fn take(&mut self, size: u64) -> Option<B> {
-        self.take_from::<true>(self.index(size), size)
+        self.take_if(size, |_| true)
     }
 
     /// As [`take`](Self::take), if `allow` is true of the block.

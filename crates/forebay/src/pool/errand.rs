@@ -13,8 +13,8 @@ use super::map::Side;
 use super::works::{Site, Works};
 use crate::Result;
 
-/// How many mappings and pages are given back in passing. Each takes the driver about a tenth of a
-/// millisecond (one H200), and whoever passes has not asked for it; the next one goes on.
+/// How many mappings and pages are given back in passing: on one H200 so many take the driver 1.4 ms,
+/// and whoever passes has not asked for it. The next one goes on.
 const MOST_SLOW: usize = 24;
 
 /// When something put off can be done.

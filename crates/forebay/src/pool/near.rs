@@ -120,9 +120,7 @@ impl Shared {
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
             let block = Kept { address, slot: SlotRef::new(slot) };
-            let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
-            shelf.magazine.make_way(units, spill);
-            if shelf.magazine.keep(units, block) {
+            if shelf.keep(units, block, &mut spilled) {
                 shelf.counts.back(units, requested, tag);
             } else {
                 spilled.push(Return::of(block, units, stream));

@@ -314,10 +314,8 @@ impl Shared {
             if units > SMALL_UNITS && !self.is_lone(block.address) {
                 return false;
             }
-            shelf.magazine.make_way(units, |kept, units| {
-                spilled.push(Return::of(kept, units, block.stream));
-            });
-            shelf.magazine.keep(units, Kept { address: block.address, slot: SlotRef::new(slot) })
+            let kept = Kept { address: block.address, slot: SlotRef::new(slot) };
+            shelf.keep(units, kept, &mut spilled)
         });
         match works {
             Some(mut works) => {

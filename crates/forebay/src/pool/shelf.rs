@@ -143,6 +143,15 @@ impl Shelf {
         counts
     }
 
+    /// Puts a block of `units` into the magazine, and what stands in its way into `spilled`. `false` where
+    /// the magazine holds nothing.
+    pub(super) fn keep(&mut self, units: u64, block: Kept, spilled: &mut Vec<Return>) -> bool {
+        let stream = self.stream;
+        let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
+        self.magazine.make_way(units, spill);
+        self.magazine.keep(units, block)
+    }
+
     /// Takes the blocks of some sides out of the magazine.
     pub(super) fn empty(&mut self, which: impl Fn(Side) -> bool, returns: &mut Vec<Return>) {
         let stream = self.stream;
