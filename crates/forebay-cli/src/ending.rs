@@ -14,12 +14,19 @@ pub enum Ending {
     BadUsage,
 }
 
+impl Ending {
+    /// The exit status it is told by.
+    pub const fn status(self) -> u8 {
+        match self {
+            Self::Well => 0,
+            Self::Fault => 1,
+            Self::BadUsage => 2,
+        }
+    }
+}
+
 impl From<Ending> for ExitCode {
     fn from(ending: Ending) -> Self {
-        Self::from(match ending {
-            Ending::Well => 0,
-            Ending::Fault => 1,
-            Ending::BadUsage => 2,
-        })
+        Self::from(ending.status())
     }
 }

@@ -36,13 +36,18 @@ use crate::output::Width;
 
 /// Runs the command with `arguments`, of which the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(status(arguments))
+}
+
+/// The same for who ends the process otherwise, as Python does: gives the exit status.
+pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let forebay = match Forebay::try_parse_from(arguments) {
         Ok(forebay) => forebay,
         Err(refusal) => {
             return match refusal.print().and_then(|()| io::stdout().flush()) {
                 Err(error) if !output::reader_left(&error) => unwritten(&error),
                 // Help and version are no mistake (0); everything else is bad usage (2).
-                _ => u8::try_from(refusal.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+                _ => u8::try_from(refusal.exit_code()).unwrap_or(Ending::Fault.status()),
             };
         }
     };
@@ -62,14 +67,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };
     match done {
-        Ok(ending) => ending.into(),
-        Err(error) if output::reader_left(&error) => ExitCode::SUCCESS,
+        Ok(ending) => ending.status(),
+        Err(error) if output::reader_left(&error) => Ending::Well.status(),
         Err(error) => unwritten(&error),
     }
 }
 
 /// What is left to say where the output could not be written.
-fn unwritten(error: &io::Error) -> ExitCode {
+fn unwritten(error: &io::Error) -> u8 {
     output::complain(format_args!("cannot write the output: {error}"));
-    Ending::Fault.into()
+    Ending::Fault.status()
 }

@@ -57,7 +57,7 @@ pub struct Row {
 
 impl Row {
     /// The row of a pass of `trace` under `policy`, which was played with `settings`.
-    pub(crate) fn new(
+    pub fn new(
         trace: &str,
         device: Place,
         (policy, settings): (Policy, &Settings),

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
 
-use super::Pool;
 use super::registry::{self, Owner};
+use super::{Pool, PoolOptions};
 use crate::sync::lock;
-use crate::{Error, PoolId, Result};
+use crate::{Error, PoolId, Result, Settings};
 
 /// A device's pool, or room for it. Each has a lock of its own: making the pool of one device calls its
 /// driver, and whoever wants that of another does not wait for it.
@@ -31,6 +31,9 @@ impl Seat {
 }
 
 static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
+
+/// What the program wants the process's pools to be; the environment decides where it said nothing.
+static WANTED: Mutex<Option<Settings>> = Mutex::new(None);
 
 fn seats() -> MutexGuard<'static, Vec<Arc<Seat>>> {
     lock(&SEATS)
@@ -70,10 +73,27 @@ impl Pool {
         if let Some(pool) = &*pool {
             return Ok(pool.clone());
         }
+        let wanted = lock(&WANTED).clone();
         // Where this fails the seat stays empty, and the next who asks tries again.
-        let made = Self::new(device)?;
+        let made = match wanted {
+            Some(settings) => PoolOptions::with(settings).build(device)?,
+            None => Self::new(device)?,
+        };
         *pool = Some(made.clone());
         Ok(made)
+    }
+
+    /// What pools of the whole process are to be from now on, in place of what the environment says;
+    /// `None` to go by the environment again. Pools that are there stay as they are.
+    pub fn set_process_settings(settings: Option<Settings>) {
+        *lock(&WANTED) = settings;
+    }
+
+    /// The pools of the whole process, whoever asked for them first: in Rust, C or Python.
+    pub fn process_pools() -> Vec<Self> {
+        // Apart from the list's lock, as making a pool takes the seat's and calls the driver.
+        let seats = seats().clone();
+        seats.iter().filter_map(|seat| seat.pool().clone()).collect()
     }
 
     /// Lets the process forget its pool of `device`; says whether there was one. Clones that others

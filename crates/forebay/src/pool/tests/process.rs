@@ -41,6 +41,23 @@ fn a_device_has_one_pool_in_the_process() {
     nothing_is_left(&machine);
 }
 
+#[test]
+fn the_program_says_what_the_process_pools_are_and_finds_them() {
+    let _turn = turn();
+    let (_, _, device) = open(SimMachine::builder());
+    let wanted = crate::Settings::builder().max_bytes(Bytes::mib(64)).build().unwrap();
+    Pool::set_process_settings(Some(wanted));
+    let pool = Pool::of(&device).unwrap();
+    assert_eq!(pool.limit(), Bytes::mib(64));
+    assert!(Pool::process_pools().iter().any(|found| found.id() == pool.id()));
+    Pool::set_process_settings(None);
+    assert_eq!(Pool::of(&device).unwrap().limit(), Bytes::mib(64), "what is there stays");
+    assert!(Pool::forget(&device));
+    assert!(Pool::process_pools().iter().all(|found| found.id() != pool.id()));
+    assert!(Pool::of(&device).unwrap().limit() > Bytes::mib(64), "the environment again");
+    assert!(Pool::forget(&device));
+}
+
 /// A device that cannot have a pool at the moment may have one later.
 #[test]
 fn a_pool_that_could_not_be_made_is_tried_again() {

@@ -1,0 +1,181 @@
+//! Devices, as Python sees them.
+
+use core::hash::{Hash, Hasher};
+use std::hash::DefaultHasher;
+use std::sync::Arc;
+
+use forebay::Priority;
+use forebay::hal::PinnedFlags;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFrozenSet};
+
+use crate::buffer::new_buffer;
+use crate::lot::Lot;
+use crate::pool::PyPool;
+use crate::quantity::Size;
+use crate::refusal::Refusal;
+use crate::site::Site;
+use crate::stream::{Course, PyStream, course_of};
+
+/// Somewhere memory lives and work runs. The same name is the same device, for the whole process.
+#[pyclass(name = "Device", module = "forebay", frozen)]
+pub(crate) struct PyDevice {
+    site: Arc<Site>,
+}
+
+impl PyDevice {
+    pub(crate) fn new(site: Arc<Site>) -> Self {
+        Self { site }
+    }
+}
+
+/// The site that an argument names: a name, or a device.
+pub(crate) fn site_of(argument: &Bound<'_, PyAny>) -> Result<Arc<Site>, Refusal> {
+    if let Ok(device) = argument.cast::<PyDevice>() {
+        return Ok(Arc::clone(&device.get().site));
+    }
+    let name: String = argument.extract().map_err(|_| {
+        let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        Refusal::invalid(format!(
+            "{given} is no device: allowed are forebay.Device and names, as \"host\", \"cuda:0\" or \"sim\""
+        ))
+    })?;
+    Site::named(&name)
+}
+
+#[pymethods]
+impl PyDevice {
+    /// The name by which it is asked for: "host", "cuda:0", "sim".
+    #[getter]
+    fn name(&self) -> String {
+        self.site.name()
+    }
+
+    /// The kind: "host", "cuda" or "sim".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.site.kind().name()
+    }
+
+    /// Which of its kind, from 0.
+    #[getter]
+    fn ordinal(&self) -> u32 {
+        self.site.ordinal()
+    }
+
+    /// The name that its vendor or the system gives it.
+    #[getter]
+    fn label(&self, py: Python<'_>) -> Result<String, Refusal> {
+        py.detach(|| Ok(self.site.device()?.descriptor().name.clone()))
+    }
+
+    /// The version of the driver or system, for people.
+    #[getter]
+    fn driver(&self, py: Python<'_>) -> Result<String, Refusal> {
+        py.detach(|| Ok(self.site.device()?.descriptor().driver.clone()))
+    }
+
+    /// What it can do, as a set of names: "virtual_memory", "pinned", "foreign_streams" and others.
+    #[getter]
+    fn capabilities<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyFrozenSet>, Refusal> {
+        let has =
+            py.detach(|| self.site.device().map(|device| device.descriptor().capabilities))?;
+        let names = has.iter_names().map(|(name, _)| name.to_ascii_lowercase());
+        Ok(PyFrozenSet::new(py, names)?)
+    }
+
+    /// Bytes of its memory: ``total``, ``free`` for whomever, ``held`` by this process's forebay.
+    fn memory<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Refusal> {
+        let info = py.detach(|| Ok::<_, Refusal>(self.site.device()?.memory_info()?))?;
+        let memory = PyDict::new(py);
+        memory.set_item("total", info.total.get())?;
+        memory.set_item("free", info.free.get())?;
+        memory.set_item("held", info.held.get())?;
+        Ok(memory)
+    }
+
+    /// A new stream. ``priority`` is "low", "normal" or "high", as far as the device tells them apart.
+    #[pyo3(signature = (priority = "normal"))]
+    fn stream(&self, py: Python<'_>, priority: &str) -> Result<PyStream, Refusal> {
+        let priority = match priority {
+            "low" => Priority::Low,
+            "normal" => Priority::Normal,
+            "high" => Priority::High,
+            other => {
+                let said = format!("a priority is low, normal or high, not {other:?}");
+                return Err(Refusal::invalid(said));
+            }
+        };
+        py.detach(|| Ok(PyStream::new(Course::new(&self.site, priority)?)))
+    }
+
+    /// The stream that every device has from the start.
+    #[getter]
+    fn default_stream(&self) -> PyStream {
+        PyStream::new(Course::default_of(&self.site))
+    }
+
+    /// A stream that another library made: its handle as a number, or an object with
+    /// ``__cuda_stream__``, ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy).
+    ///
+    /// It must live until ``forget`` is called: the driver cannot check that.
+    fn adopt(&self, stream: &Bound<'_, PyAny>) -> Result<PyStream, Refusal> {
+        Ok(PyStream::new(course_of(&self.site, Some(stream))?))
+    }
+
+    /// Say that an adopted stream is about to be destroyed. Does nothing where it is not known.
+    fn forget(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> Result<(), Refusal> {
+        let raw = match stream.cast::<PyStream>() {
+            Ok(stream) => stream.get().course()?.handle().0,
+            Err(_) => stream.extract()?,
+        };
+        let forgotten = self.site.streams()?.adopted.remove(&raw);
+        py.detach(|| drop(forgotten));
+        Ok(())
+    }
+
+    /// Wait until all work of all its streams is done.
+    fn synchronize(&self, py: Python<'_>) -> Result<(), Refusal> {
+        py.detach(|| Ok(self.site.device()?.synchronize_device()?))
+    }
+
+    /// The process's pool of this device: made when it is first asked for, and shared with C and PyTorch.
+    fn pool(&self, py: Python<'_>) -> Result<PyPool, Refusal> {
+        py.detach(|| PyPool::of_process(&self.site))
+    }
+
+    /// Host memory that stays in place, so that the device copies to and from it on its own. The host
+    /// reads and writes it as any buffer.
+    fn pinned(&self, py: Python<'_>, size: Size) -> Result<Py<PyAny>, Refusal> {
+        let lot = py.detach(|| Lot::pinned(&self.site, size.bytes(), PinnedFlags::empty()))?;
+        new_buffer(py, lot)
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| Arc::ptr_eq(&self.site, &other.get().site))
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        Arc::as_ptr(&self.site).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Device {}>", self.site.name())
+    }
+}
+
+/// Every device of this machine: the host, its GPUs, and the simulated one. None is opened for it.
+#[pyfunction]
+pub(crate) fn devices(py: Python<'_>) -> Vec<PyDevice> {
+    py.detach(Site::all).into_iter().map(PyDevice::new).collect()
+}
+
+/// The device of that name, opened: "host", "sim", "cuda:0" and so on.
+#[pyfunction]
+pub(crate) fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> Result<PyDevice, Refusal> {
+    let site = site_of(name)?;
+    py.detach(|| site.device().map(|_| ()))?;
+    Ok(PyDevice::new(site))
+}

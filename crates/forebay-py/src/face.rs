@@ -1,0 +1,149 @@
+//! A face of memory: which part of it, as elements of which type, in which shape. Always in one piece,
+//! the last index running fastest.
+
+use forebay::{Address, Bytes};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::dtype::{self, Dtype};
+use crate::lot::Lot;
+use crate::refusal::Refusal;
+
+/// More indices than any array has: numpy takes 64.
+const MOST_DIMENSIONS: usize = 64;
+
+/// A part of a [`Lot`] as elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Face {
+    dtype: &'static Dtype,
+    shape: Box<[u64]>,
+    offset: u64,
+    bytes: u64,
+    writable: bool,
+}
+
+impl Face {
+    /// All of it, as bytes.
+    pub(crate) fn whole(lot: &Lot) -> Self {
+        let bytes = lot.size().get();
+        Self { dtype: dtype::bytes(), shape: [bytes].into(), offset: 0, bytes, writable: true }
+    }
+
+    /// A part of `outer`, from its byte `offset` on; all that is left of it where there is no shape.
+    pub(crate) fn within(
+        outer: &Self,
+        dtype: &'static Dtype,
+        shape: Option<Vec<u64>>,
+        offset: u64,
+    ) -> Result<Self, Refusal> {
+        let left = outer.bytes.checked_sub(offset).ok_or_else(|| {
+            Refusal::invalid(format!("offset {offset} is past the end of {} B", outer.bytes))
+        })?;
+        let shape = match shape {
+            Some(shape) => shape,
+            None if left.is_multiple_of(dtype.size()) => vec![left / dtype.size()],
+            None => {
+                let (name, size) = (dtype.name, dtype.size());
+                let said = format!("{left} B are no whole number of {name}, of {size} B each");
+                return Err(Refusal::invalid(said));
+            }
+        };
+        if shape.len() > MOST_DIMENSIONS {
+            let said = format!("{} dimensions; at most {MOST_DIMENSIONS} are allowed", shape.len());
+            return Err(Refusal::invalid(said));
+        }
+        let product = |sum: u64, &next: &u64| sum.checked_mul(next);
+        let bytes = shape.iter().try_fold(dtype.size(), product).filter(|&bytes| bytes <= left);
+        let bytes = bytes.ok_or_else(|| {
+            let name = dtype.name;
+            Refusal::invalid(format!("{shape:?} of {name} take more than the {left} B there are"))
+        })?;
+        let start = outer.offset.saturating_add(offset);
+        if !start.is_multiple_of(alignment(dtype)) {
+            let (name, least) = (dtype.name, alignment(dtype));
+            let said = format!("{name} begin at multiples of {least} B, not at {start}");
+            return Err(Refusal::invalid(said));
+        }
+        Ok(Self { dtype, shape: shape.into(), offset: start, bytes, writable: outer.writable })
+    }
+
+    /// Elements of another library's memory.
+    pub(crate) fn lent(dtype: &'static Dtype, shape: Vec<u64>, bytes: u64, writable: bool) -> Self {
+        Self { dtype, shape: shape.into(), offset: 0, bytes, writable }
+    }
+
+    /// The type of elements.
+    pub(crate) fn dtype(&self) -> &'static Dtype {
+        self.dtype
+    }
+
+    /// How many in each direction.
+    pub(crate) fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// How many bytes from one element to the next in each direction.
+    pub(crate) fn strides(&self) -> Vec<u64> {
+        let mut step = 1_u64;
+        let mut strides: Vec<u64> = self
+            .shape
+            .iter()
+            .rev()
+            .map(|&length| {
+                let stride = step;
+                // No more than the bytes, unless one is nothing; then no stride is ever taken.
+                step = step.saturating_mul(length.max(1));
+                stride
+            })
+            .collect();
+        strides.reverse();
+        strides
+    }
+
+    /// Where it begins; null where there is nothing.
+    pub(crate) fn address(&self, lot: &Lot) -> Address {
+        lot.address().checked_add(Bytes::new(self.offset)).unwrap_or(Address::NULL)
+    }
+
+    /// How many bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it may be written.
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The shape for Python.
+    pub(crate) fn shape_tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.shape.iter())
+    }
+
+    /// The part of so many bytes from `offset` on; an error where it does not lie within.
+    pub(crate) fn span(&self, offset: u64, size: u64) -> Result<u64, Refusal> {
+        match offset.checked_add(size) {
+            Some(end) if end <= self.bytes => Ok(self.offset.saturating_add(offset)),
+            _ => Err(Refusal::invalid(format!(
+                "{size} B from byte {offset} on do not lie within {} B",
+                self.bytes
+            ))),
+        }
+    }
+}
+
+/// What elements begin at a multiple of: complex numbers are two of half their size.
+fn alignment(dtype: &Dtype) -> u64 {
+    if dtype.name.starts_with("complex") { dtype.size() / 2 } else { dtype.size() }
+}
+
+/// A shape from Python: a number, or several.
+pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Refusal> {
+    if let Ok(length) = given.extract::<u64>() {
+        return Ok(vec![length]);
+    }
+    given.extract::<Vec<u64>>().map_err(|_| {
+        let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        Refusal::invalid(format!("{given} is no shape: allowed are whole numbers from 0 on"))
+    })
+}

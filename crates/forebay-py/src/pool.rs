@@ -1,0 +1,395 @@
+//! Pools, as Python sees them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use forebay::handle::{allocate_batch, warm_up};
+use forebay::{
+    Alignment, Bytes, EventAction, OwnedBlock, Pool, PoolOptions, Request, StatisticsSnapshot,
+};
+use forebay_trace::Recorder;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::arena::PyArena;
+use crate::buffer::new_buffer;
+use crate::callback;
+use crate::device::{PyDevice, site_of};
+use crate::fork::{Birth, Native};
+use crate::ledger;
+use crate::lot::Lot;
+use crate::quantity::{Size, seconds};
+use crate::refusal::Refusal;
+use crate::scope::PyScope;
+use crate::settings;
+use crate::site::{Site, lock};
+use crate::stream::course_of;
+use crate::trace;
+use crate::value::plain;
+
+/// A pool of a device's memory.
+///
+/// ``forebay.pool(device)`` is the process's own, which C and PyTorch use too. ``Pool(device)`` makes
+/// another, with settings of its own: words as ``max_bytes="8GiB"``, or one text as FOREBAY_CONF has it.
+#[pyclass(name = "Pool", module = "forebay", frozen, weakref)]
+pub(crate) struct PyPool {
+    site: Arc<Site>,
+    born: Birth,
+    /// Nothing once it was closed.
+    pool: Mutex<Option<Native<Pool>>>,
+    recorder: Option<Recorder>,
+}
+
+impl PyPool {
+    /// The process's pool of a device.
+    pub(crate) fn of_process(site: &Arc<Site>) -> Result<Self, Refusal> {
+        Ok(Self::new(site, site.pool()?, None))
+    }
+
+    fn new(site: &Arc<Site>, pool: Pool, recorder: Option<Recorder>) -> Self {
+        let pool = Mutex::new(Some(Native::new(pool)));
+        Self { site: Arc::clone(site), born: Birth::here(), pool, recorder }
+    }
+
+    /// The pool beneath.
+    pub(crate) fn pool(&self) -> Result<Pool, Refusal> {
+        self.born.check()?;
+        match &*lock(&self.pool) {
+            Some(pool) => Ok(pool.get()?.clone()),
+            None => Err(Refusal::closed("the pool was closed")),
+        }
+    }
+
+    /// The name of a pool's device.
+    pub(crate) fn name_of(pool: &Pool) -> String {
+        let descriptor = pool.device().descriptor();
+        match descriptor.kind {
+            forebay::DeviceKind::Cuda => format!("cuda:{}", descriptor.ordinal.0),
+            kind => kind.name().to_owned(),
+        }
+    }
+}
+
+#[pymethods]
+impl PyPool {
+    #[new]
+    #[pyo3(signature = (
+        device = None, conf = None, *, record = false, on_shortage = None, on_pressure = None,
+        on_leak = None, **settings
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are words of a call in Python")]
+    fn make(
+        py: Python<'_>,
+        device: Option<&Bound<'_, PyAny>>,
+        conf: Option<&str>,
+        record: bool,
+        on_shortage: Option<Py<PyAny>>,
+        on_pressure: Option<Py<PyAny>>,
+        on_leak: Option<Py<PyAny>>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> Result<Self, Refusal> {
+        let site = device.map_or_else(|| Site::named("host"), site_of)?;
+        let entries = settings::entries(conf, settings)?;
+        let options = PoolOptions::with(settings::over(settings::process()?, &entries)?);
+        let options = callback::add(options, on_shortage, on_pressure, on_leak);
+        let recorder = record.then(|| Recorder::new(format!("a pool of {}", site.name())));
+        let options = match &recorder {
+            Some(recorder) => recorder.watch(options),
+            None => options,
+        };
+        py.detach(|| {
+            let pool = options.build(site.device()?)?;
+            Ok(Self::new(&site, pool, recorder))
+        })
+    }
+
+    /// The device its memory is of.
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice::new(Arc::clone(&self.site))
+    }
+
+    /// Its number, which no other pool of the process ever has.
+    #[getter]
+    fn id(&self, py: Python<'_>) -> Result<u64, Refusal> {
+        // The number is told by its text alone.
+        let text = py.detach(|| self.pool())?.id().to_string();
+        let number = text.rsplit(' ').next().and_then(|number| number.parse().ok());
+        number.ok_or_else(|| Refusal::invalid(format!("{text} has no number")))
+    }
+
+    /// A buffer of ``size`` bytes, to be used in the order of ``stream``, the default one unless said.
+    /// What it holds is not defined.
+    #[pyo3(signature = (size, stream = None, alignment = None))]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        size: Size,
+        stream: Option<&Bound<'_, PyAny>>,
+        alignment: Option<u64>,
+    ) -> Result<Py<PyAny>, Refusal> {
+        let course = course_of(&self.site, stream)?;
+        let origin = ledger::origin(py);
+        let lot = py.detach(|| {
+            let mut request = Request::new(size.bytes(), course.handle());
+            if let Some(alignment) = alignment {
+                request = request.aligned_to(Alignment::new(alignment)?);
+            }
+            let block = OwnedBlock::new(&self.pool()?, request)?;
+            Ok::<_, Refusal>(Lot::block(&self.site, &course, block, origin))
+        })?;
+        new_buffer(py, lot)
+    }
+
+    /// Buffers of all these sizes: all of them, or none and an error.
+    #[pyo3(signature = (sizes, stream = None))]
+    fn allocate_batch<'py>(
+        &self,
+        py: Python<'py>,
+        sizes: Vec<Size>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> Result<Bound<'py, PyList>, Refusal> {
+        let course = course_of(&self.site, stream)?;
+        let sizes: Vec<Bytes> = sizes.into_iter().map(Size::bytes).collect();
+        let origin = ledger::origin(py);
+        let blocks = py
+            .detach(|| Ok::<_, Refusal>(allocate_batch(&self.pool()?, &sizes, course.handle())?))?;
+        let buffers = PyList::empty(py);
+        for block in blocks {
+            let lot = Lot::block(&self.site, &course, block, origin.clone());
+            buffers.append(new_buffer(py, lot)?)?;
+        }
+        Ok(buffers)
+    }
+
+    /// Take memory ahead of time: sizes, or pairs of a size and how many of it. Gives what was asked for
+    /// and what could be had, in blocks and bytes.
+    #[pyo3(signature = (shapes, stream = None))]
+    fn warmup<'py>(
+        &self,
+        py: Python<'py>,
+        shapes: Vec<Bound<'py, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> Result<Bound<'py, PyDict>, Refusal> {
+        let course = course_of(&self.site, stream)?;
+        let mut list = Vec::with_capacity(shapes.len());
+        for shape in &shapes {
+            list.push(match shape.extract::<(Size, u64)>() {
+                Ok((size, count)) => (size.bytes(), count),
+                Err(_) => (shape.extract::<Size>()?.bytes(), 1),
+            });
+        }
+        let had =
+            py.detach(|| Ok::<_, Refusal>(warm_up(&self.pool()?, &list, course.handle())?))?;
+        let figures = PyDict::new(py);
+        figures.set_item("complete", had.is_complete())?;
+        figures.set_item("asked_blocks", had.asked_blocks)?;
+        figures.set_item("asked_bytes", had.asked_bytes.get())?;
+        figures.set_item("had_blocks", had.had_blocks)?;
+        figures.set_item("had_bytes", had.had_bytes.get())?;
+        figures.set_item("refusal", had.refusal.map(|error| error.to_string()))?;
+        Ok(figures)
+    }
+
+    /// Give back to the device what is free, down to ``keep`` bytes held. Waits for work that may still use
+    /// it. Gives how many bytes went.
+    #[pyo3(signature = (keep = None))]
+    fn trim(&self, py: Python<'_>, keep: Option<Size>) -> Result<u64, Refusal> {
+        let keep = keep.map_or(Bytes::ZERO, Size::bytes);
+        py.detach(|| Ok(self.pool()?.trim(keep)?.get()))
+    }
+
+    /// Give back to the device all that is free: ``trim(0)``, by the name that PyTorch has for it.
+    fn empty_cache(&self, py: Python<'_>) -> Result<u64, Refusal> {
+        self.trim(py, None)
+    }
+
+    /// Give back to the device what was not needed in the last ``age`` seconds, without waiting. Gives how
+    /// many bytes are to go.
+    #[pyo3(signature = (age = 60.0))]
+    fn collect(&self, py: Python<'_>, age: f64) -> Result<u64, Refusal> {
+        let age = seconds(age)?;
+        py.detach(|| Ok(self.pool()?.collect(age)?.get()))
+    }
+
+    /// Make what is free as few and as large pieces as can be without waiting.
+    fn defragment(&self, py: Python<'_>) -> Result<(), Refusal> {
+        py.detach(|| Ok(self.pool()?.defragment()?))
+    }
+
+    /// Take back what was freed while other streams used it, as far as they are done.
+    fn process_deferred(&self, py: Python<'_>) -> Result<(), Refusal> {
+        py.detach(|| Ok(self.pool()?.process_deferred()?))
+    }
+
+    /// Change settings while the pool lives, as ``forebay.configure()`` takes them.
+    #[pyo3(signature = (conf = None, /, **settings))]
+    fn configure(
+        &self,
+        py: Python<'_>,
+        conf: Option<&str>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> Result<(), Refusal> {
+        let entries = settings::entries(conf, settings)?;
+        py.detach(|| {
+            let pool = self.pool()?;
+            // All or none.
+            let mut trial = pool.settings();
+            for (name, value) in &entries {
+                trial.change(name, value)?;
+            }
+            for (name, value) in &entries {
+                pool.change(name, value)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The settings in force, by name: ``value``, ``source``, ``changeable`` and ``help``.
+    fn settings<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Refusal> {
+        settings::table(py, &self.pool()?.settings())
+    }
+
+    /// The most bytes it may take from the device.
+    #[getter]
+    fn limit(&self) -> Result<u64, Refusal> {
+        Ok(self.pool()?.limit().get())
+    }
+
+    /// How many bytes it has taken from the device.
+    #[getter]
+    fn held(&self) -> Result<u64, Refusal> {
+        Ok(self.pool()?.held().get())
+    }
+
+    /// How near it is to its limit: "low", "normal", "moderate", "high" or "critical".
+    #[getter]
+    fn pressure(&self) -> Result<String, Refusal> {
+        Ok(self.pool()?.pressure().to_string())
+    }
+
+    /// How it stands: bytes in names that end in ``_bytes``, counts, and lists by size, stream and tag.
+    fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Refusal> {
+        let figures = py.detach(|| Ok::<_, Refusal>(self.pool()?.statistics()))?;
+        let object = plain(py, &StatisticsSnapshot::from(&figures))?;
+        object.set_item("hit_rate", figures.hit_rate())?;
+        object.set_item("efficiency", figures.efficiency())?;
+        object.set_item("fragmentation", figures.fragmentation())?;
+        Ok(object)
+    }
+
+    /// All there is to see of it, as plain data of the form "forebay.pool.v1".
+    fn snapshot<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Refusal> {
+        let snapshot = py.detach(|| Ok::<_, Refusal>(self.pool()?.snapshot()))?;
+        plain(py, &snapshot)
+    }
+
+    /// The same as one line of JSON.
+    fn snapshot_json(&self, py: Python<'_>) -> Result<String, Refusal> {
+        py.detach(|| Ok(self.pool()?.snapshot().to_json()))
+    }
+
+    /// How it stands, for people: some lines of text.
+    fn summary(&self, py: Python<'_>) -> Result<String, Refusal> {
+        py.detach(|| Ok(self.pool()?.statistics().to_string()))
+    }
+
+    /// The last events, as many as the setting ``history`` says, the oldest first.
+    fn history<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Refusal> {
+        let events = py.detach(|| Ok::<_, Refusal>(self.pool()?.history()))?;
+        let list = PyList::empty(py);
+        for event in events {
+            let row = PyDict::new(py);
+            row.set_item("time_s", event.time.as_secs_f64())?;
+            row.set_item(
+                "action",
+                match event.action {
+                    EventAction::Allocate => "allocate",
+                    EventAction::Free => "free",
+                    _ => "refuse",
+                },
+            )?;
+            row.set_item("address", event.address.get())?;
+            row.set_item("requested_bytes", event.requested.get())?;
+            row.set_item("stream", event.stream.0)?;
+            row.set_item("tag", event.tag.name())?;
+            list.append(row)?;
+        }
+        Ok(list)
+    }
+
+    /// What lives: a row for each block, the oldest first, with its sizes, ``tag``, ``age_s``,
+    /// ``since_unix_s`` and ``origin`` (where ``forebay.trace_origins()`` was on).
+    fn leaks<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Refusal> {
+        let pool = self.pool()?;
+        ledger::rows(py, &pool)
+    }
+
+    /// Measure from the beginning of a ``with`` to its end: see ``forebay.performance_context()``.
+    fn performance_context(&self) -> Result<PyScope, Refusal> {
+        Ok(PyScope::new(self.pool()?))
+    }
+
+    /// An arena of ``capacity`` bytes in the order of ``stream``. Where ``most`` is said it grows, by
+    /// doubling, up to that many bytes.
+    #[pyo3(signature = (capacity, stream = None, most = None))]
+    fn arena(
+        &self,
+        py: Python<'_>,
+        capacity: Size,
+        stream: Option<&Bound<'_, PyAny>>,
+        most: Option<Size>,
+    ) -> Result<PyArena, Refusal> {
+        let course = course_of(&self.site, stream)?;
+        let sizes = (capacity.bytes(), most.map(Size::bytes));
+        py.detach(|| PyArena::new(&self.site, self.pool()?, course, sizes))
+    }
+
+    /// Write what was asked of the pool to a file, for ``forebay.replay()``: all of it where the pool was
+    /// made with ``record=True``, whose recording ends by this; else what its history has. The ending
+    /// names the form: .csv, .csv.gz or .fbt. Gives how many events were written.
+    fn save_trace(&self, py: Python<'_>, path: PathBuf) -> Result<usize, Refusal> {
+        py.detach(|| trace::save(&self.pool()?, self.recorder.as_ref(), &path))
+    }
+
+    /// Let the pool go. Buffers that live keep their memory; it goes with the last of them.
+    fn close(&self, py: Python<'_>) -> Result<(), Refusal> {
+        self.born.check()?;
+        let pool = lock(&self.pool).take();
+        py.detach(|| drop(pool));
+        Ok(())
+    }
+
+    /// Whether close() was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.born.is_here() && lock(&self.pool).is_none()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Refusal> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.pool() {
+            Ok(pool) => {
+                let (name, held, limit) = (self.site.name(), pool.held(), pool.limit());
+                format!("<forebay.Pool of {name}: {held} held of at most {limit}>")
+            }
+            Err(_) => format!("<forebay.Pool of {}, closed>", self.site.name()),
+        }
+    }
+}
+
+/// The process's pool of a device: made when it is first asked for, and shared with C and PyTorch.
+#[pyfunction]
+#[pyo3(signature = (device = None))]
+pub(crate) fn pool(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> Result<PyPool, Refusal> {
+    let site = device.map_or_else(|| Site::named("host"), site_of)?;
+    py.detach(|| PyPool::of_process(&site))
+}

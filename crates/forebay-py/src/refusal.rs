@@ -1,0 +1,216 @@
+//! Why something was not done, and the exception that says so.
+//!
+//! Work is done without Python's lock, where no exception can be made. So what fails there is a
+//! [`Refusal`], and becomes an exception of `forebay.errors` on the way back.
+
+use forebay::arena::ArenaError;
+use forebay::{ConfigError, Shortage, hal};
+use pyo3::PyErr;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Why something was not done.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The library refused.
+    Library(forebay::Error),
+    /// An arena refused.
+    Arena(ArenaError),
+    /// An argument that is not allowed.
+    Invalid(String),
+    /// Something that was freed or closed.
+    Closed(String),
+    /// Memory whose views live.
+    InUse(String),
+    /// Memory that cannot be shown to another library, or to the host.
+    Export(String),
+    /// Something that cannot be had here.
+    Unsupported(String),
+    /// Something made before a fork.
+    Forked,
+    /// A recording that cannot be read, written or played.
+    Trace(String),
+    /// An exception of Python's own.
+    Python(PyErr),
+}
+
+impl Refusal {
+    /// An argument that is not allowed.
+    pub(crate) fn invalid(said: impl Into<String>) -> Self {
+        Self::Invalid(said.into())
+    }
+
+    /// Something that was freed or closed.
+    pub(crate) fn closed(said: impl Into<String>) -> Self {
+        Self::Closed(said.into())
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Library(error) => error.to_string(),
+            Self::Arena(error) => error.to_string(),
+            Self::Invalid(said)
+            | Self::Closed(said)
+            | Self::InUse(said)
+            | Self::Export(said)
+            | Self::Unsupported(said)
+            | Self::Trace(said) => said.clone(),
+            Self::Forked => "this was made before the process forked, and its threads and device did \
+                             not come along; open the device again in the child, or start children with \
+                             multiprocessing's \"spawn\""
+                .to_owned(),
+            Self::Python(error) => error.to_string(),
+        }
+    }
+
+    /// The class in `forebay.errors`.
+    fn class(&self) -> &'static str {
+        match self {
+            Self::Library(error) => class_of(error),
+            Self::Arena(ArenaError::Full(_)) => "OutOfMemoryError",
+            Self::Arena(
+                ArenaError::Chunk { error, .. } | ArenaError::NotGivenBack { error, .. },
+            ) => class_of(error),
+            Self::Arena(ArenaError::Lapsed(_)) => "LapsedError",
+            Self::Arena(_) | Self::Invalid(_) => "InvalidError",
+            Self::Closed(_) => "ClosedError",
+            Self::InUse(_) => "InUseError",
+            Self::Export(_) => "ExportError",
+            Self::Unsupported(_) => "UnsupportedError",
+            Self::Forked => "ForkedError",
+            Self::Trace(_) => "TraceError",
+            Self::Python(_) => "Error",
+        }
+    }
+
+    /// The error of the library beneath, where there is one.
+    fn library(&self) -> Option<&forebay::Error> {
+        match self {
+            Self::Library(error)
+            | Self::Arena(
+                ArenaError::Chunk { error, .. } | ArenaError::NotGivenBack { error, .. },
+            ) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn raise(self, py: Python<'_>) -> PyResult<PyErr> {
+        let class = py.import("forebay.errors")?.getattr(self.class())?;
+        let exception = class.call1((self.text(),))?;
+        if let Some(error) = self.library() {
+            figures(error, &exception)?;
+        }
+        Ok(PyErr::from_value(exception))
+    }
+}
+
+fn class_of(error: &forebay::Error) -> &'static str {
+    use forebay::Error;
+    match error {
+        Error::OutOfMemory(_) | Error::Device(hal::Error::OutOfMemory { .. }) => "OutOfMemoryError",
+        Error::DoubleFree { .. } | Error::Outlived { .. } | Error::PoolGone { .. } => "ClosedError",
+        Error::ClassUnavailable { .. }
+        | Error::AidUnavailable { .. }
+        | Error::Device(hal::Error::Unsupported { .. }) => "UnsupportedError",
+        Error::Overrun { .. } | Error::WrittenAfterFree { .. } => "CorruptionError",
+        Error::Device(hal::Error::Lost { .. }) => "LostError",
+        Error::TooManyStreams { .. }
+        | Error::Device(hal::Error::Busy { .. } | hal::Error::Transient { .. }) => "BusyError",
+        Error::NotABlock { .. }
+        | Error::WrongClass { .. }
+        | Error::CaptureRefused { .. }
+        | Error::WrongPool { .. }
+        | Error::WrongSize { .. }
+        | Error::AddressRange { .. }
+        | Error::Config(_)
+        | Error::Device(hal::Error::Invalid { .. }) => "InvalidError",
+        _ => "Error",
+    }
+}
+
+/// Puts the figures of an error on its exception.
+fn figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult<()> {
+    match error {
+        forebay::Error::OutOfMemory(shortage) => {
+            for (name, value) in shortage_figures(shortage) {
+                exception.setattr(name, value)?;
+            }
+            exception.setattr("owners", owners(exception.py(), shortage)?)
+        }
+        forebay::Error::Device(hal::Error::OutOfMemory { requested, free, total, .. }) => {
+            exception.setattr("requested", requested.get())?;
+            exception.setattr("device_free", free.get())?;
+            exception.setattr("limit", total.get())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The figures of a shortage, by the names they have in Python.
+pub(crate) fn shortage_figures(shortage: &Shortage) -> [(&'static str, u64); 8] {
+    [
+        ("requested", shortage.requested.get()),
+        ("needed", shortage.needed.get()),
+        ("limit", shortage.limit.get()),
+        ("held", shortage.held.get()),
+        ("live", shortage.live.get()),
+        ("free", shortage.free.get()),
+        ("largest_free", shortage.largest_free.get()),
+        ("device_free", shortage.device_free.get()),
+    ]
+}
+
+/// Who has the most, by tag.
+pub(crate) fn owners<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Bound<'py, PyDict>> {
+    let owners = PyDict::new(py);
+    for (name, bytes) in &shortage.owners {
+        owners.set_item(name, bytes.get())?;
+    }
+    Ok(owners)
+}
+
+impl From<Refusal> for PyErr {
+    fn from(refusal: Refusal) -> Self {
+        if let Refusal::Python(error) = refusal {
+            return error;
+        }
+        // Where even the class cannot be had, what was raised instead is told.
+        Python::attach(|py| refusal.raise(py).unwrap_or_else(|error| error))
+    }
+}
+
+impl From<PyErr> for Refusal {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<forebay::Error> for Refusal {
+    fn from(error: forebay::Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+impl From<hal::Error> for Refusal {
+    fn from(error: hal::Error) -> Self {
+        Self::Library(forebay::Error::Device(error))
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Self {
+        Self::Library(error.into())
+    }
+}
+
+impl From<ArenaError> for Refusal {
+    fn from(error: ArenaError) -> Self {
+        Self::Arena(error)
+    }
+}
+
+impl From<forebay::QuantityError> for Refusal {
+    fn from(error: forebay::QuantityError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}

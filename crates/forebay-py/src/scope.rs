@@ -1,0 +1,176 @@
+//! Stretches of a program: measured, or under a tag.
+
+use core::cell::RefCell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay::{Pool, Scope, Tag, TagScope};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::device::site_of;
+use crate::fork::Native;
+use crate::pool::PyPool;
+use crate::refusal::Refusal;
+use crate::site::{Site, lock};
+
+/// A stretch of a program that is measured: from ``__enter__`` to ``__exit__``.
+#[pyclass(name = "Scope", module = "forebay", frozen)]
+pub(crate) struct PyScope {
+    pool: Native<Pool>,
+    state: Mutex<Measuring>,
+}
+
+/// How far a measurement is.
+enum Measuring {
+    /// Not begun.
+    Before,
+    /// Under way.
+    During(Native<Scope>, Instant),
+    /// Over, with these figures by name.
+    After(Vec<(&'static str, u64)>, f64),
+}
+
+impl PyScope {
+    pub(crate) fn new(pool: Pool) -> Self {
+        Self { pool: Native::new(pool), state: Mutex::new(Measuring::Before) }
+    }
+}
+
+#[pymethods]
+impl PyScope {
+    /// What happened, once it is over: ``allocations``, ``frees``, ``misses``, ``waits``,
+    /// ``live_before_bytes``, ``live_after_bytes``, ``peak_bytes`` and ``seconds``. None until then.
+    #[getter]
+    fn figures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let state = lock(&self.state);
+        let Measuring::After(figures, seconds) = &*state else { return Ok(None) };
+        let dict = PyDict::new(py);
+        for (name, value) in figures {
+            dict.set_item(name, value)?;
+        }
+        dict.set_item("seconds", seconds)?;
+        Ok(Some(dict))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Result<Bound<'_, Self>, Refusal> {
+        let this = slf.get();
+        let scope = slf.py().detach(|| Ok::<_, Refusal>(this.pool.get()?.scope()))?;
+        let mut state = lock(&this.state);
+        if matches!(*state, Measuring::During(..)) {
+            return Err(Refusal::invalid(
+                "the measurement is under way: take another for a second",
+            ));
+        }
+        *state = Measuring::During(Native::new(scope), Instant::now());
+        drop(state);
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Refusal> {
+        let before = core::mem::replace(&mut *lock(&self.state), Measuring::Before);
+        let Measuring::During(scope, began) = before else {
+            return Err(Refusal::invalid("the measurement was not begun"));
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let scope = scope.take()?;
+        let figures = py.detach(|| scope.end());
+        let named = vec![
+            ("allocations", figures.allocations),
+            ("frees", figures.frees),
+            ("misses", figures.misses),
+            ("waits", figures.waits),
+            ("live_before_bytes", figures.live_before.get()),
+            ("live_after_bytes", figures.live_after.get()),
+            ("peak_bytes", figures.peak.get()),
+        ];
+        *lock(&self.state) = Measuring::After(named, seconds);
+        Ok(())
+    }
+}
+
+/// A context manager that measures a pool: ``with performance_context(pool) as scope: ...`` and then
+/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; the host's unless
+/// said. It measures the pool, whichever thread uses it.
+#[pyfunction]
+#[pyo3(signature = (pool = None))]
+pub(crate) fn performance_context(
+    py: Python<'_>,
+    pool: Option<&Bound<'_, PyAny>>,
+) -> Result<PyScope, Refusal> {
+    let pool = match pool {
+        Some(pool) => match pool.cast::<PyPool>() {
+            Ok(pool) => pool.get().pool()?,
+            Err(_) => {
+                let site = site_of(pool)?;
+                py.detach(|| site.pool())?
+            }
+        },
+        None => {
+            let site = Site::named("host")?;
+            py.detach(|| site.pool())?
+        }
+    };
+    Ok(PyScope::new(pool))
+}
+
+thread_local! {
+    /// The tags this thread has entered, by who entered them. Tags are a thread's own.
+    static ENTERED: RefCell<Vec<(u64, TagScope)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A stretch of a thread's time under one tag.
+#[pyclass(name = "TagScope", module = "forebay", frozen)]
+pub(crate) struct PyTag {
+    tag: Tag,
+    number: u64,
+}
+
+#[pymethods]
+impl PyTag {
+    /// The name.
+    #[getter]
+    fn name(&self) -> String {
+        self.tag.name()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        let this = slf.get();
+        let scope = this.tag.enter();
+        ENTERED.with_borrow_mut(|entered| entered.push((this.number, scope)));
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) -> Result<(), Refusal> {
+        ENTERED.with_borrow_mut(|entered| {
+            let found = entered.iter().rposition(|(number, _)| *number == self.number);
+            let Some(found) = found else {
+                return Err(Refusal::invalid(format!(
+                    "tag {:?} was not entered on this thread: tags are each thread's own",
+                    self.tag.name()
+                )));
+            };
+            // Those entered since are left as well, the last first: each restores the one before it.
+            while entered.len() > found {
+                entered.pop();
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A context manager: what this thread allocates within is told under ``name`` in statistics, reports and
+/// errors. Tags nest. There can be 255 of them.
+#[pyfunction]
+pub(crate) fn tag(name: &str) -> Result<PyTag, Refusal> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let tag = Tag::named(name).ok_or_else(|| {
+        Refusal::invalid(format!(
+            "tag {name:?} is one too many: a process has 255; use one of them"
+        ))
+    })?;
+    Ok(PyTag { tag, number: NEXT.fetch_add(1, Ordering::Relaxed) })
+}

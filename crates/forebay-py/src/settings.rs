@@ -1,0 +1,138 @@
+//! Settings, as Python says them: words of a call, or one text as `FOREBAY_CONF` has it.
+
+use std::sync::{Mutex, PoisonError};
+
+use forebay::config::{Key, Source};
+use forebay::{Pool, Settings};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
+
+use crate::refusal::Refusal;
+
+/// What `configure` was told so far: laid over the environment. Taken with Python's lock held.
+static WANTED: Mutex<Option<Settings>> = Mutex::new(None);
+
+/// Keys with their values as text.
+pub(crate) type Entries = Vec<(String, String)>;
+
+/// The entries of a call: of its text first, then of its words.
+pub(crate) fn entries(
+    text: Option<&str>,
+    words: Option<&Bound<'_, PyDict>>,
+) -> Result<Entries, Refusal> {
+    let mut entries = Entries::new();
+    if let Some(text) = text {
+        let set = Settings::parse_conf(text)?;
+        let given = |source: &Source| matches!(source, Source::Text { .. });
+        let set = set.entries().filter(|entry| given(&entry.source));
+        entries.extend(set.map(|entry| (entry.key.name().to_owned(), entry.value)));
+    }
+    for (name, value) in words.into_iter().flatten() {
+        entries.push((name.extract()?, text_of(&value)?));
+    }
+    Ok(entries)
+}
+
+/// A value as it would be written in a file.
+pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Refusal> {
+    if value.is_none() {
+        return Ok("none".to_owned());
+    }
+    if let Ok(switch) = value.cast::<PyBool>() {
+        return Ok(if switch.is_true() { "on" } else { "off" }.to_owned());
+    }
+    if value.is_instance_of::<PyString>()
+        || value.is_instance_of::<PyInt>()
+        || value.is_instance_of::<PyFloat>()
+    {
+        return Ok(value.str()?.to_string());
+    }
+    let given = value.repr()?;
+    Err(Refusal::invalid(format!(
+        "a setting cannot be {given}: allowed are numbers, texts, True, False and None"
+    )))
+}
+
+/// `below` with the entries laid over it.
+pub(crate) fn over(below: Settings, entries: &Entries) -> Result<Settings, Refusal> {
+    let mut builder = below.into_builder();
+    for (name, value) in entries {
+        builder = builder.set(name, value)?;
+    }
+    Ok(builder.build()?)
+}
+
+/// What pools go by where a call says nothing: what `configure` was told, over the environment.
+pub(crate) fn process() -> Result<Settings, Refusal> {
+    let wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match wanted {
+        Some(settings) => Ok(settings),
+        None => Ok(Settings::from_environment()?),
+    }
+}
+
+/// Set what the process's pools go by: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as the
+/// variable FOREBAY_CONF has it, ``configure("max_bytes:8GiB,upkeep:on")``.
+///
+/// It is above what the environment says. Pools that are there are changed as well; where one has a setting
+/// that cannot change any more, nothing is done and the error says which.
+#[pyfunction]
+#[pyo3(signature = (conf = None, /, **settings))]
+pub(crate) fn configure(
+    py: Python<'_>,
+    conf: Option<&str>,
+    settings: Option<&Bound<'_, PyDict>>,
+) -> Result<(), Refusal> {
+    let entries = entries(conf, settings)?;
+    let wanted = over(process()?, &entries)?;
+    let pools = Pool::process_pools();
+    for pool in &pools {
+        // All or none: each pool's own settings say whether it can be.
+        let mut trial = pool.settings();
+        for (name, value) in &entries {
+            if !same(&trial, name, &wanted) {
+                trial.change(name, value)?;
+            }
+        }
+    }
+    for pool in &pools {
+        let now = pool.settings();
+        for (name, value) in entries.iter().filter(|(name, _)| !same(&now, name, &wanted)) {
+            py.detach(|| pool.change(name, value))?;
+        }
+    }
+    Pool::set_process_settings(Some(wanted.clone()));
+    *WANTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(wanted);
+    Ok(())
+}
+
+/// Whether a key has the same value in both.
+fn same(now: &Settings, name: &str, wanted: &Settings) -> bool {
+    match (now.get(name), wanted.get(name)) {
+        (Ok(now), Ok(wanted)) => now.value == wanted.value,
+        _ => false,
+    }
+}
+
+/// Settings as rows, by name: the value, where it came from, and whether it can change while a pool lives.
+pub(crate) fn table<'py>(
+    py: Python<'py>,
+    settings: &Settings,
+) -> Result<Bound<'py, PyDict>, Refusal> {
+    let table = PyDict::new(py);
+    for entry in settings.entries() {
+        let row = PyDict::new(py);
+        row.set_item("value", &entry.value)?;
+        row.set_item("source", entry.source.to_string())?;
+        row.set_item("changeable", entry.key.is_changeable())?;
+        row.set_item("help", Key::help(entry.key))?;
+        table.set_item(entry.key.name(), row)?;
+    }
+    Ok(table)
+}
+
+/// What pools of the process go by, by name: ``value``, ``source``, ``changeable`` and ``help``.
+#[pyfunction]
+pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Refusal> {
+    table(py, &process()?)
+}

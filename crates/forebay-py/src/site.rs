@@ -1,0 +1,176 @@
+//! The devices of the process, by name: each is opened once, and everybody has the same.
+//!
+//! ```text
+//!   "host"     this machine's memory and threads
+//!   "cuda:0"   a GPU: the device object of the C functions, so that PyTorch's blocks and ours are of one pool
+//!   "sim"      a simulated accelerator of 8 GiB
+//! ```
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use forebay::cuda::CudaDriver;
+use forebay::sim::SimMachine;
+use forebay::{CudaDevice, Device, DeviceKind, HostDevice, Pool};
+use forebay_capi::torch::forebay_torch_alloc;
+use forebay_cli::replay::Place;
+
+use crate::fork::{Birth, Native};
+use crate::refusal::Refusal;
+use crate::stream::Course;
+
+/// A device of the process.
+pub(crate) struct Site {
+    place: Place,
+    born: Birth,
+    /// There once it was needed: listing GPUs makes no context on any.
+    device: OnceLock<Native<Arc<dyn Device>>>,
+    streams: Mutex<Streams>,
+}
+
+/// The streams that are known by their numbers.
+#[derive(Default)]
+pub(crate) struct Streams {
+    /// Those made here, as long as someone has them.
+    pub(crate) own: HashMap<u64, Weak<Course>>,
+    /// Those that other libraries made, until they are forgotten.
+    pub(crate) adopted: HashMap<u64, Arc<Course>>,
+}
+
+/// The sites of this process. Its lock is taken with Python's, and held for a moment: a process does not
+/// fork meanwhile.
+static SITES: Mutex<Vec<Arc<Site>>> = Mutex::new(Vec::new());
+
+/// The process in which the CUDA driver was first asked for anything.
+static CUDA: OnceLock<Birth> = OnceLock::new();
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is changed in one piece, so a panic elsewhere leaves it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Site {
+    /// The site of that name. Nothing is opened yet.
+    pub(crate) fn named(name: &str) -> Result<Arc<Self>, Refusal> {
+        let place = Place::from_str(name)
+            .map_err(|said| Refusal::invalid(format!("there is no device {name:?}: {said}")))?;
+        Ok(Self::at(place))
+    }
+
+    fn at(place: Place) -> Arc<Self> {
+        let mut sites = lock(&SITES);
+        sites.retain(|site| site.born.is_here());
+        if let Some(site) = sites.iter().find(|site| site.place == place) {
+            return Arc::clone(site);
+        }
+        let (born, device, streams) = (Birth::here(), OnceLock::new(), Mutex::default());
+        let site = Arc::new(Self { place, born, device, streams });
+        sites.push(Arc::clone(&site));
+        site
+    }
+
+    /// Every device of this machine: the host, its GPUs, and the simulated one.
+    pub(crate) fn all() -> Vec<Arc<Self>> {
+        let gpus = cuda_here().ok().and_then(|()| CudaDriver::load().ok());
+        let gpus = gpus.and_then(|driver| driver.device_count().ok()).unwrap_or(0);
+        let gpus = (0..gpus).map(Place::Cuda);
+        [Place::Host].into_iter().chain(gpus).chain([Place::Sim]).map(Self::at).collect()
+    }
+
+    /// The device, opened where it was not yet. May take a while: not under Python's lock.
+    pub(crate) fn device(&self) -> Result<&Arc<dyn Device>, Refusal> {
+        self.born.check()?;
+        if let Some(device) = self.device.get() {
+            return device.get();
+        }
+        // Two threads may both get here; the one that comes second lets its own go.
+        let opened = Native::new(open(self.place)?);
+        self.device.get_or_init(|| opened).get()
+    }
+
+    /// The process's pool of the device.
+    pub(crate) fn pool(&self) -> Result<Pool, Refusal> {
+        Ok(Pool::of(self.device()?)?)
+    }
+
+    /// Its name, as "cuda:0".
+    pub(crate) fn name(&self) -> String {
+        self.place.to_string()
+    }
+
+    /// The kind.
+    pub(crate) fn kind(&self) -> DeviceKind {
+        match self.place {
+            Place::Host => DeviceKind::Host,
+            Place::Cuda(_) => DeviceKind::Cuda,
+            _ => DeviceKind::Sim,
+        }
+    }
+
+    /// Which of its kind.
+    pub(crate) fn ordinal(&self) -> u32 {
+        if let Place::Cuda(ordinal) = self.place { ordinal } else { 0 }
+    }
+
+    /// Whether the host reads and writes its blocks where they are.
+    pub(crate) fn is_host(&self) -> bool {
+        self.place == Place::Host
+    }
+
+    /// The streams that are known by their numbers.
+    pub(crate) fn streams(&self) -> Result<MutexGuard<'_, Streams>, Refusal> {
+        self.born.check()?;
+        Ok(lock(&self.streams))
+    }
+}
+
+/// An error where the CUDA driver was begun before this process was forked: it does not come along, and
+/// calling it may never return.
+pub(crate) fn cuda_here() -> Result<(), Refusal> {
+    if CUDA.get_or_init(Birth::here).is_here() {
+        return Ok(());
+    }
+    Err(Refusal::Unsupported(
+        "CUDA was begun before the process forked, and a child cannot use it; start children with \
+         multiprocessing's \"spawn\""
+            .to_owned(),
+    ))
+}
+
+fn open(place: Place) -> Result<Arc<dyn Device>, Refusal> {
+    match place {
+        Place::Host => Ok(HostDevice::open()?),
+        Place::Cuda(ordinal) => open_cuda(ordinal),
+        _ => {
+            // The checker remembers every use of memory: for tests of the library, not for programs.
+            let machine = SimMachine::builder().checked(false).build()?;
+            let device = machine.device(0);
+            Ok(device.ok_or_else(|| Refusal::invalid("the simulated machine has no device"))?)
+        }
+    }
+}
+
+/// The device object that the C functions use for a GPU.
+fn open_cuda(ordinal: u32) -> Result<Arc<dyn Device>, Refusal> {
+    cuda_here()?;
+    // Opened once for the error's sake: C has texts alone.
+    drop(CudaDevice::open(ordinal)?);
+    let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
+    // SAFETY: the default stream is there as long as the device. No bytes: no block, but a pool.
+    unsafe { forebay_torch_alloc(0, number, core::ptr::null_mut()) };
+    let is_it = |pool: &Pool| {
+        let descriptor = pool.device().descriptor();
+        descriptor.kind == DeviceKind::Cuda && descriptor.ordinal.0 == ordinal
+    };
+    let pool = Pool::process_pools().into_iter().find(is_it);
+    let pool = pool.ok_or_else(|| Refusal::Unsupported(why_no_pool(ordinal)))?;
+    Ok(Arc::clone(pool.device()))
+}
+
+/// What the C function said.
+fn why_no_pool(ordinal: u32) -> String {
+    // SAFETY: it is text that ends with a zero byte, until the next call that fails on this thread.
+    let said = unsafe { core::ffi::CStr::from_ptr(forebay_capi::error::forebay_last_error()) };
+    format!("there is no pool of cuda:{ordinal}: {}", said.to_string_lossy())
+}

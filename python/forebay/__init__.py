@@ -1,0 +1,106 @@
+"""Memory for accelerators.
+
+    >>> import forebay
+    >>> pool = forebay.pool("host")
+    >>> with pool.allocate("1MiB") as buffer:
+    ...     buffer.copy_from(b"hello")
+    ...     bytes(memoryview(buffer)[:5])
+    b'hello'
+
+A pool hands out buffers of any size in the order of streams. ``forebay.pool(device)`` is the process's own pool of a
+device, which PyTorch and C use too; ``forebay.Pool(device, ...)`` makes another with settings of its own.
+"""
+
+from __future__ import annotations
+
+from . import _forebay
+from ._forebay import (
+    Arena,
+    Buffer,
+    Checkpoint,
+    Device,
+    Pool,
+    Scope,
+    Stream,
+    TagScope,
+    View,
+    __version__,
+    configure,
+    device,
+    devices,
+    from_dlpack,
+    leaks,
+    lost_frees,
+    performance_context,
+    pool,
+    replay,
+    settings,
+    tag,
+    trace_origins,
+)
+from .errors import (
+    BusyError,
+    ClosedError,
+    CorruptionError,
+    Error,
+    ExportError,
+    ForkedError,
+    InUseError,
+    InvalidError,
+    LapsedError,
+    LostError,
+    OutOfMemoryError,
+    TraceError,
+    UnsupportedError,
+)
+
+__all__ = [
+    "Arena",
+    "Buffer",
+    "BusyError",
+    "Checkpoint",
+    "ClosedError",
+    "CorruptionError",
+    "Device",
+    "Error",
+    "ExportError",
+    "ForkedError",
+    "InUseError",
+    "InvalidError",
+    "LapsedError",
+    "LostError",
+    "OutOfMemoryError",
+    "Pool",
+    "Scope",
+    "Stream",
+    "TagScope",
+    "TraceError",
+    "UnsupportedError",
+    "View",
+    "__version__",
+    "configure",
+    "device",
+    "devices",
+    "from_dlpack",
+    "leaks",
+    "library_path",
+    "lost_frees",
+    "performance_context",
+    "pool",
+    "replay",
+    "settings",
+    "tag",
+    "trace_origins",
+]
+
+
+def library_path() -> str:
+    """The path of the library behind this package, which exports forebay's C functions.
+
+    For ``ctypes.CDLL`` and PyTorch's ``CUDAPluggableAllocator``: loaded by this path it is the very library that is
+    loaded already, with the pools of this process.
+    """
+    path = _forebay.__file__
+    if path is None:
+        raise UnsupportedError("the extension module is part of the program and has no path of its own")
+    return path

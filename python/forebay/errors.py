@@ -1,0 +1,97 @@
+"""Exceptions: all of them are ``forebay.Error``.
+
+Each says what was asked, what is allowed and what would help. Where Python has a class for the same mistake it is a
+base too, so that ``except MemoryError`` and ``except ValueError`` go on working.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BusyError",
+    "ClosedError",
+    "CorruptionError",
+    "Error",
+    "ExportError",
+    "ForkedError",
+    "InUseError",
+    "InvalidError",
+    "LapsedError",
+    "LostError",
+    "OutOfMemoryError",
+    "TraceError",
+    "UnsupportedError",
+]
+
+
+class Error(Exception):
+    """Anything that forebay refuses."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """There is not that much memory left, after everything that could be given back was.
+
+    The figures are in bytes; those that the device did not tell are ``None``.
+    """
+
+    #: What was asked for.
+    requested: int | None = None
+    #: What that takes in one piece.
+    needed: int | None = None
+    #: The most that the pool may hold, or all that the device has.
+    limit: int | None = None
+    #: What the pool holds.
+    held: int | None = None
+    #: What of that is in blocks.
+    live: int | None = None
+    #: What of it is in no block.
+    free: int | None = None
+    #: The largest free piece.
+    largest_free: int | None = None
+    #: What the device could still give.
+    device_free: int | None = None
+    #: Who has the most, by tag.
+    owners: dict[str, int] | None = None
+
+
+class InvalidError(Error, ValueError):
+    """An argument that is not allowed; nothing was changed."""
+
+
+class ClosedError(Error):
+    """Something that was freed or closed: a second free, or a use after it."""
+
+
+class LapsedError(ClosedError):
+    """A buffer or checkpoint of an arena that was taken back since."""
+
+
+class InUseError(Error, BufferError):
+    """Memory that cannot be given back because views of it live."""
+
+
+class ExportError(Error, BufferError):
+    """Memory that cannot be shown as it was asked for: to the host, or by DLPack."""
+
+
+class UnsupportedError(Error):
+    """Something that this device, driver or machine does not have."""
+
+
+class LostError(Error):
+    """The device is gone: it was reset, fell off the bus, or a kernel broke it."""
+
+
+class BusyError(Error):
+    """Something is in use, or failed for a reason that may pass; trying again may help."""
+
+
+class CorruptionError(Error):
+    """A debugging aid found that memory was written to without right."""
+
+
+class ForkedError(ClosedError):
+    """Something made before the process forked, used in the child."""
+
+
+class TraceError(Error):
+    """A recording that cannot be read, written or played."""
