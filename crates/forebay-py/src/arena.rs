@@ -9,9 +9,9 @@ use forebay_core::BumpGrowth;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::buffer::new_buffer;
 use crate::fork::{Birth, Native};
 use crate::lot::Lot;
+use crate::making::new_buffer;
 use crate::quantity::Size;
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};

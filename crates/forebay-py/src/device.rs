@@ -9,8 +9,8 @@ use forebay::hal::PinnedFlags;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet};
 
-use crate::buffer::new_buffer;
 use crate::lot::Lot;
+use crate::making::new_buffer;
 use crate::pool::PyPool;
 use crate::quantity::Size;
 use crate::refusal::Refusal;

@@ -62,6 +62,11 @@ impl Birth {
         self == Self::here()
     }
 
+    /// Whether it is the child of one that had the library.
+    pub(crate) fn is_forked(self) -> bool {
+        self.0 > 0
+    }
+
     /// An error where it is not.
     pub(crate) fn check(self) -> Result<(), Refusal> {
         if self.is_here() { Ok(()) } else { Err(Refusal::Forked) }

@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::device::site_of;
 use crate::pool::PyPool;
 use crate::refusal::Refusal;
-use crate::site::lock;
+use crate::site::{Site, lock};
 
 /// Deeper stacks than this say nothing more, and each frame costs.
 const MOST_FRAMES: usize = 64;
@@ -156,7 +156,7 @@ pub(crate) fn leaks<'py>(
             let site = site_of(device)?;
             vec![py.detach(|| site.pool())?]
         }
-        None => py.detach(Pool::process_pools),
+        None => Site::pools()?,
     };
     let all = PyList::empty(py);
     for pool in pools {

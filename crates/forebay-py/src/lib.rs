@@ -1,8 +1,9 @@
 //! forebay for Python: the extension module `forebay._forebay`.
 //!
 //! ```text
-//!   device, stream, pool, arena, buffer    the classes Python sees
-//!   lot, face                              memory, who keeps it, and what it is seen as
+//!   device, stream, pool, arena, buffer,
+//!   view, scope                            the classes Python sees
+//!   lot, face, dtype                       memory, who keeps it, and what it is seen as
 //!   protocol, ffi, dlpack                  the edges: the buffer protocol and DLPack. All unsafe code is here,
 //!                                          in transfer and in fork
 //!   refusal                                errors on their way to exceptions
@@ -15,6 +16,7 @@
 //! The library exports forebay's C functions too, so that `forebay_torch_alloc` of this very file and
 //! `forebay.pool("cuda:0")` have one pool between them.
 
+mod access;
 mod arena;
 mod buffer;
 mod callback;
@@ -27,6 +29,7 @@ mod ffi;
 mod fork;
 mod ledger;
 mod lot;
+mod making;
 mod pool;
 mod protocol;
 mod quantity;
@@ -38,6 +41,7 @@ mod stream;
 mod trace;
 mod transfer;
 mod value;
+mod view;
 
 use pyo3::prelude::*;
 
@@ -47,8 +51,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fork::watch()?;
     let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("Buffer", buffer::buffer_type(py)?)?;
-    module.add("View", buffer::view_type(py)?)?;
+    module.add("Buffer", making::buffer_type(py)?)?;
+    module.add("View", making::view_type(py)?)?;
     module.add_class::<device::PyDevice>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_class::<pool::PyPool>()?;
@@ -60,7 +64,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(device::devices, module)?,
         wrap_pyfunction!(device::device, module)?,
         wrap_pyfunction!(pool::pool, module)?,
-        wrap_pyfunction!(buffer::from_dlpack, module)?,
+        wrap_pyfunction!(view::from_dlpack, module)?,
         wrap_pyfunction!(scope::performance_context, module)?,
         wrap_pyfunction!(scope::tag, module)?,
         wrap_pyfunction!(settings::configure, module)?,

@@ -12,12 +12,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::arena::PyArena;
-use crate::buffer::new_buffer;
 use crate::callback;
 use crate::device::{PyDevice, site_of};
 use crate::fork::{Birth, Native};
 use crate::ledger;
 use crate::lot::Lot;
+use crate::making::new_buffer;
 use crate::quantity::{Size, seconds};
 use crate::refusal::Refusal;
 use crate::scope::PyScope;

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
 use crate::refusal::Refusal;
+use crate::site::Site;
 
 /// What `configure` was told so far: laid over the environment. Taken with Python's lock held.
 static WANTED: Mutex<Option<Settings>> = Mutex::new(None);
@@ -85,7 +86,7 @@ pub(crate) fn configure(
 ) -> Result<(), Refusal> {
     let entries = entries(conf, settings)?;
     let wanted = over(process()?, &entries)?;
-    let pools = Pool::process_pools();
+    let pools = Site::pools()?;
     for pool in &pools {
         // All or none: each pool's own settings say whether it can be.
         let mut trial = pool.settings();

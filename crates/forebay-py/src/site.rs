@@ -89,6 +89,16 @@ impl Site {
         self.device.get_or_init(|| opened).get()
     }
 
+    /// The process's pools. In a child those of the devices it opened itself: the parent's are not its own.
+    pub(crate) fn pools() -> Result<Vec<Pool>, Refusal> {
+        if !Birth::here().is_forked() {
+            return Ok(Pool::process_pools());
+        }
+        let sites = lock(&SITES).clone();
+        let open = |site: &Arc<Self>| site.born.is_here() && site.device.get().is_some();
+        sites.iter().filter(|site| open(site)).map(|site| site.pool()).collect()
+    }
+
     /// The process's pool of the device.
     pub(crate) fn pool(&self) -> Result<Pool, Refusal> {
         Ok(Pool::of(self.device()?)?)

@@ -1,0 +1,197 @@
+//! Memory taken.
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use forebay::{Address, Bytes};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use pyo3::{ffi, intern};
+
+use super::{
+    Managed, ManagedVersioned, PLAIN, PLAIN_TAKEN, READ_ONLY, Tensor, VERSION, VERSIONED,
+    VERSIONED_TAKEN, place,
+};
+use crate::dtype::Dtype;
+use crate::face::Face;
+use crate::lot::{Lot, Pin, Reach};
+use crate::refusal::Refusal;
+use crate::site::Site;
+
+/// A tensor of another library, given back when this goes.
+pub(crate) enum Lent {
+    /// Of the first form.
+    Plain(*mut c_void),
+    /// Of the form since version 1.
+    Versioned(*mut c_void),
+}
+
+// SAFETY: the pointers are followed once, in the drop, and DLPack lets deleters be called by any thread.
+unsafe impl Send for Lent {}
+// SAFETY: nothing can be done with a shared one.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// The tensor.
+    fn tensor(&self) -> &Tensor {
+        // SAFETY: it was taken from a capsule that holds such a struct, which stays good until its deleter
+        // is called, by the drop of this value.
+        unsafe {
+            match *self {
+                Self::Plain(managed) => &(*managed.cast::<Managed>()).tensor,
+                Self::Versioned(managed) => &(*managed.cast::<ManagedVersioned>()).tensor,
+            }
+        }
+    }
+
+    fn writable(&self) -> bool {
+        match *self {
+            Self::Plain(_) => true,
+            // SAFETY: as in `tensor`.
+            Self::Versioned(managed) => unsafe {
+                (*managed.cast::<ManagedVersioned>()).flags & READ_ONLY == 0
+            },
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Deleters of libraries of Python's may need its lock; where Python is at its end they are let be,
+        // and the memory with them.
+        Python::try_attach(|_| {
+            // SAFETY: the tensor was taken, so its end is ours, and comes once.
+            unsafe {
+                match *self {
+                    Self::Plain(managed) => {
+                        let managed = managed.cast::<Managed>();
+                        if let Some(deleter) = (*managed).deleter {
+                            deleter(managed);
+                        }
+                    }
+                    Self::Versioned(managed) => {
+                        let managed = managed.cast::<ManagedVersioned>();
+                        if let Some(deleter) = (*managed).deleter {
+                            deleter(managed);
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The memory and the face of an object that speaks DLPack.
+pub(crate) fn import(object: &Bound<'_, PyAny>) -> Result<(Pin, Face), Refusal> {
+    let capsule = ask(object)?;
+    let lent = take(&capsule)?;
+    let (face, address, site, reach) = understand(&lent)?;
+    let lot = Lot::lent(&site, (address, Bytes::new(face.bytes()), reach), lent);
+    Ok((lot.pin()?, face))
+}
+
+/// A capsule from an object: of the newest form that it has.
+fn ask<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyCapsule>, Refusal> {
+    let py = object.py();
+    if let Ok(capsule) = object.cast::<PyCapsule>() {
+        return Ok(capsule.clone());
+    }
+    let Ok(method) = object.getattr(intern!(py, "__dlpack__")) else {
+        let kind = object.get_type().name()?;
+        let said =
+            format!("{kind} has no __dlpack__: allowed are objects that have, and its capsules");
+        return Err(Refusal::invalid(said));
+    };
+    let wish = PyDict::new(py);
+    wish.set_item("max_version", VERSION)?;
+    let made = match method.call((), Some(&wish)) {
+        // Libraries from before version 1 do not know the word.
+        Err(error) if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => method.call0(),
+        made => made,
+    };
+    Ok(made?.cast_into::<PyCapsule>().map_err(PyErr::from)?)
+}
+
+/// Takes the tensor out of a capsule.
+fn take(capsule: &Bound<'_, PyCapsule>) -> Result<Lent, Refusal> {
+    let raw = capsule.as_ptr();
+    // SAFETY: the capsule is live, and Python's lock is held; a pointer is taken under the name it has, and
+    // under its new name nobody takes it again. The names live for ever.
+    unsafe {
+        for (name, taken) in [(VERSIONED, VERSIONED_TAKEN), (PLAIN, PLAIN_TAKEN)] {
+            if ffi::PyCapsule_IsValid(raw, name.as_ptr()) != 1 {
+                continue;
+            }
+            let managed = ffi::PyCapsule_GetPointer(raw, name.as_ptr());
+            if managed.is_null() || ffi::PyCapsule_SetName(raw, taken.as_ptr()) != 0 {
+                return Err(PyErr::fetch(capsule.py()).into());
+            }
+            if name == PLAIN {
+                return Ok(Lent::Plain(managed));
+            }
+            let lent = Lent::Versioned(managed);
+            let major = (*managed.cast::<ManagedVersioned>()).major;
+            if major != VERSION.0 {
+                let said = format!("DLPack of version {major} is not known here; version 1 is");
+                return Err(Refusal::Unsupported(said));
+            }
+            return Ok(lent);
+        }
+    }
+    Err(Refusal::invalid("the capsule holds no DLPack tensor, or one that was taken already"))
+}
+
+/// What a tensor is; refused where it is in pieces or of elements that there are no names for.
+fn understand(lent: &Lent) -> Result<(Face, Address, Arc<Site>, Reach), Refusal> {
+    let tensor = lent.tensor();
+    let dtype = Dtype::of_dlpack(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1);
+    let dtype = dtype.ok_or_else(|| {
+        let Tensor { code, bits, lanes, .. } = *tensor;
+        Refusal::Unsupported(format!("elements of kind {code} with {bits} bits, {lanes} at a time"))
+    })?;
+    let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
+    // SAFETY: a tensor has as many lengths as dimensions, and as many strides where it has any.
+    let (shape, strides) =
+        unsafe { (list(tensor.shape, dimensions), list(tensor.strides, dimensions)) };
+    let lengths: Option<Vec<u64>> =
+        shape.unwrap_or_default().iter().map(|&length| u64::try_from(length).ok()).collect();
+    let lengths = lengths.ok_or_else(|| Refusal::invalid("the tensor has a length below zero"))?;
+    let bytes = lengths.iter().try_fold(dtype.size(), |sum, &next| sum.checked_mul(next));
+    let bytes = bytes.ok_or_else(|| Refusal::invalid("the tensor is larger than memory can be"))?;
+    let face = Face::lent(dtype, lengths, bytes, lent.writable());
+    if let Some(strides) = strides.filter(|_| bytes > 0) {
+        let ours = face.strides();
+        let differs = |index: usize| {
+            let (ours, theirs) = (ours.get(index).copied(), strides.get(index).copied());
+            // The stride of a single element is never taken.
+            face.shape().get(index).is_some_and(|&length| length > 1)
+                && ours != theirs.and_then(|stride| u64::try_from(stride).ok())
+        };
+        if (0..dimensions).any(differs) {
+            let said = "the tensor is not in one piece with the last index running fastest; make a \
+                        contiguous copy of it first";
+            return Err(Refusal::invalid(said));
+        }
+    }
+    let start = Address::new(tensor.data.expose_provenance() as u64);
+    let address = start.checked_add(Bytes::new(tensor.byte_offset)).unwrap_or(Address::NULL);
+    let (site, reach) = match tensor.device_type {
+        place::CPU => (Site::named("host")?, Reach::Host),
+        place::CUDA_HOST => (Site::named("host")?, Reach::Host),
+        place::CUDA => (Site::named(&format!("cuda:{}", tensor.device_id))?, Reach::Device),
+        other => {
+            let said =
+                format!("memory of DLPack's device kind {other}: the host and CUDA are known");
+            return Err(Refusal::Unsupported(said));
+        }
+    };
+    Ok((face, address, site, reach))
+}
+
+/// # Safety
+///
+/// * A pointer that is not null points to `length` values, which live as long as is made use of them.
+unsafe fn list<'a>(start: *const i64, length: usize) -> Option<&'a [i64]> {
+    // SAFETY: as the caller promised.
+    (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, length) })
+}
