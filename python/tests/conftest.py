@@ -1,0 +1,56 @@
+"""What all tests share: devices to run on, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import forebay
+
+
+def _names() -> set[str]:
+    return {device.name for device in forebay.devices()}
+
+
+def _open(name: str) -> forebay.Device:
+    """The device of that name. CUDA is a GPU's driver, or the one that FOREBAY_CUDA_DRIVER names."""
+    if name not in _names():
+        pytest.skip(f"there is no {name} here; FOREBAY_CUDA_DRIVER can name a driver")
+    return forebay.device(name)
+
+
+@pytest.fixture(params=["host", "sim", "cuda:0"])
+def device(request: pytest.FixtureRequest) -> forebay.Device:
+    """Each device there is."""
+    return _open(request.param)
+
+
+@pytest.fixture(params=["sim", "cuda:0"])
+def accelerator(request: pytest.FixtureRequest) -> forebay.Device:
+    """Each device whose memory the host cannot reach."""
+    return _open(request.param)
+
+
+@pytest.fixture
+def cuda() -> forebay.Device:
+    """The first GPU."""
+    return _open("cuda:0")
+
+
+@pytest.fixture
+def pool(device: forebay.Device):
+    """A pool of the test's own, which must end with nothing live."""
+    pool = forebay.Pool(device)
+    yield pool
+    if not pool.closed:
+        gc.collect()
+        assert pool.statistics()["live_bytes"] == 0, pool.leaks()
+        pool.close()
+
+
+@pytest.fixture
+def host():
+    """A pool of the host."""
+    with forebay.Pool("host") as pool:
+        yield pool

@@ -1,0 +1,190 @@
+"""What becomes of it all when a process ends, forks, or is configured; and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import forebay
+
+#: A child that hangs is a failure, not a wait.
+LIMIT = 60
+
+
+def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
+                          timeout=LIMIT, env=environment, check=False)
+
+
+def succeeds(program: str, **variables: str) -> str:
+    ran = run(program, **variables)
+    assert ran.returncode == 0, f"{ran.returncode}: {ran.stdout}{ran.stderr}"
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+@pytest.mark.parametrize("name", ["host", "sim", "cuda:0"])
+def test_a_program_may_end_with_anything_alive(name):
+    if name not in {device.name for device in forebay.devices()}:
+        pytest.skip(f"there is no {name} here; FOREBAY_CUDA_DRIVER can name a driver")
+    assert succeeds(f"""
+        import forebay, threading
+        device = forebay.device("{name}")
+        pool, own = forebay.pool(device), forebay.Pool(device, upkeep=True, history=100)
+        stream = device.stream()
+        kept = [pool.allocate(1 << 20, stream=stream), own.allocate(100), own.arena(4096).allocate(10)]
+        kept[0].fill(1, wait=False)
+        pinned = device.pinned(4096)
+        tag = forebay.tag("left"); tag.__enter__()
+        scope = own.performance_context(); scope.__enter__()
+        memory = memoryview(pinned)
+        class Cycle: pass
+        cycle = Cycle(); cycle.self, cycle.buffer = cycle, pool.allocate(77)
+        def forever():
+            while True:
+                pool.allocate(4096).free()
+        threading.Thread(target=forever, daemon=True).start()
+        import atexit
+        atexit.register(lambda: kept.append(pool.allocate(10)))
+        print("ended")
+    """) == "ended\n"
+
+
+def test_numpy_may_have_memory_at_the_end():
+    pytest.importorskip("numpy")
+    assert succeeds("""
+        import forebay, numpy
+        pool = forebay.Pool("host")
+        arrays = [numpy.asarray(pool.allocate(4096)), numpy.from_dlpack(pool.allocate(4096))]
+        lent = forebay.from_dlpack(numpy.arange(10))
+        del pool
+        print(sum(array.size for array in arrays))
+    """) == "8192\n"
+
+
+FORK = """
+    import forebay, os, sys, threading
+    device = forebay.device("{name}")
+    pool, stream = forebay.pool(device), device.stream()
+    own = forebay.Pool(device)
+    buffer, arena = pool.allocate(100, stream=stream), own.arena(4096)
+    part, view = arena.allocate(10), buffer.view("int8")
+    busy = threading.Event()
+    def work():
+        while not busy.is_set():
+            pool.allocate(4096).free()
+    thread = threading.Thread(target=work)
+    thread.start()
+    child = os.fork()
+    if child == 0:
+        told = []
+        for use in (lambda: pool.allocate(1), lambda: pool.statistics(), lambda: pool.leaks(), lambda: own.trim(),
+                    lambda: buffer.to_bytes(), lambda: buffer.free(), lambda: buffer.fill(1), lambda: view.view(),
+                    lambda: part.address, lambda: arena.reset(), lambda: arena.close(), lambda: own.close(),
+                    lambda: stream.synchronize(), lambda: device.memory(), lambda: device.stream(),
+                    lambda: memoryview(buffer), lambda: device.pinned(10)):
+            try:
+                use()
+                told.append("nothing")
+            except forebay.ForkedError:
+                pass
+            except Exception as error:
+                told.append(repr(error))
+        fresh = forebay.pool("host").allocate(100)
+        fresh.copy_from(b"x" * 100)
+        assert fresh.to_bytes() == b"x" * 100
+        assert [row["requested_bytes"] for row in forebay.leaks()] == [100], forebay.leaks()
+        if "{name}".startswith("cuda"):
+            try:
+                forebay.device("{name}")
+                told.append("CUDA in a child")
+            except forebay.UnsupportedError:
+                pass
+            assert all(device.kind != "cuda" for device in forebay.devices())
+        del pool, own, buffer, arena, part, view, stream
+        print(told, flush=True)
+        sys.exit(0)
+    busy.set()
+    thread.join()
+    pid, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    buffer.fill(2)
+    assert buffer.to_bytes() == bytes([2]) * 100, "the parent goes on"
+    del view
+    buffer.free()
+    part.free()
+    arena.close()
+    print("parent", pool.statistics()["live_bytes"])
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["host", "sim", "cuda:0"])
+def test_a_child_is_told_that_things_are_its_parents(name):
+    if name not in {device.name for device in forebay.devices()}:
+        pytest.skip(f"there is no {name} here; FOREBAY_CUDA_DRIVER can name a driver")
+    # Python itself warns of forks with threads, from 3.12 on.
+    said = succeeds("import warnings; warnings.simplefilter('ignore')" + textwrap.dedent(FORK.format(name=name)))
+    assert said.splitlines() == ["[]", "parent 0"]
+
+
+def test_the_whole_process_is_configured():
+    succeeds("""
+        import forebay
+        assert forebay.settings()["history"]["source"] == "FOREBAY_HISTORY"
+        forebay.configure("max_bytes:64MiB", history=3)
+        pool = forebay.pool("host")
+        assert pool.limit == 64 << 20 and pool.settings()["history"]["value"] == "3"
+        assert forebay.Pool("host").limit == 64 << 20
+        forebay.configure(max_bytes="32MiB")
+        assert pool.limit == 32 << 20, "pools that are there change as well"
+        for words in ({"poison": True}, {"history": 1, "max_fraction": 7}, {"no_such": 1}):
+            try:
+                forebay.configure(**words)
+                raise SystemExit(f"{words} was not refused")
+            except forebay.InvalidError:
+                pass
+        assert forebay.settings()["poison"]["value"] == "off" and pool.settings()["history"]["value"] == "3"
+    """, FOREBAY_HISTORY="9")
+
+
+def test_the_environment_is_heard_and_its_mistakes_told():
+    assert succeeds('import forebay; print(forebay.pool("host").limit)', FOREBAY_CONF="max_bytes:1MiB") == "1048576\n"
+    ran = run('import forebay; forebay.pool("host")', FOREBAY_MAX_BYTES="lots")
+    assert ran.returncode == 1 and "forebay.errors.InvalidError" in ran.stderr and "max_bytes" in ran.stderr
+
+
+def test_without_a_driver_cuda_is_an_error_and_not_a_crash():
+    said = succeeds("""
+        import forebay
+        print([device.name for device in forebay.devices()])
+        try:
+            forebay.device("cuda:0")
+        except forebay.Error as error:
+            print(type(error).__name__, error)
+    """, FOREBAY_CUDA_DRIVER="/nowhere/libcuda.so")
+    names, error = said.splitlines()
+    assert names == "['host', 'sim']" and "no CUDA driver" in error
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "forebay", *arguments], capture_output=True, text=True,
+                          timeout=LIMIT, check=False)
+
+
+def test_the_command_is_there():
+    ran = command("doctor", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["schema"] == "forebay.doctor.v1"
+    assert command("--version").stdout == f"forebay {forebay.__version__}\n"
+    assert command("replay").returncode == 2
+    assert command("replay", "/nowhere.csv").returncode == 1
+    script = os.path.join(os.path.dirname(sys.executable), "forebay")
+    assert subprocess.run([script, "--version"], capture_output=True, text=True, timeout=LIMIT,
+                          check=True).stdout == f"forebay {forebay.__version__}\n"

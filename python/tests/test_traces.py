@@ -1,0 +1,75 @@
+"""Recordings: made, kept, played."""
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+
+TRACE = "op,id,bytes,stream\na,1,3145728,0\na,2,1048576,1\nf,1,,0\na,3,3145728,0\nf,2,,1\nf,3,,0\n"
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text(TRACE)
+    return path
+
+
+def test_a_run_is_played_as_the_command_does(trace):
+    rows = forebay.replay(trace)
+    assert [(row["policy"], row["pass"]) for row in rows] == [
+        (policy, number) for policy in ("forebay", "torch", "torch-expandable", "pow2", "direct") for number in (1, 2)]
+    for row in rows:
+        assert row["schema"] == "forebay.replay.v1" and row["ops"] == 6 and row["device"] == "sim"
+        assert row["peak_requested_bytes"] == 4 << 20 and row["peak_reserved_bytes"] >= 4 << 20
+        assert row["ratio"] == row["peak_reserved_bytes"] / row["peak_requested_bytes"] and row["ooms"] == 0
+
+
+def test_policies_devices_and_limits_are_chosen(trace):
+    rows = forebay.replay(trace, device="host", policy=["forebay", "direct"], passes=1, verify=True)
+    assert [(row["policy"], row["device"], row["verified"]) for row in rows] == [
+        ("forebay", "host", True), ("direct", "host", True)]
+    assert len(forebay.replay(str(trace), policy="pow2,direct", passes=3)) == 6
+    assert forebay.replay(trace, policy="direct", capacity="3MiB", passes=1)[0]["ooms"] > 0
+    assert forebay.replay(trace, policy="forebay", verify=True)[0]["verified"] is True
+
+
+@pytest.mark.parametrize("words", [{"policy": "jemalloc"}, {"device": "gpu"}, {"passes": 0}, {"passes": 1001},
+                                   {"capacity": "much"}])
+def test_what_cannot_be_played_is_refused(trace, words):
+    with pytest.raises(forebay.InvalidError):
+        forebay.replay(trace, **words)
+
+
+def test_files_that_are_no_recordings_say_why(tmp_path):
+    broken = tmp_path / "broken.csv"
+    broken.write_text("op,id,bytes,stream\na,1,-5,0\n")
+    for path in (broken, tmp_path / "none.csv"):
+        with pytest.raises(forebay.TraceError, match=path.name):
+            forebay.replay(path)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".fbt"])
+def test_a_pool_is_recorded_and_played_again(device, tmp_path, ending):
+    path = tmp_path / f"mine{ending}"
+    with forebay.Pool(device, record=True) as pool:
+        kept = pool.allocate(5000)
+        pool.allocate("1MiB").free()
+        assert pool.save_trace(path) == 3
+        with pytest.raises(forebay.TraceError, match="saved already"):
+            pool.save_trace(path)
+        kept.free()
+    (row,) = forebay.replay(path, policy="forebay", passes=1)
+    assert row["ops"] == 3 and row["peak_requested_bytes"] == (1 << 20) + 5000
+
+
+def test_a_history_is_a_recording_too(device, tmp_path):
+    with forebay.Pool(device, history=100) as pool:
+        pool.allocate(3000).free()
+        assert pool.save_trace(tmp_path / "late.fbt") == 2
+    with forebay.Pool(device) as pool:
+        with pytest.raises(forebay.TraceError, match="record=True"):
+            pool.save_trace(tmp_path / "none.fbt")
+        with pytest.raises(forebay.InvalidError, match="ending|\\.csv"):
+            pool.save_trace(tmp_path / "none.txt")

@@ -1,0 +1,237 @@
+"""The buffer protocol, numpy, DLPack and __cuda_array_interface__."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+
+import pytest
+
+import forebay
+
+np = pytest.importorskip("numpy")
+
+
+def test_the_host_sees_its_memory(host):
+    buffer = host.allocate(4096)
+    memory = memoryview(buffer)
+    assert (memory.format, memory.shape, memory.strides, memory.itemsize) == ("B", (4096,), (1,), 1)
+    assert not memory.readonly and memory.c_contiguous
+    memory[:5] = b"hello"
+    array = np.asarray(buffer)
+    assert array.dtype == np.uint8 and array[:5].tobytes() == b"hello"
+    array[0] = ord("H")
+    assert buffer.to_bytes()[:5] == b"Hello"
+    assert np.frombuffer(buffer, dtype=np.float32).shape == (1024,)
+    assert array.ctypes.data == buffer.address
+
+
+def test_a_device_does_not_show_its_memory_to_the_host(accelerator):
+    with forebay.Pool(accelerator) as pool, pool.allocate(64) as buffer:
+        for use in (lambda: memoryview(buffer), lambda: np.asarray(buffer), lambda: bytes(buffer.view("int8"))):
+            with pytest.raises(forebay.ExportError, match="the host cannot reach memory"):
+                use()
+        with pytest.raises(BufferError):
+            memoryview(buffer)
+
+
+@pytest.mark.parametrize("export", [memoryview, np.asarray, np.from_dlpack, lambda it: it.view("int8"),
+                                    lambda it: it.__dlpack__(), lambda it: it.__dlpack__(max_version=(1, 0))])
+def test_views_keep_the_memory(host, export):
+    buffer = host.allocate(1024)
+    view = export(buffer)
+    with pytest.raises(forebay.InUseError, match="1 view"):
+        buffer.free()
+    assert not buffer.freed
+    del buffer
+    gc.collect()
+    assert host.statistics()["live_bytes"] == 1024, "the view has it"
+    del view
+    gc.collect()
+    assert host.statistics()["live_bytes"] == 0
+    assert forebay.lost_frees()[0] == 0
+
+
+def test_a_view_of_a_view_keeps_it_too(host):
+    buffer = host.allocate(1024)
+    inner = buffer.view("uint8", 512, offset=512).view("float32", (8, 16))
+    array = np.asarray(inner)
+    del buffer, inner
+    array[:] = 1.5
+    assert host.statistics()["live_bytes"] == 1024
+    assert array.sum() == 8 * 16 * 1.5
+    del array
+    gc.collect()
+    assert host.statistics()["live_bytes"] == 0
+
+
+TYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+         "float64", "complex64", "complex128"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_is_the_same_in_every_protocol(host, dtype):
+    with host.allocate(4096) as buffer:
+        buffer.fill(0)
+        view = buffer.view(dtype, (2, 3, 4), offset=64)
+        array, lent = np.asarray(view), np.from_dlpack(view)
+        assert array.dtype == lent.dtype == np.dtype(dtype)
+        assert array.shape == lent.shape == view.shape == (2, 3, 4)
+        array[1, 2, 3] = 1
+        assert lent[1, 2, 3] == 1
+        assert lent.ctypes.data == view.address == buffer.address + 64
+        assert view.nbytes == array.nbytes and view.dtype == dtype
+        back = forebay.from_dlpack(array)
+        assert (back.dtype, back.shape, back.address) == (dtype, (2, 3, 4), view.address)
+        assert buffer.view(np.dtype(dtype)).shape == (4096 // array.itemsize,)
+        assert buffer.view(getattr(np, dtype.replace("bool", "bool_"))).shape == (4096 // array.itemsize,)
+        del array, lent, back, view
+
+
+def test_bfloat16_goes_by_dlpack_alone(host):
+    with host.allocate(64) as buffer:
+        view = buffer.view("bfloat16")
+        with pytest.raises(forebay.ExportError, match="bfloat16"):
+            memoryview(view)
+        assert forebay.from_dlpack(view).dtype == "bfloat16"
+        del view
+
+
+@pytest.mark.parametrize("dtype,shape,offset,said", [
+    ("float31", None, 0, "is no type of elements"),
+    (object(), None, 0, "is no type of elements"),
+    ("float64", (13,), 0, "take more than the 100 B"),
+    ("float64", None, 0, "no whole number of float64"),
+    ("uint8", (2**40, 2**40), 0, "take more than"),
+    ("uint8", None, 101, "past the end"),
+    ("int32", (2,), 2, "begin at multiples of 4"),
+    ("uint8", (1,) * 65, 0, "at most 64"),
+    ("uint8", "x", 0, "is no shape"),
+])
+def test_views_that_cannot_be_are_refused(host, dtype, shape, offset, said):
+    with host.allocate(100) as buffer, pytest.raises(forebay.InvalidError, match=said):
+        buffer.view(dtype, shape, offset)
+
+
+def test_strides_of_the_buffer_protocol_are_asked_for_one_by_one(host):
+    with host.allocate(240) as buffer:
+        view = buffer.view("float64", (5, 6))
+        memory = memoryview(view)
+        assert (memory.shape, memory.strides, memory.format) == ((5, 6), (48, 8), "d")
+        assert memory.tobytes() == buffer.to_bytes()
+        memory.release()
+        plain = (ctypes.c_char * 240).from_buffer(view)
+        del plain
+        gc.collect()
+        with pytest.raises(forebay.ExportError, match="the last index runs fastest"):
+            _fortran(view)
+        del view
+
+
+def _fortran(view):
+    """Asks for memory in which the first index runs fastest."""
+    release, get = ctypes.pythonapi.PyBuffer_Release, ctypes.pythonapi.PyObject_GetBuffer
+    place = (ctypes.c_byte * 256)()
+    get.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
+    get(view, place, 0x40 | 0x10 | 0x8)
+    release(place)
+
+
+def test_memory_lent_by_numpy_is_shared_and_kept(host):
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)
+    view = forebay.from_dlpack(array)
+    array[0, 0] = 99
+    assert np.asarray(view)[0, 0] == 99
+    view.copy_from(np.ones((3, 4), np.int32))
+    assert array.sum() == 12
+    address = array.ctypes.data
+    del array
+    gc.collect()
+    assert view.address == address and view.to_bytes() == np.ones(12, np.int32).tobytes()
+
+
+def test_read_only_memory_stays_so():
+    array = np.arange(4)
+    array.flags.writeable = False
+    view = forebay.from_dlpack(array)
+    assert view.readonly and memoryview(view).readonly
+    with pytest.raises(forebay.InvalidError, match="read alone"):
+        view.copy_from(bytes(32))
+    with pytest.raises(forebay.ExportError, match="read alone"):
+        view.__dlpack__()
+    assert np.from_dlpack(view).flags.writeable is False
+
+
+def test_what_cannot_be_lent_is_refused():
+    with pytest.raises(forebay.InvalidError, match="one piece"):
+        forebay.from_dlpack(np.arange(12).reshape(3, 4).T)
+    with pytest.raises(forebay.InvalidError, match="no __dlpack__"):
+        forebay.from_dlpack(b"bytes")
+    capsule = np.arange(3).__dlpack__()
+    assert forebay.from_dlpack(capsule).shape == (3,)
+    with pytest.raises(forebay.InvalidError, match="taken already"):
+        forebay.from_dlpack(capsule)
+
+
+def test_a_capsule_nobody_takes_lets_go(pool):
+    if pool.device.name == "sim":
+        with pool.allocate(8) as buffer, pytest.raises(forebay.ExportError, match="no place"):
+            buffer.__dlpack__()
+        return
+    buffer = pool.allocate(1 << 20)
+    for version in (None, (0, 8), (1, 0), (1, 9)):
+        capsule = buffer.__dlpack__(max_version=version)
+        assert ("versioned" in repr(capsule)) == (version is not None and version[0] >= 1)
+        with pytest.raises(forebay.InUseError):
+            buffer.free()
+        del capsule
+    with pytest.raises(forebay.ExportError, match="lent where it is"):
+        buffer.__dlpack__(copy=True)
+    with pytest.raises(forebay.ExportError, match="lent where it is"):
+        buffer.__dlpack__(dl_device=(99, 0))
+    assert buffer.__dlpack__(dl_device=buffer.__dlpack_device__(), copy=False) is not None
+    buffer.free()
+
+
+def test_dlpack_lets_go_on_any_thread(host):
+    buffer = host.allocate(1 << 16)
+    arrays = [np.from_dlpack(buffer)]
+    del buffer
+    thread = threading.Thread(target=arrays.clear)
+    thread.start()
+    thread.join()
+    assert host.statistics()["live_bytes"] == 0
+
+
+def test_cuda_libraries_see_cuda_memory_alone(pool):
+    with pool.allocate(4096) as buffer:
+        view = buffer.view("float32", (4, 8), offset=512)
+        if pool.device.kind != "cuda":
+            assert not hasattr(buffer, "__cuda_array_interface__")
+            assert not hasattr(view, "__cuda_array_interface__")
+        else:
+            assert buffer.__cuda_array_interface__ == {
+                "version": 3, "shape": (4096,), "typestr": "|u1", "data": (buffer.address, False), "strides": None,
+                "stream": 1}
+            interface = view.__cuda_array_interface__
+            assert interface["shape"] == (4, 8) and interface["typestr"] == "<f4"
+            assert interface["data"] == (buffer.address + 512, False)
+        del view
+
+
+def test_cuda_memory_goes_through_dlpack_in_order(cuda):
+    with forebay.Pool(cuda) as pool:
+        stream, other = cuda.stream(), cuda.stream()
+        buffer = pool.allocate(1 << 16, stream=stream)
+        assert buffer.__dlpack_device__() == (2, 0)
+        buffer.fill(6, wait=False)
+        view = forebay.from_dlpack(buffer.view("int32"))
+        assert (view.dtype, view.shape) == ("int32", (1 << 14,))
+        assert set(view.to_bytes()) == {6}
+        for consumer in (None, 1, -1, other.handle):
+            del view
+            view = buffer.__dlpack__(stream=consumer)
+        del view
+        assert buffer.__cuda_array_interface__["stream"] == stream.handle
+        buffer.free()
