@@ -214,12 +214,14 @@ def test_debugging_aids_find_writes_past_the_end():
     with forebay.Pool("host", canaries=True) as pool:
         import ctypes
 
-        buffer = pool.allocate(100)
-        pool.device.synchronize()
-        ctypes.memset(buffer.address + 100, 0x5A, 1)
+        buffer = pool.allocate(512)
+        pool.check()
+        ctypes.memset(buffer.address + 512, 0x5A, 2)
+        with pytest.raises(forebay.CorruptionError, match="past the end"):
+            pool.check()
         with pytest.raises(forebay.CorruptionError, match="past the end"):
             buffer.free()
-        assert buffer.freed
+        assert buffer.freed and len(pool.findings()) == 1
 
 
 def test_a_closed_pool_serves_no_more_and_its_buffers_live_on(device):

@@ -1,7 +1,7 @@
 //! The runners' own words, turned into numbers.
 //!
 //! nextest prints one summary; libtest (and harnesses that speak like it) one `test result:` line
-//! a binary. Neither tells all: nextest calls a test passed that found out at run time that it
+//! a binary; pytest one line at its end. Neither of the first two tells all: nextest calls a test passed that found out at run time that it
 //! cannot run here, since its process ended well. Such a test says `... ignored (reason)`, and is
 //! counted as skipped.
 
@@ -141,6 +141,36 @@ pub(crate) fn libtest(output: &str) -> Option<(Tally, Vec<Skip>)> {
     }
     let skips = output.lines().filter_map(ignored_line);
     Some((sum?, skips.map(|(name, reason)| Skip { what: name.to_owned(), reason }).collect()))
+}
+
+/// What pytest counted in its last line, and what it skipped, with `-ra`: a row for each place and reason.
+/// `None` where it came to no such line.
+pub(crate) fn pytest(output: &str) -> Option<(Tally, Vec<Skip>)> {
+    let summary = output.lines().rfind(|line| {
+        let counts = line.trim_matches(['=', ' ']);
+        counts.starts_with(|first: char| first.is_ascii_digit()) && counts.contains(" in ")
+    })?;
+    let (counts, _) = summary.trim_matches(['=', ' ']).rsplit_once(" in ")?;
+    let mut tally = Tally::default();
+    for part in counts.split(", ") {
+        let (count, kind) = part.split_once(' ')?;
+        let count: u64 = count.parse().ok()?;
+        match kind {
+            "passed" | "xfailed" => tally.passed += count,
+            "skipped" => tally.skipped += count,
+            "warning" | "warnings" | "deselected" => {}
+            // "failed", "error", "errors", "xpassed".
+            _ => tally.failed += count,
+        }
+    }
+    let skips = output.lines().filter_map(|line| {
+        let (count, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
+        // "file.py:12: reason"; of a whole file the line is missing.
+        let (place, reason) = told.split_once(": ")?;
+        let skip = Skip { what: place.to_owned(), reason: reason.to_owned() };
+        Some(core::iter::repeat_n(skip, count.parse().ok()?))
+    });
+    Some((tally, skips.flatten().collect()))
 }
 
 /// A line such as `test NAME ... ignored, REASON` (libtest) or `... ignored (REASON)`

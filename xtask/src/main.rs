@@ -1,9 +1,10 @@
-//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`,
+//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`, `python`,
 //! `gpu-bundle`, `record`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
 //!    ├── setup    what a step needs that a fresh machine may lack
+//!    ├── python   the same for the Python package: an interpreter and its environments
 //!    ├── run      one command with a deadline, its output kept
 //!    ├── count    the runners' own words, turned into numbers
 //!    ├── ignored  why a test that was not started was not
@@ -24,6 +25,7 @@ mod ignored;
 mod instructions;
 mod kill;
 mod layers;
+mod python;
 mod record;
 mod run;
 mod screen;
@@ -57,7 +59,7 @@ struct Arguments {
 enum Chore {
     /// Run every check and every test, and say what was left out and why.
     ///
-    /// Gets what it needs by itself (rustfmt, clippy, Miri) where that can be had, and skips what
+    /// Gets what it needs by itself (rustfmt, clippy, Miri, packages of Python's) where that can be had, and skips what
     /// cannot, with the reason. The last line is "N passed, M failed, K skipped": tests and checks
     /// together. Exits with 0 only where nothing failed.
     Test {
@@ -78,6 +80,8 @@ enum Chore {
     ///
     /// Exits with 1 where a pair takes more than it may.
     Instructions,
+    /// Build the Python package as a wheel, install it where there is nothing else, and test it.
+    Python,
     /// Build one folder that runs on a machine with an NVIDIA driver and no Rust.
     ///
     /// Test programs, the command, the library for PyTorch, and a script that runs all of it, prints
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
             let plan = if quick { Plan::quick() } else { Plan::whole() };
             plan.carry_out(&place, &mut screen)
         }
+        Chore::Python => Plan::python().carry_out(&place, &mut screen),
         Chore::Layers => test::show_layers(&place, &mut screen),
         Chore::Soak(soak) => soak.run(&place, &mut screen),
         Chore::GpuBundle(bundle) => bundle.make(&place, &mut screen),

@@ -325,6 +325,18 @@ impl PyPool {
         ledger::rows(py, &pool)
     }
 
+    /// Look at everything the debugging aids watch, and wait for it: ``CorruptionError`` where memory was
+    /// written to without right.
+    fn check(&self, py: Python<'_>) -> Result<(), Refusal> {
+        py.detach(|| Ok(self.pool()?.check()?))
+    }
+
+    /// What the debugging aids have found so far, in words.
+    fn findings(&self, py: Python<'_>) -> Result<Vec<String>, Refusal> {
+        let found = py.detach(|| Ok::<_, Refusal>(self.pool()?.findings()))?;
+        Ok(found.iter().map(ToString::to_string).collect())
+    }
+
     /// Measure from the beginning of a ``with`` to its end: see ``forebay.performance_context()``.
     fn performance_context(&self) -> Result<PyScope, Refusal> {
         Ok(PyScope::new(self.pool()?))

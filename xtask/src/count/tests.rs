@@ -1,4 +1,5 @@
-//! The samples are what cargo-nextest 0.9.143, libtest of Rust 1.95 and libtest-mimic 0.8.2 print.
+//! The samples are what cargo-nextest 0.9.143, libtest of Rust 1.95, libtest-mimic 0.8.2 and pytest 9.2
+//! print.
 
 use super::*;
 
@@ -157,4 +158,24 @@ fn how_far_a_run_is_is_in_its_latest_telling_line() {
     );
     assert_eq!(progress(&testing).as_deref(), Some("12 of 300 tests, in forebay-host"));
     assert_eq!(progress("nothing of the kind\n"), None);
+}
+
+#[test]
+fn pytests_last_line_counts_and_skips_have_reasons() {
+    let text = "\
+......s...........F [100%]
+=========================== short test summary info ============================
+SKIPPED [2] python/tests/test_views.py:32: there is no cuda:0 here; a variable can name a driver
+FAILED python/tests/test_pools.py::test_it - assert 1 == 2
+1 failed, 158 passed, 2 skipped, 3 warnings in 4.41s
+";
+    let (tally, skips) = pytest(text).unwrap();
+    assert_eq!(tally, Tally { passed: 158, failed: 1, skipped: 2 });
+    assert_eq!(skips.len(), 2);
+    assert_eq!(skips[0].what, "python/tests/test_views.py:32");
+    assert!(skips[0].reason.starts_with("there is no cuda:0 here"), "{skips:?}");
+    let (tally, _) = pytest("=== 7 passed, 1 error in 0.10s ===\n").unwrap();
+    assert_eq!(tally, Tally { passed: 7, failed: 1, skipped: 0 });
+    assert_eq!(pytest("ERROR: file or directory not found: python\n"), None);
+    assert_eq!(pytest("no tests ran in 0.01s\n"), None);
 }

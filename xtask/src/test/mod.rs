@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod probes;
+mod python;
 mod sources;
 mod suites;
 
@@ -46,6 +47,7 @@ impl Plan {
                 built("doc tests", suites::doc_tests),
                 built("soak", suites::soak),
                 built("fuzz inputs", suites::fuzz_inputs),
+                built("python", python::python),
                 built("loom", probes::loom),
                 built("instructions", probes::instructions),
                 built("miri", suites::miri),
@@ -67,10 +69,16 @@ impl Plan {
                 step("tests", suites::quick_tests),
             ],
             caveat: Some(
-                "quick: documentation, lints of test code, doc tests, the soak, fuzz inputs, loom, \
-                 instruction counts, Miri and dependencies were not looked at; \"cargo xtask test\" does",
+                "quick: documentation, lints of test code, doc tests, the soak, fuzz inputs, Python, \
+                 loom, instruction counts, Miri and dependencies were not looked at; \"cargo xtask test\" does",
             ),
         }
+    }
+
+    /// The Python package alone.
+    pub(crate) fn python() -> Self {
+        let step = Step { name: "python", needs_build: false, act: python::python };
+        Self { steps: vec![step], caveat: None }
     }
 
     /// Runs every step, says of each how it went as it ends, what failed in full, and ends with what

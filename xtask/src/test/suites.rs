@@ -125,7 +125,12 @@ fn is_too_old(output: &str) -> bool {
 }
 
 /// What came of a command that runs tests.
-fn tested(task: &Task, ran: &Ran, counted: Option<(Tally, Vec<Skip>)>, shown: &str) -> Outcome {
+pub(super) fn tested(
+    task: &Task,
+    ran: &Ran,
+    counted: Option<(Tally, Vec<Skip>)>,
+    shown: &str,
+) -> Outcome {
     let output = told(task, ran, shown);
     match counted {
         Some((tally, skips)) if ran.succeeded() || tally.failed > 0 => {

@@ -1,0 +1,96 @@
+//! The Python package: built as a wheel, installed where there is nothing else, used, tested.
+
+use std::time::Duration;
+
+use super::{Desk, broken, suites, told};
+use crate::count;
+use crate::python::{Environment, folder, interpreter, wheel_in};
+use crate::step::Outcome;
+use crate::workplace::Workplace;
+
+/// How long building the wheel and the stand-in for a driver may take, on two cores.
+const BUILD: Duration = Duration::from_secs(900);
+
+/// How long installing the wheel and trying it may take.
+const TRY: Duration = Duration::from_secs(120);
+
+/// How long the tests may take.
+const TESTS: Duration = Duration::from_secs(600);
+
+/// A program that uses what was installed, before anything else is installed beside it.
+const TRIAL: &str = "\
+import forebay
+with forebay.pool('host').allocate('1MiB') as buffer:
+    buffer.copy_from(b'works')
+    assert bytes(memoryview(buffer)[:5]) == b'works'
+with forebay.pool('sim').allocate(5) as buffer:
+    buffer.copy_from(b'works')
+    assert buffer.to_bytes() == b'works'
+print(forebay.__version__)
+";
+
+/// The wheel and its tests. Where there is no Python, or its packages cannot be fetched, the step is left out.
+pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let left_out = |reason| Outcome::LeftOut { reason };
+    let interpreter = match interpreter(place, &mut |task| desk.run_aside(task)) {
+        Ok(interpreter) => interpreter,
+        Err(reason) => return left_out(reason),
+    };
+    let run = &mut |task: &_| desk.run_aside(task);
+    let build = Environment::ensure("build", interpreter, place, run).and_then(|build| {
+        build.fetch("python/requirements-build.txt", place, run)?;
+        Ok(build)
+    });
+    let build = match build {
+        Ok(build) => build,
+        Err(reason) => return left_out(reason),
+    };
+
+    // As the tests are built, not as a release: it is for trying, and shares what is built already.
+    let standin = place.cargo(["build", "--package", "forebay-cuda-standin"], BUILD);
+    let ran = desk.run(&standin);
+    if !ran.succeeded() {
+        return Outcome::Untested { output: told(&standin, &ran, &ran.output) };
+    }
+    let wheels = folder(place).join("wheels");
+    // A wheel of an earlier version must not be taken for this one; what cannot be cleared is told below.
+    let _ = std::fs::remove_dir_all(&wheels);
+    let out = wheels.display().to_string();
+    let words = ["-m", "maturin", "build", "--profile", "dev", "--out", &out, "--quiet"];
+    let task = build.python(words, BUILD, place);
+    let ran = desk.run(&task);
+    if !ran.succeeded() {
+        return Outcome::Untested { output: told(&task, &ran, &ran.output) };
+    }
+    let wheel = match wheel_in(&wheels) {
+        Ok(wheel) => wheel.display().to_string(),
+        Err(output) => return Outcome::Untested { output },
+    };
+
+    let run = &mut |task: &_| desk.run_aside(task);
+    let clean = match Environment::fresh("clean", interpreter, place, run) {
+        Ok(clean) => clean,
+        Err(reason) => return left_out(reason),
+    };
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    let install = install.into_iter().chain(["--no-index", &wheel]);
+    for task in [clean.python(install, TRY, place), clean.python(["-c", TRIAL], TRY, place)] {
+        let ran = desk.run(&task);
+        if !ran.succeeded() {
+            return broken(&task, &ran);
+        }
+    }
+    if let Err(reason) =
+        clean.fetch("python/requirements-test.txt", place, &mut |task| desk.run_aside(task))
+    {
+        return left_out(reason);
+    }
+    let driver = place.root().join("target/debug/libforebay_cuda_standin.so");
+    let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
+    let task = clean
+        .python(words, TESTS, place)
+        .variable("PYTHONDONTWRITEBYTECODE", "1")
+        .variable("FOREBAY_CUDA_DRIVER", driver);
+    let ran = desk.run(&task);
+    suites::tested(&task, &ran, count::pytest(&ran.output), &ran.output)
+}
