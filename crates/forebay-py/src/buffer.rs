@@ -10,6 +10,7 @@ use crate::access::{array, copy_from, copy_to, course, cuda_array_interface, par
 use crate::device::PyDevice;
 use crate::dlpack::{self, Wish};
 use crate::face::Face;
+use crate::fork::unlocked;
 use crate::lot::{Lot, Pin};
 use crate::making::{Cargo, Parcel};
 use crate::protocol::Shown;
@@ -25,6 +26,17 @@ use crate::transfer::{self, Part};
 #[pyclass(name = "_Buffer", module = "forebay", frozen, subclass, weakref)]
 pub(crate) struct BufferCore {
     lot: Arc<Lot>,
+}
+
+impl Drop for BufferCore {
+    fn drop(&mut self) {
+        // Views have it otherwise. To give memory back may wait: for a lock of the pool, or for the device
+        // where this was the last that needed the pool.
+        if Arc::strong_count(&self.lot) == 1 && !self.lot.is_freed() {
+            // What cannot be given back is tried again when the lot goes, and counted as lost there.
+            unlocked(|| drop(self.lot.free(self.lot.course())));
+        }
+    }
 }
 
 impl Shown for BufferCore {

@@ -14,7 +14,7 @@ use crate::making::new_buffer;
 use crate::pool::PyPool;
 use crate::quantity::Size;
 use crate::refusal::Refusal;
-use crate::site::Site;
+use crate::site::{Site, gpus};
 use crate::stream::{Course, PyStream, course_of};
 
 /// Somewhere memory lives and work runs. The same name is the same device, for the whole process.
@@ -169,7 +169,8 @@ impl PyDevice {
 /// Every device of this machine: the host, its GPUs, and the simulated one. None is opened for it.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> Vec<PyDevice> {
-    py.detach(Site::all).into_iter().map(PyDevice::new).collect()
+    let gpus = py.detach(gpus);
+    Site::all(gpus).into_iter().map(PyDevice::new).collect()
 }
 
 /// The device of that name, opened: "host", "sim", "cuda:0" and so on.

@@ -5,9 +5,10 @@
 //! nothing is given back when it goes, since the memory is the parent's. The child opens its own.
 
 use core::mem::ManuallyDrop;
-use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
+
+use pyo3::prelude::*;
 
 use crate::ledger;
 use crate::refusal::Refusal;
@@ -108,20 +109,21 @@ impl<T> Native<T> {
     }
 }
 
-/// What can be read of a value anywhere: what was copied with the process.
-impl<T> Deref for Native<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
 impl<T> Drop for Native<T> {
     fn drop(&mut self) {
         if self.born.is_here() {
             // SAFETY: the value is there, and is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
+    }
+}
+
+/// Does work that can wait in the drop of an object of Python's, which has Python's lock: without it.
+pub(crate) fn unlocked(work: impl FnOnce() + Send) {
+    let mut work = Some(work);
+    Python::try_attach(|py| py.detach(|| work.take().map(|work| work())));
+    // Python is at its end, and nobody waits for its lock any more.
+    if let Some(work) = work {
+        work();
     }
 }

@@ -1,7 +1,7 @@
 //! Pools, as Python sees them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::{
@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::arena::PyArena;
 use crate::callback;
 use crate::device::{PyDevice, site_of};
-use crate::fork::{Birth, Native};
+use crate::fork::{Birth, Native, unlocked};
 use crate::ledger;
 use crate::lot::Lot;
 use crate::making::new_buffer;
@@ -67,6 +67,14 @@ impl PyPool {
             forebay::DeviceKind::Cuda => format!("cuda:{}", descriptor.ordinal.0),
             kind => kind.name().to_owned(),
         }
+    }
+}
+
+impl Drop for PyPool {
+    fn drop(&mut self) {
+        let pool = self.pool.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // The last handle of a pool waits for its device.
+        unlocked(|| drop(pool));
     }
 }
 

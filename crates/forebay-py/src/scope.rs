@@ -44,8 +44,11 @@ impl PyScope {
     /// ``live_before_bytes``, ``live_after_bytes``, ``peak_bytes`` and ``seconds``. None until then.
     #[getter]
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let state = lock(&self.state);
-        let Measuring::After(figures, seconds) = &*state else { return Ok(None) };
+        // Apart from the lock: making objects may run any code of Python's, this method included.
+        let (figures, seconds) = match &*lock(&self.state) {
+            Measuring::After(figures, seconds) => (figures.clone(), *seconds),
+            _ => return Ok(None),
+        };
         let dict = PyDict::new(py);
         for (name, value) in figures {
             dict.set_item(name, value)?;

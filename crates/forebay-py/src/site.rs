@@ -71,9 +71,8 @@ impl Site {
     }
 
     /// Every device of this machine: the host, its GPUs, and the simulated one.
-    pub(crate) fn all() -> Vec<Arc<Self>> {
-        let gpus = cuda_here().ok().and_then(|()| CudaDriver::load().ok());
-        let gpus = gpus.and_then(|driver| driver.device_count().ok()).unwrap_or(0);
+    /// `gpus` says how many of those.
+    pub(crate) fn all(gpus: u32) -> Vec<Arc<Self>> {
         let gpus = (0..gpus).map(Place::Cuda);
         [Place::Host].into_iter().chain(gpus).chain([Place::Sim]).map(Self::at).collect()
     }
@@ -146,6 +145,12 @@ pub(crate) fn cuda_here() -> Result<(), Refusal> {
          multiprocessing's \"spawn\""
             .to_owned(),
     ))
+}
+
+/// How many GPUs there are: none where there is no driver, or none that can be used here.
+pub(crate) fn gpus() -> u32 {
+    let driver = cuda_here().ok().and_then(|()| CudaDriver::load().ok());
+    driver.and_then(|driver| driver.device_count().ok()).unwrap_or(0)
 }
 
 fn open(place: Place) -> Result<Arc<dyn Device>, Refusal> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay::hal::{Event, EventKind};
+use forebay::hal::{Event, EventKind, Progress};
 use forebay::{Pool, PoolId, Priority, Stream, StreamHandle};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -229,10 +229,9 @@ impl PyStream {
     }
 
     /// Whether all its work is done.
-    fn done(&self) -> Result<bool, Refusal> {
+    fn done(&self, py: Python<'_>) -> Result<bool, Refusal> {
         let course = self.course()?;
-        let progress = course.site().device()?.query_stream(course.handle())?;
-        Ok(progress == forebay::hal::Progress::Done)
+        py.detach(|| Ok(course.site().device()?.query_stream(course.handle())? == Progress::Done))
     }
 
     /// Make later work of this stream wait for all work that ``other`` has now, on the device.
