@@ -38,7 +38,7 @@ CASES = {
     "a copy": (1000, lambda pool: pool.allocate(100).copy_from(b"x" * 100)),
     "an arena": (2000, lambda pool: pool.arena(4096).allocate(10)),
     # Simulated: a stream of the host is a thread, and the system's allocator keeps something for each.
-    "a stream": (2000, lambda _: SIMULATED.allocate(10, stream=SIMULATED.device.stream())),
+    "a stream": (3500, lambda _: SIMULATED.allocate(10, stream=SIMULATED.device.stream())),
     "figures": (1000, lambda pool: pool.snapshot()),
     "a refusal": (1000, refused),
     "a pool": (100, lambda pool: forebay.Pool("sim", history=10).allocate(10)),

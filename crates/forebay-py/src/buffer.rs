@@ -12,7 +12,7 @@ use crate::dlpack::{self, Wish};
 use crate::face::Face;
 use crate::fork::unlocked;
 use crate::lot::{Lot, Pin};
-use crate::making::{Cargo, Parcel};
+use crate::making::{Cargo, unpack};
 use crate::protocol::Shown;
 use crate::refusal::Refusal;
 use crate::stream::PyStream;
@@ -52,9 +52,9 @@ impl Shown for BufferCore {
 #[pymethods]
 impl BufferCore {
     #[new]
-    #[pyo3(signature = (parcel = None))]
-    fn new(parcel: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        match Parcel::unpack(parcel) {
+    #[pyo3(signature = (*_arguments))]
+    fn new(_arguments: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        match unpack() {
             Some(Cargo::Buffer(lot)) => Ok(Self { lot }),
             _ => Err(PyTypeError::new_err(
                 "buffers are made by Pool.allocate(), Arena.allocate() and Device.pinned()",

@@ -25,14 +25,13 @@ pub(crate) type Origin = Arc<[String]>;
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     began: Instant,
-    on: SystemTime,
     origin: Option<Origin>,
 }
 
 impl Life {
     /// One that begins now.
     pub(crate) fn beginning(origin: Option<Origin>) -> Self {
-        Self { began: Instant::now(), on: SystemTime::now(), origin }
+        Self { began: Instant::now(), origin }
     }
 }
 
@@ -124,6 +123,8 @@ pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyLis
         .map(|block| (find(pool.id(), Address::new(block.address)), block))
         .collect();
     rows.sort_by_key(|(life, _)| (life.is_none(), life.as_ref().map(|life| life.began)));
+    // One clock is read for a block, the one that never goes back; the day is told from now.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let list = PyList::empty(py);
     for (life, block) in rows {
         let row = PyDict::new(py);
@@ -133,8 +134,7 @@ pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyLis
         row.set_item("tag", &block.tag)?;
         let age = life.as_ref().map(|life| life.began.elapsed().as_secs_f64());
         row.set_item("age_s", age)?;
-        let since = life.as_ref().and_then(|life| life.on.duration_since(UNIX_EPOCH).ok());
-        row.set_item("since_unix_s", since.map(|since| since.as_secs_f64()))?;
+        row.set_item("since_unix_s", age.map(|age| now - age))?;
         let origin = life.and_then(|life| life.origin);
         row.set_item("origin", origin.map(|origin| origin.to_vec()))?;
         list.append(row)?;

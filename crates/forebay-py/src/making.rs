@@ -1,9 +1,10 @@
 //! How buffers and views come to be: through Python's own call of their types.
 //!
 //! The types that Python sees add the buffer protocol to classes of the bindings, which cannot make objects of
-//! them. So what an object is made of travels as the argument of the call.
+//! them. So the type is called as Python calls it, and what the object is made of waits on the thread.
 
-use std::sync::{Arc, Mutex};
+use core::cell::Cell;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -14,7 +15,6 @@ use crate::face::Face;
 use crate::lot::{Lot, Pin};
 use crate::protocol::showing_type;
 use crate::refusal::Refusal;
-use crate::site::lock;
 use crate::view::ViewCore;
 
 static BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -34,19 +34,13 @@ pub(crate) fn view_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 
 /// A buffer over `lot`.
 pub(crate) fn new_buffer(py: Python<'_>, lot: Arc<Lot>) -> Result<Py<PyAny>, Refusal> {
-    let parcel = Bound::new(py, Parcel::of(Cargo::Buffer(lot)))?;
-    Ok(buffer_type(py)?.call1((parcel,))?.unbind())
+    make(buffer_type(py)?, Cargo::Buffer(lot))
 }
 
 /// A view of memory in use.
 pub(crate) fn new_view(py: Python<'_>, pin: Pin, face: Face) -> Result<Py<PyAny>, Refusal> {
-    let parcel = Bound::new(py, Parcel::of(Cargo::View(pin, face)))?;
-    Ok(view_type(py)?.call1((parcel,))?.unbind())
+    make(view_type(py)?, Cargo::View(pin, face))
 }
-
-/// What a new object is made of, on its way through Python's own call of the type. Of no use to others.
-#[pyclass(frozen, module = "forebay")]
-pub(crate) struct Parcel(Mutex<Option<Cargo>>);
 
 /// What becomes a buffer or a view.
 pub(crate) enum Cargo {
@@ -56,14 +50,21 @@ pub(crate) enum Cargo {
     View(Pin, Face),
 }
 
-impl Parcel {
-    fn of(cargo: Cargo) -> Self {
-        Self(Mutex::new(Some(cargo)))
-    }
+thread_local! {
+    /// What the next object of this thread is made of.
+    static NEXT: Cell<Option<Cargo>> = const { Cell::new(None) };
+}
 
-    /// What is in it; nothing where it is none, or empty by now.
-    pub(crate) fn unpack(parcel: Option<&Bound<'_, PyAny>>) -> Option<Cargo> {
-        let parcel = parcel?.cast::<Self>().ok()?;
-        lock(&parcel.get().0).take()
-    }
+/// What an object is made of that Python's call of its type makes on this thread; nothing where it was not
+/// asked for here.
+pub(crate) fn unpack() -> Option<Cargo> {
+    NEXT.take()
+}
+
+fn make(made: &Bound<'_, PyType>, cargo: Cargo) -> Result<Py<PyAny>, Refusal> {
+    // What waits already is of a call that was interrupted: a collection of garbage may run any code.
+    let waiting = NEXT.replace(Some(cargo));
+    let object = made.call0();
+    NEXT.set(waiting);
+    Ok(object?.unbind())
 }

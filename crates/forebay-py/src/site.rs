@@ -27,6 +27,8 @@ pub(crate) struct Site {
     /// There once it was needed: listing GPUs makes no context on any.
     device: OnceLock<Native<Arc<dyn Device>>>,
     streams: Mutex<Streams>,
+    /// Its default stream, once someone asked for it.
+    default_course: OnceLock<Arc<Course>>,
 }
 
 /// The streams that are known by their numbers.
@@ -65,7 +67,8 @@ impl Site {
             return Arc::clone(site);
         }
         let (born, device, streams) = (Birth::here(), OnceLock::new(), Mutex::default());
-        let site = Arc::new(Self { place, born, device, streams });
+        let default_course = OnceLock::new();
+        let site = Arc::new(Self { place, born, device, streams, default_course });
         sites.push(Arc::clone(&site));
         site
     }
@@ -125,6 +128,11 @@ impl Site {
     /// Whether the host reads and writes its blocks where they are.
     pub(crate) fn is_host(&self) -> bool {
         self.place == Place::Host
+    }
+
+    /// Its default stream. Sites live as long as the process, so that the two have each other harms nobody.
+    pub(crate) fn default_course(&self, make: impl FnOnce() -> Arc<Course>) -> &Arc<Course> {
+        self.default_course.get_or_init(make)
     }
 
     /// The streams that are known by their numbers.

@@ -27,7 +27,8 @@ pub(crate) struct Course {
 impl Course {
     /// The default stream of a device.
     pub(crate) fn default_of(site: &Arc<Site>) -> Arc<Self> {
-        Arc::new(Self::of(site, StreamHandle::DEFAULT, None, None))
+        let make = || Arc::new(Self::of(site, StreamHandle::DEFAULT, None, None));
+        Arc::clone(site.default_course(make))
     }
 
     /// A new stream.

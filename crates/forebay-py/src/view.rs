@@ -11,7 +11,7 @@ use crate::device::PyDevice;
 use crate::dlpack::{self, Wish};
 use crate::face::Face;
 use crate::lot::Pin;
-use crate::making::{Cargo, Parcel, new_view};
+use crate::making::{Cargo, new_view, unpack};
 use crate::protocol::Shown;
 use crate::refusal::Refusal;
 
@@ -37,9 +37,9 @@ impl Shown for ViewCore {
 #[pymethods]
 impl ViewCore {
     #[new]
-    #[pyo3(signature = (parcel = None))]
-    fn new(parcel: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        match Parcel::unpack(parcel) {
+    #[pyo3(signature = (*_arguments))]
+    fn new(_arguments: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        match unpack() {
             Some(Cargo::View(pin, face)) => Ok(Self { pin, face }),
             _ => Err(PyTypeError::new_err(
                 "views are made by Buffer.view() and forebay.from_dlpack()",

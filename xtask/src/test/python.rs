@@ -18,16 +18,7 @@ const TRY: Duration = Duration::from_secs(120);
 const TESTS: Duration = Duration::from_secs(600);
 
 /// A program that uses what was installed, before anything else is installed beside it.
-const TRIAL: &str = "\
-import forebay
-with forebay.pool('host').allocate('1MiB') as buffer:
-    buffer.copy_from(b'works')
-    assert bytes(memoryview(buffer)[:5]) == b'works'
-with forebay.pool('sim').allocate(5) as buffer:
-    buffer.copy_from(b'works')
-    assert buffer.to_bytes() == b'works'
-print(forebay.__version__)
-";
+const TRIAL: &str = "examples/python/01_first_buffer.py";
 
 /// The wheel and its tests. Where there is no Python, or its packages cannot be fetched, the step is left out.
 pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
@@ -74,7 +65,8 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     };
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     let install = install.into_iter().chain(["--no-index", &wheel]);
-    for task in [clean.python(install, TRY, place), clean.python(["-c", TRIAL], TRY, place)] {
+    let tries = ["host", "sim"].map(|device| clean.python([TRIAL, device], TRY, place));
+    for task in [clean.python(install, TRY, place)].into_iter().chain(tries) {
         let ran = desk.run(&task);
         if !ran.succeeded() {
             return broken(&task, &ran);
