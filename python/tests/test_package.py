@@ -82,13 +82,14 @@ def test_there_are_examples():
     assert len(EXAMPLES) >= 5
 
 
-def test_what_the_guide_shows_runs(tmp_path, monkeypatch):
-    """Every block of Python in the guide, one after another, as one program."""
-    guide = (ROOT / "docs" / "python.md").read_text()
-    blocks = [part.split("```", 1)[0] for part in guide.split("```python\n")[1:]]
-    assert len(blocks) > 5
+@pytest.mark.parametrize("page,least", [("docs/python.md", 6), ("README.md", 1)])
+def test_what_pages_show_runs(page, least, tmp_path, monkeypatch):
+    """Every block of Python in a page, one after another, as one program."""
+    text = (ROOT / page).read_text()
+    blocks = [part.split("```", 1)[0] for part in text.split("```python\n")[1:]]
+    assert len(blocks) >= least
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks:
         if "import torch" not in block:
-            exec(compile(block, "docs/python.md", "exec"), names)
+            exec(compile(block, page, "exec"), names)
