@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use forebay::cuda::CudaDriver;
 use forebay::sim::SimMachine;
-use forebay::{CudaDevice, Device, DeviceKind, HostDevice, Pool};
-use forebay_capi::torch::forebay_torch_alloc;
+use forebay::{Address, CudaDevice, Device, DeviceKind, HostDevice, Pool};
+use forebay_capi::torch::{forebay_torch_alloc, forebay_torch_free};
 use forebay_cli::replay::Place;
 
 use crate::fork::{Birth, Native};
@@ -25,10 +25,17 @@ pub(crate) struct Site {
     place: Place,
     born: Birth,
     /// There once it was needed: listing GPUs makes no context on any.
-    device: OnceLock<Native<Arc<dyn Device>>>,
+    opened: OnceLock<Native<Opened>>,
     streams: Mutex<Streams>,
     /// Its default stream, once someone asked for it.
     default_course: OnceLock<Arc<Course>>,
+}
+
+/// A device, and its pool where that was found with it.
+struct Opened {
+    device: Arc<dyn Device>,
+    /// The C functions' own.
+    pool: Option<Pool>,
 }
 
 /// The streams that are known by their numbers.
@@ -66,9 +73,9 @@ impl Site {
         if let Some(site) = sites.iter().find(|site| site.place == place) {
             return Arc::clone(site);
         }
-        let (born, device, streams) = (Birth::here(), OnceLock::new(), Mutex::default());
+        let (born, opened, streams) = (Birth::here(), OnceLock::new(), Mutex::default());
         let default_course = OnceLock::new();
-        let site = Arc::new(Self { place, born, device, streams, default_course });
+        let site = Arc::new(Self { place, born, opened, streams, default_course });
         sites.push(Arc::clone(&site));
         site
     }
@@ -82,28 +89,42 @@ impl Site {
 
     /// The device, opened where it was not yet. May take a while: not under Python's lock.
     pub(crate) fn device(&self) -> Result<&Arc<dyn Device>, Refusal> {
+        Ok(&self.opened()?.device)
+    }
+
+    fn opened(&self) -> Result<&Opened, Refusal> {
         self.born.check()?;
-        if let Some(device) = self.device.get() {
-            return device.get();
+        if let Some(opened) = self.opened.get() {
+            return opened.get();
         }
         // Two threads may both get here; the one that comes second lets its own go.
         let opened = Native::new(open(self.place)?);
-        self.device.get_or_init(|| opened).get()
+        self.opened.get_or_init(|| opened).get()
     }
 
     /// The process's pools. In a child those of the devices it opened itself: the parent's are not its own.
     pub(crate) fn pools() -> Result<Vec<Pool>, Refusal> {
-        if !Birth::here().is_forked() {
-            return Ok(Pool::process_pools());
-        }
         let sites = lock(&SITES).clone();
-        let open = |site: &Arc<Self>| site.born.is_here() && site.device.get().is_some();
-        sites.iter().filter(|site| open(site)).map(|site| site.pool()).collect()
+        let open = |site: &&Arc<Self>| site.born.is_here() && site.opened.get().is_some();
+        let ours = sites.iter().filter(open).map(|site| site.pool());
+        let mut pools = ours.collect::<Result<Vec<Pool>, Refusal>>()?;
+        if !Birth::here().is_forked() {
+            for pool in Pool::process_pools() {
+                if pools.iter().all(|known| known.id() != pool.id()) {
+                    pools.push(pool);
+                }
+            }
+        }
+        Ok(pools)
     }
 
     /// The process's pool of the device.
     pub(crate) fn pool(&self) -> Result<Pool, Refusal> {
-        Ok(Pool::of(self.device()?)?)
+        let opened = self.opened()?;
+        match &opened.pool {
+            Some(pool) => Ok(pool.clone()),
+            None => Ok(Pool::of(&opened.device)?),
+        }
     }
 
     /// Its name, as "cuda:0".
@@ -161,34 +182,35 @@ pub(crate) fn gpus() -> u32 {
     driver.and_then(|driver| driver.device_count().ok()).unwrap_or(0)
 }
 
-fn open(place: Place) -> Result<Arc<dyn Device>, Refusal> {
+fn open(place: Place) -> Result<Opened, Refusal> {
+    let alone = |device| Opened { device, pool: None };
     match place {
-        Place::Host => Ok(HostDevice::open()?),
+        Place::Host => Ok(alone(HostDevice::open()?)),
         Place::Cuda(ordinal) => open_cuda(ordinal),
         _ => {
             // The checker remembers every use of memory: for tests of the library, not for programs.
             let machine = SimMachine::builder().checked(false).build()?;
             let device = machine.device(0);
-            Ok(device.ok_or_else(|| Refusal::invalid("the simulated machine has no device"))?)
+            let device = device.ok_or_else(|| Refusal::invalid("the machine has no device"))?;
+            Ok(alone(device))
         }
     }
 }
 
-/// The device object that the C functions use for a GPU.
-fn open_cuda(ordinal: u32) -> Result<Arc<dyn Device>, Refusal> {
+/// The device object and the pool that the C functions use for a GPU.
+fn open_cuda(ordinal: u32) -> Result<Opened, Refusal> {
     cuda_here()?;
     // Opened once for the error's sake: C has texts alone.
     drop(CudaDevice::open(ordinal)?);
     let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
-    // SAFETY: the default stream is there as long as the device. No bytes: no block, but a pool.
-    unsafe { forebay_torch_alloc(0, number, core::ptr::null_mut()) };
-    let is_it = |pool: &Pool| {
-        let descriptor = pool.device().descriptor();
-        descriptor.kind == DeviceKind::Cuda && descriptor.ordinal.0 == ordinal
-    };
-    let pool = Pool::process_pools().into_iter().find(is_it);
+    // SAFETY: the default stream is there as long as the device; the block is given back below.
+    let block = unsafe { forebay_torch_alloc(1, number, core::ptr::null_mut()) };
+    // Whoever made the pool, and however it is kept: it is the one that has the block.
+    let pool = Pool::owning(Address::new(block.addr() as u64));
+    // SAFETY: the block is of the call above, and nothing uses it.
+    unsafe { forebay_torch_free(block, 1, number, core::ptr::null_mut()) };
     let pool = pool.ok_or_else(|| Refusal::Unsupported(why_no_pool(ordinal)))?;
-    Ok(Arc::clone(pool.device()))
+    Ok(Opened { device: Arc::clone(pool.device()), pool: Some(pool) })
 }
 
 /// What the C function said.

@@ -114,6 +114,14 @@ impl Pool {
         gone.iter().filter(|seat| seat.pool().take().is_some()).count()
     }
 
+    /// The living pool that has a live block at `address`, whoever made it; `None` where none has, or two.
+    pub fn owning(address: Address) -> Option<Self> {
+        match registry::whose(address) {
+            Owner::One(id) => Self::find(id).ok(),
+            Owner::Nobody | Owner::Two(..) | Owner::Former(_) => None,
+        }
+    }
+
     /// The living pool of that number, whoever made it.
     pub fn find(id: PoolId) -> Result<Self> {
         let shared = registry::find(id).ok_or(Error::PoolGone { pool: id })?;

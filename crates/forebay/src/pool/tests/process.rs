@@ -77,7 +77,9 @@ fn a_block_is_freed_by_its_address_alone() {
     let (_, _, device) = open(SimMachine::builder());
     let pools = [(); 3].map(|()| Pool::new(&device).unwrap());
     let blocks = [0, 1, 2].map(|index| pools[index].allocate(Bytes::mib(1), DEFAULT).unwrap());
+    assert_eq!(Pool::owning(blocks[1].address()).unwrap().id(), pools[1].id());
     crate::free(blocks[1].address(), DEFAULT).unwrap();
+    assert!(Pool::owning(blocks[1].address()).is_none());
     let live = [0, 1, 2].map(|index| pools[index].statistics().blocks);
     assert_eq!(live, [1, 0, 1]);
     let error = crate::free(blocks[1].address(), DEFAULT).unwrap_err();
