@@ -41,6 +41,17 @@ def test_buffers_are_copied_on_their_device(pool, device):
             one.copy_from(two, offset=1)
 
 
+def test_a_buffer_is_copied_onto_itself(host):
+    with host.allocate(10_000) as buffer:
+        data = bytes(range(250)) * 40
+        buffer.copy_from(data)
+        with memoryview(buffer) as memory:
+            buffer.copy_from(memory[:9_000], offset=1_000)
+            assert buffer.to_bytes() == data[:1_000] + data[:9_000]
+            buffer.copy_to(memory[500:1_500], offset=0)
+        assert buffer.to_bytes()[500:1_500] == data[:1_000]
+
+
 def test_memory_of_the_host_is_copied_to_any_device(accelerator, host):
     with forebay.Pool(accelerator) as pool, pool.allocate(16) as here, host.allocate(16) as there:
         there.fill(ord("x"), wait=False)

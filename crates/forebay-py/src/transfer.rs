@@ -2,7 +2,7 @@
 //! hands over may go right after the call.
 
 use forebay::hal::{Copy, Fill, Pattern, Place};
-use forebay::{Address, Bytes};
+use forebay::{Address, Bytes, Span};
 
 use crate::lot::{Pin, Reach};
 use crate::refusal::Refusal;
@@ -34,6 +34,23 @@ impl Part<'_> {
 
     fn is_plain(&self) -> bool {
         self.pin.lot().reach() == Reach::Host
+    }
+
+    /// Whether a copy between this and as much of the host is the host's own to do: where both are plain
+    /// memory of the host, and where they share bytes, which no device copies. Work that may still use the
+    /// memory is waited for then.
+    fn is_hosts_own(&self, other: HostPart, course: &Course) -> Result<bool, Refusal> {
+        if self.is_plain() {
+            return Ok(true);
+        }
+        let size = Bytes::new(self.size);
+        let spans = Span::new(self.address()?, size)?.overlaps(Span::new(other.address, size)?);
+        if self.pin.lot().reach() != Reach::Both || !spans {
+            return Ok(false);
+        }
+        self.pin.lot().course().synchronize()?;
+        course.synchronize()?;
+        Ok(true)
     }
 }
 
@@ -71,15 +88,14 @@ pub(crate) unsafe fn write(part: Part<'_>, from: HostPart, course: &Course) -> R
     if part.size == 0 {
         return Ok(());
     }
-    if part.is_plain() {
-        // SAFETY: the caller's promise on the one side; on the other the part lies within memory of the
-        // host that is pinned by whoever has it in use. They may be the same memory.
+    if part.is_hosts_own(from, course)? {
+        // SAFETY: the caller's promise on the one side; on the other the part lies within memory that the
+        // host can reach and whoever calls has in use. They may be the same memory.
         unsafe { core::ptr::copy(from.pointer(), pointer(part.address()?), length(part.size)?) };
         return Ok(());
     }
     let copy = Copy::linear(part.place()?, Place::Host(from.address), Bytes::new(part.size))?;
-    // SAFETY: both ends are valid until the copy is done, which is waited for; a host's part and memory of
-    // the device that overlap are refused by the shape or are the same bytes on the host.
+    // SAFETY: both ends are valid until the copy is done, which is waited for, and share no bytes.
     unsafe { enqueue(part.pin, &copy, course) }
 }
 
@@ -92,7 +108,7 @@ pub(crate) unsafe fn read(part: Part<'_>, to: HostPart, course: &Course) -> Resu
     if part.size == 0 {
         return Ok(());
     }
-    if part.is_plain() {
+    if part.is_hosts_own(to, course)? {
         // SAFETY: as in `write`, the other way round.
         unsafe { core::ptr::copy(pointer(part.address()?), to.pointer(), length(part.size)?) };
         return Ok(());
