@@ -20,11 +20,7 @@ struct Seat {
 }
 
 static SEATS: [Seat; MOST] = [const {
-    Seat {
-        pool: OnceLock::new(),
-        known: Mutex::new(BTreeSet::new()),
-        refusals: AtomicU64::new(0),
-    }
+    Seat { pool: OnceLock::new(), known: Mutex::new(BTreeSet::new()), refusals: AtomicU64::new(0) }
 }; MOST];
 
 /// What the program set by itself, above the environment, for pools that are made from now on. Held

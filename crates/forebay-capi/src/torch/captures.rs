@@ -158,7 +158,9 @@ pub unsafe extern "C-unwind" fn forebay_torch_begin_allocate_to_pool(
     let begun = contained(false, || {
         // SAFETY: as the caller promised.
         let Some(filter) = (unsafe { Filter::take(filter) }) else {
-            note(&"a capture needs a filter that says which streams are of it, and got an empty one");
+            note(
+                &"a capture needs a filter that says which streams are of it, and got an empty one",
+            );
             return false;
         };
         let mut state = state();

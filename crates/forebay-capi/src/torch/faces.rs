@@ -146,9 +146,10 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
     contained(-1, || {
         // SAFETY: as the caller promised.
         let text = unsafe { text_of(settings) };
-        told(text.ok_or_else(|| "no settings were given".to_owned()).and_then(|text| {
-            pools::configure(&text)
-        }))
+        told(
+            text.ok_or_else(|| "no settings were given".to_owned())
+                .and_then(|text| pools::configure(&text)),
+        )
     })
 }
 

@@ -45,7 +45,7 @@ pub use self::captures::{
     forebay_torch_release_pool,
 };
 pub use self::faces::{
-    forebay_face_alloc, forebay_face_configure, forebay_face_free, forebay_face_forget_stream,
+    forebay_face_alloc, forebay_face_configure, forebay_face_forget_stream, forebay_face_free,
     forebay_face_memory_info, forebay_face_record_use,
 };
 pub use self::figures::{

@@ -47,8 +47,7 @@ struct Records {
     ask: Option<Ask>,
 }
 
-static RECORDS: Mutex<Records> =
-    Mutex::new(Records { kept: VecDeque::new(), most: 0, ask: None });
+static RECORDS: Mutex<Records> = Mutex::new(Records { kept: VecDeque::new(), most: 0, ask: None });
 
 fn records() -> MutexGuard<'static, Records> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,10 +117,7 @@ pub(super) fn write(text: &mut String, device: c_int) {
         let Record { address, size, stream, time, place, .. } = record;
         let comma = if index == 0 { "" } else { "," };
         // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "{comma}[\"{happened}\",{address},{size},{stream},{time},{place}]"
-        );
+        let _ = write!(text, "{comma}[\"{happened}\",{address},{size},{stream},{time},{place}]");
     }
     text.push(']');
 }

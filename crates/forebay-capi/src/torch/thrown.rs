@@ -144,11 +144,19 @@ fn look_up(path: &Path) -> Result<Means, String> {
     let word = |name: &str| -> Result<*const c_void, String> {
         // SAFETY: the value is the symbol's address and nothing else is done with it here.
         let found = unsafe { library.get::<*const c_void>(name.as_bytes()) };
-        found.map(|symbol| *symbol).map_err(|error| broken(&error))
+        // The system's own words name it, but not on every system.
+        found.map(|symbol| *symbol).map_err(|_| {
+            broken(&format_args!(
+                "it has no {name}, nor has what it depends on; another version of PyTorch may"
+            ))
+        })
     };
     let class = |name: &str| -> Result<Class, String> {
         let table = word(&format!("_ZTV{name}"))?.cast::<*const c_void>();
-        Ok(Class { type_info: word(&format!("_ZTI{name}"))?, table: table.wrapping_add(TABLE_HEAD) })
+        Ok(Class {
+            type_info: word(&format!("_ZTI{name}"))?,
+            table: table.wrapping_add(TABLE_HEAD),
+        })
     };
     let construct = word(
         "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
