@@ -3,7 +3,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-use forebay::{Address, Tag};
+use forebay::{Address, Bytes, Tag};
 
 use super::{captures, serve};
 use crate::error::{contained, note};
@@ -151,6 +151,24 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
                 .and_then(|text| pools::configure(&text)),
         )
     })
+}
+
+/// Gives back to GPU `device` what is free of its pool, and waits for the device where work may still use
+/// it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
+    contained(-1, || {
+        captures::sweep();
+        let trimmed = pools::of(device)
+            .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
+        told(trimmed.map(|_| ()))
+    })
+}
+
+/// Whether there is a pool of GPU `device` yet: 1, or 0. Asking makes none.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_face_has_pool(device: c_int) -> c_int {
+    contained(0, || c_int::from(pools::made().any(|(number, _)| number == device)))
 }
 
 fn told(result: Result<(), String>) -> c_int {

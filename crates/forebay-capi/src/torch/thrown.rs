@@ -188,12 +188,21 @@ fn look_up(path: &Path) -> Result<Means, String> {
 pub(super) fn throw_noted(kind: Kind) {
     let Some(means) = MEANS.get() else { return };
     // SAFETY: the text ends with a zero byte, and nothing that fails comes between here and its copy.
-    let said = unsafe { CStr::from_ptr(crate::error::forebay_last_error()) };
-    means.throw(kind, said.to_bytes());
+    let said = unsafe { CStr::from_ptr(crate::error::forebay_last_error()) }.to_bytes();
+    match kind {
+        // Programs that try again with less know it by these words.
+        Kind::OutOfMemory => {
+            let rest = said.strip_prefix(b"out of memory: ").unwrap_or(said);
+            means.throw(kind, [b"CUDA out of memory. ", rest]);
+        }
+        Kind::Error => means.throw(kind, [b"", said]),
+    }
 }
 
 impl Means {
-    fn throw(&self, kind: Kind, said: &[u8]) -> ! {
+    /// Throws an exception that says the parts, one after the other.
+    fn throw(&self, kind: Kind, [first, second]: [&[u8]; 2]) -> ! {
+        let length = first.len() + second.len();
         let class = match kind {
             Kind::OutOfMemory => self.out_of_memory,
             Kind::Error => self.error,
@@ -208,15 +217,17 @@ impl Means {
         unsafe {
             let exception = (self.allocate_exception)(ROOM);
             core::ptr::write_bytes(exception.cast::<u8>(), 0, ROOM);
-            let mut text = Text { at: core::ptr::null_mut(), length: said.len(), within: [0; 16] };
-            text.at = if said.len() > SHORT {
-                text.within[..8].copy_from_slice(&said.len().to_ne_bytes());
-                (self.new)(said.len() + 1).cast::<u8>()
+            let mut text = Text { at: core::ptr::null_mut(), length, within: [0; SHORT + 1] };
+            text.at = if length > SHORT {
+                text.within[..size_of::<usize>()].copy_from_slice(&length.to_ne_bytes());
+                (self.new)(length + 1).cast::<u8>()
             } else {
                 text.within.as_mut_ptr()
             };
-            core::ptr::copy_nonoverlapping(said.as_ptr(), text.at, said.len());
-            text.at.add(said.len()).write(0);
+            core::ptr::copy_nonoverlapping(first.as_ptr(), text.at, first.len());
+            let rest = text.at.add(first.len());
+            core::ptr::copy_nonoverlapping(second.as_ptr(), rest, second.len());
+            text.at.add(length).write(0);
             (self.construct)(exception, location, &raw mut text);
             if !core::ptr::eq(text.at, text.within.as_ptr()) {
                 (self.delete)(text.at.cast());

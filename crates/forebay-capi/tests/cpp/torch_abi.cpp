@@ -114,8 +114,9 @@ static void case_thrown() {
       caught = true;
       CHECK(c10::Error::alive == 1);
       std::string said = error.what_without_backtrace();
-      CHECK(said.find("out of memory") != std::string::npos);
-      CHECK(said == last_error());
+      CHECK(said.rfind("CUDA out of memory. ", 0) == 0);
+      std::string rest = said.substr(std::strlen("CUDA out of memory. "));
+      CHECK("out of memory: " + rest == last_error());
       CHECK(std::string(error.what()) == said + " (forebay at forebay:0)");
       CHECK(dynamic_cast<const c10::Error*>(&error));
     }

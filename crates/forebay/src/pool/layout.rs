@@ -38,9 +38,10 @@ fn layout_of(shared: &Shared) -> Layout {
     pages.sort_unstable_by_key(|page| page.start());
     let mut spans: Vec<Span> = Vec::new();
     for page in pages {
-        let joined = spans.last().filter(|last| last.end() == page.start()).and_then(|last| {
-            Span::new(last.start(), last.size().saturating_add(page.size())).ok()
-        });
+        let joined = spans
+            .last()
+            .filter(|last| last.end() == page.start())
+            .and_then(|last| Span::new(last.start(), last.size().saturating_add(page.size())).ok());
         match (joined, spans.last_mut()) {
             (Some(joined), Some(last)) => *last = joined,
             _ => spans.push(page),

@@ -273,10 +273,7 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
 }
 
 /// Those of the blocks that are still live, with their tags.
-pub(super) fn named(
-    map: &AddressMap,
-    live: &[LeftBlock],
-) -> impl Iterator<Item = BlockSnapshot> {
+pub(super) fn named(map: &AddressMap, live: &[LeftBlock]) -> impl Iterator<Item = BlockSnapshot> {
     live.iter().filter_map(|block| {
         // Looked at again: what was freed in between has no tag any more.
         let known = map.slot(block.address)?.look(block.address).filter(|known| known.live())?;

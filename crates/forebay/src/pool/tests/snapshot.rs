@@ -147,8 +147,7 @@ fn a_layout_is_what_is_held_with_every_block_in_it() {
         let (_, _, shared) = open(SimMachine::builder().memory(memory));
         let pool = PoolOptions::new().growth(small_pages()).build(&shared).unwrap();
         let sizes = (1..40_u64).map(|count| Bytes::new(count * 300_000 % 7_000_000 + 1));
-        let blocks: Vec<Block> =
-            sizes.map(|size| pool.allocate(size, DEFAULT).unwrap()).collect();
+        let blocks: Vec<Block> = sizes.map(|size| pool.allocate(size, DEFAULT).unwrap()).collect();
         for block in blocks.iter().step_by(3) {
             pool.free_block(*block, DEFAULT).unwrap();
         }
@@ -162,7 +161,10 @@ fn a_layout_is_what_is_held_with_every_block_in_it() {
         for block in &layout.blocks {
             let at = Span::new(Address::new(block.address), Bytes::new(block.size_bytes)).unwrap();
             assert!(
-                layout.spans.iter().any(|span| span.start() <= at.start() && at.end() <= span.end()),
+                layout
+                    .spans
+                    .iter()
+                    .any(|span| span.start() <= at.start() && at.end() <= span.end()),
                 "{at:?} in {:?}",
                 layout.spans
             );
