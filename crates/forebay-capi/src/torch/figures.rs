@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::{Bytes, Pool, Scope};
+use forebay::{Bytes, Pool, Scope, StatisticsSnapshot};
 
 use super::captures::PoolNumber;
 use super::{captures, record};
@@ -66,28 +66,42 @@ pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
     })
 }
 
-/// The figures of GPU `device`: an object with `pool` (a snapshot of form `forebay.pool.v1`), `graphs`
-/// (a list of objects with `first`, `second` and `pool`), `peak_out_bytes` and `peak_held_bytes` of the
-/// pool since the last reset, and `refusals`. Text for [`forebay_torch_free_text`]; null where there is no
-/// such GPU, with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+/// The figures of GPU `device`: an object with `statistics` (as in form `forebay.pool.v1`) and `pages` of
+/// its pool, `peak_out_bytes` and `peak_held_bytes` since the last reset, `refusals`, `limit_bytes`,
+/// `settings` (an object of texts), and `graphs` (a list of objects with `first`, `second`, `statistics`
+/// and `pages`). Text for [`forebay_torch_free_text`]; null where there is no such GPU, with the reason in
+/// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
     written(device, |pool, text| {
         let (out, held) = peaks_of(device, pool);
-        let snapshot = pool.snapshot().to_json();
         let refusals = pools::refusals(device);
+        text.push('{');
+        write_statistics(text, pool);
         let _ = write!(
             text,
-            "{{\"pool\":{snapshot},\"peak_out_bytes\":{},\"peak_held_bytes\":{},\"refusals\":{refusals},\
-             \"graphs\":",
+            ",\"peak_out_bytes\":{},\"peak_held_bytes\":{},\"refusals\":{refusals},\"limit_bytes\":{},\
+             \"settings\":{{",
             out.get(),
-            held.get()
+            held.get(),
+            pool.limit().get()
         );
-        each_graph(text, device, |text, pool| {
-            let _ = write!(text, "\"pool\":{}", pool.snapshot().to_json());
-        });
+        for (index, entry) in pool.settings().entries().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let (name, value) = (quoted(entry.key.name()), quoted(&entry.value));
+            let _ = write!(text, "{comma}{name}:{value}");
+        }
+        text.push_str("},\"graphs\":");
+        each_graph(text, device, write_statistics);
         text.push('}');
     })
+}
+
+fn write_statistics(text: &mut String, pool: &Pool) {
+    // Whole numbers, texts and lists of them: there is nothing JSON could not hold.
+    let statistics = StatisticsSnapshot::from(&pool.statistics());
+    let statistics = serde_json::to_string(&statistics).unwrap_or_default();
+    let _ = write!(text, "\"statistics\":{statistics},\"pages\":{}", pool.page_count());
 }
 
 /// Where everything of GPU `device` lies: an object with `spans` (lists of address and size), `blocks`
@@ -186,16 +200,6 @@ fn write_layout(text: &mut String, pool: &Pool) {
 
 /// Text as JSON has it.
 fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            control if u32::from(control) < 0x20 => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
+    // There is no text that JSON could not hold.
+    serde_json::to_string(text).unwrap_or_default()
 }

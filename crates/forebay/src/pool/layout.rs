@@ -28,6 +28,12 @@ impl Pool {
     pub fn layout(&self) -> Layout {
         layout_of(&self.shared)
     }
+
+    /// How many pages the pool holds, or segments on a device that has no pages.
+    pub fn page_count(&self) -> u64 {
+        let heap = self.shared.heap();
+        [&heap.small, &heap.large].map(|field| field.line.pages().count() as u64).iter().sum()
+    }
 }
 
 fn layout_of(shared: &Shared) -> Layout {

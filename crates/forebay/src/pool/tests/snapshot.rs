@@ -154,6 +154,7 @@ fn a_layout_is_what_is_held_with_every_block_in_it() {
         let layout = pool.layout();
         let held = layout.spans.iter().map(|span| span.size().get()).sum::<u64>();
         assert_eq!(Bytes::new(held), pool.held());
+        assert_eq!(pool.page_count(), pool.statistics().driver.of(Call::CreatePage));
         assert!(layout.spans.windows(2).all(|pair| pair[0].end() < pair[1].start()));
         let live: u64 = layout.blocks.iter().map(|block| block.size_bytes).sum();
         assert_eq!(Bytes::new(live), pool.statistics().live);
