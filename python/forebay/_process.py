@@ -18,7 +18,7 @@ _loaded: ctypes.CDLL | None = None
 _path: str | None = None
 
 #: Called for each block that is recorded: GPU, address, size; gives a number for the place in the program.
-ASK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
+ASK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "forebay_last_error": (ctypes.c_char_p, []),

@@ -13,9 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::watch::{RECORDED, WATCHED};
 use crate::error::contained;
 
-/// Called with the GPU, the block and its size; gives a number for the place in the program, 0 for
-/// none.
-pub type Ask = unsafe extern "C" fn(c_int, *mut c_void, u64) -> u64;
+/// Called with the GPU, the address of the block and its size; gives a number for the place in the
+/// program, 0 for none.
+pub type Ask = unsafe extern "C" fn(c_int, u64, u64) -> u64;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +75,12 @@ pub unsafe extern "C" fn forebay_torch_record(most: u64, ask: Option<Ask>) {
     });
 }
 
-/// Notes what happened, the oldest goes where there are too many.
+/// Notes what happened; the oldest goes where there are too many. The address of a request that was
+/// refused is what the device had left.
 pub(super) fn note(
     device: c_int,
     happened: Happened,
-    block: *mut c_void,
+    address: u64,
     size: u64,
     stream: *mut c_void,
 ) {
@@ -87,12 +88,12 @@ pub(super) fn note(
     // With no lock held: it may come back here, as a program's garbage collector does that frees.
     let place = match ask {
         // SAFETY: as whoever set it promised.
-        Some(ask) if happened != Happened::Freed => unsafe { ask(device, block, size) },
+        Some(ask) if happened != Happened::Freed => unsafe { ask(device, address, size) },
         _ => 0,
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-    let (address, stream) = (block.addr() as u64, stream.addr() as u64);
+    let stream = stream.addr() as u64;
     let mut records = records();
     if records.most == 0 {
         return;

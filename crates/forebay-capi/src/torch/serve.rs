@@ -93,8 +93,13 @@ fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_v
         }
     });
     if watch::recorded() && size > 0 {
-        let happened = if block.is_null() { Happened::Refused } else { Happened::Allocated };
-        record::note(device, happened, block, size.unsigned_abs() as u64, stream);
+        let (happened, address) = if block.is_null() {
+            let info = pools::of(device).ok().and_then(|pool| pool.device().memory_info().ok());
+            (Happened::Refused, info.map_or(0, |info| info.free.get()))
+        } else {
+            (Happened::Allocated, block.addr() as u64)
+        };
+        record::note(device, happened, address, size.unsigned_abs() as u64, stream);
     }
     block
 }
@@ -125,7 +130,7 @@ fn note_free(block: *mut c_void, device: c_int, stream: *mut c_void) {
     let own = pools::of(device).ok().and_then(|pool| pool.requested_at(address));
     let size = own.or_else(|| captures::owner(address)?.requested_at(address));
     if let Some(size) = size {
-        record::note(device, Happened::Freed, block, size.get(), stream);
+        record::note(device, Happened::Freed, address.get(), size.get(), stream);
     }
 }
 
