@@ -135,6 +135,8 @@ def _written(value: Any) -> str:
         return "on"
     if value is False:
         return "off"
+    if value is None:
+        return "none"
     text = str(value)
     if "," in text:
         raise ValueError(f"a setting cannot have a comma in it: {text!r}")
