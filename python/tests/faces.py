@@ -73,6 +73,9 @@ def run(script, folder, python=(), environment=(), preload=None):
     if preload:
         env["LD_PRELOAD"] = str(preload)
     env.update(dict(environment))
-    ran = subprocess.run([sys.executable, str(path)], env=env, cwd=folder, capture_output=True, text=True, timeout=300)
+    # Fakes are alone: what is installed may bring hooks of its own for the same names.
+    alone = ["-S"] if python else []
+    command = [sys.executable, *alone, str(path)]
+    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, f"status {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout

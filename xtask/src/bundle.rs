@@ -59,8 +59,10 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("on_device", "on_device"),
 ];
 
-/// Files beside the programs, from `xtask/gpu`.
+/// forebay's Python modules, here and there.
 const PACKAGE: &str = "python/forebay";
+
+/// Files beside the programs, from `xtask/gpu`.
 const SCRIPTS: [&str; 10] = [
     "run.sh",
     "table.py",
