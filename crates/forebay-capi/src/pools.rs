@@ -42,16 +42,24 @@ fn numbered(ordinal: i32) -> usize {
     usize::try_from(ordinal).unwrap_or(usize::MAX)
 }
 
-/// The pool of a GPU, and a stream of it as the pool knows it.
+/// The pool of a GPU, where this thread was sure of it and the stream last: then the stream's number is
+/// the pool's name for it.
 #[inline(always)]
-pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<&'static Pool> {
     let number = numbered(ordinal);
-    if SURE.try_with(Cell::get) == Ok((number, stream))
-        && let Some(pool) = SEATS.get(number).and_then(|seat| seat.pool.get())
-    {
-        return Ok((pool, StreamHandle(stream)));
+    if SURE.try_with(Cell::get) == Ok((number, stream)) {
+        SEATS.get(number)?.pool.get()
+    } else {
+        None
     }
-    find(number, stream)
+}
+
+/// The pool of a GPU, and a stream of it as the pool knows it.
+pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+    match sure(ordinal, stream) {
+        Some(pool) => Ok((pool, StreamHandle(stream))),
+        None => find(numbered(ordinal), stream),
+    }
 }
 
 #[cold]

@@ -115,7 +115,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_free(
     device: c_int,
     stream: *mut c_void,
 ) {
-    contained((), || {
+    contained((), move || {
         if let Err(reason) = serve::free(block, device, stream) {
             note(&reason);
         }

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-use forebay::{Address, Bytes, Error, Tag, TagScope};
+use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag, TagScope};
 
 use super::record::{self, Happened};
 use super::thrown::Kind;
@@ -59,17 +59,30 @@ pub(super) fn allocate(size: isize, device: c_int, stream: *mut c_void) -> *mut 
     if watch::any() {
         return allocate_watched(size, device, stream);
     }
-    contained(core::ptr::null_mut(), || from_own(size, device, stream))
+    contained(core::ptr::null_mut(), move || {
+        let number = stream.addr() as u64;
+        match (pools::sure(device, number), u64::try_from(size)) {
+            (Some(pool), Ok(bytes)) => from(pool, bytes, StreamHandle(number), device),
+            _ => from_own(size, device, stream),
+        }
+    })
 }
 
 #[inline(always)]
+fn from(pool: &Pool, bytes: u64, stream: StreamHandle, device: c_int) -> *mut c_void {
+    match pool.allocate(Bytes::new(bytes), stream) {
+        Ok(block) => pointer(block.address()),
+        Err(error) => refused(&error, device),
+    }
+}
+
+/// A block of the GPU's own pool.
+#[cold]
+#[inline(never)]
 fn from_own(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let Ok(bytes) = u64::try_from(size) else { return not_a_size(size) };
     match pools::at(device, stream.addr() as u64) {
-        Ok((pool, stream)) => match pool.allocate(Bytes::new(bytes), stream) {
-            Ok(block) => pointer(block.address()),
-            Err(error) => refused(&error, device),
-        },
+        Ok((pool, stream)) => from(pool, bytes, stream, device),
         Err(reason) => cannot(&reason),
     }
 }
@@ -87,10 +100,7 @@ fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_v
             (Ok(pool), Ok(known)) => (pool, known),
             (Err(reason), _) | (_, Err(reason)) => return cannot(&reason),
         };
-        match pool.allocate(Bytes::new(bytes), stream) {
-            Ok(block) => pointer(block.address()),
-            Err(error) => refused(&error, device),
-        }
+        from(&pool, bytes, stream, device)
     });
     if watch::recorded() && size > 0 {
         let (happened, address) = if block.is_null() {
@@ -110,8 +120,21 @@ pub(super) fn free(block: *mut c_void, device: c_int, stream: *mut c_void) -> Re
     if watch::any() {
         note_free(block, device, stream);
     }
-    let address = Address::new(block.addr() as u64);
-    let (pool, stream) = pools::at(device, stream.addr() as u64)?;
+    let (address, number) = (Address::new(block.addr() as u64), stream.addr() as u64);
+    let Some(pool) = pools::sure(device, number) else {
+        return free_surely(address, device, number);
+    };
+    match pool.free(address, StreamHandle(number)) {
+        Ok(()) => Ok(()),
+        Err(error) => free_elsewhere(&error, address, StreamHandle(number)),
+    }
+}
+
+/// The same, once it is clear which stream it is.
+#[cold]
+#[inline(never)]
+fn free_surely(address: Address, device: c_int, stream: u64) -> Result<(), String> {
+    let (pool, stream) = pools::at(device, stream)?;
     match pool.free(address, stream) {
         Ok(()) => Ok(()),
         Err(error) => free_elsewhere(&error, address, stream),
@@ -137,11 +160,7 @@ fn note_free(block: *mut c_void, device: c_int, stream: *mut c_void) {
 /// Frees a block that the GPU's own pool does not have: one of a private pool.
 #[cold]
 #[inline(never)]
-fn free_elsewhere(
-    error: &Error,
-    address: Address,
-    stream: forebay::StreamHandle,
-) -> Result<(), String> {
+fn free_elsewhere(error: &Error, address: Address, stream: StreamHandle) -> Result<(), String> {
     let freed = match error {
         Error::WrongPool { .. } => captures::free(address, stream),
         _ => None,
