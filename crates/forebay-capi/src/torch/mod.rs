@@ -36,9 +36,12 @@ mod watch;
 
 use core::ffi::{c_int, c_void};
 
+use forebay::Pool;
+
 use self::serve::Face;
 use self::thrown::throw_noted;
 use crate::error::{contained, note};
+use crate::pools;
 
 pub use self::captures::{
     PoolNumber, forebay_torch_begin_allocate_to_pool, forebay_torch_end_allocate_to_pool,
@@ -62,6 +65,12 @@ pub use self::thrown::forebay_torch_errors_from;
 
 static TORCH: Face = Face::new("torch");
 
+/// The pool of GPU `device` that PyTorch and the others have, made where there is none yet. For crates
+/// over this one that are to share it.
+pub fn process_pool(device: c_int) -> Result<Pool, String> {
+    pools::of(device).cloned()
+}
+
 /// At least `size` bytes of GPU `device`, to be used in the order of `stream`, from the pool of the
 /// process or, while a graph is captured on `stream`, from the graph's. Null where there are none, with
 /// the reason in [`forebay_last_error`](crate::error::forebay_last_error), and where `size` is 0.
@@ -77,7 +86,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc(
     stream: *mut c_void,
 ) -> *mut c_void {
     let _tag = TORCH.enter();
-    serve::allocate(size, device, stream)
+    serve::allocate::<0>(size, device, stream)
 }
 
 /// As [`forebay_torch_alloc`], for callers that take whatever comes for memory: what is refused is
@@ -93,8 +102,10 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc_or_throw(
     device: c_int,
     stream: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: as the caller promised.
-    let block = unsafe { forebay_torch_alloc(size, device, stream) };
+    let block = {
+        let _tag = TORCH.enter();
+        serve::allocate::<1>(size, device, stream)
+    };
     if block.is_null() && size != 0 {
         throw_noted(serve::last_refusal());
     }

@@ -54,8 +54,15 @@ impl Face {
 /// At least `size` bytes of GPU `device` in the order of `stream`, under the tag the thread is under;
 /// null where there are none, with the reason noted, and where `size` is 0. What the filter of a capture
 /// throws goes through.
+///
+/// Each way in has a number of its own, and so a copy of its own: shared by two, the hit would be a
+/// function apart, and its frame a seventh of all.
 #[inline(always)]
-pub(super) fn allocate(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+pub(super) fn allocate<const WAY: u8>(
+    size: isize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
     if watch::any() {
         return allocate_watched(size, device, stream);
     }
