@@ -109,6 +109,8 @@ def install(
             "PyTorch has used the GPU already, and its allocator cannot change any more: call forebay.torch.install() "
             "before the first tensor on a GPU, best right after the imports"
         )
+    if getattr(getattr(torch, "version", None), "hip", None):
+        raise RuntimeError("this PyTorch is built for AMD's GPUs, and forebay works inside PyTorch with CUDA alone")
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise RuntimeError("this PyTorch is built without CUDA, so there is no allocator of GPU memory to replace")
     library = _process.library()

@@ -198,6 +198,7 @@ def test_pytorchs_settings_are_kept_where_they_mean_something(fakes, tmp_path):
         ("torch.__version__ = '2.99.0'", "2.6 to 2.15"),
         ("torch._C.initialized = True", "before the first tensor"),
         ("del torch._C._cuda_customAllocator", "built without CUDA"),
+        ("torch.version = type('version', (), {'hip': '6.4'})", "AMD"),
         ("torch._C.Allocator.__getattr__ = object.__getattribute__", "set_begin_allocate_to_pool"),
         ("torch.__file__ = '/nowhere/torch/__init__.py'", "null_on_failure"),
     ],

@@ -58,13 +58,7 @@ pub unsafe extern "C" fn forebay_face_free(
     device: c_int,
     stream: *mut c_void,
 ) -> c_int {
-    contained(-1, || match serve::free(block, device, stream) {
-        Ok(()) => 0,
-        Err(reason) => {
-            note(&reason);
-            -1
-        }
-    })
+    contained(-1, || if serve::free(block, device, stream) { 0 } else { -1 })
 }
 
 /// Notes that a block of GPU `device` is used on `stream` beside the one it will be freed on. 0, or -1

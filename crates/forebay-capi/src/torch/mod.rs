@@ -40,7 +40,7 @@ use forebay::Pool;
 
 use self::serve::Face;
 use self::thrown::throw_noted;
-use crate::error::{contained, note};
+use crate::error::contained;
 use crate::pools;
 
 pub use self::captures::{
@@ -127,9 +127,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_free(
     stream: *mut c_void,
 ) {
     contained((), move || {
-        if let Err(reason) = serve::free(block, device, stream) {
-            note(&reason);
-        }
+        serve::free(block, device, stream);
     });
 }
 

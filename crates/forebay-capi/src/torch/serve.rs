@@ -121,30 +121,36 @@ fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_v
     block
 }
 
-/// Gives back a block in the order of `stream`. Null is ignored. What is no live block changes nothing.
+/// Gives back a block in the order of `stream`; says whether it did. Null is ignored. What is no live
+/// block changes nothing, and the reason is noted.
 #[inline(always)]
-pub(super) fn free(block: *mut c_void, device: c_int, stream: *mut c_void) -> Result<(), String> {
+pub(super) fn free(block: *mut c_void, device: c_int, stream: *mut c_void) -> bool {
     if watch::any() {
         note_free(block, device, stream);
     }
     let (address, number) = (Address::new(block.addr() as u64), stream.addr() as u64);
-    let Some(pool) = pools::sure(device, number) else {
-        return free_surely(address, device, number);
-    };
-    match pool.free(address, StreamHandle(number)) {
-        Ok(()) => Ok(()),
-        Err(error) => free_elsewhere(&error, address, StreamHandle(number)),
+    match pools::sure(device, number) {
+        Some(pool) => match pool.free(address, StreamHandle(number)) {
+            Ok(()) => true,
+            Err(error) => free_elsewhere(&error, address, StreamHandle(number)),
+        },
+        None => free_surely(address, device, number),
     }
 }
 
 /// The same, once it is clear which stream it is.
 #[cold]
 #[inline(never)]
-fn free_surely(address: Address, device: c_int, stream: u64) -> Result<(), String> {
-    let (pool, stream) = pools::at(device, stream)?;
-    match pool.free(address, stream) {
-        Ok(()) => Ok(()),
-        Err(error) => free_elsewhere(&error, address, stream),
+fn free_surely(address: Address, device: c_int, stream: u64) -> bool {
+    match pools::at(device, stream) {
+        Ok((pool, stream)) => match pool.free(address, stream) {
+            Ok(()) => true,
+            Err(error) => free_elsewhere(&error, address, stream),
+        },
+        Err(reason) => {
+            note(&reason);
+            false
+        }
     }
 }
 
@@ -167,15 +173,17 @@ fn note_free(block: *mut c_void, device: c_int, stream: *mut c_void) {
 /// Frees a block that the GPU's own pool does not have: one of a private pool.
 #[cold]
 #[inline(never)]
-fn free_elsewhere(error: &Error, address: Address, stream: StreamHandle) -> Result<(), String> {
+fn free_elsewhere(error: &Error, address: Address, stream: StreamHandle) -> bool {
     let freed = match error {
         Error::WrongPool { .. } => captures::free(address, stream),
         _ => None,
     };
     match freed {
-        Some(freed) => freed.map_err(|error| error.to_string()),
-        None => Err(error.to_string()),
+        Some(Ok(())) => return true,
+        Some(Err(error)) => note(&error),
+        None => note(error),
     }
+    false
 }
 
 /// An address of the device as C has it. It is not followed here.
