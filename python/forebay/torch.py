@@ -16,12 +16,12 @@ import ctypes
 import os
 import pickle
 import sys
-import threading
 import warnings
 from typing import Any
 
 from . import _alloc_conf, _process
 from ._process import attribution, configure
+from ._torch_snapshot import Frames, history_of, segments_of
 from ._torch_stats import MemoryStats, stats_of
 from ._torch_stats import summary as _summary
 
@@ -285,37 +285,7 @@ def _device_count() -> int:
     return torch.cuda.device_count()
 
 
-class _Frames:
-    """Where in the program blocks were asked for: each place once, with a number."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._places: list[tuple[Any, ...]] = [()]
-
-    def here(self, depth: int) -> int:
-        """The number of the place of whoever called whoever calls this."""
-        frame = sys._getframe(depth)
-        place = []
-        while frame is not None:
-            place.append((frame.f_code, frame.f_lineno))
-            frame = frame.f_back
-        key = tuple(place)
-        with self._lock:
-            number = self._numbers.get(key)
-            if number is None:
-                number = self._numbers[key] = len(self._places)
-                self._places.append(key)
-        return number
-
-    def of(self, number: int) -> list[dict[str, Any]]:
-        """The frames of a place, the innermost first, as PyTorch's viewer has them."""
-        with self._lock:
-            place = self._places[number] if number < len(self._places) else ()
-        return [{"name": code.co_name, "filename": code.co_filename, "line": line} for code, line in place]
-
-
-_frames: _Frames | None = None
+_frames: Frames | None = None
 _ask: Any = None
 _retired: list[Any] = []
 
@@ -337,7 +307,7 @@ def record_memory_history(enabled: str | None = "all", max_entries: int = 1 << 2
         return
     if enabled not in ("all", "state"):
         raise ValueError(f"enabled can be None, 'state' or 'all', not {enabled!r}")
-    frames = _frames = _Frames()
+    frames = _frames = Frames()
 
     def ask(_device: int, _block: int | None, _size: int) -> int:
         try:
@@ -358,19 +328,16 @@ def snapshot(device: Any = None) -> dict[str, Any]:
     """
     only = None if device is None else _index(device)
     count = max(_device_count(), 1 if only is None else only + 1)
+    frames = _frames or Frames()
     segments: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
     settings: dict[str, Any] = {}
     for index in range(count):
         wanted = (only is None or index == only) and _process.has_pool(index)
         recorded = _process.records(index) if wanted else []
-        traces.append([entry for record in recorded for entry in _entries(record)])
+        traces.append(history_of(recorded, frames))
         if wanted:
-            places = {record[1]: record[5] for record in recorded if record[0] == "alloc"}
-            told = _process.layout(index)
-            segments += _segments(index, told, (0, 0), places)
-            for graph in told["graphs"]:
-                segments += _segments(index, graph, (graph["first"], graph["second"]), places)
+            segments += segments_of(index, _process.layout(index), recorded, frames)
             settings = settings or _process.figures(index)["settings"]
     return {
         "segments": segments,
@@ -394,74 +361,6 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
     """The segments of ``snapshot()``, all or those of one private pool."""
     found = snapshot()["segments"]
     return found if mempool_id is None else [one for one in found if one["segment_pool_id"] == tuple(mempool_id)]
-
-
-def _place(number: int) -> list[dict[str, Any]]:
-    return _frames.of(number) if _frames is not None else []
-
-
-def _entries(record: list[Any]) -> list[dict[str, Any]]:
-    happened, address, size, stream, time, place = record
-    entry = {"addr": address, "size": size, "stream": stream, "time_us": time, "compile_context": "N/A"}
-    if happened == "oom":
-        # What the device had left stands where the address does.
-        return [{**entry, "action": "oom", "device_free": address, "frames": _place(place)}]
-    if happened == "alloc":
-        return [{**entry, "action": "alloc", "frames": _place(place)}]
-    # In the order of its stream it is free at once.
-    return [{**entry, "action": action, "frames": []} for action in ("free_requested", "free_completed")]
-
-
-def _segments(
-    device: int, told: dict[str, Any], pool: tuple[int, int], places: dict[int, int]
-) -> list[dict[str, Any]]:
-    segments = []
-    blocks = iter(sorted(told["blocks"]))
-    block = next(blocks, None)
-    for start, size in sorted(told["spans"]):
-        end, at = start + size, start
-        within: list[dict[str, Any]] = []
-        while block is not None and block[0] < end:
-            address, length, requested, tag = block
-            if address > at:
-                within.append(_free_piece(at, address - at))
-            frames = _place(places.get(address, 0))
-            within.append(
-                {
-                    "address": address,
-                    "size": length,
-                    "requested_size": requested,
-                    "state": "active_allocated",
-                    "frames": frames,
-                    "user_metadata": tag,
-                }
-            )
-            at = address + length
-            block = next(blocks, None)
-        if at < end:
-            within.append(_free_piece(at, end - at))
-        live = [piece for piece in within if piece["state"] == "active_allocated"]
-        segments.append(
-            {
-                "device": device,
-                "address": start,
-                "total_size": size,
-                "stream": 0,
-                "segment_type": "large",
-                "segment_pool_id": pool,
-                "is_expandable": True,
-                "allocated_size": sum(piece["size"] for piece in live),
-                "active_size": sum(piece["size"] for piece in live),
-                "requested_size": sum(piece["requested_size"] for piece in live),
-                "frames": [],
-                "blocks": within,
-            }
-        )
-    return segments
-
-
-def _free_piece(address: int, size: int) -> dict[str, Any]:
-    return {"address": address, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
 
 
 def _patch(torch: Any) -> None:

@@ -9,13 +9,14 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tempfile::TempDir;
 
 /// Each in a process of its own: pools are the whole process's. With the settings it runs under.
-const CASES: [(&str, &str); 6] = [
+const CASES: [(&str, &str); 7] = [
     ("thrown", ""),
     ("no_way_to_throw", ""),
     ("captured", ""),
     ("filter_throws", ""),
     ("capture_refused", "poison:on"),
     ("hooks", ""),
+    ("threads", ""),
 ];
 
 /// Where cargo has put a library: beside the test, or a folder up.
@@ -49,7 +50,7 @@ fn program(with: &str) -> Result<(TempDir, PathBuf, PathBuf), String> {
     compile(with, &parts, &["-shared", "-fPIC"])?;
     let program = folder.path().join("torch_abi");
     let parts = [&*sources.join("torch_abi.cpp"), &*classes, output, &*program];
-    compile(with, &parts, &["-ldl", "-Wl,-rpath,$ORIGIN"])?;
+    compile(with, &parts, &["-ldl", "-pthread", "-Wl,-rpath,$ORIGIN"])?;
     Ok((folder, program, classes))
 }
 

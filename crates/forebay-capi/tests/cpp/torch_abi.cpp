@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +15,9 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "c10.h"
 
@@ -291,6 +294,40 @@ static void case_capture_refused(void* driver) {
   CHECK(alloc_fn(512, 0, captured));
 }
 
+// Captures begin and end while other threads allocate, free and ask.
+static void case_threads(void* driver) {
+  learn_to_throw();
+  auto [captured, other] = streams(driver);
+  std::atomic<bool> over{false};
+  std::atomic<long> pairs{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 3; ++number) {
+    threads.emplace_back([&, number, other = other] {
+      cudaStream_t stream = number == 0 ? nullptr : other;
+      while (!over) {
+        void* block = alloc_or_throw_fn(1000 * (number + 1), 0, stream);
+        CHECK(block);
+        if (number == 2) record_stream_fn(block, nullptr);
+        free_fn(block, 0, 0, stream);
+        ++pairs;
+      }
+    });
+  }
+  for (unsigned long long time = 1; time <= 200 || pairs < 2000; ++time) {
+    begin_fn(0, {time, 0}, [captured = captured](cudaStream_t stream) { return stream == captured; });
+    void* block = alloc_fn(4096, 0, captured);
+    CHECK(block);
+    end_fn(0, {time, 0});
+    free_fn(block, 4096, 0, captured);
+    release_fn(0, {time, 0});
+  }
+  over = true;
+  for (auto& thread : threads) thread.join();
+  CHECK(graphs() == 0);
+  CHECK(figures().find("\"blocks\":0,") != std::string::npos);
+  CHECK(std::string(last_error()).empty());
+}
+
 static void case_hooks(void* driver) {
   learn_to_throw();
   auto [one, two] = streams(driver);
@@ -360,6 +397,7 @@ int main(int count, char** words) {
   else if (name == "filter_throws") case_filter_throws(driver);
   else if (name == "capture_refused") case_capture_refused(driver);
   else if (name == "hooks") case_hooks(driver);
+  else if (name == "threads") case_threads(driver);
   else return 2;
   return 0;
 }
