@@ -106,10 +106,19 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc_or_throw(
         let _tag = TORCH.enter();
         serve::allocate::<1>(size, device, stream)
     };
-    if block.is_null() && size != 0 {
-        throw_noted(serve::last_refusal());
+    if block.is_null() {
+        throw_unless_nothing(size);
     }
     block
+}
+
+/// Throws why there is no block; where none was asked for, there is nothing to say.
+#[cold]
+#[inline(never)]
+fn throw_unless_nothing(size: isize) {
+    if size != 0 {
+        throw_noted(serve::last_refusal());
+    }
 }
 
 /// Gives back a block of [`forebay_torch_alloc`], in the order of `stream`. Null is ignored, and so is
