@@ -92,14 +92,12 @@ impl State {
     }
 
     /// Takes out the pools that nobody needs any more. Dropping one calls the driver and waits for the
-    /// device: for when no lock is held, and never while something is captured there.
+    /// device: for when no lock is held, and never while something is captured, on whichever GPU.
     fn take_unneeded(&mut self) -> Vec<Private> {
         let State { routes, private } = self;
         private
             .extract_if(.., |private| {
-                private.graphs == 0
-                    && routes.iter().all(|route| route.device != private.device)
-                    && private.pool.statistics().blocks == 0
+                private.graphs == 0 && routes.is_empty() && private.pool.statistics().blocks == 0
             })
             .collect()
     }

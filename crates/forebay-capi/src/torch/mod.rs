@@ -5,6 +5,7 @@
 //!   serve     the way of a request, from any of them
 //!   hooks     what else PyTorch calls: empty_cache, record_stream, ...
 //!   captures  private pools for CUDA graphs
+//!   relaxed   calls of the driver while a graph is captured
 //!   filter    a std::function that says which streams are captured
 //!   thrown    torch.OutOfMemoryError, thrown from here
 //!   faces     what CuPy, Numba and RMM call
@@ -30,6 +31,7 @@ mod figures;
 mod filter;
 mod hooks;
 mod record;
+mod relaxed;
 mod serve;
 mod thrown;
 mod watch;

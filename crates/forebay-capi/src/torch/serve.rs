@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag, TagScope};
 
 use super::record::{self, Happened};
+use super::relaxed::Relaxed;
 use super::thrown::Kind;
 use super::{captures, watch};
 use crate::error::{contained, note};
@@ -100,6 +101,7 @@ fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_v
     // Not where panics are stopped: what C++ throws is none.
     let route = captures::route(device, stream);
     let block = contained(core::ptr::null_mut(), || {
+        let _relaxed = Relaxed::begin();
         let Some(private) = route else { return from_own(size, device, stream) };
         let Ok(bytes) = u64::try_from(size) else { return not_a_size(size) };
         // The device has to know the stream; it is the same for both pools.

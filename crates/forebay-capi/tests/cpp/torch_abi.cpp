@@ -195,6 +195,9 @@ static void case_captured(void* driver) {
   }
   CHECK(Counted::alive == 1);
   CHECK(graphs() == 1);
+  // From here on, as with the real driver, no thread gets memory that does not say that it knows what it does.
+  auto capture = entry<void(bool)>("forebay_standin_capture", driver);
+  capture(true);
   CHECK(figures().find("\"first\":4294967303,\"second\":8589934601,") != std::string::npos);
   void* within = alloc_fn(1 << 20, 0, captured);
   CHECK(within && within != before && asked == 1);
@@ -203,10 +206,19 @@ static void case_captured(void* driver) {
   // Freed within the capture, it serves the next request of it, and nobody else.
   free_fn(within, 1 << 20, 0, captured);
   CHECK(alloc_fn(1 << 20, 0, captured) == within);
+  void* grown = alloc_fn(64 << 20, 0, captured);
+  CHECK(grown);
+  free_fn(grown, 64 << 20, 0, captured);
+  void* grown_beside = alloc_fn(32 << 20, 0, other);
+  CHECK(grown_beside);
+  free_fn(grown_beside, 32 << 20, 0, other);
+  int mode = 0;
+  CHECK(entry<int(int*)>("cuThreadExchangeStreamCaptureMode", driver)(&mode) == 0 && mode == 0);
+  capture(false);
   end_fn(0, number);
   CHECK(Counted::alive == 0);
   CHECK(alloc_fn(1 << 20, 0, captured) == before);
-  CHECK(asked == 3);
+  CHECK(asked == 5);
   free_fn(before, 1 << 20, 0, captured);
 
   // Another graph of the same pool, by another kind of function: one without a state.
