@@ -325,7 +325,7 @@ static void case_threads(void* driver) {
       }
     });
   }
-  for (unsigned long long time = 1; time <= 200 || pairs < 2000; ++time) {
+  for (unsigned long long time = 1; time <= 50 || pairs < 1000; ++time) {
     begin_fn(0, {time, 0}, [captured = captured](cudaStream_t stream) { return stream == captured; });
     void* block = alloc_fn(4096, 0, captured);
     CHECK(block);
