@@ -97,6 +97,14 @@ if python3 -c "import torch" 2> /dev/null; then
   part torch-oom 180 python3 oom_check.py "${ours[@]}"
   part torch-graph 180 python3 graph_check.py "${ours[@]}"
   part torch-train-plain 600 python3 train_check.py "${ours[@]}" --model plain
+  # Where the machine has none and they came with the bundle.
+  if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
+    site=$(mktemp -d)
+    for wheel in wheels/*.whl; do
+      case "$wheel" in *rmm* | *rapids* | *cuda*) ;; *) python3 -m zipfile -e "$wheel" "$site" ;; esac
+    done
+    export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
+  fi
   if python3 -c "import transformers" 2> /dev/null; then
     part torch-train 600 python3 train_check.py "${ours[@]}"
   else
