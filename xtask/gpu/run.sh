@@ -4,7 +4,7 @@
 # JSON; a short table comes last.
 #
 #   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance pool
-#                              kernels memcheck bench replay torch peers
+#                              kernels memcheck bench replay torch pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #   ONLY=replay                passed on to the comparison: recorded runs alone
@@ -92,9 +92,36 @@ else
   skip replay "no recorded runs came with the bundle"
 fi
 if python3 -c "import torch" 2> /dev/null; then
+  ours=(--library "$here/libforebay_capi.so")
   part torch 180 python3 torch_check.py "$here/libforebay_capi.so"
+  part torch-oom 180 python3 oom_check.py "${ours[@]}"
+  part torch-graph 180 python3 graph_check.py "${ours[@]}"
+  part torch-train-plain 600 python3 train_check.py "${ours[@]}" --model plain
+  # Where the machine has none and they came with the bundle.
+  if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
+    site=$(mktemp -d)
+    for wheel in wheels/*.whl; do
+      case "$wheel" in *rmm* | *rapids* | *cuda*) ;; *) python3 -m zipfile -e "$wheel" "$site" ;; esac
+    done
+    export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
+  fi
+  if python3 -c "import transformers" 2> /dev/null; then
+    part torch-train 600 python3 train_check.py "${ours[@]}"
+  else
+    skip torch-train "there is no transformers"
+  fi
+  if python3 -c "import cupy" 2> /dev/null; then
+    part torch-together 180 python3 together_check.py "${ours[@]}"
+  else
+    skip torch-together "there is no CuPy"
+  fi
 else
   skip torch "there is no PyTorch"
+fi
+if command -v cc > /dev/null; then
+  part pair 120 python3 pair_check.py --library "$here/libforebay_capi.so" --forebay ./forebay
+else
+  skip pair "there is no compiler of C"
 fi
 if [ ! -f peers/peers.sh ]; then
   skip peers "the other allocators' harness did not come with the bundle"

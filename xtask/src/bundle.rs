@@ -4,8 +4,9 @@
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
 //!   conformance, on_device, kernels      tests, as plain programs
-//!   run.sh, table.py, torch_check.py,    what runs them, from xtask/gpu
-//!   sides.cpp
+//!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
+//!   bare.py, sides.cpp
+//!   python/forebay/                      forebay inside PyTorch and CuPy
 //!   peers/ traces/ wheels/               what was named: harness, recorded runs, others' packages
 //!   COMMIT                               what it was built from
 //! ```
@@ -58,8 +59,22 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("on_device", "on_device"),
 ];
 
+/// forebay's Python modules, here and there.
+const PACKAGE: &str = "python/forebay";
+
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 4] = ["run.sh", "table.py", "torch_check.py", "sides.cpp"];
+const SCRIPTS: [&str; 10] = [
+    "run.sh",
+    "table.py",
+    "torch_check.py",
+    "sides.cpp",
+    "bare.py",
+    "train_check.py",
+    "oom_check.py",
+    "graph_check.py",
+    "together_check.py",
+    "pair_check.py",
+];
 
 /// What is to be in the bundle, and where it goes.
 #[derive(Clone, Debug, Args)]
@@ -105,6 +120,7 @@ impl Bundle {
         for name in SCRIPTS {
             copy(&place.root().join("xtask/gpu").join(name), &folder.join(name))?;
         }
+        copy_all(&place.root().join(PACKAGE), &["py"], &folder.join(PACKAGE))?;
         let guests: [(&str, &Option<PathBuf>, &[&str]); 3] = [
             ("peers", &self.peers, &["cpp", "h", "sh", "py"]),
             ("traces", &self.traces, &["csv.gz"]),

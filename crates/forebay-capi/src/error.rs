@@ -20,12 +20,26 @@ pub(crate) fn note(reason: &dyn Display) {
 }
 
 /// Does `work`; a panic in it is noted, and gives `otherwise`.
+#[inline(always)]
 pub(crate) fn contained<R>(otherwise: R, work: impl FnOnce() -> R) -> R {
     // What a panic leaves behind is the pool's to keep whole, and it does.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        note(&format_args!("a defect in forebay: {}", said(&*panic)));
-        otherwise
-    })
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done,
+        Err(panic) => {
+            note_panic(panic);
+            otherwise
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_panic(panic: Box<dyn Any + Send>) {
+    note(&format_args!("a defect in forebay: {}", said(&*panic)));
+    // What was thrown may throw again when it goes.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        core::mem::forget(again);
+    }
 }
 
 fn said(panic: &(dyn Any + Send)) -> &str {

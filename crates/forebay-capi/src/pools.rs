@@ -2,9 +2,10 @@
 
 use core::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use forebay::{CudaDevice, Device, Pool, StreamHandle};
+use forebay::{CudaDevice, Device, Pool, PoolOptions, Settings, StreamHandle};
 
 /// As many GPUs as one machine has, and more.
 const MOST: usize = 64;
@@ -14,63 +15,159 @@ struct Seat {
     pool: OnceLock<Pool>,
     /// Streams of other libraries that its device was told of.
     known: Mutex<BTreeSet<StreamHandle>>,
+    /// Requests of PyTorch, CuPy and the others that were refused for want of memory.
+    refusals: AtomicU64,
 }
 
-static SEATS: [Seat; MOST] =
-    [const { Seat { pool: OnceLock::new(), known: Mutex::new(BTreeSet::new()) } }; MOST];
+static SEATS: [Seat; MOST] = [const {
+    Seat { pool: OnceLock::new(), known: Mutex::new(BTreeSet::new()), refusals: AtomicU64::new(0) }
+}; MOST];
 
-/// Held while a pool is made.
-static MAKING: Mutex<()> = Mutex::new(());
+/// What the program set by itself, above the environment, for pools that are made from now on. Held
+/// while a pool is made.
+static MAKING: Mutex<Option<Settings>> = Mutex::new(None);
+
+/// What a thread was sure of last: a stream that the GPU's device knows, and the GPU's pool.
+struct Sure {
+    ordinal: Cell<i32>,
+    stream: Cell<u64>,
+    pool: Cell<Option<&'static Pool>>,
+}
 
 thread_local! {
-    /// The GPU and stream this thread was sure of last.
-    static SURE: Cell<(usize, u64)> = const { Cell::new((usize::MAX, 0)) };
+    static SURE: Sure =
+        const { Sure { ordinal: Cell::new(0), stream: Cell::new(0), pool: Cell::new(None) } };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a GPU. What is below zero becomes one that no GPU has.
+fn numbered(ordinal: i32) -> usize {
+    usize::try_from(ordinal).unwrap_or(usize::MAX)
+}
+
+/// The pool of a GPU, where this thread was sure of it and the stream last: then the stream's number is
+/// the pool's name for it.
+#[inline(always)]
+pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<&'static Pool> {
+    let look = |sure: &Sure| {
+        let same = sure.ordinal.get() == ordinal && sure.stream.get() == stream;
+        if same { sure.pool.get() } else { None }
+    };
+    SURE.try_with(look).ok().flatten()
 }
 
 /// The pool of a GPU, and a stream of it as the pool knows it.
-#[inline(always)]
 pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
-    // What is below zero becomes a number that no GPU has.
-    let number = usize::try_from(ordinal).unwrap_or(usize::MAX);
-    if SURE.try_with(Cell::get) == Ok((number, stream))
-        && let Some(pool) = SEATS.get(number).and_then(|seat| seat.pool.get())
-    {
-        return Ok((pool, StreamHandle(stream)));
+    match sure(ordinal, stream) {
+        Some(pool) => Ok((pool, StreamHandle(stream))),
+        None => find(ordinal, stream),
     }
-    find(number, stream)
 }
 
 #[cold]
 #[inline(never)]
-fn find(number: usize, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
-    let beyond = || format!("there is no GPU {number}: ordinals are 0 to {}", MOST - 1);
-    let seat = SEATS.get(number).ok_or_else(beyond)?;
-    let pool = match seat.pool.get() {
-        Some(pool) => pool,
-        None => make(seat, number)?,
-    };
+fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+    let number = numbered(ordinal);
+    let seat = seat(number)?;
+    let pool = pool_of(seat, number)?;
     let handle = know(seat, pool, stream)?;
     // The default stream has two names; only under its first the next call may skip the question.
     if handle.0 == stream {
-        let _ = SURE.try_with(|sure| sure.set((number, stream)));
+        let _ = SURE.try_with(|sure| {
+            sure.ordinal.set(ordinal);
+            sure.stream.set(stream);
+            sure.pool.set(Some(pool));
+        });
     }
     Ok((pool, handle))
 }
 
+/// The pool of a GPU, made where there is none yet.
+pub(crate) fn of(ordinal: i32) -> Result<&'static Pool, String> {
+    let number = numbered(ordinal);
+    pool_of(seat(number)?, number)
+}
+
+/// The pools that were made, with the numbers of their GPUs.
+pub(crate) fn made() -> impl Iterator<Item = (i32, &'static Pool)> {
+    (0..).zip(&SEATS).filter_map(|(number, seat)| Some((number, seat.pool.get()?)))
+}
+
+/// Counts a request that was refused for want of memory.
+pub(crate) fn count_refusal(ordinal: i32) {
+    if let Ok(seat) = seat(numbered(ordinal)) {
+        seat.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How many requests were refused for want of memory.
+pub(crate) fn refusals(ordinal: i32) -> u64 {
+    seat(numbered(ordinal)).map_or(0, |seat| seat.refusals.load(Ordering::Relaxed))
+}
+
+/// Puts settings above those of the environment, for pools that are made from now on. Where there are
+/// pools already, each setting changes there too, or is refused where it cannot change any more; then
+/// the pools before it have it, and nothing after it has.
+pub(crate) fn configure(text: &str) -> Result<(), String> {
+    let settings = Settings::parse_conf(text).map_err(|error| error.to_string())?;
+    let mut made_with = lock(&MAKING);
+    let upper = made_with.clone().unwrap_or_default().overlay(settings);
+    let whole = Settings::from_environment().map_err(|error| error.to_string())?;
+    whole.overlay(upper.clone()).check().map_err(|error| error.to_string())?;
+    for entry in text.split(',').filter(|entry| !entry.trim().is_empty()) {
+        let Some((key, value)) = entry.split_once(':') else { continue };
+        for (_, pool) in made() {
+            pool.change(key.trim(), value.trim()).map_err(|error| error.to_string())?;
+        }
+    }
+    *made_with = Some(upper);
+    Ok(())
+}
+
+/// Settings as the environment and the program say.
+pub(crate) fn options() -> Result<PoolOptions, String> {
+    options_with(lock(&MAKING).clone())
+}
+
+fn options_with(upper: Option<Settings>) -> Result<PoolOptions, String> {
+    let settings = Settings::from_environment().map_err(|error| error.to_string())?;
+    Ok(PoolOptions::with(settings.overlay(upper.unwrap_or_default())))
+}
+
+fn seat(number: usize) -> Result<&'static Seat, String> {
+    let beyond = || format!("there is no GPU {number}: ordinals are 0 to {}", MOST - 1);
+    SEATS.get(number).ok_or_else(beyond)
+}
+
+fn pool_of(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
+    match seat.pool.get() {
+        Some(pool) => Ok(pool),
+        None => make(seat, number),
+    }
+}
+
 fn make(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let making = lock(&MAKING);
     if let Some(pool) = seat.pool.get() {
         return Ok(pool);
     }
     let ordinal = u32::try_from(number).map_err(|error| error.to_string())?;
     let device: Arc<dyn Device> = CudaDevice::open(ordinal).map_err(|error| error.to_string())?;
-    let pool = Pool::of(&device).map_err(|error| error.to_string())?;
+    let pool = match &*making {
+        // The process's own, as Rust programs ask for it too.
+        None => Pool::of(&device),
+        Some(settings) => options_with(Some(settings.clone()))?.build(&device),
+    };
+    let pool = pool.map_err(|error| error.to_string())?;
     Ok(seat.pool.get_or_init(|| pool))
 }
 
 /// Tells the device of a stream that it has not seen.
 fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
-    let mut known = seat.known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&seat.known);
     let handle = StreamHandle(stream);
     if handle == StreamHandle::DEFAULT || known.contains(&handle) {
         return Ok(handle);
@@ -81,4 +178,11 @@ fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
     let adopted = unsafe { foreign.adopt_stream(stream) }.map_err(|error| error.to_string())?;
     known.insert(adopted);
     Ok(adopted)
+}
+
+/// Says that a stream of a GPU will be destroyed: what was freed on it becomes everybody's. The device
+/// goes on knowing the name, which threads may be sure of; another stream may come to have it.
+pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
+    let (pool, handle) = find(ordinal, stream)?;
+    pool.forget_stream(handle).map_err(|error| error.to_string())
 }

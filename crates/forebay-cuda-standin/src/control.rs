@@ -1,5 +1,6 @@
 //! What tests set: the version, what is missing, which call fails and how.
 
+use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +20,18 @@ pub(crate) struct Settings {
     pub(crate) missing: Vec<String>,
     faults: Vec<Fault>,
     calls: u64,
+    /// Whether a stream is being captured, as far as calls for memory are concerned.
+    capturing: bool,
 }
+
+thread_local! {
+    /// How strict the driver is to this thread while a stream is captured: 0 is global, 2 relaxed.
+    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// Calls that a driver refuses while a stream is captured, unless the thread is relaxed.
+const UNSAFE_WHILE_CAPTURING: [&str; 4] =
+    ["cuMemCreate", "cuMemMap", "cuMemAlloc_v2", "cuEventQuery"];
 
 /// A call that fails.
 #[derive(Debug)]
@@ -37,6 +49,7 @@ static SETTINGS: Mutex<Settings> = Mutex::new(Settings {
     missing: Vec::new(),
     faults: Vec::new(),
     calls: 0,
+    capturing: false,
 });
 
 pub(crate) fn settings() -> MutexGuard<'static, Settings> {
@@ -47,6 +60,9 @@ pub(crate) fn settings() -> MutexGuard<'static, Settings> {
 pub(crate) fn before(name: &str) -> Answer {
     let mut settings = settings();
     settings.calls += 1;
+    if settings.capturing && UNSAFE_WHILE_CAPTURING.contains(&name) && CAPTURE_MODE.get() != 2 {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
     let due = settings.faults.iter_mut().position(|fault| {
         let meant = fault.name.as_deref().is_none_or(|wanted| wanted == name);
         let due = meant && fault.after == 0;
@@ -112,6 +128,30 @@ unsafe extern "C" fn forebay_standin_fail(name: *const c_char, after: u64, code:
 #[unsafe(no_mangle)]
 extern "C" fn forebay_standin_clear() -> u64 {
     core::mem::take(&mut settings().faults).len() as u64
+}
+
+/// From now on a stream is being captured, or no longer is: calls for memory are refused to threads that
+/// are not relaxed.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_standin_capture(capturing: bool) {
+    settings().capturing = capturing;
+}
+
+/// How strict the driver is to this thread: gives the mode before in place of the one that is set.
+///
+/// # Safety
+///
+/// * `mode` can be read and written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> CUresult {
+    // SAFETY: as the caller promised.
+    match unsafe { mode.as_mut() } {
+        Some(mode) if (0..=2).contains(mode) => {
+            *mode = CAPTURE_MODE.replace(*mode);
+            CUresult::CUDA_SUCCESS
+        }
+        _ => CUresult::CUDA_ERROR_INVALID_VALUE,
+    }
 }
 
 /// How many calls there were.

@@ -65,9 +65,9 @@ pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
-    DropReport, EventAction, FormerBlock, LeftBlock, PagePart, Pool, PoolEvent, PoolOptions, Scope,
-    ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics, StatisticsSnapshot,
-    StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
+    DropReport, EventAction, FormerBlock, Layout, LeftBlock, PagePart, Pool, PoolEvent,
+    PoolOptions, Scope, ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics,
+    StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
 };
 pub use tag::{Tag, TagScope};
 

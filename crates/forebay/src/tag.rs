@@ -62,6 +62,17 @@ impl Tag {
         TagScope { before: seat::set_tag(self.0), of_thread: PhantomData }
     }
 
+    /// The same, where the thread allocates under no tag: one that it has already stays. For libraries
+    /// that allocate on behalf of a program, which may have said more than they know.
+    #[inline]
+    pub fn enter_unless_tagged(self) -> TagScope {
+        let before = seat::tag();
+        if before == Self::NONE.0 {
+            seat::set_tag(self.0);
+        }
+        TagScope { before, of_thread: PhantomData }
+    }
+
     /// The tag this thread allocates under.
     pub fn current() -> Self {
         Self(seat::tag())
@@ -82,6 +93,7 @@ pub struct TagScope {
 }
 
 impl Drop for TagScope {
+    #[inline]
     fn drop(&mut self) {
         seat::set_tag(self.before);
     }
@@ -106,7 +118,13 @@ mod tests {
             std::thread::spawn(|| assert_eq!(Tag::current(), Tag::NONE)).join().unwrap();
         }
         assert_eq!(Tag::current(), one);
+        drop(two.enter_unless_tagged());
+        assert_eq!(Tag::current(), one, "what the program said stays");
         drop(outer);
+        {
+            let _library = two.enter_unless_tagged();
+            assert_eq!(Tag::current(), two);
+        }
         assert_eq!(Tag::current(), Tag::NONE);
     }
 }

@@ -76,27 +76,24 @@ const CHUNK: usize = 16;
 struct Chunk {
     /// Where the first begins.
     first: u64,
-    /// The size of the largest.
-    largest: u64,
-    /// The streams in whose order every one of them is free, or fewer.
-    common: Streams,
+    /// None of them is larger. It may be too large itself, since a hole that was the largest and got
+    /// shorter says nothing of the others: who looks here in vain measures.
+    most: u64,
     /// Where each begins, and the hole. Never empty.
     holes: Vec<(u64, Hole)>,
 }
 
 impl Chunk {
     fn new(holes: Vec<(u64, Hole)>) -> Self {
-        let mut chunk = Self { holes, ..Self::default() };
+        let first = holes.first().map_or(0, |hole| hole.0);
+        let mut chunk = Self { first, most: 0, holes };
         chunk.measure();
         chunk
     }
 
-    /// Finds out again what is known of all of its holes.
+    /// Finds out how large its largest is.
     fn measure(&mut self) {
-        self.first = self.holes.first().map_or(0, |hole| hole.0);
-        self.largest = self.holes.iter().map(|(start, hole)| hole.end - start).max().unwrap_or(0);
-        let sets = self.holes.iter().map(|(_, hole)| hole.streams);
-        self.common = sets.fold(Streams::ALL, Streams::and);
+        self.most = self.holes.iter().map(|(start, hole)| hole.end - start).max().unwrap_or(0);
     }
 }
 
@@ -105,11 +102,21 @@ impl Chunk {
 /// Looking for the lowest hole that holds a request passes over whole chunks; putting one in or
 /// taking one out moves what lies behind it in one chunk alone; and what happens most, a hole that
 /// gets shorter or longer at one end, moves nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Holes {
     chunks: Vec<Chunk>,
     count: usize,
     bytes: u64,
+    /// The streams in whose order every one of them is free, or fewer.
+    common: Streams,
+    /// A hole is gone that may have been why `common` is not more.
+    doubtful: bool,
+}
+
+impl Default for Holes {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), count: 0, bytes: 0, common: Streams::ALL, doubtful: false }
+    }
 }
 
 /// A place among the holes: which chunk, and which of it.
@@ -125,7 +132,7 @@ impl Holes {
     }
 
     pub(super) fn largest(&self) -> u64 {
-        self.chunks.iter().map(|chunk| chunk.largest).max().unwrap_or(0)
+        self.each().map(|(start, hole)| hole.end - start).max().unwrap_or(0)
     }
 
     /// Each hole with its start. Neighbours that are free in different orders are apart.
@@ -158,17 +165,44 @@ impl Holes {
     pub(super) fn take(&mut self, size: u64, streams: Streams) -> Option<u64> {
         let fits =
             |&(start, hole): &(u64, Hole)| hole.end - start >= size && hole.streams.serve(streams);
-        let (place, start) = self.chunks.iter().enumerate().find_map(|(number, chunk)| {
-            let found = (chunk.largest >= size).then(|| chunk.holes.iter().position(fits))??;
-            Some(((number, found), chunk.holes.get(found)?.0))
-        })?;
-        self.change(place, |hole| hole.0 += size);
-        Some(start)
+        for number in 0..self.chunks.len() {
+            let Some(chunk) = self.chunks.get_mut(number) else { break };
+            if chunk.most < size {
+                continue;
+            }
+            let Some(index) = chunk.holes.iter().position(fits) else {
+                chunk.measure();
+                continue;
+            };
+            let entry = chunk.holes.get_mut(index)?;
+            let start = entry.0;
+            entry.0 += size;
+            let nothing_left = entry.0 == entry.1.end;
+            if index == 0 {
+                chunk.first = start + size;
+            }
+            self.bytes -= size;
+            if nothing_left {
+                self.remove((number, index));
+            }
+            return Some(start);
+        }
+        None
     }
 
     /// Whether all there is may go to `taker`, as far as can be told at a glance.
-    pub(super) fn all_serve(&self, taker: Streams) -> bool {
-        self.chunks.iter().all(|chunk| chunk.common.serve(taker))
+    #[inline]
+    pub(super) fn all_serve(&mut self, taker: Streams) -> bool {
+        self.common.serve(taker) || self.all_serve_looked_at(taker)
+    }
+
+    #[inline(never)]
+    fn all_serve_looked_at(&mut self, taker: Streams) -> bool {
+        if self.doubtful {
+            self.common = self.each().fold(Streams::ALL, |all, (_, hole)| all.and(hole.streams));
+            self.doubtful = false;
+        }
+        self.common.serve(taker)
     }
 
     /// In whose order the smallest hole for `size` is free, where it may not go to `taker` and all
@@ -181,7 +215,7 @@ impl Holes {
         taker: Streams,
     ) -> Option<Streams> {
         let (mut own, mut best) = (u64::MAX, (u64::MAX, None));
-        let chunks = self.chunks.iter().filter(|chunk| chunk.largest >= size);
+        let chunks = self.chunks.iter().filter(|chunk| chunk.most >= size);
         for &(start, hole) in chunks.flat_map(|chunk| &chunk.holes) {
             let length = hole.end - start;
             if length < size {
@@ -224,6 +258,60 @@ impl Holes {
     /// the one below, then the one above. `false`, and nothing changed, where another shares a byte
     /// with it.
     pub(super) fn add(&mut self, start: u64, mut hole: Hole) -> bool {
+        // From the low end, where most come and go: there are few chunks to pass.
+        let above = self.chunks.iter().position(|chunk| chunk.first > start);
+        let number = above.unwrap_or(self.chunks.len()).saturating_sub(1);
+        let next_chunk = self.chunks.get(number + 1).map_or(u64::MAX, |chunk| chunk.first);
+        if next_chunk <= hole.end {
+            return self.add_between(start, hole);
+        }
+        let Some(chunk) = self.chunks.get_mut(number) else {
+            return self.add_between(start, hole);
+        };
+        // Whatever it touches is in this chunk. Counted rather than searched for: a few comparisons
+        // that wait for nothing.
+        let index: usize = chunk.holes.iter().map(|other| usize::from(other.0 <= start)).sum();
+        let (lower, upper) = chunk.holes.split_at_mut(index);
+        let (mut below, mut above) = (lower.last_mut(), upper.first_mut());
+        if below.as_ref().is_some_and(|other| other.1.end > start)
+            || above.as_ref().is_some_and(|other| other.0 < hole.end)
+        {
+            return false;
+        }
+        self.bytes += hole.end - start;
+        below = below.filter(|other| other.1.end == start && joins(other.1, hole));
+        if let Some(other) = &below {
+            hole.streams = hole.streams.and(other.1.streams);
+        }
+        above = above.filter(|other| other.0 == hole.end && joins(other.1, hole));
+        if let Some(other) = &above {
+            hole = Hole { end: other.1.end, streams: hole.streams.and(other.1.streams) };
+        }
+        self.common = self.common.and(hole.streams);
+        match (below, above) {
+            (Some(below), above) => {
+                below.1 = hole;
+                chunk.most = chunk.most.max(hole.end - below.0);
+                if above.is_some() {
+                    self.remove((number, index));
+                }
+            }
+            (None, Some(above)) => {
+                *above = (start, hole);
+                chunk.most = chunk.most.max(hole.end - start);
+                if index == 0 {
+                    chunk.first = start;
+                }
+            }
+            (None, None) => self.insert((number, index), start, hole),
+        }
+        true
+    }
+
+    /// The same where there is no chunk yet, or the one above may touch it.
+    #[cold]
+    #[inline(never)]
+    fn add_between(&mut self, start: u64, mut hole: Hole) -> bool {
         let place = self.at_or_below(start);
         let below = place.and_then(|place| Some((place, self.hole(place)?.1)));
         let next = place.map_or((0, 0), |(chunk, index)| (chunk, index + 1));
@@ -233,6 +321,7 @@ impl Holes {
         if !apart {
             return false;
         }
+        self.bytes += hole.end - start;
         let below = below.filter(|&(_, other)| other.end == start && joins(other, hole));
         if let Some((_, other)) = below {
             hole.streams = hole.streams.and(other.streams);
@@ -241,15 +330,16 @@ impl Holes {
         if let Some((_, (_, other))) = above {
             hole = Hole { end: other.end, streams: hole.streams.and(other.streams) };
         }
+        self.common = self.common.and(hole.streams);
         match (below, above) {
             (Some((below, _)), Some((above, _))) => {
                 // The one above first: taking it out moves nothing below it.
                 self.remove(above);
-                self.change(below, |it| it.1 = hole);
+                self.set_end(below, hole);
             }
-            (Some((below, _)), None) => self.change(below, |it| it.1 = hole),
-            (None, Some((above, _))) => self.change(above, |it| *it = (start, hole)),
-            (None, None) => self.insert(start, hole),
+            (Some((below, _)), None) => self.set_end(below, hole),
+            (None, Some((above, _))) => self.set(above, start, hole),
+            (None, None) => self.insert(next, start, hole),
         }
         true
     }
@@ -261,13 +351,14 @@ impl Holes {
             self.each_from(place).take_while(|(from, _)| *from < end).collect();
         for (from, hole) in touched {
             let Some(place) = self.at_or_below(from).filter(|_| hole.end > start) else { continue };
+            self.bytes -= hole.end.min(end) - from.max(start);
             match (from < start, hole.end > end) {
                 (true, true) => {
-                    self.change(place, |it| it.1.end = start);
-                    self.insert(end, hole);
+                    self.set_end(place, Hole { end: start, ..hole });
+                    self.insert((place.0, place.1 + 1), end, hole);
                 }
-                (true, false) => self.change(place, |it| it.1.end = start),
-                (false, true) => self.change(place, |it| it.0 = end),
+                (true, false) => self.set_end(place, Hole { end: start, ..hole }),
+                (false, true) => self.set(place, end, hole),
                 (false, false) => self.remove(place),
             }
         }
@@ -293,6 +384,7 @@ impl Holes {
             }
         }
         self.count = all.len();
+        self.doubtful = true;
         // Half full, so that each has room for more.
         self.chunks = all.chunks(CHUNK / 2).map(|holes| Chunk::new(holes.to_vec())).collect();
     }
@@ -317,48 +409,39 @@ impl Holes {
         })
     }
 
-    /// Changes a hole where it stands: its ends, not its place in the order. One with nothing left
-    /// in it is gone.
-    fn change(&mut self, place: Place, change: impl FnOnce(&mut (u64, Hole))) {
-        let Some(chunk) = self.chunks.get_mut(place.0) else { return };
-        let Some(entry) = chunk.holes.get_mut(place.1) else { return };
-        let before = entry.1.end - entry.0;
-        change(entry);
-        let (start, hole) = *entry;
-        let after = hole.end - start;
-        chunk.common = chunk.common.and(hole.streams);
-        if place.1 == 0 {
+    /// Makes a hole end elsewhere, and free in another order.
+    fn set_end(&mut self, (chunk, index): Place, hole: Hole) {
+        let Some(chunk) = self.chunks.get_mut(chunk) else { return };
+        let Some(entry) = chunk.holes.get_mut(index) else { return };
+        entry.1 = hole;
+        chunk.most = chunk.most.max(hole.end - entry.0);
+    }
+
+    /// Changes a hole where it stands: its ends, not its place in the order.
+    fn set(&mut self, (chunk, index): Place, start: u64, hole: Hole) {
+        let Some(chunk) = self.chunks.get_mut(chunk) else { return };
+        let Some(entry) = chunk.holes.get_mut(index) else { return };
+        *entry = (start, hole);
+        chunk.most = chunk.most.max(hole.end - start);
+        if index == 0 {
             chunk.first = start;
-        }
-        self.bytes = self.bytes - before + after;
-        if after >= chunk.largest {
-            chunk.largest = after;
-        } else if before == chunk.largest {
-            chunk.measure();
-        }
-        if after == 0 {
-            self.remove(place);
         }
     }
 
-    /// Puts in a hole that touches nothing it could be one with.
-    fn insert(&mut self, start: u64, hole: Hole) {
-        self.bytes += hole.end - start;
+    /// Puts in, at its place, a hole that touches nothing it could be one with.
+    fn insert(&mut self, (number, index): Place, start: u64, hole: Hole) {
         self.count += 1;
-        let behind = self.chunks.partition_point(|chunk| chunk.first <= start);
-        let number = behind.saturating_sub(1);
         let Some(chunk) = self.chunks.get_mut(number) else {
             self.chunks.push(Chunk::new(vec![(start, hole)]));
             return;
         };
-        let index = chunk.holes.partition_point(|hole| hole.0 < start);
-        chunk.holes.insert(index, (start, hole));
-        chunk.first = chunk.first.min(start);
-        chunk.largest = chunk.largest.max(hole.end - start);
-        chunk.common = chunk.common.and(hole.streams);
+        chunk.holes.insert(index.min(chunk.holes.len()), (start, hole));
+        chunk.most = chunk.most.max(hole.end - start);
+        if index == 0 {
+            chunk.first = start;
+        }
         if chunk.holes.len() > CHUNK {
             let upper = chunk.holes.split_off(CHUNK / 2);
-            chunk.measure();
             self.chunks.insert(number + 1, Chunk::new(upper));
         }
     }
@@ -368,24 +451,30 @@ impl Holes {
         if index >= chunk.holes.len() {
             return;
         }
-        let (start, hole) = chunk.holes.remove(index);
-        let size = hole.end - start;
-        self.bytes -= size;
+        let (_, hole) = chunk.holes.remove(index);
         self.count -= 1;
-        if chunk.holes.is_empty() {
+        self.doubtful |= hole.streams != self.common;
+        let length = chunk.holes.len();
+        if length == 0 {
             self.chunks.remove(number);
             return;
         }
-        if size == chunk.largest || index == 0 {
-            chunk.measure();
+        if let Some(first) = chunk.holes.first().filter(|_| index == 0) {
+            chunk.first = first.0;
         }
-        // Chunks that have become short are one again, so that their number follows the holes'.
+        if length <= CHUNK / 4 {
+            self.unite(number);
+        }
+    }
+
+    /// Makes one chunk of two that have become short, so that their number follows the holes'.
+    fn unite(&mut self, number: usize) {
         let length = |number: usize| self.chunks.get(number).map_or(CHUNK, |it| it.holes.len());
         if length(number) + length(number + 1) <= CHUNK / 2 {
             let next = self.chunks.remove(number + 1);
             if let Some(chunk) = self.chunks.get_mut(number) {
+                chunk.most = chunk.most.max(next.most);
                 chunk.holes.extend(next.holes);
-                chunk.measure();
             }
         }
     }

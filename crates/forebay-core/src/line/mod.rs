@@ -198,7 +198,8 @@ impl Line {
     ///
     /// A wait costs less than a hundredth of a page and brings all that the other stream has freed
     /// so far; a large hole cut for a small block is not whole again until the block is freed.
-    pub fn worth_waiting_for(&self, size: Bytes, taker: Streams) -> Option<Streams> {
+    #[inline]
+    pub fn worth_waiting_for(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
         if self.holes.all_serve(taker) {
             return None;
         }

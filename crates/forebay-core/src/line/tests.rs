@@ -445,23 +445,23 @@ fn the_lowest_hole_is_taken_however_large() {
 #[test]
 fn a_stream_waits_rather_than_cut_a_large_hole() {
     let mut pair = Pair::new();
-    let worth = |pair: &Pair, cells| pair.line.worth_waiting_for(Bytes::new(cells * CELL), A);
-    assert_eq!(worth(&pair, 1), None, "nobody has anything");
+    let worth = |pair: &mut Pair, cells| pair.line.worth_waiting_for(Bytes::new(cells * CELL), A);
+    assert_eq!(worth(&mut pair, 1), None, "nobody has anything");
     pair.place(0, 4 * GRANULE, A).unwrap();
-    assert_eq!(worth(&pair, 1), None, "nobody else has");
+    assert_eq!(worth(&mut pair, 1), None, "nobody else has");
     pair.place(5 * GRANULE, 2 * GRANULE, B).unwrap();
-    assert_eq!(worth(&pair, 1), Some(B));
-    assert_eq!(worth(&pair, 17), None, "B has none that large");
-    assert_eq!(worth(&pair, 33), None, "nor has anyone");
+    assert_eq!(worth(&mut pair, 1), Some(B));
+    assert_eq!(worth(&mut pair, 17), None, "B has none that large");
+    assert_eq!(worth(&mut pair, 33), None, "nor has anyone");
     pair.place(8 * GRANULE, GRANULE, A).unwrap();
-    assert_eq!(worth(&pair, 8), None, "its own fits exactly");
-    assert_eq!(worth(&pair, 7), None, "what is left is less than B's would leave");
-    assert_eq!(worth(&pair, 9), Some(B));
+    assert_eq!(worth(&mut pair, 8), None, "its own fits exactly");
+    assert_eq!(worth(&mut pair, 7), None, "what is left is less than B's would leave");
+    assert_eq!(worth(&mut pair, 9), Some(B));
     // B frees exactly 15 cells, A has 16: one in fifteen is left over, and that is well enough.
     assert_eq!(pair.take(CELL, B), Some(5 * GRANULE));
     pair.place(12 * GRANULE, 2 * GRANULE, A).unwrap();
-    assert_eq!(worth(&pair, 15), None, "its own fits well");
-    assert_eq!(worth(&pair, 14), Some(B), "an eighth of 14 cells is less than two");
+    assert_eq!(worth(&mut pair, 15), None, "its own fits well");
+    assert_eq!(worth(&mut pair, 14), Some(B), "an eighth of 14 cells is less than two");
     pair.place(10 * GRANULE, GRANULE, Streams::NONE).unwrap();
     assert_eq!(pair.line.worth_waiting_for(Bytes::new(CELL), C), Some(A), "nobody's is not had");
 }

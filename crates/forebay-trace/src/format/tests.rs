@@ -144,6 +144,26 @@ fn a_pytorch_snapshot_is_read() {
     assert!(other.contains("no history of device 3"), "{other}");
 }
 
+/// What `forebay.torch.dump_snapshot` wrote on a driver without a GPU.
+const OWN_SNAPSHOT: &[u8] = include_bytes!("../../tests/data/forebay_snapshot.pickle");
+
+#[test]
+fn a_snapshot_of_our_own_is_read_as_pytorchs_are() {
+    let trace = parse(OWN_SNAPSHOT).unwrap();
+    let sums = trace.statistics();
+    // Four in the history, one of them for a graph, and two from before it; one of each was freed.
+    assert_eq!((sums.allocations, sums.frees, sums.never_freed), (6, 2, 4));
+    assert_eq!(trace.remarks().live_at_start, 2);
+    assert_eq!(trace.remarks().failed_allocations, 1);
+    let sizes = trace.events().filter_map(|event| match event {
+        Event::Allocate { size, .. } => Some(size.get()),
+        _ => None,
+    });
+    let mut sizes: Vec<u64> = sizes.collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [1000, 2000, 3000, 70_000, 1 << 20, 3 << 20]);
+}
+
 #[test]
 fn files_are_written_by_their_endings_and_read_back() {
     let folder = tempfile::tempdir().unwrap();

@@ -127,11 +127,6 @@ impl Piece {
         Some(Self { size, alignment, whole: size.checked_add(slack)? })
     }
 
-    /// `size` bytes wherever blocks may begin.
-    pub(super) const fn plain(size: Bytes) -> Self {
-        Self { size, alignment: Alignment::BLOCK, whole: size }
-    }
-
     /// The line it is taken from.
     pub(super) fn side(&self) -> Side {
         Side::of(self.size)
@@ -296,14 +291,19 @@ impl Heap {
     /// back before anyone else comes: later the stream may have no number any more.
     pub(super) fn take(&mut self, piece: Piece, lane: u32) -> Option<Address> {
         let (taker, whole) = (Streams::only(lane), piece.whole());
-        let side = piece.side();
-        let field = self.field(side);
-        let found = field.take(whole, taker)?;
-        if whole != piece.size {
-            let start = field.cut(found, piece, taker);
-            self.note_peaks();
-            return Some(start);
+        if whole == piece.size {
+            return self.take_plain(piece.side(), whole, lane);
         }
+        let field = self.field(piece.side());
+        let found = field.take(whole, taker)?;
+        let start = field.cut(found, piece, taker);
+        self.note_peaks();
+        Some(start)
+    }
+
+    /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `lane`.
+    pub(super) fn take_plain(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
+        let found = self.field(side).take(size, Streams::only(lane))?;
         self.note_peaks();
         if side == Side::Large {
             self.lone.store(found.get(), Ordering::Relaxed);
@@ -313,6 +313,7 @@ impl Heap {
 
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one
     /// of its own.
+    #[inline]
     pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, lane: u32) -> bool {
         let better = self.field(side).line.worth_waiting_for(size, Streams::only(lane));
         // One that is leaving or gone cannot be waited for.

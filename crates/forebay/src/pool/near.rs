@@ -1,17 +1,20 @@
 //! The middle way of a request: past the thread's magazine to a hole of the heap, without the driver.
-//! What a program does whose sizes are many takes this way, so it passes the gate and the heap's lock
-//! as seldom as can be; whatever it is not made for goes the long way.
+//! What a program does whose sizes are many takes this way, so it locks the heap once, and passes the
+//! gate once while it has it; whatever it is not made for goes the long way.
+//!
+//! Locked before the gate is passed, here as wherever both are: an owner waits for the heap outside
+//! its gate alone.
 
 use std::sync::atomic::Ordering;
 
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::heap::{Piece, Return};
-use super::map::{Known, SMALL_UNITS, Side, Slot, SlotRef};
-use super::shared::{NO_PASS, Shared};
+use super::map::{Known, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
+use super::shared::{NO_PASS, OwnGate, Shared};
 use super::shelf::Kept;
-use crate::{Block, Request};
+use crate::Block;
+use crate::sync::seat;
 
 impl Shared {
     /// A block from a hole of the heap, or from a magazine of this thread that was not used last. `None`
@@ -23,40 +26,43 @@ impl Shared {
         }
         let size = self.round(requested)?;
         let side = Side::of(size);
-        let mut large = None;
-        let hit = self.own_gate()?.enter(|shelves| {
-            let shelf = shelves.of(stream)?;
-            if side == Side::Small {
-                return self.take_from::<true>(shelf, requested, size);
-            }
-            // What it becomes with its neighbours may be the lower hole; where it is the one that
-            // would be given, it is given again.
-            shelf.magazine.drain_large(|kept, units| {
-                large = Some(Return::of(kept, units, stream));
+        let gate = self.own_gate()?;
+        if side == Side::Small {
+            let hit = gate.enter(|shelves| {
+                let shelf = shelves.of(stream)?;
+                let at_hand = shelf.magazine.refill(size.get() >> UNIT_SHIFT);
+                at_hand.then(|| self.take_from::<true>(shelf, requested, size))?
             });
-            None
-        });
-        if hit.is_some() {
-            return hit;
+            if hit.is_some() {
+                return hit;
+            }
         }
-        let address = {
-            let mut heap = self.heap();
-            let Some(lane) = heap.lanes.get(stream) else {
-                drop(heap);
-                self.give_back_or_later(large.into_iter().collect());
-                return None;
-            };
-            if let Some(block) = large {
-                heap.give(block.address, block.size, lane);
+        let mut heap = self.heap();
+        let lane = heap.lanes.get(stream)?;
+        gate.enter(|shelves| {
+            let shelf = shelves.of(stream)?;
+            if side == Side::Large {
+                // What it becomes with its neighbours may be the lower hole; where it is the one that
+                // would be given, it is given again.
+                shelf.magazine.drain_large(|kept, units| {
+                    heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), lane);
+                });
             }
             if heap.worth_waiting(side, size, lane) {
                 return None;
             }
-            let address = heap.take(Piece::plain(size), lane)?;
+            let address = heap.take_plain(side, size, lane)?;
+            let Some(slot) = self.map.slot(address) else {
+                // There is one for every address on the lines.
+                heap.give(address, size, lane);
+                return None;
+            };
             heap.heap_hits += 1;
-            address
-        };
-        self.note_out(address, size, Request::new(requested, stream)).ok()
+            let tag = seat::tag();
+            let generation = slot.hand_out(address, size, tagged(requested, tag));
+            shelf.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
+            Some(Block { address, size, pool: self.id, generation })
+        })
     }
 
     /// Frees the block at `address`, if it is live and `allowed`, into a hole of the heap or this
@@ -74,63 +80,55 @@ impl Shared {
         }
         let Some(slot) = self.map.slot(address) else { return false };
         let Some(known) = slot.plain(address).filter(|&known| allowed(known)) else { return false };
-        if known.units() > SMALL_UNITS && !self.is_lone(address) {
-            self.give_large(slot, known, address, stream)
-        } else {
-            self.keep_near(slot, known, address, stream)
-        }
+        let Some(gate) = self.own_gate() else { return false };
+        let block = Kept { address, slot: SlotRef::new(slot) };
+        let large = known.units() > SMALL_UNITS && !self.is_lone(address);
+        let kept_whole = !large
+            && gate.enter(|shelves| {
+                let Some(shelf) = shelves.of(stream) else { return false };
+                let claim = || slot.claim_plain(known);
+                let room = shelf.magazine.stow(known.units());
+                let kept = room && shelf.magazine.keep_if(known.units(), block, claim);
+                if kept {
+                    shelf.counts.back(known.units(), known.requested(), known.tag());
+                }
+                kept
+            });
+        kept_whole || self.give_to_heap(gate, block, known, stream, large)
     }
 
-    /// Frees a large block into a hole of the heap.
-    fn give_large(
+    /// Frees a block into a hole of the heap, or into this thread's magazine, what stands in its way
+    /// there going to the heap.
+    fn give_to_heap(
         &self,
-        slot: &Slot,
+        gate: OwnGate<'_>,
+        block: Kept,
         known: Known,
-        address: Address,
         stream: StreamHandle,
+        large: bool,
     ) -> bool {
-        if !slot.claim_plain(known) {
-            return false;
-        }
-        {
-            let mut heap = self.heap();
-            let Some(lane) = heap.lanes.get(stream) else {
-                drop(heap);
-                slot.unclaim(known);
-                return false;
-            };
-            heap.give(address, known.size(), lane);
-        }
-        self.count(stream, |counts| {
-            counts.freed(known.units(), known.requested(), known.tag());
-        });
-        true
-    }
-
-    /// Frees a block into this thread's magazine, where there is one for the stream.
-    fn keep_near(&self, slot: &Slot, known: Known, address: Address, stream: StreamHandle) -> bool {
-        let Some(gate) = self.own_gate().filter(|_| self.magazine_units() > 0) else {
-            return false;
-        };
-        let mut spilled = Vec::new();
-        let kept = gate.enter(|shelves| {
+        let mut heap = self.heap();
+        let Some(lane) = heap.lanes.get(stream) else { return false };
+        gate.enter(|shelves| {
             let Some(shelf) = shelves.of(stream) else { return false };
-            if !slot.claim_plain(known) {
+            // SAFETY: the slot is of this pool's map.
+            if !unsafe { block.slot.get() }.claim_plain(known) {
                 return false;
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
-            let block = Kept { address, slot: SlotRef::new(slot) };
-            if shelf.keep(units, block, &mut spilled) {
-                shelf.counts.back(units, requested, tag);
-            } else {
-                spilled.push(Return::of(block, units, stream));
-                shelf.counts.freed(units, requested, tag);
+            let mut give = |kept: Kept, units| {
+                heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), lane);
+            };
+            if !large {
+                shelf.magazine.make_way(units, &mut give);
+                if shelf.magazine.keep(units, block) {
+                    shelf.counts.back(units, requested, tag);
+                    return true;
+                }
             }
+            give(block, units);
+            shelf.counts.freed(units, requested, tag);
             true
-        });
-        if !spilled.is_empty() {
-            self.give_back_or_later(spilled);
-        }
-        kept
+        })
     }
 }

@@ -8,7 +8,7 @@ use forebay_hal::StreamHandle;
 
 use super::event::EventAction;
 use super::heap::{Heap, Piece, Return};
-use super::map::{Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::registry;
 use super::shared::{NO_PASS, Shared};
 use super::shelf::{Counts, Kept};
@@ -18,6 +18,9 @@ use crate::{Block, Error, Request, Result, Tag};
 
 /// How often room is made for one request that others take from meanwhile.
 const MOST_ROOMS: u32 = 64;
+
+/// What is less than one part in so many of what is held is not worth folding.
+const HARDLY: u64 = 1024;
 
 /// Where the memory of a block came from.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +109,11 @@ impl Shared {
 
     /// A block from this thread's magazine.
     fn take_from_own(&self, requested: Bytes, size: Bytes, stream: StreamHandle) -> Option<Block> {
-        self.at_hand(|shelves| self.take_from::<true>(shelves.of(stream)?, requested, size))?
+        self.at_hand(|shelves| {
+            let shelf = shelves.of(stream)?;
+            shelf.magazine.refill(size.get() >> UNIT_SHIFT);
+            self.take_from::<true>(shelf, requested, size)
+        })?
     }
 
     /// A piece of the heap, or of what can be brought into it.
@@ -144,11 +151,15 @@ impl Shared {
                 return Ok((found, Source::Hole));
             }
         }
+        // Where folding would bring next to nothing, the blocks are worth more at hand: the rest of the
+        // ladder is climbed first.
+        let mut spared = size <= SMALL && self.little_at_hand(&works);
         let mut rooms = 0;
         loop {
             let rung = ladder.rung();
             let mut grown = false;
             match rung {
+                Rung::Fold if spared => {}
                 Rung::Fold => self.fold(&mut works),
                 Rung::Refuse => {
                     drop(works);
@@ -172,7 +183,19 @@ impl Shared {
                     {
                         return Err(error);
                     }
-                    grown = works.climb(self.site(), rung, (side, size), stream)?;
+                    let before = self.held.get();
+                    match works.climb(self.site(), rung, (side, size), stream) {
+                        Ok(made) => {
+                            grown = made;
+                            if spared {
+                                let more = self.held.get().saturating_sub(before);
+                                works.spared = works.spared.saturating_add(more);
+                            }
+                        }
+                        // What is at hand may do.
+                        Err(_) if spared => {}
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             // Where there are more streams than numbers, making others known may have taken this one's.
@@ -193,8 +216,29 @@ impl Shared {
             if rung == Rung::Room && grown && rooms < MOST_ROOMS {
                 continue;
             }
+            if spared && rung == Rung::Room {
+                spared = false;
+                ladder = Ladder::new();
+                continue;
+            }
             ladder.climb();
         }
+    }
+
+    /// Whether all that lies in magazines is a part of what is held that nobody would miss, and so is
+    /// all that the pool has ever grown by to leave it there.
+    fn little_at_hand(&self, works: &Works) -> bool {
+        let most = self.held.get().get() / HARDLY;
+        if works.spared.get() >= most {
+            return false;
+        }
+        let mut units = 0_u64;
+        self.rows.each(|shelves| {
+            for shelf in shelves.all() {
+                units = units.saturating_add(shelf.magazine.small_held());
+            }
+        });
+        units << UNIT_SHIFT < most
     }
 
     /// Why there is no block to be freed at `address`.

@@ -322,7 +322,7 @@ impl Shared {
     /// The large block of a magazine, where the heap would give the same.
     #[inline(never)]
     fn take_large(&self, shelf: &mut Shelf, units: u64) -> Option<Kept> {
-        shelf.magazine.take_if(units, |kept| self.is_lone(kept.address))
+        shelf.magazine.take_large_if(units, |kept| self.is_lone(kept.address))
     }
 
     /// Whether the heap would give the large block at `address` again for a request of its size.
@@ -368,7 +368,8 @@ impl Shared {
         let units = known.units();
         let claim = || slot.claim_plain(known);
         let kept = if units > SMALL_UNITS {
-            self.is_lone(address) && shelf.magazine.keep_if(units, block, claim)
+            // Any other that is large goes to the heap.
+            self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim)
         } else {
             shelf.magazine.keep_small_if::<COUNTED>(units, block, claim)
         };

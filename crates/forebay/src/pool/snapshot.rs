@@ -5,8 +5,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::map::AddressMap;
 use super::shared::Shared;
-use super::{Pool, Statistics, statistics};
+use super::{LeftBlock, Pool, Statistics, statistics};
 
 /// The name and version of the form. A field may be added under the same version; none is taken away
 /// or changes its meaning.
@@ -268,7 +269,12 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
     live.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
     let left_out = live.len().saturating_sub(Snapshot::MOST_BLOCKS) as u64;
     live.truncate(Snapshot::MOST_BLOCKS);
-    let named = live.into_iter().filter_map(|block| {
+    (named(map, &live).collect(), left_out)
+}
+
+/// Those of the blocks that are still live, with their tags.
+pub(super) fn named(map: &AddressMap, live: &[LeftBlock]) -> impl Iterator<Item = BlockSnapshot> {
+    live.iter().filter_map(|block| {
         // Looked at again: what was freed in between has no tag any more.
         let known = map.slot(block.address)?.look(block.address).filter(|known| known.live())?;
         let tag = crate::Tag::numbered(usize::from(known.tag())).unwrap_or(crate::Tag::NONE);
@@ -278,8 +284,7 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
             requested_bytes: known.requested(),
             tag: tag.name(),
         })
-    });
-    (named.collect(), left_out)
+    })
 }
 
 impl From<&Statistics> for StatisticsSnapshot {

@@ -44,6 +44,8 @@ pub(super) struct Works {
     /// The event that streams wait for each other by: recorded and waited for at once.
     meeting: Point,
     pub(super) growth: Growth,
+    /// How much the pool has grown by, ever, rather than fold the magazines.
+    pub(super) spared: Bytes,
     /// What new pages are filled with before anything else.
     fresh: Option<Pattern>,
     /// Whether nothing is moved, nor given back before the end.
@@ -73,8 +75,19 @@ impl Works {
         };
         let (device, errands, log) = (Arc::clone(device), Vec::new(), log.clone());
         let (stable, captures) = (manner.is_stable(), Captures::default());
-        let works =
-            Self { small, large, errands, meeting, growth, fresh, stable, captures, log, device };
+        let works = Self {
+            small,
+            large,
+            errands,
+            meeting,
+            growth,
+            spared: Bytes::ZERO,
+            fresh,
+            stable,
+            captures,
+            log,
+            device,
+        };
         Ok((works, Heap::new(small_field, large_field)))
     }
 

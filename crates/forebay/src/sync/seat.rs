@@ -118,8 +118,9 @@ pub(crate) fn tag() -> u8 {
 }
 
 /// Changes the tag; gives the one before.
+#[inline(always)]
 pub(crate) fn set_tag(tag: u8) -> u8 {
-    LOCAL.with(|local| local.tag.replace(tag))
+    read(|local| local.tag.replace(tag), 0)
 }
 
 #[cfg(test)]

@@ -444,3 +444,42 @@ fn a_shortage_tells_what_is_free() {
     let Error::OutOfMemory(told) = &error else { panic!("{error}") };
     assert_eq!((told.cached, told.live), (Bytes::ZERO, large.size()));
 }
+
+/// A step of training has hundreds of small blocks of one size at once, and then none: all but those
+/// of the first step come from the magazine's bins and its reserve.
+#[test]
+fn a_burst_of_small_blocks_is_had_from_the_magazine_the_next_time() {
+    let pool = Pool::new(&phantom()).unwrap();
+    for step in 0..4_u64 {
+        let before = pool.statistics().magazine_hits;
+        let sizes = [Bytes::new(4096), Bytes::new(9000)];
+        let blocks: Vec<Block> =
+            (0..150).map(|index| pool.allocate(sizes[index % 2], DEFAULT).unwrap()).collect();
+        blocks.iter().for_each(|block| pool.free(block.address(), DEFAULT).unwrap());
+        let hits = pool.statistics().magazine_hits - before;
+        assert_eq!(hits, if step == 0 { 0 } else { 150 }, "step {step}");
+    }
+}
+
+/// Where next to nothing is at hand, a new size does not cost what is: the pool grows by a page that
+/// is next to nothing too. Where what is at hand is worth having, it is folded and nothing is mapped.
+#[test]
+fn a_little_is_left_at_hand_and_more_is_folded() {
+    for (held, expected) in [(Bytes::gib(4), 1), (Bytes::mib(64), 0)] {
+        let pool = Pool::new(&phantom()).unwrap();
+        let _weights = pool.allocate(held, DEFAULT).unwrap();
+        // All of the small pages, in blocks of one size.
+        let mut blocks = vec![pool.allocate(Bytes::new(64 << 10), DEFAULT).unwrap()];
+        let small = pool.statistics().held.checked_sub(held).unwrap();
+        while blocks.len() as u64 * (64 << 10) < small.get() {
+            blocks.push(pool.allocate(Bytes::new(64 << 10), DEFAULT).unwrap());
+        }
+        blocks.iter().for_each(|block| pool.free(block.address(), DEFAULT).unwrap());
+        let before = pool.statistics();
+        let _other = pool.allocate(Bytes::new(100_000), DEFAULT).unwrap();
+        let after = pool.statistics();
+        assert_eq!(after.misses - before.misses, expected, "{held}");
+        pool.allocate(Bytes::new(64 << 10), DEFAULT).unwrap();
+        assert_eq!(pool.statistics().magazine_hits - after.magazine_hits, expected, "{held}");
+    }
+}

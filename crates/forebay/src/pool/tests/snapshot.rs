@@ -140,3 +140,35 @@ fn the_names_in_json_are_these() {
     assert_eq!(value["statistics"]["requested_bytes"], 5_000_100);
     assert_eq!(value["blocks"][0]["requested_bytes"], 5_000_000);
 }
+
+#[test]
+fn a_layout_is_what_is_held_with_every_block_in_it() {
+    for memory in [MemoryModel::Phantom, MemoryModel::Backed] {
+        let (_, _, shared) = open(SimMachine::builder().memory(memory));
+        let pool = PoolOptions::new().growth(small_pages()).build(&shared).unwrap();
+        let sizes = (1..40_u64).map(|count| Bytes::new(count * 300_000 % 7_000_000 + 1));
+        let blocks: Vec<Block> = sizes.map(|size| pool.allocate(size, DEFAULT).unwrap()).collect();
+        for block in blocks.iter().step_by(3) {
+            pool.free_block(*block, DEFAULT).unwrap();
+        }
+        let layout = pool.layout();
+        let held = layout.spans.iter().map(|span| span.size().get()).sum::<u64>();
+        assert_eq!(Bytes::new(held), pool.held());
+        assert_eq!(pool.page_count(), pool.statistics().driver.of(Call::CreatePage));
+        assert!(layout.spans.windows(2).all(|pair| pair[0].end() < pair[1].start()));
+        let live: u64 = layout.blocks.iter().map(|block| block.size_bytes).sum();
+        assert_eq!(Bytes::new(live), pool.statistics().live);
+        assert_eq!(layout.blocks.len() as u64, pool.statistics().blocks);
+        for block in &layout.blocks {
+            let at = Span::new(Address::new(block.address), Bytes::new(block.size_bytes)).unwrap();
+            assert!(
+                layout
+                    .spans
+                    .iter()
+                    .any(|span| span.start() <= at.start() && at.end() <= span.end()),
+                "{at:?} in {:?}",
+                layout.spans
+            );
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What CuPy, Numba and RMM call, through the Python package: the same pools as PyTorch has, under a tag
+//! of their own.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use forebay::{Address, Bytes, Tag};
+
+use super::{captures, serve};
+use crate::error::{contained, note};
+use crate::pools;
+
+/// Text of the caller's.
+///
+/// # Safety
+///
+/// * `text` is null or ends with a zero byte.
+unsafe fn text_of(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller promised.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// At least `size` bytes of GPU `device` in the order of `stream`, as
+/// [`forebay_torch_alloc`](super::forebay_torch_alloc), under the tag of that name where the thread is
+/// under none. Null for the name: no tag.
+///
+/// # Safety
+///
+/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc); `tag` is null or text that ends with a
+///   zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn forebay_face_alloc(
+    size: usize,
+    device: c_int,
+    stream: *mut c_void,
+    tag: *const c_char,
+) -> *mut c_void {
+    let tag = contained(Tag::NONE, || {
+        // SAFETY: as the caller promised.
+        unsafe { text_of(tag) }.and_then(|name| Tag::named(&name)).unwrap_or(Tag::NONE)
+    });
+    let _tag = tag.enter_unless_tagged();
+    // No machine has half of all addresses.
+    serve::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream)
+}
+
+/// Gives back a block of [`forebay_face_alloc`], in the order of `stream`. 0, or -1 with the reason in
+/// [`forebay_last_error`](crate::error::forebay_last_error). Null is ignored.
+///
+/// # Safety
+///
+/// * As for [`forebay_torch_free`](super::forebay_torch_free).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_face_free(
+    block: *mut c_void,
+    device: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    contained(-1, || if serve::free(block, device, stream) { 0 } else { -1 })
+}
+
+/// Notes that a block of GPU `device` is used on `stream` beside the one it will be freed on. 0, or -1
+/// with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+///
+/// # Safety
+///
+/// * `stream` is a stream of that GPU as CUDA names it, and is not destroyed while the block is in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_face_record_use(
+    block: *mut c_void,
+    device: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    contained(-1, || {
+        let address = Address::new(block.addr() as u64);
+        let used = pools::at(device, stream.addr() as u64).and_then(|(pool, stream)| {
+            match captures::owner(address) {
+                Some(private) => private.record_use(address, stream),
+                None => pool.record_use(address, stream),
+            }
+            .map_err(|error| error.to_string())
+        });
+        told(used)
+    })
+}
+
+/// Says that a stream of GPU `device` will be destroyed. 0, or -1 with the reason in
+/// [`forebay_last_error`](crate::error::forebay_last_error).
+///
+/// # Safety
+///
+/// * `stream` is still a stream of that GPU.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_face_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
+    contained(-1, || told(pools::forget_stream(device, stream.addr() as u64)))
+}
+
+/// What is free and what there is of the memory of GPU `device`. 0, or -1 with the reason in
+/// [`forebay_last_error`](crate::error::forebay_last_error).
+///
+/// # Safety
+///
+/// * `free` and `total` are null, or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_face_memory_info(
+    device: c_int,
+    free: *mut u64,
+    total: *mut u64,
+) -> c_int {
+    contained(-1, || {
+        let told_by = pools::of(device)
+            .and_then(|pool| pool.device().memory_info().map_err(|error| error.to_string()));
+        let info = match told_by {
+            Ok(info) => info,
+            Err(reason) => return told(Err(reason)),
+        };
+        // SAFETY: as the caller promised.
+        if let Some(free) = unsafe { free.as_mut() } {
+            *free = info.free.get();
+        }
+        // SAFETY: likewise.
+        if let Some(total) = unsafe { total.as_mut() } {
+            *total = info.total.get();
+        }
+        0
+    })
+}
+
+/// Puts settings, as `key:value,key:value`, above those of the environment for every pool of the process
+/// that is made from now on, and changes them in those that are there. 0, or -1 with the reason in
+/// [`forebay_last_error`](crate::error::forebay_last_error).
+///
+/// # Safety
+///
+/// * `settings` is text that ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_int {
+    contained(-1, || {
+        // SAFETY: as the caller promised.
+        let text = unsafe { text_of(settings) };
+        told(
+            text.ok_or_else(|| "no settings were given".to_owned())
+                .and_then(|text| pools::configure(&text)),
+        )
+    })
+}
+
+/// Gives back to GPU `device` what is free of its pool, and waits for the device where work may still use
+/// it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
+    contained(-1, || {
+        captures::sweep();
+        let trimmed = pools::of(device)
+            .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
+        told(trimmed.map(|_| ()))
+    })
+}
+
+/// Whether there is a pool of GPU `device` yet: 1, or 0. Asking makes none.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_face_has_pool(device: c_int) -> c_int {
+    contained(0, || c_int::from(pools::made().any(|(number, _)| number == device)))
+}
+
+fn told(result: Result<(), String>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(reason) => {
+            note(&reason);
+            -1
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What PyTorch calls beside allocating and freeing, where it is told of it.
+
+use core::ffi::{c_int, c_void};
+
+use forebay::{Address, Bytes, Pool};
+
+use super::captures;
+use super::thrown::{Kind, throw_noted};
+use crate::error::{contained, note};
+use crate::pools;
+
+/// How many GPUs PyTorch has found, when it begins. Pools are made when they are needed.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_init(_devices: c_int) {}
+
+/// Gives back to every GPU what is free of its pool: `torch.cuda.empty_cache`. Waits for the device
+/// where work may still use it. While a graph is captured nothing is given back.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn forebay_torch_reset() {
+    let reset = contained(false, || {
+        captures::sweep();
+        let mut good = true;
+        for (_, pool) in pools::made() {
+            if let Err(error) = pool.trim(Bytes::ZERO) {
+                note(&error);
+                good = false;
+            }
+        }
+        good
+    });
+    if !reset {
+        throw_noted(Kind::Error);
+    }
+}
+
+/// The most that the pool of GPU `device` takes, as a part of its memory. A fraction that is not from
+/// 0.01 to 1 is thrown as `RuntimeError` and changes nothing.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn forebay_torch_memory_fraction(fraction: f64, device: c_int) {
+    let changed = contained(false, || {
+        let changed = pools::of(device).and_then(|pool| {
+            // As many decimals as the setting has.
+            let text = format!("{fraction:.6}");
+            pool.change("max_fraction", &text).map_err(|error| error.to_string())
+        });
+        changed.map_err(|reason| note(&reason)).is_ok()
+    });
+    if !changed {
+        throw_noted(Kind::Error);
+    }
+}
+
+/// Where the block begins that `pointer` is in, with its size. What is in no live block is thrown as
+/// `RuntimeError`; without a way to throw, null and 0.
+///
+/// # Safety
+///
+/// * `size` is null, or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn forebay_torch_base_allocation(
+    pointer: *mut c_void,
+    size: *mut usize,
+) -> *mut c_void {
+    let found = contained(None, || {
+        let found = block_around(pointer.addr() as u64);
+        if found.is_none() {
+            note(&format_args!("{pointer:p} is in no live block of forebay"));
+        }
+        found
+    });
+    let Some((address, length)) = found else {
+        throw_noted(Kind::Error);
+        // SAFETY: as the caller promised.
+        if let Some(size) = unsafe { size.as_mut() } {
+            *size = 0;
+        }
+        return core::ptr::null_mut();
+    };
+    // SAFETY: as the caller promised.
+    if let Some(size) = unsafe { size.as_mut() } {
+        *size = usize::try_from(length).unwrap_or(usize::MAX);
+    }
+    pointer.with_addr(usize::try_from(address).unwrap_or_default())
+}
+
+/// Every pool: those of the GPUs, and the private ones.
+fn all_pools() -> Vec<(c_int, Pool)> {
+    let made: Vec<(c_int, Pool)> =
+        pools::made().map(|(device, pool)| (device, pool.clone())).collect();
+    let private = made.iter().flat_map(|&(device, _)| {
+        captures::pools_of(device).into_iter().map(move |(_, pool)| (device, pool))
+    });
+    let private: Vec<(c_int, Pool)> = private.collect();
+    made.into_iter().chain(private).collect()
+}
+
+/// The block that an address is in: almost always the one that begins there.
+fn block_around(address: u64) -> Option<(u64, u64)> {
+    let pools = all_pools();
+    let begins = pools.iter().find_map(|(_, pool)| pool.block_at(Address::new(address)));
+    if let Some(block) = begins {
+        return Some((block.address().get(), block.size().get()));
+    }
+    pools.iter().find_map(|(_, pool)| {
+        let blocks = pool.layout().blocks;
+        let before = blocks.partition_point(|block| block.address <= address);
+        let block = blocks.get(before.checked_sub(1)?)?;
+        let within = address - block.address < block.size_bytes;
+        within.then_some((block.address, block.size_bytes))
+    })
+}
+
+/// Notes that the block at `pointer` is used on `stream` beside the one it will be freed on:
+/// `tensor.record_stream`. Null is ignored; what is no live block is thrown as `RuntimeError`.
+///
+/// # Safety
+///
+/// * `stream` is a stream of the block's GPU as CUDA names it, and is not destroyed while the block is in
+///   use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn forebay_torch_record_stream(
+    pointer: *mut c_void,
+    stream: *mut c_void,
+) {
+    let recorded = contained(false, || {
+        let address = Address::new(pointer.addr() as u64);
+        if address.is_null() {
+            return true;
+        }
+        let pools = all_pools();
+        let mut having = pools.into_iter().filter(|(_, pool)| pool.block_at(address).is_some());
+        let Some((device, pool)) = having.next() else {
+            note(&format_args!("{pointer:p} is no live block of forebay"));
+            return false;
+        };
+        let known = pools::at(device, stream.addr() as u64);
+        let used = known.and_then(|(_, stream)| {
+            pool.record_use(address, stream).map_err(|error| error.to_string())
+        });
+        used.map_err(|reason| note(&reason)).is_ok()
+    });
+    if !recorded {
+        throw_noted(Kind::Error);
+    }
+}

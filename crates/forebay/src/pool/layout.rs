@@ -1,0 +1,64 @@
+//! Where everything lies: the memory of a pool by address, and the blocks in it.
+
+use forebay_core::Span;
+
+use super::heap::Field;
+use super::shared::Shared;
+use super::snapshot::named;
+use super::{BlockSnapshot, Pool};
+
+/// The memory of a pool by address, at a moment. Made by [`Pool::layout`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Layout {
+    /// Addresses behind which there is memory, each stretch as long as it is without a gap, the lowest
+    /// first. Together they are what the pool holds.
+    pub spans: Vec<Span>,
+    /// All live blocks, the lowest first. What lies in no block is free, at hand in a magazine, or
+    /// waits for work that still uses it.
+    pub blocks: Vec<BlockSnapshot>,
+}
+
+impl Pool {
+    /// Where the memory of the pool lies, and every block in it. The blocks are of a moment soon after
+    /// that of the memory, where other threads go on. Looks at every page and at every block there ever
+    /// was: for now and then, not for every step.
+    ///
+    /// With the setting `guard_pages` each block lies in pages of its own, which are not among the spans.
+    pub fn layout(&self) -> Layout {
+        layout_of(&self.shared)
+    }
+
+    /// How many pages the pool holds, or segments on a device that has no pages.
+    pub fn page_count(&self) -> u64 {
+        let heap = self.shared.heap();
+        [&heap.small, &heap.large].map(|field| field.line.pages().count() as u64).iter().sum()
+    }
+}
+
+fn layout_of(shared: &Shared) -> Layout {
+    let mut pages: Vec<Span> = {
+        let heap = shared.heap();
+        [&heap.small, &heap.large].into_iter().flat_map(pages_of).collect()
+    };
+    pages.sort_unstable_by_key(|page| page.start());
+    let mut spans: Vec<Span> = Vec::new();
+    for page in pages {
+        let joined = spans
+            .last()
+            .filter(|last| last.end() == page.start())
+            .and_then(|last| Span::new(last.start(), last.size().saturating_add(page.size())).ok());
+        match (joined, spans.last_mut()) {
+            (Some(joined), Some(last)) => *last = joined,
+            _ => spans.push(page),
+        }
+    }
+    let mut live = shared.map.live_blocks();
+    live.sort_unstable_by_key(|block| block.address);
+    Layout { spans, blocks: named(&shared.map, &live).collect() }
+}
+
+/// The addresses of the pages of one side.
+fn pages_of(field: &Field) -> impl Iterator<Item = Span> {
+    field.line.pages().map(|(at, _, size)| field.span(at, size))
+}

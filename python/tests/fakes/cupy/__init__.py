@@ -1,0 +1,3 @@
+"""As much of CuPy as an allocator sees."""
+
+from . import cuda  # noqa: F401

@@ -1,0 +1,5 @@
+"""cupy.cuda.runtime."""
+
+
+def getDevice():
+    return 0

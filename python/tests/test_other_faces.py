@@ -1,0 +1,164 @@
+"""forebay inside CuPy, Numba and RMM, and all of them at once: fakes of them, on a driver without a GPU."""
+
+import faces
+import pytest
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory):
+    return faces.fakes(tmp_path_factory.mktemp("others"))
+
+
+def test_cupys_arrays_are_of_its_current_stream(fakes, tmp_path):
+    faces.run(
+        """
+        import cupy, streams_of_driver
+        import forebay.cupy
+        before = cupy.cuda.get_allocator()
+        forebay.cupy.install(max_bytes="64MiB")
+        assert forebay.cupy.is_installed()
+        one, two = (cupy.cuda.Stream(handle) for handle in streams_of_driver.make(2))
+        array = cupy.cuda.alloc(1 << 20)
+        assert array.ptr and forebay.cupy.attribution(0) == {"cupy": 1 << 20}
+        with one:
+            a = cupy.cuda.alloc(100_000)
+            first = a.ptr
+            del a
+            a = cupy.cuda.alloc(100_000)
+            assert a.ptr == first, "the same stream gets it again at once"
+        with two:
+            del a  # Used here too, as far as can be known.
+        with one:
+            a = cupy.cuda.alloc(100_000)
+            assert a.ptr != first, "the other stream may still use it"
+            del a
+        # A stream that blocks are of is not destroyed.
+        handle = one.ptr
+        del one
+        assert handle not in cupy.cuda.Stream.destroyed
+        try:
+            cupy.cuda.alloc(128 << 20)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            assert "128.00 MiB" in str(error) and "at most 64.00 MiB" in str(error), error
+        else:
+            raise AssertionError
+        assert cupy.cuda.alloc(0).ptr == 0
+        forebay.cupy.uninstall()
+        assert cupy.cuda.get_allocator() is before
+        del array
+        assert forebay.cupy.attribution(0) == {}
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_a_stream_that_is_forgotten_can_be_destroyed(fakes, tmp_path):
+    faces.run(
+        """
+        import cupy, streams_of_driver
+        import forebay.cupy
+        forebay.cupy.install()
+        stream = cupy.cuda.Stream(streams_of_driver.make(1)[0])
+        with stream:
+            a = cupy.cuda.alloc(1 << 20)
+            del a
+        handle = stream.ptr
+        forebay.cupy.forget_stream(stream)
+        del stream
+        assert handle in cupy.cuda.Stream.destroyed
+        assert cupy.cuda.alloc(1 << 20).ptr
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_numbas_manager(fakes, tmp_path):
+    faces.run(
+        """
+        import forebay.numba
+        from numba import cuda
+        assert forebay.numba._numba_memory_manager is forebay.numba.ForebayNumbaManager
+        forebay.numba.install(max_bytes="64MiB")
+        manager = cuda.manager
+        memory = manager.memalloc(1000)
+        assert memory.device_pointer.value and memory.size == 1000
+        assert forebay.numba.attribution(0) == {"numba": 1024}
+        free, total = manager.get_memory_info()
+        assert 0 < free < total
+        try:
+            manager.memalloc(1 << 30)
+        except MemoryError as error:
+            assert "1.00 GiB" in str(error)
+        else:
+            raise AssertionError
+        assert manager.deallocations.cleared == 1
+        del memory
+        assert forebay.numba.attribution(0) == {}
+        kept = manager.memalloc(1 << 20)
+        manager.reset()
+        assert forebay.numba.attribution(0) == {}
+        del kept
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_rmms_resource_is_told_of_streams(fakes, tmp_path):
+    faces.run(
+        """
+        import rmm, streams_of_driver
+        import forebay.rmm
+        forebay.rmm.install(max_bytes="64MiB")
+        one, two = (rmm.Stream(handle) for handle in streams_of_driver.make(2))
+        buffer = rmm.DeviceBuffer(3 << 20, one)
+        place = buffer.ptr
+        assert forebay.rmm.attribution(0) == {"rmm": 3 << 20}
+        del buffer
+        assert rmm.DeviceBuffer(3 << 20, one).ptr == place
+        try:
+            rmm.DeviceBuffer(1 << 30, two)
+        except MemoryError as error:
+            assert "1.00 GiB" in str(error)
+        else:
+            raise AssertionError
+        try:
+            rmm.mr.resources[0].allocate(1, object())
+        except TypeError as error:
+            assert "25.02" in str(error)
+        else:
+            raise AssertionError
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_one_pool_serves_all_and_tags_tell_who_has_what(fakes, tmp_path):
+    faces.run(
+        """
+        import cupy, rmm, torch
+        import forebay.cupy, forebay.numba, forebay.rmm, forebay.torch
+        from numba import cuda
+        forebay.torch.install(max_bytes="64MiB")
+        forebay.cupy.install()
+        forebay.numba.install()
+        forebay.rmm.install()
+        held = [torch.empty(1 << 20), cupy.cuda.alloc(2 << 20), cuda.manager.memalloc(3 << 20), rmm.DeviceBuffer(4 << 20)]
+        assert forebay.torch.attribution(0) == {"rmm": 4 << 20, "numba": 3 << 20, "cupy": 2 << 20, "torch": 1 << 20}
+        assert torch.cuda.memory_allocated() == 10 << 20
+        place = held[1].ptr
+        held[1] = None
+        assert torch.empty(2 << 20).pointer == place, "what one gives back serves the others"
+        try:
+            torch.empty(60 << 20)
+        except torch.OutOfMemoryError as error:
+            assert "rmm (4.00 MiB), numba (3.00 MiB)" in str(error), error
+        else:
+            raise AssertionError
+        """,
+        tmp_path,
+        [fakes],
+    )
