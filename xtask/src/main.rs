@@ -1,5 +1,5 @@
-//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`,
-//! `gpu-bundle`, `record`.
+//! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`, `header`,
+//! `dist`, `gpu-bundle`, `record`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -9,6 +9,7 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    ├── header   the C header            (also a command of its own)
 //!    ├── instructions  what a hit takes      (also a command of its own)
 //!    ├── soak     millions of operations on the pool (also a command of its own)
 //!    └── step     what came of a step, and the sum at the end
@@ -20,6 +21,7 @@
 
 mod bundle;
 mod count;
+mod header;
 mod ignored;
 mod instructions;
 mod kill;
@@ -39,6 +41,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::bundle::Bundle;
+use crate::header::Header;
 use crate::record::Record;
 use crate::screen::Screen;
 use crate::soak::Soak;
@@ -78,6 +81,8 @@ enum Chore {
     ///
     /// Exits with 1 where a pair takes more than it may.
     Instructions,
+    /// Write the C header anew from the sources of forebay-capi, or look whether it is up to date.
+    Header(Header),
     /// Build one folder that runs on a machine with an NVIDIA driver and no Rust.
     ///
     /// Test programs, the command, the library for PyTorch, and a script that runs all of it, prints
@@ -98,6 +103,7 @@ fn main() -> ExitCode {
         }
         Chore::Layers => test::show_layers(&place, &mut screen),
         Chore::Soak(soak) => soak.run(&place, &mut screen),
+        Chore::Header(header) => header.run(&place, &mut screen),
         Chore::GpuBundle(bundle) => bundle.make(&place, &mut screen),
         Chore::Record(record) => record.file(&place, &mut screen),
         Chore::Instructions => test::show_instructions(&place, &mut screen),
