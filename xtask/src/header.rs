@@ -77,7 +77,9 @@ fn generated(place: &Workplace) -> Result<String, String> {
     let mut text = Vec::new();
     bindings.write(&mut text);
     let text = String::from_utf8(text).map_err(|error| error.to_string())?;
-    // Where a comment has an empty line, so does the header: without a space at its end.
+    // What rustdoc wants as a heading is a sentence in a comment; and empty lines of comments end in a
+    // space.
+    let text = text.replace("# Safety", "The caller promises:");
     Ok(text.lines().map(str::trim_end).fold(String::new(), |sum, line| sum + line + "\n"))
 }
 
@@ -96,7 +98,9 @@ fn difference<'a>(wanted: &'a str, found: &'a str) -> (usize, &'a str, &'a str) 
         number += 1;
         match (want.next(), have.next()) {
             (Some(one), Some(other)) if one == other => {}
-            (one, other) => return (number, one.unwrap_or("(its end)"), other.unwrap_or("(its end)")),
+            (one, other) => {
+                return (number, one.unwrap_or("(its end)"), other.unwrap_or("(its end)"));
+            }
         }
     }
 }

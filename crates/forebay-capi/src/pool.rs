@@ -152,6 +152,25 @@ pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) 
     })
 }
 
+/// A handle to the device of a pool, to be closed by itself.
+///
+/// # Safety
+///
+/// * `device` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_device(
+    pool: forebay_pool,
+    device: *mut forebay_device,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(device, "device") }?;
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        to.set(forebay_device { id: table::open(Thing::Device(Arc::clone(&entry.device)))? });
+        Ok(())
+    })
+}
+
 /// Changes a setting while the pool lives: its name and its value, as in `FOREBAY_CONF`.
 ///
 /// # Safety

@@ -147,20 +147,34 @@ pub unsafe extern "C" fn forebay_stream_raw(
     })
 }
 
-/// Waits until all work of a stream is done. The default stream is that of `device`.
+/// A stream and its device. Where the stream is not the default one, the device may be left out.
+fn with_device(
+    device: forebay_device,
+    stream: forebay_stream,
+) -> Result<(Arc<DeviceEntry>, StreamHandle), Failure> {
+    let device = match kept(stream)? {
+        Some(entry) if device.id == 0 => Arc::clone(&entry.device),
+        _ => table::find::<DeviceEntry>(device.id)?,
+    };
+    let handle = on_device(stream, &device)?;
+    Ok((device, handle))
+}
+
+/// Waits until all work of a stream is done. The default stream is that of `device`; for others
+/// `device` may be all zeros.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_stream_synchronize(
     device: forebay_device,
     stream: forebay_stream,
 ) -> forebay_status {
     answer(|| {
-        let device = table::find::<DeviceEntry>(device.id)?;
-        let _kept = kept(stream)?;
-        Ok(device.device().synchronize_stream(on_device(stream, &device)?)?)
+        let (device, stream) = with_device(device, stream)?;
+        Ok(device.device().synchronize_stream(stream)?)
     })
 }
 
-/// Whether all work of a stream is done: 1 if so, else 0. Does not wait.
+/// Whether all work of a stream is done: 1 if so, else 0. Does not wait. The default stream is that of
+/// `device`; for others `device` may be all zeros.
 ///
 /// # Safety
 ///
@@ -174,8 +188,8 @@ pub unsafe extern "C" fn forebay_stream_query(
     answer(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(done, "done") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
-        let progress = device.device().query_stream(on_device(stream, &device)?)?;
+        let (device, stream) = with_device(device, stream)?;
+        let progress = device.device().query_stream(stream)?;
         to.set(i32::from(progress == Progress::Done));
         Ok(())
     })

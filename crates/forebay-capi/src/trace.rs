@@ -64,9 +64,13 @@ pub unsafe extern "C" fn forebay_trace_stop(
             let words = "no recording of this pool is under way: start one first";
             return Err(Failure::new(forebay_status::InvalidArgument, words));
         };
-        check_ending(path)?;
+        let told = |error| {
+            let failure = Failure::from(error);
+            Failure::new(failure.status, format!("{}: {failure}", path.display()))
+        };
+        check_ending(path).map_err(told)?;
         let trace = trace_of_history("recorded through C", &entry.pool().history());
-        write_path(&trace, path)?;
+        write_path(&trace, path).map_err(told)?;
         entry.pool().change("history", &before.to_string())?;
         *recording = None;
         // SAFETY: as the caller promises.
