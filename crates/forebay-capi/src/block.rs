@@ -2,7 +2,6 @@
 //! without a lock.
 
 use core::ffi::c_void;
-use core::ptr::NonNull;
 
 use forebay::handle::allocate_batch;
 use forebay::{Address, Alignment, Bytes, Pool, Request, StreamHandle};
@@ -47,29 +46,72 @@ pub(crate) fn address(pointer: *const c_void) -> Address {
     Address::new(pointer.addr() as u64)
 }
 
-/// Does `work` with a pool and a stream of its device, by the quick way.
+/// Does `work` with a pool and a stream of its device: by the quick way, else by `slowly`, which finds
+/// out what is wrong. What `work` needs is in registers and stays there: nothing of it is lent to what is
+/// not inlined.
 #[inline(always)]
 fn quickly(
     pool: forebay_pool,
     stream: forebay_stream,
-    work: impl FnOnce(&Pool, StreamHandle) -> Result<(), forebay::Error>,
+    work: impl FnOnce(&Pool, StreamHandle) -> forebay_status,
+    slowly: impl FnOnce() -> forebay_status,
 ) -> forebay_status {
     contained(forebay_status::Defect, || {
         let done = table::in_pool(pool.id, |entry| {
-            let stream = stream::on_device(stream, entry.device())?;
-            work(entry.pool(), stream).map_err(told)
+            Some(work(entry.pool(), stream::quickly(stream, entry.device())?))
         });
-        match done {
-            Ok(Ok(())) => forebay_status::Ok,
-            Ok(Err(failure)) | Err(failure) => refused(&failure),
-        }
+        done.flatten().unwrap_or_else(slowly)
+    })
+}
+
+/// The slow way to a pool and a stream of its device.
+fn by_books(
+    pool: forebay_pool,
+    stream: forebay_stream,
+    work: impl FnOnce(&Pool, StreamHandle) -> forebay::Result<()>,
+) -> forebay_status {
+    answer(|| {
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        let stream = stream::on_device(stream, entry.device())?;
+        Ok(work(entry.pool(), stream)?)
     })
 }
 
 #[cold]
 #[inline(never)]
-fn told(error: forebay::Error) -> Failure {
-    Failure::from(error)
+fn told(error: forebay::Error) -> forebay_status {
+    refused(&Failure::from(error))
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_slowly(
+    pool: forebay_pool,
+    size: u64,
+    stream: forebay_stream,
+    to: Out<*mut c_void>,
+) -> forebay_status {
+    by_books(pool, stream, |pool, stream| {
+        to.set(pointer(pool.allocate(Bytes::new(size), stream)?.address()));
+        Ok(())
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn free_slowly(pool: forebay_pool, block: Address, stream: forebay_stream) -> forebay_status {
+    by_books(pool, stream, |pool, stream| pool.free(block, stream))
+}
+
+#[cold]
+#[inline(never)]
+fn free_sized_slowly(
+    pool: forebay_pool,
+    block: Address,
+    size: Bytes,
+    stream: forebay_stream,
+) -> forebay_status {
+    by_books(pool, stream, |pool, stream| pool.free_sized(block, size, stream))
 }
 
 #[cold]
@@ -91,15 +133,21 @@ pub unsafe extern "C" fn forebay_alloc(
     stream: forebay_stream,
     block: *mut *mut c_void,
 ) -> forebay_status {
-    let Some(to) = NonNull::new(block) else { return nowhere() };
-    let mut given = core::ptr::null_mut();
-    let status = quickly(pool, stream, |pool, stream| {
-        given = pointer(pool.allocate(Bytes::new(size), stream)?.address());
-        Ok(())
-    });
-    // SAFETY: it is not null, and the caller promises that a pointer can be written there.
-    unsafe { to.as_ptr().write_unaligned(given) };
-    status
+    // SAFETY: as the caller promises.
+    let Ok(to) = (unsafe { Out::new(block, "block") }) else { return nowhere() };
+    to.set(core::ptr::null_mut());
+    quickly(
+        pool,
+        stream,
+        |pool, stream| match pool.allocate(Bytes::new(size), stream) {
+            Ok(block) => {
+                to.set(pointer(block.address()));
+                forebay_status::Ok
+            }
+            Err(error) => told(error),
+        },
+        || allocate_slowly(pool, size, stream, to),
+    )
 }
 
 /// As `forebay_alloc`, at a multiple of `alignment`, a power of two.
@@ -170,7 +218,13 @@ pub unsafe extern "C" fn forebay_free(
     block: *mut c_void,
     stream: forebay_stream,
 ) -> forebay_status {
-    quickly(pool, stream, |pool, stream| pool.free(address(block), stream))
+    let block = address(block);
+    quickly(
+        pool,
+        stream,
+        |pool, stream| pool.free(block, stream).map_or_else(told, |()| forebay_status::Ok),
+        || free_slowly(pool, block, stream),
+    )
 }
 
 /// As `forebay_free`, where the caller knows how much was asked for, or how large the block is:
@@ -186,7 +240,15 @@ pub unsafe extern "C" fn forebay_free_sized(
     size: u64,
     stream: forebay_stream,
 ) -> forebay_status {
-    quickly(pool, stream, |pool, stream| pool.free_sized(address(block), Bytes::new(size), stream))
+    let (block, size) = (address(block), Bytes::new(size));
+    quickly(
+        pool,
+        stream,
+        |pool, stream| {
+            pool.free_sized(block, size, stream).map_or_else(told, |()| forebay_status::Ok)
+        },
+        || free_sized_slowly(pool, block, size, stream),
+    )
 }
 
 /// Gives back a block to whichever pool of the process it is of, for who was handed an address alone.

@@ -5,8 +5,8 @@ use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use forebay::sim::SimMachine;
-use forebay::{CudaDevice, Descriptor, Device, DeviceKind, HostDevice, Pool};
+use forebay::sim::{MemoryModel, SimMachine};
+use forebay::{Bytes, CudaDevice, Descriptor, Device, DeviceKind, HostDevice, Pool};
 
 use crate::error::answer;
 use crate::fork;
@@ -96,7 +96,7 @@ enum Place {
     /// This machine's own memory.
     Host,
     /// A simulated accelerator, by its number: each is a machine of its own.
-    Sim(u32),
+    Sim(u32, Option<Bytes>, MemoryModel),
     /// A GPU, by its number.
     Cuda(u32),
 }
@@ -107,14 +107,21 @@ impl Place {
             Some(number) => number.parse().ok(),
             None => rest.is_empty().then_some(0),
         };
+        let simulated = |rest: &str, memory| {
+            let (number, size) = rest.split_once('@').map_or((rest, None), |(n, s)| (n, Some(s)));
+            let capacity = size.map(str::parse::<Bytes>).transpose()?;
+            Ok::<_, Failure>(numbered(number).map(|number| Self::Sim(number, capacity, memory)))
+        };
         let place = if name == "host" {
             Some(Self::Host)
         } else if let Some(rest) = name.strip_prefix("sim") {
-            numbered(rest).map(Self::Sim)
+            simulated(rest, MemoryModel::Backed)?
+        } else if let Some(rest) = name.strip_prefix("phantom") {
+            simulated(rest, MemoryModel::Phantom)?
         } else {
             name.strip_prefix("cuda").and_then(numbered).map(Self::Cuda)
         };
-        let allowed = "host, sim, sim:1 and up, cuda, cuda:1 and up";
+        let allowed = "host, cuda, cuda:1 and up, sim, sim:1 and up, sim@1GiB, phantom";
         place.ok_or_else(|| Failure::argument("name", format!("\"{name}\""), allowed))
     }
 
@@ -122,9 +129,14 @@ impl Place {
         Ok(match self {
             Self::Host => HostDevice::open()?,
             Self::Cuda(ordinal) => CudaDevice::open(ordinal)?,
-            Self::Sim(_) => {
-                let device = SimMachine::builder().build()?.device(0);
-                device.ok_or_else(|| {
+            Self::Sim(_, capacity, memory) => {
+                // Nothing can be seen of what the checker finds, so it need not look.
+                let machine = SimMachine::builder().memory(memory).checked(false);
+                let machine = match capacity {
+                    Some(capacity) => machine.capacity(capacity),
+                    None => machine,
+                };
+                machine.build()?.device(0).ok_or_else(|| {
                     Failure::new(forebay_status::Defect, "a simulated machine without a device")
                 })?
             }
@@ -228,8 +240,9 @@ pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
     Pool::forget(&entry.device) || had.is_some()
 }
 
-/// Opens a device by name: "host", "sim", "cuda", or with a number "cuda:1", "sim:1". Opening the same
-/// name again gives the same device, as long as it is open.
+/// Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
+/// has 8 GiB, or as much as is said: "sim@1GiB"; "phantom" is one whose memory is addresses alone, and
+/// takes none of the host's. Opening the same name again gives the same device, as long as it is open.
 ///
 /// # Safety
 ///
@@ -346,8 +359,12 @@ mod tests {
     #[test]
     fn names_are_read_and_others_refused() {
         assert!(matches!(Place::named("cuda:12"), Ok(Place::Cuda(12))));
-        assert!(matches!(Place::named("sim"), Ok(Place::Sim(0))));
-        for wrong in ["", "cuda:", "cuda:x", "cuda0", "HOST", "hip:0", "host:0", "sim:-1"] {
+        assert!(matches!(Place::named("sim"), Ok(Place::Sim(0, None, MemoryModel::Backed))));
+        let large = Place::Sim(2, Some(Bytes::gib(24)), MemoryModel::Phantom);
+        assert!(Place::named("phantom:2@24GiB").is_ok_and(|place| place == large));
+        for wrong in
+            ["", "cuda:", "cuda:x", "cuda0", "HOST", "hip:0", "host:0", "sim:-1", "sim@", "sim@x"]
+        {
             assert!(Place::named(wrong).is_err(), "{wrong}");
         }
     }

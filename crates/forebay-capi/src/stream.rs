@@ -37,23 +37,24 @@ impl StreamEntry {
     }
 }
 
-/// The stream of a handle, as a device knows it. It must be that device's.
+/// The stream of a handle, as a device knows it; `None` where it is not one of that device.
 #[inline(always)]
+pub(crate) fn quickly(stream: forebay_stream, device: &DeviceEntry) -> Option<StreamHandle> {
+    if stream.id == 0 {
+        return Some(StreamHandle::DEFAULT);
+    }
+    let (handle, number) = table::stream(stream.id)?;
+    (number == device.number()).then_some(handle)
+}
+
+/// The same, with the reason where it is not.
 pub(crate) fn on_device(
     stream: forebay_stream,
     device: &DeviceEntry,
 ) -> Result<StreamHandle, Failure> {
-    if stream.id == 0 {
-        return Ok(StreamHandle::DEFAULT);
-    }
-    match table::stream(stream.id) {
-        Some((handle, number)) if number == device.number() => Ok(handle),
-        _ => Err(not_of(stream, device)),
-    }
+    quickly(stream, device).ok_or_else(|| not_of(stream, device))
 }
 
-#[cold]
-#[inline(never)]
 fn not_of(stream: forebay_stream, device: &DeviceEntry) -> Failure {
     match table::find::<StreamEntry>(stream.id) {
         Ok(entry) => Failure::new(

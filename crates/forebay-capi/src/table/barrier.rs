@@ -4,52 +4,39 @@
 //! whoever closes one marks it as closed and then looks who is inside. Each needs a full barrier
 //! between the two, or both may miss the other. Entering happens with every allocation and closing
 //! hardly ever, so whoever closes pays for both: `heavy` makes every running thread pass a barrier
-//! (`membarrier`), and `light` only keeps the compiler from reordering. Where the system has no such
-//! call, both sides take a full barrier.
+//! (`membarrier`), and `light` only keeps the compiler from reordering.
+//!
+//! Where the system has no such call, nobody enters this way ([`available`]).
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
-    use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+    use core::sync::atomic::{Ordering, compiler_fence, fence};
+    use std::sync::OnceLock;
 
     use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
-    /// Whether `light` may rely on `heavy`. Goes from no to yes and never back, so that whoever saw
-    /// yes can rely on it.
-    static ONE_SIDED: AtomicBool = AtomicBool::new(false);
-
-    /// Asks the system for it. To be called before the first `light`.
-    pub(crate) fn prepare() {
-        if !membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED) {
-            return;
-        }
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited);
-        // A call that a sandbox refuses once it refuses always: tried before it is relied on.
-        if registered.is_ok() && membarrier(MembarrierCommand::PrivateExpedited).is_ok() {
-            ONE_SIDED.store(true, Ordering::SeqCst);
-        }
+    /// Whether `heavy` does what it says. Asked of the system once.
+    pub(crate) fn available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| {
+            // A call that a sandbox refuses once it refuses always: tried before it is relied on.
+            membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
+                && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+                && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
+        })
     }
 
-    /// The side that is often: between a write of one's own and a read of what another writes.
+    /// The side that is often: between a write of one's own and a read of what another writes. Only
+    /// where it is [`available`].
     #[inline(always)]
     pub(crate) fn light() {
-        if ONE_SIDED.load(Ordering::Relaxed) {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            full();
-        }
+        compiler_fence(Ordering::SeqCst);
     }
 
-    #[cold]
-    #[inline(never)]
-    fn full() {
-        fence(Ordering::SeqCst);
-    }
-
-    /// The side that is rare.
+    /// The side that is rare. Where it is not [`available`] there is nobody on the other.
     pub(crate) fn heavy() {
         fence(Ordering::SeqCst);
-        // Read after the fence: a `light` that saw yes did so after it was stored.
-        if ONE_SIDED.load(Ordering::SeqCst) {
+        if available() {
             // It can fail for want of kernel memory, for a moment.
             while membarrier(MembarrierCommand::PrivateExpedited).is_err() {
                 std::thread::yield_now();
@@ -62,8 +49,10 @@ mod system {
 mod system {
     use core::sync::atomic::{Ordering, fence};
 
-    /// Nothing to ask for.
-    pub(crate) fn prepare() {}
+    /// Full barriers on both sides are to be had everywhere.
+    pub(crate) fn available() -> bool {
+        true
+    }
 
     /// The side that is often.
     #[inline(always)]
@@ -77,4 +66,4 @@ mod system {
     }
 }
 
-pub(crate) use system::{heavy, light, prepare};
+pub(crate) use system::{available, heavy, light};

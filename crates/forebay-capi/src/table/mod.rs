@@ -9,7 +9,8 @@
 //! in its slot. There are two ways to what a handle names:
 //!
 //! * **The books**: a lock, and a count of references taken. For all calls but a few.
-//! * **The slots**: no lock and nothing written that other threads write. For allocating and freeing.
+//! * **The slots**: no lock and nothing written that other threads write. For allocating and freeing;
+//!   where the system has no one-sided barriers they go by the books as well.
 //!
 //! Invariants of the second way, each with who keeps it:
 //!
@@ -31,7 +32,7 @@ mod visit;
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay::StreamHandle;
 
@@ -200,8 +201,6 @@ fn books() -> MutexGuard<'static, Books> {
 
 /// Opens a thing; gives its handle.
 pub(crate) fn open(thing: Thing) -> Result<u64, Failure> {
-    static PREPARED: Once = Once::new();
-    PREPARED.call_once(barrier::prepare);
     fork::watch();
     let mut books = books();
     let slot = match books.free.pop_front() {
@@ -343,32 +342,23 @@ fn look_for_graves() {
     }
 }
 
-/// Does `work` with the pool of a handle, by the quick way where that is open; `Err` where there is no
-/// such pool.
+/// Does `work` with the pool of a handle, by the quick way. `None` where that is not open: there is no
+/// such pool, or the thread is inside something already, or has no place, or nobody can have one here.
 #[inline(always)]
-pub(crate) fn in_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Result<R, Failure> {
-    if let Some(place) = visit::mine()
-        && kind_of(id) == Kind::Pool as u64
-    {
-        let _visit = place.enter(id);
-        if let Some(slot) = SLOTS.get(slot_of(id))
-            && slot.id.load(Ordering::Acquire) == id
-        {
-            // SAFETY: the slot had this id after the visit was written down, so the pool in it is not
-            // ended before the visit is: invariants 2 and 3. The pointer is that pool's: it was
-            // written before the id, and is written again when the slot is given to another, which
-            // invariant 3 puts off as well.
-            return Ok(work(unsafe { &*slot.pool.load(Ordering::Relaxed) }));
-        }
+pub(crate) fn in_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Option<R> {
+    let place = visit::mine()?;
+    if kind_of(id) != Kind::Pool as u64 {
+        return None;
     }
-    in_pool_by_books(id, work)
-}
-
-#[cold]
-#[inline(never)]
-fn in_pool_by_books<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Result<R, Failure> {
-    let pool = find::<PoolEntry>(id)?;
-    Ok(work(&pool))
+    let _visit = place.enter(id);
+    let slot = SLOTS.get(slot_of(id))?;
+    if slot.id.load(Ordering::Acquire) != id {
+        return None;
+    }
+    // SAFETY: the slot had this id after the visit was written down, so the pool in it is not ended
+    // before the visit is: invariants 2 and 3. The pointer is that pool's: it was written before the
+    // id, and is written again when the slot is given to another, which invariant 3 puts off as well.
+    Some(work(unsafe { &*slot.pool.load(Ordering::Relaxed) }))
 }
 
 /// A stream as its device knows it, and the number of that device; `None` where no such stream is

@@ -66,9 +66,10 @@ pub(super) fn mine() -> Option<&'static Place> {
     (place.inside.load(Ordering::Relaxed) == 0).then_some(place)
 }
 
-/// Sees that this thread has a place from the next call on.
+/// Sees that this thread has a place from the next call on, where there can be any.
 pub(super) fn settle() {
-    if MINE.try_with(Cell::get) == Ok(None)
+    if barrier::available()
+        && MINE.try_with(Cell::get) == Ok(None)
         && let Ok(place) = LEASE.try_with(|lease| lease.0)
     {
         let _ = MINE.try_with(|mine| mine.set(Some(place)));
@@ -85,7 +86,8 @@ impl PartialEq for &'static Place {
 pub(super) struct Visit(&'static Place);
 
 impl Place {
-    /// Writes down that the thread is inside `id`, before anything that is read from here on.
+    /// Writes down that the thread is inside `id`, before anything that is read from here on. There are
+    /// places only where the barrier is one-sided, so a light one is enough.
     #[inline(always)]
     pub(super) fn enter(&'static self, id: u64) -> Visit {
         self.inside.store(id, Ordering::Relaxed);
