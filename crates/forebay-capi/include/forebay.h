@@ -738,8 +738,9 @@ forebay_status forebay_forget_stream(forebay_pool pool, forebay_stream stream);
 forebay_status forebay_block_query(forebay_pool pool, const void *block, forebay_block_info *info);
 
 /**
- * Opens a device by name: "host", "sim", "cuda", or with a number "cuda:1", "sim:1". Opening the same
- * name again gives the same device, as long as it is open.
+ * Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
+ * has 8 GiB, or as much as is said: "sim@1GiB"; "phantom" is one whose memory is addresses alone, and
+ * takes none of the host's. Opening the same name again gives the same device, as long as it is open.
  *
  * The caller promises:
  *

@@ -135,8 +135,7 @@ pub unsafe extern "C" fn forebay_alloc(
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let Ok(to) = (unsafe { Out::new(block, "block") }) else { return nowhere() };
-    to.set(core::ptr::null_mut());
-    quickly(
+    let status = quickly(
         pool,
         stream,
         |pool, stream| match pool.allocate(Bytes::new(size), stream) {
@@ -147,7 +146,11 @@ pub unsafe extern "C" fn forebay_alloc(
             Err(error) => told(error),
         },
         || allocate_slowly(pool, size, stream, to),
-    )
+    );
+    if status != forebay_status::Ok {
+        to.set(core::ptr::null_mut());
+    }
+    status
 }
 
 /// As `forebay_alloc`, at a multiple of `alignment`, a power of two.

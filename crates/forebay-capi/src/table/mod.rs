@@ -1,8 +1,8 @@
 //! Handles: numbers for things, which say of themselves whether the thing is still there.
 //!
 //! ```text
-//!   63          24 23   16 15 14 13       0
-//!   | generation  | kind  | 0  0 | slot     |        0 is no handle
+//!   63          28 27   20 19 18       5 4       0
+//!   | generation  | kind  | 0 | slot     | 0       |        0 is no handle
 //! ```
 //!
 //! A slot is used again, its generation never: a handle that was closed is not that of the next thing
@@ -15,7 +15,9 @@
 //! Invariants of the second way, each with who keeps it:
 //!
 //! 1. A slot's `id` is that of the thing in it, or 0. It is written under the lock of the books; the
-//!    other words of a slot are written while its `id` is 0.
+//!    other words of a slot are written while its `id` is 0: the pointer is null where the thing is no
+//!    pool, the device 0 where it is no stream. The first slot is never used, so that no handle's slot
+//!    has the `id` 0 with anything in it.
 //! 2. A thread that follows a slot's pointer has written the handle down in its place before it read
 //!    the slot's `id` (`visit.rs`), and takes it out when it has done.
 //! 3. A pool that is closed has its `id` set to 0, then the thread that closes passes a heavy barrier,
@@ -45,9 +47,12 @@ use crate::stream::StreamEntry;
 
 /// How many things can be open at once.
 const MOST: usize = 1 << 14;
-const SLOT: u64 = MOST as u64 - 1;
-const KIND_SHIFT: u32 = 16;
-const GENERATION_SHIFT: u32 = 24;
+/// A slot's place in a handle is its distance in bytes from the first, so that finding it is a mask.
+const SLOT_SHIFT: u32 = size_of::<Slot>().trailing_zeros();
+const SLOT: u64 = (MOST as u64 - 1) << SLOT_SHIFT;
+const KIND_SHIFT: u32 = 20;
+const GENERATION_SHIFT: u32 = 28;
+const _: () = assert!(size_of::<Slot>().is_power_of_two() && SLOT < 1 << KIND_SHIFT);
 /// The last generation of a slot; after it the slot is not used any more.
 const LAST_GENERATION: u64 = u64::MAX >> GENERATION_SHIFT;
 
@@ -92,7 +97,7 @@ const fn kind_of(id: u64) -> u64 {
 
 #[allow(clippy::cast_possible_truncation, reason = "at most MOST - 1")]
 const fn slot_of(id: u64) -> usize {
-    (id & SLOT) as usize
+    ((id & SLOT) >> SLOT_SHIFT) as usize
 }
 
 /// A thing that is open.
@@ -203,6 +208,11 @@ fn books() -> MutexGuard<'static, Books> {
 pub(crate) fn open(thing: Thing) -> Result<u64, Failure> {
     fork::watch();
     let mut books = books();
+    if books.things.is_empty() {
+        // The one that is never used.
+        books.things.push(None);
+        books.generations.push(0);
+    }
     let slot = match books.free.pop_front() {
         Some(slot) => slot,
         None if books.things.len() < MOST => {
@@ -213,7 +223,7 @@ pub(crate) fn open(thing: Thing) -> Result<u64, Failure> {
         None => {
             return Err(Failure::new(
                 Status::TooMany,
-                format!("{MOST} handles are open, and there can be no more: close some"),
+                format!("{} handles are open, and there can be no more: close some", MOST - 1),
             ));
         }
     };
@@ -224,15 +234,19 @@ pub(crate) fn open(thing: Thing) -> Result<u64, Failure> {
         return Err(Failure::new(Status::Defect, format!("there is no slot {slot}")));
     };
     *generation += 1;
-    let id = slot as u64 | (thing.kind() as u64) << KIND_SHIFT | *generation << GENERATION_SHIFT;
-    match &thing {
-        Thing::Pool(pool) => words.pool.store(Arc::as_ptr(pool).cast_mut(), Ordering::Release),
+    let id = (slot as u64) << SLOT_SHIFT
+        | (thing.kind() as u64) << KIND_SHIFT
+        | *generation << GENERATION_SHIFT;
+    let (pool, stream, device) = match &thing {
+        Thing::Pool(pool) => (Arc::as_ptr(pool).cast_mut(), 0, 0),
         Thing::Stream(stream) => {
-            words.stream.store(stream.handle().0, Ordering::Release);
-            words.device.store(stream.device().number(), Ordering::Release);
+            (core::ptr::null_mut(), stream.handle().0, stream.device().number())
         }
-        Thing::Device(_) | Thing::Arena(_) => {}
-    }
+        Thing::Device(_) | Thing::Arena(_) => (core::ptr::null_mut(), 0, 0),
+    };
+    words.pool.store(pool, Ordering::Release);
+    words.stream.store(stream, Ordering::Release);
+    words.device.store(device, Ordering::Release);
     *place = Some(thing);
     USED.fetch_max(slot + 1, Ordering::Relaxed);
     // Last: whoever sees it sees what was written before.
@@ -347,26 +361,25 @@ fn look_for_graves() {
 #[inline(always)]
 pub(crate) fn in_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Option<R> {
     let place = visit::mine()?;
-    if kind_of(id) != Kind::Pool as u64 {
-        return None;
-    }
     let _visit = place.enter(id);
     let slot = SLOTS.get(slot_of(id))?;
     if slot.id.load(Ordering::Acquire) != id {
         return None;
     }
-    // SAFETY: the slot had this id after the visit was written down, so the pool in it is not ended
-    // before the visit is: invariants 2 and 3. The pointer is that pool's: it was written before the
-    // id, and is written again when the slot is given to another, which invariant 3 puts off as well.
-    Some(work(unsafe { &*slot.pool.load(Ordering::Relaxed) }))
+    // SAFETY: it is null, or the slot had this id after the visit was written down, so the pool in it
+    // is not ended before the visit is: invariants 2 and 3. The pointer is that pool's: it was written
+    // before the id, and is written again when the slot is given to another, which invariant 3 puts
+    // off as well.
+    let pool = unsafe { slot.pool.load(Ordering::Relaxed).as_ref() }?;
+    Some(work(pool))
 }
 
-/// A stream as its device knows it, and the number of that device; `None` where no such stream is
-/// open. Handle 0 is the default stream of whatever device.
+/// A stream as its device knows it, and the number of that device, which is 0 where the handle is not a
+/// stream's; `None` where nothing is open by that handle.
 #[inline(always)]
 pub(crate) fn stream(id: u64) -> Option<(StreamHandle, u64)> {
     let slot = SLOTS.get(slot_of(id))?;
-    if slot.id.load(Ordering::Acquire) != id || kind_of(id) != Kind::Stream as u64 {
+    if slot.id.load(Ordering::Acquire) != id {
         return None;
     }
     let stream = slot.stream.load(Ordering::Acquire);
