@@ -25,9 +25,6 @@ use crate::workplace::Workplace;
 /// How long building may take, optimised as one, on two cores.
 const BUILD: Duration = Duration::from_secs(2400);
 
-/// The file that says that a folder was laid out by this.
-const STAMP: &str = "share/doc/forebay/README.md";
-
 /// What static linking needs besides: the system's own, on Linux.
 const SYSTEM: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl";
 
@@ -35,7 +32,7 @@ const SYSTEM: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl";
 const FILES: [(&str, &str); 11] = [
     ("crates/forebay-capi/include/forebay.h", "include/forebay.h"),
     ("crates/forebay-capi/include/forebay.hpp", "include/forebay.hpp"),
-    ("README.md", STAMP),
+    ("README.md", "share/doc/forebay/README.md"),
     ("CHANGELOG.md", "share/doc/forebay/CHANGELOG.md"),
     ("LICENSE-MIT", "share/doc/forebay/LICENSE-MIT"),
     ("LICENSE-APACHE", "share/doc/forebay/LICENSE-APACHE"),
