@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::edge::{self, Edge};
 use crate::run::{Ran, Task};
 use crate::setup::{Runner, ensure_valgrind};
 use crate::workplace::Workplace;
@@ -34,13 +35,16 @@ pub(crate) struct Counted {
     pub(crate) ways: Vec<(&'static str, u64)>,
     /// The same freed by address, without statistics.
     pub(crate) uncounted: u64,
+    /// The same through the C edge; or why that was not measured.
+    pub(crate) edge: Result<Edge, String>,
 }
 
 impl Counted {
     /// Whether all are within bounds.
     pub(crate) fn holds(&self) -> bool {
         let short = !self.ways.is_empty() && self.ways.iter().all(|&(_, count)| count <= MOST);
-        short && self.counting() * 100 <= self.whole() * MOST_COUNTING
+        let edge = self.edge.as_ref().map_or(true, Edge::holds);
+        short && edge && self.counting() * 100 <= self.whole() * MOST_COUNTING
     }
 
     /// A pair freed by address, as users have it.
@@ -62,7 +66,11 @@ impl core::fmt::Display for Counted {
         }
         let share = 100.0 * self.counting() as f64 / self.whole().max(1) as f64;
         write!(f, "; statistics {} of {}, ", self.counting(), self.whole())?;
-        write!(f, "{share:.1} %, at most {MOST_COUNTING} %")
+        write!(f, "{share:.1} %, at most {MOST_COUNTING} %; ")?;
+        match &self.edge {
+            Ok(edge) => edge.fmt(f),
+            Err(reason) => write!(f, "through C: not measured, {reason}"),
+        }
     }
 }
 
@@ -85,27 +93,35 @@ pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, 
     let (true, Some(probe)) = (built.succeeded(), probe) else {
         return Err(NotCounted::Failed(Box::new((build, built))));
     };
-    let mut per_pair = |way: &str| -> Result<u64, NotCounted> {
-        let mut total = |pairs: u64| -> Result<u64, NotCounted> {
-            let pairs = pairs.to_string();
-            let words = ["--tool=callgrind", "--callgrind-out-file=/dev/null", &probe, &pairs, way];
-            let task = place.program("valgrind", words, RUN);
-            let ran = run(&task);
-            match instructions(&ran.output).filter(|_| ran.succeeded()) {
-                Some(count) => Ok(count),
-                None => Err(NotCounted::Failed(Box::new((task, ran)))),
-            }
-        };
-        let few = total(FEW)?;
-        Ok(total(FEW + MORE)?.saturating_sub(few) / MORE)
-    };
-    let around = per_pair("none")?;
+    let around = per_pair(place, run, &probe, "none")?;
     let mut ways = Vec::new();
     for way in WAYS {
-        ways.push((way, per_pair(way)?.saturating_sub(around)));
+        ways.push((way, per_pair(place, run, &probe, way)?.saturating_sub(around)));
     }
-    let uncounted = per_pair("uncounted")?.saturating_sub(around);
-    Ok(Counted { ways, uncounted })
+    let uncounted = per_pair(place, run, &probe, "uncounted")?.saturating_sub(around);
+    let edge = edge::measure(place, run, &probe)?;
+    Ok(Counted { ways, uncounted, edge })
+}
+
+/// The instructions of one pair of a probe.
+pub(crate) fn per_pair(
+    place: &Workplace,
+    run: &mut Runner<'_>,
+    probe: &str,
+    way: &str,
+) -> Result<u64, NotCounted> {
+    let mut total = |pairs: u64| -> Result<u64, NotCounted> {
+        let pairs = pairs.to_string();
+        let words = ["--tool=callgrind", "--callgrind-out-file=/dev/null", probe, &pairs, way];
+        let task = place.program("valgrind", words, RUN);
+        let ran = run(&task);
+        match instructions(&ran.output).filter(|_| ran.succeeded()) {
+            Some(count) => Ok(count),
+            None => Err(NotCounted::Failed(Box::new((task, ran)))),
+        }
+    };
+    let few = total(FEW)?;
+    Ok(total(FEW + MORE)?.saturating_sub(few) / MORE)
 }
 
 /// The program in a message of cargo's.
@@ -139,13 +155,15 @@ mod tests {
         let with = |count, uncounted| Counted {
             ways: vec![("address", 100), ("sized", count)],
             uncounted,
+            edge: Err("there is no gcc".to_owned()),
         };
         assert!(with(MOST, 90).holds());
         assert!(!with(MOST + 1, 90).holds());
         assert!(!with(MOST, 89).holds(), "statistics take more than a tenth");
-        assert!(!Counted { ways: Vec::new(), uncounted: 0 }.holds());
+        assert!(!Counted { ways: Vec::new(), uncounted: 0, edge: Err(String::new()) }.holds());
         let text = with(7, 95).to_string();
         assert!(text.contains("freed by address 100, freed by sized 7; "), "{text}");
-        assert!(text.ends_with("statistics 5 of 100, 5.0 %, at most 10 %"), "{text}");
+        assert!(text.contains("statistics 5 of 100, 5.0 %, at most 10 %; "), "{text}");
+        assert!(text.ends_with("through C: not measured, there is no gcc"), "{text}");
     }
 }

@@ -1,5 +1,5 @@
 //! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`, `python`,
-//! `gpu-bundle`, `record`.
+//! `header`, `dist`, `gpu-bundle`, `record`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -10,10 +10,13 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    ├── header   the C header            (also a command of its own)
 //!    ├── instructions  what a hit takes      (also a command of its own)
+//!    │    └── edge     the same through C
 //!    ├── soak     millions of operations on the pool (also a command of its own)
 //!    └── step     what came of a step, and the sum at the end
 //!   bundle ── what goes to a machine with a GPU
+//!   dist ── what is installed: the command, libforebay, its headers
 //!   record ── what came back from there
 //!   screen ── everything a person sees goes through here
 //! ```
@@ -21,6 +24,9 @@
 
 mod bundle;
 mod count;
+mod dist;
+mod edge;
+mod header;
 mod ignored;
 mod instructions;
 mod kill;
@@ -41,6 +47,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::bundle::Bundle;
+use crate::dist::Dist;
+use crate::header::Header;
 use crate::record::Record;
 use crate::screen::Screen;
 use crate::soak::Soak;
@@ -82,6 +90,13 @@ enum Chore {
     Instructions,
     /// Build the Python package as a wheel, install it where there is nothing else, and test it.
     Python,
+    /// Write the C header anew from the sources of forebay-capi, or look whether it is up to date.
+    Header(Header),
+    /// Build what is installed, and lay it out under a prefix.
+    ///
+    /// The command, libforebay as a shared and a static library, forebay.h and forebay.hpp, what
+    /// pkg-config and CMake read, and the documentation.
+    Dist(Dist),
     /// Build one folder that runs on a machine with an NVIDIA driver and no Rust.
     ///
     /// Test programs, the command, the library for PyTorch, and a script that runs all of it, prints
@@ -103,6 +118,8 @@ fn main() -> ExitCode {
         Chore::Python => Plan::python().carry_out(&place, &mut screen),
         Chore::Layers => test::show_layers(&place, &mut screen),
         Chore::Soak(soak) => soak.run(&place, &mut screen),
+        Chore::Header(header) => header.run(&place, &mut screen),
+        Chore::Dist(dist) => dist.make(&place, &mut screen),
         Chore::GpuBundle(bundle) => bundle.make(&place, &mut screen),
         Chore::Record(record) => record.file(&place, &mut screen),
         Chore::Instructions => test::show_instructions(&place, &mut screen),

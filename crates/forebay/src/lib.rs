@@ -47,8 +47,8 @@ pub use forebay_sim as sim;
 
 pub use forebay_core::line::Growth;
 pub use forebay_core::{
-    Address, Alignment, BumpUsage, Bytes, GIB, KIB, MIB, PageSize, QuantityError, SizeClasses,
-    Span, TIB, pressure,
+    Address, Alignment, BumpGrowth, BumpUsage, Bytes, GIB, KIB, MIB, PageSize, QuantityError,
+    SizeClasses, Span, TIB, pressure,
 };
 #[cfg(feature = "cuda")]
 pub use forebay_cuda::CudaDevice;

@@ -43,6 +43,7 @@ impl Plan {
                 step("clippy", sources::clippy),
                 step("documentation", sources::documentation),
                 step("layers", sources::layers),
+                step("C header", sources::header),
                 step("tests", suites::tests),
                 built("doc tests", suites::doc_tests),
                 built("soak", suites::soak),
@@ -66,6 +67,7 @@ impl Plan {
                 step("format", sources::format),
                 step("clippy", sources::clippy_libraries),
                 step("layers", sources::layers),
+                step("C header", sources::header),
                 step("tests", suites::quick_tests),
             ],
             caveat: Some(

@@ -5,6 +5,7 @@ use std::time::Duration;
 use cargo_metadata::{Metadata, MetadataCommand};
 
 use super::{Desk, broken, told};
+use crate::header;
 use crate::layers::{breaches, drawing, members};
 use crate::screen::{BAD, Screen, styled};
 use crate::setup::Component;
@@ -61,6 +62,14 @@ pub(super) fn layers(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
         Outcome::Holds { note: format!("{count} crates in order") }
     } else {
         Outcome::Broken { output: found.join("\n") }
+    }
+}
+
+/// The C header is what the sources say.
+pub(super) fn header(place: &Workplace, _desk: &mut Desk<'_>) -> Outcome {
+    match header::check(place) {
+        Ok(note) => Outcome::Holds { note },
+        Err(output) => Outcome::Broken { output },
     }
 }
 

@@ -1,0 +1,585 @@
+/*
+ * forebay for C++17: what forebay.h has, with owners that clean up and errors that are thrown.
+ *
+ *   forebay::device gpu = forebay::device::best();
+ *   forebay::pool pool{gpu};
+ *   forebay::buffer<float> x{pool, 1024};
+ *   x.copy_from(std::vector<float>(1024, 2.0f));
+ *
+ * Owners move and do not copy. A moved-from or default-made owner owns nothing; using it is an error that
+ * the library tells, not undefined. docs/cpp.md begins at the beginning.
+ */
+
+#ifndef FOREBAY_HPP
+#define FOREBAY_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "forebay.h"
+
+namespace forebay {
+
+/* What a call of the library failed with. */
+class error : public std::runtime_error {
+public:
+    error(forebay_status code, const std::string &words) : std::runtime_error(words), code_(code) {}
+
+    /* The status, for programs. */
+    forebay_status code() const noexcept { return code_; }
+
+    /* Its name, as it is written in C. */
+    const char *name() const noexcept { return forebay_status_name(static_cast<std::int32_t>(code_)); }
+
+private:
+    forebay_status code_;
+};
+
+/* There is not that much memory: for who wants to free some and try again. */
+class out_of_memory : public error {
+public:
+    using error::error;
+};
+
+/* Throws what a call failed with. */
+inline void check(forebay_status status) {
+    if (status == FOREBAY_STATUS_OK) {
+        return;
+    }
+    if (status == FOREBAY_STATUS_OUT_OF_MEMORY || status == FOREBAY_STATUS_FULL) {
+        throw out_of_memory(status, forebay_last_error());
+    }
+    throw error(status, forebay_last_error());
+}
+
+namespace detail {
+
+/* Whether header and library fit: looked at when the program is loaded, told when the first device is opened,
+ * where there is someone to catch it. */
+inline const forebay_status fits = forebay_check();
+
+/* A handle that one owner has. Close gives it up. */
+template <typename Handle, typename Close>
+class owner {
+public:
+    owner() noexcept = default;
+    explicit owner(Handle handle) noexcept : handle_(handle) {}
+    owner(const owner &) = delete;
+    owner &operator=(const owner &) = delete;
+    owner(owner &&other) noexcept : handle_(std::exchange(other.handle_, Handle{0})) {}
+
+    owner &operator=(owner &&other) noexcept {
+        if (this != &other) {
+            reset();
+            handle_ = std::exchange(other.handle_, Handle{0});
+        }
+        return *this;
+    }
+
+    ~owner() { reset(); }
+
+    /* Closes it now; nothing where there is nothing. What is refused here is told by close() of the classes. */
+    void reset() noexcept {
+        if (handle_.id != 0) {
+            static_cast<void>(Close{}(std::exchange(handle_, Handle{0})));
+        }
+    }
+
+    /* Gives the handle up to the caller, who closes it. */
+    Handle release() noexcept { return std::exchange(handle_, Handle{0}); }
+
+    Handle get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_.id != 0; }
+
+private:
+    Handle handle_{0};
+};
+
+struct close_device {
+    forebay_status operator()(forebay_device device) const noexcept { return forebay_device_close(device); }
+};
+struct close_stream {
+    forebay_status operator()(forebay_stream stream) const noexcept { return forebay_stream_close(stream); }
+};
+struct close_pool {
+    forebay_status operator()(forebay_pool pool) const noexcept { return forebay_pool_close(pool, nullptr); }
+};
+struct close_arena {
+    forebay_status operator()(forebay_arena arena) const noexcept { return forebay_arena_close(arena); }
+};
+
+/* A text of the library's as a string. */
+inline std::string taken(char *text) {
+    const std::unique_ptr<char, void (*)(char *)> owned(text, forebay_string_free);
+    return owned ? std::string(owned.get()) : std::string();
+}
+
+/* How many bytes so many values take. */
+template <typename T>
+std::uint64_t bytes_of(std::size_t count) {
+    if (count > SIZE_MAX / sizeof(T)) {
+        throw std::bad_array_new_length();
+    }
+    return static_cast<std::uint64_t>(count * sizeof(T));
+}
+
+} // namespace detail
+
+/* A device: somewhere memory lives and work runs. */
+class device {
+public:
+    /* None. */
+    device() noexcept = default;
+
+    /* By name: "host", "sim", "cuda:0". */
+    explicit device(const char *name) {
+        check(detail::fits);
+        forebay_device handle{0};
+        check(forebay_device_open(name, &handle));
+        owner_ = owner(handle);
+    }
+    explicit device(const std::string &name) : device(name.c_str()) {}
+
+    /* The first GPU, else the host. */
+    static device best() {
+        check(detail::fits);
+        forebay_device handle{0};
+        check(forebay_device_best(&handle));
+        device found;
+        found.owner_ = owner(handle);
+        return found;
+    }
+
+    /* What it is, and how much memory it has now. */
+    forebay_device_info info() const {
+        forebay_device_info info{};
+        info.struct_size = sizeof info;
+        check(forebay_device_describe(get(), &info));
+        return info;
+    }
+
+    std::string name() const { return info().name; }
+
+    /* Whether it can do all of FOREBAY_CAN_... */
+    bool can(std::uint64_t capabilities) const { return (info().capabilities & capabilities) == capabilities; }
+
+    /* Waits for all its work. */
+    void synchronize() const { check(forebay_device_synchronize(get())); }
+
+    void close() { check(forebay_device_close(owner_.release())); }
+    forebay_device get() const noexcept { return owner_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+
+private:
+    using owner = detail::owner<forebay_device, detail::close_device>;
+    owner owner_;
+};
+
+/* A stream: an order of work on a device. */
+class stream {
+public:
+    /* The default stream of whichever device a call is about. */
+    stream() noexcept = default;
+
+    /* A new one; priority above 0 goes first, below 0 last. */
+    explicit stream(const device &of, int priority = 0) {
+        forebay_stream handle{0};
+        check(forebay_stream_create(of.get(), priority, &handle));
+        owner_ = owner(handle);
+    }
+
+    /* One that another library made and will destroy, as a cudaStream_t; it must outlive this. */
+    static stream adopt(const device &of, void *raw) {
+        forebay_stream handle{0};
+        check(forebay_stream_adopt(of.get(), raw, &handle));
+        stream adopted;
+        adopted.owner_ = owner(handle);
+        return adopted;
+    }
+
+    /* Waits for its work. Not for the default stream, which does not know its device: device::synchronize. */
+    void synchronize() const { check(forebay_stream_synchronize(forebay_device{0}, get())); }
+
+    bool done() const {
+        std::int32_t done = 0;
+        check(forebay_stream_query(forebay_device{0}, get(), &done));
+        return done != 0;
+    }
+
+    /* As the driver names it. */
+    void *raw() const {
+        void *raw = nullptr;
+        check(forebay_stream_raw(get(), &raw));
+        return raw;
+    }
+
+    void close() { check(forebay_stream_close(owner_.release())); }
+    forebay_stream get() const noexcept { return owner_.get(); }
+
+private:
+    using owner = detail::owner<forebay_stream, detail::close_stream>;
+    owner owner_;
+};
+
+/* A pool of a device's memory. */
+class pool {
+public:
+    /* None. */
+    pool() noexcept = default;
+
+    /* One of its own; settings as FOREBAY_CONF has them: "max_bytes:8GiB,upkeep:on". */
+    explicit pool(const device &of, const char *settings = nullptr) {
+        forebay_pool handle{0};
+        check(forebay_pool_create(of.get(), settings, &handle));
+        take(handle);
+    }
+    pool(const device &of, const std::string &settings) : pool(of, settings.c_str()) {}
+
+    /* The one that the whole process shares. */
+    static pool of_process(const device &of) {
+        forebay_pool handle{0};
+        check(forebay_pool_of_process(of.get(), &handle));
+        pool shared;
+        shared.take(handle);
+        return shared;
+    }
+
+    /* At least so many bytes, to be used in the order of a stream. */
+    void *alloc(std::uint64_t size, const stream &on = stream()) const {
+        void *block = nullptr;
+        check(forebay_alloc(get(), size, on.get(), &block));
+        return block;
+    }
+
+    void *alloc_aligned(std::uint64_t size, std::uint64_t alignment, const stream &on = stream()) const {
+        void *block = nullptr;
+        check(forebay_alloc_aligned(get(), size, alignment, on.get(), &block));
+        return block;
+    }
+
+    /* Blocks of all these sizes, or none. */
+    std::vector<void *> alloc_batch(const std::vector<std::uint64_t> &sizes, const stream &on = stream()) const {
+        std::vector<void *> blocks(sizes.size(), nullptr);
+        check(forebay_alloc_batch(get(), sizes.data(), sizes.size(), on.get(), blocks.data()));
+        return blocks;
+    }
+
+    void free(void *block, const stream &on = stream()) const { check(forebay_free(get(), block, on.get())); }
+
+    void free_sized(void *block, std::uint64_t size, const stream &on = stream()) const {
+        check(forebay_free_sized(get(), block, size, on.get()));
+    }
+
+    /* Says that a block is used on a further stream. */
+    void record_use(void *block, const stream &on) const { check(forebay_record_use(get(), block, on.get())); }
+
+    void forget(const stream &gone) const { check(forebay_forget_stream(get(), gone.get())); }
+
+    forebay_block_info query(const void *block) const {
+        forebay_block_info info{};
+        info.struct_size = sizeof info;
+        check(forebay_block_query(get(), block, &info));
+        return info;
+    }
+
+    forebay_statistics statistics() const {
+        forebay_statistics figures{};
+        figures.struct_size = sizeof figures;
+        check(forebay_pool_statistics(get(), &figures));
+        return figures;
+    }
+
+    /* All there is to see, as JSON; a summary for people. */
+    std::string snapshot() const { return text(forebay_pool_snapshot); }
+    std::string summary() const { return text(forebay_pool_summary); }
+
+    void set(const std::string &key, const std::string &value) const {
+        check(forebay_pool_set(get(), key.c_str(), value.c_str()));
+    }
+
+    std::string setting(const std::string &key) const {
+        char *value = nullptr;
+        check(forebay_pool_get(get(), key.c_str(), &value));
+        return detail::taken(value);
+    }
+
+    std::uint64_t limit() const { return number(forebay_pool_limit); }
+    std::uint64_t empty_cache() const { return number(forebay_pool_empty_cache); }
+
+    forebay_pressure pressure() const {
+        forebay_pressure level = FOREBAY_PRESSURE_LOW;
+        check(forebay_pool_pressure(get(), &level));
+        return level;
+    }
+
+    std::uint64_t trim(std::uint64_t keep) const {
+        std::uint64_t released = 0;
+        check(forebay_pool_trim(get(), keep, &released));
+        return released;
+    }
+
+    std::uint64_t collect(std::uint64_t age_ms) const {
+        std::uint64_t released = 0;
+        check(forebay_pool_collect(get(), age_ms, &released));
+        return released;
+    }
+
+    void defragment() const { check(forebay_pool_defragment(get())); }
+    void process_deferred() const { check(forebay_pool_process_deferred(get())); }
+
+    /* Takes blocks of these sizes, so many of each, at once, and gives them back. */
+    forebay_warm_up_figures warm_up(const std::vector<std::pair<std::uint64_t, std::uint64_t>> &shapes,
+                                    const stream &on = stream()) const {
+        std::vector<std::uint64_t> sizes;
+        std::vector<std::uint64_t> counts;
+        for (const auto &shape : shapes) {
+            sizes.push_back(shape.first);
+            counts.push_back(shape.second);
+        }
+        forebay_warm_up_figures figures{};
+        figures.struct_size = sizeof figures;
+        check(forebay_pool_warm_up(get(), sizes.data(), counts.data(), sizes.size(), on.get(), &figures));
+        return figures;
+    }
+
+    /* Records what the pool is asked, to a file that `forebay replay` plays. */
+    void start_trace(std::uint64_t events) const { check(forebay_trace_start(get(), events)); }
+
+    std::uint64_t stop_trace(const std::string &path) const {
+        std::uint64_t events = 0;
+        check(forebay_trace_stop(get(), path.c_str(), &events));
+        return events;
+    }
+
+    /* Closes it; gives how many blocks were still live. */
+    std::uint64_t close() {
+        std::uint64_t left = 0;
+        check(forebay_pool_close(owner_.release(), &left));
+        device_.reset();
+        return left;
+    }
+
+    forebay_pool get() const noexcept { return owner_.get(); }
+    /* The device's handle, for copies. */
+    forebay_device device_handle() const noexcept { return device_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+
+private:
+    using owner = detail::owner<forebay_pool, detail::close_pool>;
+
+    /* Takes a pool over, with a handle of its own to the device: then whoever made the pool need not keep one. */
+    void take(forebay_pool handle) {
+        owner_ = owner(handle);
+        forebay_device device{0};
+        check(forebay_pool_device(handle, &device));
+        device_ = detail::owner<forebay_device, detail::close_device>(device);
+    }
+
+    std::string text(forebay_status (*ask)(forebay_pool, char **)) const {
+        char *text = nullptr;
+        check(ask(get(), &text));
+        return detail::taken(text);
+    }
+
+    std::uint64_t number(forebay_status (*ask)(forebay_pool, std::uint64_t *)) const {
+        std::uint64_t number = 0;
+        check(ask(get(), &number));
+        return number;
+    }
+
+    detail::owner<forebay_device, detail::close_device> device_;
+    owner owner_;
+};
+
+/* Values in device memory, given back on the stream they were allocated on. Pool and stream must outlive it; one
+ * that does not is found out by the library, and the memory went with the pool. */
+template <typename T>
+class buffer {
+    static_assert(std::is_trivially_copyable<T>::value, "what is copied to a device is copied byte by byte");
+
+public:
+    /* Nothing. */
+    buffer() noexcept = default;
+
+    buffer(const pool &of, std::size_t count, const stream &on = stream())
+        : pool_(of.get()), device_(of.device_handle()), stream_(on.get()), count_(count) {
+        void *block = nullptr;
+        check(forebay_alloc(pool_, detail::bytes_of<T>(count), stream_, &block));
+        data_ = static_cast<T *>(block);
+    }
+
+    buffer(const buffer &) = delete;
+    buffer &operator=(const buffer &) = delete;
+    buffer(buffer &&other) noexcept { swap(other); }
+
+    buffer &operator=(buffer &&other) noexcept {
+        buffer moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+
+    ~buffer() {
+        if (data_ != nullptr) {
+            static_cast<void>(forebay_free(pool_, data_, stream_));
+        }
+    }
+
+    /* Gives it back now, and tells where that is refused. */
+    void free() {
+        count_ = 0;
+        check(forebay_free(pool_, std::exchange(data_, nullptr), stream_));
+    }
+
+    /* Gives the block up to the caller, who frees it. */
+    T *release() noexcept {
+        count_ = 0;
+        return std::exchange(data_, nullptr);
+    }
+
+    /* The address on the device: for kernels, not to be followed here unless the device is the host. */
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return count_; }
+    std::uint64_t bytes() const noexcept { return static_cast<std::uint64_t>(count_ * sizeof(T)); }
+    bool empty() const noexcept { return count_ == 0; }
+
+    /* Copies from the host, and waits for it. */
+    void copy_from(const T *values, std::size_t count) const {
+        enqueue_copy_from(values, count);
+        synchronize();
+    }
+    void copy_from(const std::vector<T> &values) const { copy_from(values.data(), values.size()); }
+
+    /* Copies to the host, and waits for it. */
+    void copy_to(T *values, std::size_t count) const {
+        enqueue_copy_to(values, count);
+        synchronize();
+    }
+
+    std::vector<T> to_vector() const {
+        std::vector<T> values(count_);
+        copy_to(values.data(), values.size());
+        return values;
+    }
+
+    /* The same without waiting: the values must be left alone until the stream was synchronised. */
+    void enqueue_copy_from(const T *values, std::size_t count) const {
+        require(count);
+        check(forebay_copy_to_device(device_, data_, values, detail::bytes_of<T>(count), stream_));
+    }
+    void enqueue_copy_to(T *values, std::size_t count) const {
+        require(count);
+        check(forebay_copy_to_host(device_, values, data_, detail::bytes_of<T>(count), stream_));
+    }
+
+    /* Fills every byte with this one, in the order of the stream. */
+    void fill_bytes(unsigned char byte) const {
+        check(forebay_fill(device_, data_, bytes(), byte, 1, stream_));
+    }
+
+    /* Says that it is used on a further stream. */
+    void record_use(const stream &on) const { check(forebay_record_use(pool_, data_, on.get())); }
+
+    void synchronize() const { check(forebay_stream_synchronize(device_, stream_)); }
+
+    void swap(buffer &other) noexcept {
+        std::swap(pool_, other.pool_);
+        std::swap(device_, other.device_);
+        std::swap(stream_, other.stream_);
+        std::swap(count_, other.count_);
+        std::swap(data_, other.data_);
+    }
+
+private:
+    void require(std::size_t count) const {
+        if (count > count_) {
+            throw std::out_of_range("more values than the buffer has: " + std::to_string(count) + " of " +
+                                    std::to_string(count_));
+        }
+    }
+
+    forebay_pool pool_{0};
+    forebay_device device_{0};
+    forebay_stream stream_{0};
+    std::size_t count_ = 0;
+    T *data_ = nullptr;
+};
+
+/* Memory that is allocated one by one and given back all at once. */
+class arena {
+public:
+    arena() noexcept = default;
+
+    /* So many bytes; where most is above that it grows up to most. */
+    arena(const pool &of, std::uint64_t capacity, std::uint64_t most = 0, const stream &on = stream()) {
+        forebay_arena handle{0};
+        check(forebay_arena_create(of.get(), capacity, most, on.get(), &handle));
+        owner_ = owner(handle);
+    }
+
+    void *alloc(std::uint64_t size, std::uint64_t alignment = 0) const {
+        void *block = nullptr;
+        check(forebay_arena_alloc(get(), size, alignment, &block));
+        return block;
+    }
+
+    template <typename T>
+    T *alloc_of(std::size_t count) const {
+        return static_cast<T *>(alloc(detail::bytes_of<T>(count)));
+    }
+
+    forebay_checkpoint checkpoint() const {
+        forebay_checkpoint checkpoint{0};
+        check(forebay_arena_checkpoint(get(), &checkpoint));
+        return checkpoint;
+    }
+
+    void rewind(forebay_checkpoint to) const { check(forebay_arena_rewind(get(), to)); }
+    void reset() const { check(forebay_arena_reset(get())); }
+
+    forebay_arena_usage usage() const {
+        forebay_arena_usage usage{};
+        usage.struct_size = sizeof usage;
+        check(forebay_arena_figures(get(), &usage));
+        return usage;
+    }
+
+    void close() { check(forebay_arena_close(owner_.release())); }
+    forebay_arena get() const noexcept { return owner_.get(); }
+
+private:
+    using owner = detail::owner<forebay_arena, detail::close_arena>;
+    owner owner_;
+};
+
+/* Takes back what an arena gives out while this lives. */
+class arena_scope {
+public:
+    explicit arena_scope(const arena &of) : arena_(of.get()) { check(forebay_arena_checkpoint(arena_, &start_)); }
+    arena_scope(const arena_scope &) = delete;
+    arena_scope &operator=(const arena_scope &) = delete;
+    ~arena_scope() { static_cast<void>(forebay_arena_rewind(arena_, start_)); }
+
+private:
+    forebay_arena arena_;
+    forebay_checkpoint start_{0};
+};
+
+/* Allocates under a tag, on this thread, while this lives. */
+class tag_scope {
+public:
+    explicit tag_scope(const char *name) { check(forebay_tag_enter(name)); }
+    tag_scope(const tag_scope &) = delete;
+    tag_scope &operator=(const tag_scope &) = delete;
+    ~tag_scope() { static_cast<void>(forebay_tag_leave()); }
+};
+
+} // namespace forebay
+
+#endif /* FOREBAY_HPP */

@@ -1,0 +1,269 @@
+//! Arenas: memory that is allocated one by one and given back all at once.
+
+use core::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::arena::{Arena, ArenaOptions, Checkpoint};
+use forebay::{Alignment, BumpGrowth, Bytes, Pool};
+
+use crate::block::pointer;
+use crate::error::answer;
+use crate::pool::{PoolEntry, forebay_pool};
+use crate::sized::{SizedOut, growing};
+use crate::status::{Failure, forebay_status};
+use crate::stream::{self, StreamEntry, forebay_stream};
+use crate::table::{self, Thing};
+use crate::text::Out;
+
+/// An arena. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_arena {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// A place in an arena to come back to. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_checkpoint {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// How an arena stands.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_arena_usage {
+    /// `sizeof(forebay_arena_usage)`, set before the call; after it, how much of it was filled.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Blocks, and what lies between them.
+    pub used_bytes: u64,
+    /// The rest of the capacity.
+    pub available_bytes: u64,
+    /// All there is.
+    pub capacity_bytes: u64,
+    /// The most that was ever used at once.
+    pub high_water_bytes: u64,
+    /// In how many pieces of the pool.
+    pub chunks: u64,
+}
+
+growing!(forebay_arena_usage: 48);
+
+/// A checkpoint that was given out and stands.
+struct Mark {
+    number: u64,
+    /// How much was used there.
+    used: Bytes,
+    checkpoint: Checkpoint,
+}
+
+/// An arena, and its checkpoints.
+struct State {
+    arena: Arena<Pool>,
+    /// Those that stand: numbers and places only grow. What is taken back takes its checkpoints along,
+    /// and one place has one, so there are never more than there are blocks.
+    marks: Vec<Mark>,
+}
+
+impl State {
+    /// Forgets the checkpoints beyond the present place: they have lapsed.
+    fn forget_beyond(&mut self) {
+        let used = self.arena.usage().used;
+        self.marks.retain(|mark| mark.used <= used);
+    }
+
+    fn checkpoint(&mut self) -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let used = self.arena.usage().used;
+        if let Some(mark) = self.marks.last().filter(|mark| mark.used == used) {
+            return mark.number;
+        }
+        // Never the same for two arenas: one of another arena is not found here.
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        self.marks.push(Mark { number, used, checkpoint: self.arena.checkpoint() });
+        number
+    }
+
+    fn rewind(&mut self, number: u64) -> Result<(), Failure> {
+        let found = self.marks.binary_search_by_key(&number, |mark| mark.number);
+        let mark = found.ok().and_then(|index| self.marks.get(index)).ok_or_else(|| {
+            Failure::new(
+                forebay_status::Lapsed,
+                "the checkpoint is of another arena, or what it names was taken back: take a new one",
+            )
+        })?;
+        self.arena.rewind(mark.checkpoint)?;
+        self.forget_beyond();
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.arena.reset();
+        self.marks.clear();
+    }
+}
+
+/// What is behind an arena's handle.
+pub(crate) struct ArenaEntry {
+    /// `None` once it was closed.
+    state: Mutex<Option<State>>,
+    /// The stream it is used on lives as long as it.
+    _stream: Option<Arc<StreamEntry>>,
+}
+
+impl ArenaEntry {
+    fn state(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does `work` with an arena. One thread at a time.
+fn in_arena<R>(
+    arena: forebay_arena,
+    work: impl FnOnce(&mut State) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let entry = table::find::<ArenaEntry>(arena.id)?;
+    let mut state = entry.state();
+    let gone = || Failure::new(forebay_status::InvalidHandle, "the arena was closed meanwhile");
+    work(state.as_mut().ok_or_else(gone)?)
+}
+
+/// An arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is above
+/// `capacity` it grows up to that, each piece as large as all before it; else it does not.
+///
+/// # Safety
+///
+/// * `arena` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_arena_create(
+    pool: forebay_pool,
+    capacity: u64,
+    most: u64,
+    stream: forebay_stream,
+    arena: *mut forebay_arena,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(arena, "arena") }?;
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        let kept = stream::kept(stream)?;
+        let stream = stream::on_device(stream, entry.device())?;
+        let mut options = ArenaOptions::new(Bytes::new(capacity));
+        if most > capacity {
+            options = options.growth(BumpGrowth::Doubling { most: Bytes::new(most) });
+        }
+        let arena = options.build(entry.pool().clone(), stream)?;
+        let state = Mutex::new(Some(State { arena, marks: Vec::new() }));
+        let id = table::open(Thing::Arena(Arc::new(ArenaEntry { state, _stream: kept })))?;
+        to.set(forebay_arena { id });
+        Ok(())
+    })
+}
+
+/// `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512. They are
+/// good until they are taken back by `forebay_arena_rewind`, `forebay_arena_reset` or
+/// `forebay_arena_close`.
+///
+/// # Safety
+///
+/// * `block` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_arena_alloc(
+    arena: forebay_arena,
+    size: u64,
+    alignment: u64,
+    block: *mut *mut c_void,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(block, "block") }?;
+        to.set(core::ptr::null_mut());
+        let alignment = if alignment == 0 { Alignment::BLOCK } else { Alignment::new(alignment)? };
+        in_arena(arena, |state| {
+            let block = state.arena.allocate_aligned(Bytes::new(size), alignment)?;
+            to.set(pointer(block.address()));
+            Ok(())
+        })
+    })
+}
+
+/// The present place of an arena, to come back to.
+///
+/// # Safety
+///
+/// * `checkpoint` is null, or one can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_arena_checkpoint(
+    arena: forebay_arena,
+    checkpoint: *mut forebay_checkpoint,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(checkpoint, "checkpoint") }?;
+        let id = in_arena(arena, |state| Ok(state.checkpoint()))?;
+        to.set(forebay_checkpoint { id });
+        Ok(())
+    })
+}
+
+/// Takes back everything that was allocated since the checkpoint, which can be used again.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_arena_rewind(
+    arena: forebay_arena,
+    checkpoint: forebay_checkpoint,
+) -> forebay_status {
+    answer(|| in_arena(arena, |state| state.rewind(checkpoint.id)))
+}
+
+/// Takes back everything that was allocated. The memory stays the arena's; checkpoints lapse.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_arena_reset(arena: forebay_arena) -> forebay_status {
+    answer(|| {
+        in_arena(arena, |state| {
+            state.reset();
+            Ok(())
+        })
+    })
+}
+
+/// How an arena stands.
+///
+/// # Safety
+///
+/// * `usage` is null, or a `forebay_arena_usage` whose `struct_size` is set, which can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_arena_figures(
+    arena: forebay_arena,
+    usage: *mut forebay_arena_usage,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { SizedOut::new(usage, "usage") }?;
+        let figures = in_arena(arena, |state| Ok(state.arena.usage()))?;
+        to.set(forebay_arena_usage {
+            struct_size: 0,
+            reserved: 0,
+            used_bytes: figures.used.get(),
+            available_bytes: figures.available.get(),
+            capacity_bytes: figures.capacity.get(),
+            high_water_bytes: figures.high_water.get(),
+            chunks: figures.chunks as u64,
+        });
+        Ok(())
+    })
+}
+
+/// Closes an arena and gives its memory back to its pool, in the order of its stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_arena_close(arena: forebay_arena) -> forebay_status {
+    answer(|| {
+        let entry = table::close::<ArenaEntry>(arena.id)?;
+        let state = entry.state().take();
+        Ok(state.map_or(Ok(()), |state| state.arena.close())?)
+    })
+}

@@ -1,0 +1,371 @@
+//! Devices: somewhere memory lives and work runs.
+
+use core::ffi::c_char;
+use core::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use forebay::sim::{MemoryModel, SimMachine};
+use forebay::{Bytes, CudaDevice, Descriptor, Device, DeviceKind, HostDevice, Pool};
+
+use crate::error::answer;
+use crate::fork;
+use crate::sized::{SizedOut, growing};
+use crate::status::{Failure, forebay_status};
+use crate::table::{self, Thing};
+use crate::text::{self, Out, field};
+
+/// A device. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_device {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// The kinds of device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum forebay_device_kind {
+    /// One that this header does not know.
+    Other = 0,
+    /// The host's own memory and threads.
+    Host = 1,
+    /// A simulated accelerator.
+    Sim = 2,
+    /// An NVIDIA GPU.
+    Cuda = 3,
+    /// An AMD GPU.
+    Hip = 4,
+    /// A device behind OpenCL.
+    Opencl = 5,
+    /// An Apple GPU.
+    Metal = 6,
+}
+
+/// Memory keeps what is written to it.
+pub const FOREBAY_CAN_DATA: u64 = 1;
+/// The host may read and write device addresses directly.
+pub const FOREBAY_CAN_HOST_VISIBLE: u64 = 1 << 1;
+/// Addresses can be had apart from the memory behind them.
+pub const FOREBAY_CAN_VIRTUAL_MEMORY: u64 = 1 << 2;
+/// Host memory can be pinned.
+pub const FOREBAY_CAN_PINNED: u64 = 1 << 3;
+/// There is memory that moves by itself.
+pub const FOREBAY_CAN_MANAGED: u64 = 1 << 7;
+/// Other devices' memory can be reached.
+pub const FOREBAY_CAN_PEERS: u64 = 1 << 8;
+/// Streams of other libraries can be adopted.
+pub const FOREBAY_CAN_FOREIGN_STREAMS: u64 = 1 << 14;
+/// Giving memory back never waits for work under way.
+pub const FOREBAY_CAN_PROMPT_FREE: u64 = 1 << 15;
+
+/// What a device is, and how much memory it has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_device_info {
+    /// `sizeof(forebay_device_info)`, set before the call; after it, how much of it was filled.
+    pub struct_size: u32,
+    /// A `forebay_device_kind`.
+    pub kind: u32,
+    /// Which of its kind.
+    pub ordinal: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// What it can do: the sum of `FOREBAY_CAN_...`, and perhaps of others.
+    pub capabilities: u64,
+    /// What every address of its memory is a multiple of.
+    pub alignment: u64,
+    /// All its memory.
+    pub total_bytes: u64,
+    /// What could still be had.
+    pub free_bytes: u64,
+    /// What this process has of it through forebay.
+    pub held_bytes: u64,
+    /// The name the vendor or system gives it.
+    pub name: [c_char; 128],
+    /// The version of the driver or system, for people.
+    pub driver: [c_char; 128],
+}
+
+growing!(forebay_device_info: 312);
+
+/// A device by name: the same name is the same device for the whole process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// This machine's own memory.
+    Host,
+    /// A simulated accelerator, by its number: each is a machine of its own.
+    Sim(u32, Option<Bytes>, MemoryModel),
+    /// A GPU, by its number.
+    Cuda(u32),
+}
+
+impl Place {
+    fn named(name: &str) -> Result<Self, Failure> {
+        let numbered = |rest: &str| match rest.strip_prefix(':') {
+            Some(number) => number.parse().ok(),
+            None => rest.is_empty().then_some(0),
+        };
+        let simulated = |rest: &str, memory| {
+            let (number, size) = rest.split_once('@').map_or((rest, None), |(n, s)| (n, Some(s)));
+            let capacity = size.map(str::parse::<Bytes>).transpose()?;
+            Ok::<_, Failure>(numbered(number).map(|number| Self::Sim(number, capacity, memory)))
+        };
+        let place = if name == "host" {
+            Some(Self::Host)
+        } else if let Some(rest) = name.strip_prefix("sim") {
+            simulated(rest, MemoryModel::Backed)?
+        } else if let Some(rest) = name.strip_prefix("phantom") {
+            simulated(rest, MemoryModel::Phantom)?
+        } else {
+            name.strip_prefix("cuda").and_then(numbered).map(Self::Cuda)
+        };
+        let allowed = "host, cuda, cuda:1 and up, sim, sim:1 and up, sim@1GiB, phantom";
+        place.ok_or_else(|| Failure::argument("name", format!("\"{name}\""), allowed))
+    }
+
+    fn open(self) -> Result<Arc<dyn Device>, Failure> {
+        Ok(match self {
+            Self::Host => HostDevice::open()?,
+            Self::Cuda(ordinal) => CudaDevice::open(ordinal)?,
+            Self::Sim(_, capacity, memory) => {
+                // Nothing can be seen of what the checker finds, so it need not look.
+                let machine = SimMachine::builder().memory(memory).checked(false);
+                let machine = match capacity {
+                    Some(capacity) => machine.capacity(capacity),
+                    None => machine,
+                };
+                machine.build()?.device(0).ok_or_else(|| {
+                    Failure::new(forebay_status::Defect, "a simulated machine without a device")
+                })?
+            }
+        })
+    }
+}
+
+/// What is behind a device's handle.
+pub(crate) struct DeviceEntry {
+    device: Arc<dyn Device>,
+    /// By which streams and pools of one device are known to belong together.
+    number: u64,
+    /// The process's pool of the device, once it was asked for.
+    process: Mutex<Option<Pool>>,
+}
+
+impl DeviceEntry {
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        self.device.descriptor()
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Pool>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process's pool of the device, where it was asked for.
+    pub(crate) fn process_pool(&self) -> Option<Pool> {
+        self.process().clone()
+    }
+}
+
+impl fmt::Debug for DeviceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.descriptor().fmt(f)
+    }
+}
+
+/// A device that is or was open, by its name.
+struct Known {
+    place: Place,
+    entry: Weak<DeviceEntry>,
+    /// The same, where the process has a pool of it: that stays when all handles are closed.
+    kept: Option<Arc<DeviceEntry>>,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+fn known() -> MutexGuard<'static, Vec<Known>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The device of a name, opened where it is not.
+fn shared(place: Place) -> Result<Arc<DeviceEntry>, Failure> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    // Held while a device is opened: two who ask at once get the same.
+    let mut known = known();
+    known.retain(|known| known.entry.strong_count() > 0);
+    let found = known.iter().find(|known| known.place == place);
+    if let Some(entry) = found.and_then(|known| known.entry.upgrade()) {
+        return Ok(entry);
+    }
+    // Before anything is opened that a child must not use.
+    fork::watch();
+    let device = place.open()?;
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    let entry = Arc::new(DeviceEntry { device, number, process: Mutex::new(None) });
+    known.push(Known { place, entry: Arc::downgrade(&entry), kept: None });
+    Ok(entry)
+}
+
+/// The pool of a device for the whole process, made where there is none yet; from then on the process
+/// keeps the device open.
+pub(crate) fn process_pool(entry: &Arc<DeviceEntry>) -> Result<Pool, Failure> {
+    let pool = {
+        let mut process = entry.process();
+        match &*process {
+            Some(pool) => pool.clone(),
+            None => process.insert(Pool::of(&entry.device)?).clone(),
+        }
+    };
+    for known in known().iter_mut().filter(|known| known.entry.as_ptr() == Arc::as_ptr(entry)) {
+        known.kept = Some(Arc::clone(entry));
+    }
+    Ok(pool)
+}
+
+/// Lets the process forget its pool of a device; says whether there was one.
+pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
+    let had = entry.process().take();
+    for known in known().iter_mut().filter(|known| known.entry.as_ptr() == Arc::as_ptr(entry)) {
+        known.kept = None;
+    }
+    Pool::forget(&entry.device) || had.is_some()
+}
+
+/// Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
+/// has 8 GiB, or as much as is said: "sim@1GiB"; "phantom" is one whose memory is addresses alone, and
+/// takes none of the host's. Opening the same name again gives the same device, as long as it is open.
+///
+/// # Safety
+///
+/// * `name` is null, or a text that ends with a zero byte.
+/// * `device` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_device_open(
+    name: *const c_char,
+    device: *mut forebay_device,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let (name, to) = unsafe { (text::read(name, "name")?, Out::new(device, "device")?) };
+        let id = table::open(Thing::Device(shared(Place::named(name)?)?))?;
+        to.set(forebay_device { id });
+        Ok(())
+    })
+}
+
+/// Opens the best device there is: the first GPU, else the host.
+///
+/// # Safety
+///
+/// * `device` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(device, "device") }?;
+        let entry = shared(Place::Cuda(0)).or_else(|_| shared(Place::Host))?;
+        to.set(forebay_device { id: table::open(Thing::Device(entry))? });
+        Ok(())
+    })
+}
+
+/// What a device is, and how much memory it has. Asks the driver: not for every step of a program.
+///
+/// # Safety
+///
+/// * `info` is null, or a `forebay_device_info` whose `struct_size` is set, which can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_device_describe(
+    device: forebay_device,
+    info: *mut forebay_device_info,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { SizedOut::new(info, "info") }?;
+        let entry = table::find::<DeviceEntry>(device.id)?;
+        let (descriptor, memory) = (entry.descriptor(), entry.device.memory_info()?);
+        to.set(forebay_device_info {
+            struct_size: 0,
+            kind: kind_of(descriptor.kind) as u32,
+            ordinal: descriptor.ordinal.0,
+            reserved: 0,
+            capabilities: u64::from(descriptor.capabilities.bits()),
+            alignment: descriptor.alignment.get(),
+            total_bytes: memory.total.get(),
+            free_bytes: memory.free.get(),
+            held_bytes: memory.held.get(),
+            name: field(&descriptor.name),
+            driver: field(&descriptor.driver),
+        });
+        Ok(())
+    })
+}
+
+fn kind_of(kind: DeviceKind) -> forebay_device_kind {
+    match kind {
+        DeviceKind::Host => forebay_device_kind::Host,
+        DeviceKind::Sim => forebay_device_kind::Sim,
+        DeviceKind::Cuda => forebay_device_kind::Cuda,
+        DeviceKind::Hip => forebay_device_kind::Hip,
+        DeviceKind::OpenCl => forebay_device_kind::Opencl,
+        DeviceKind::Metal => forebay_device_kind::Metal,
+        _ => forebay_device_kind::Other,
+    }
+}
+
+/// Waits until all work of all streams of a device is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_device_synchronize(device: forebay_device) -> forebay_status {
+    answer(|| Ok(table::find::<DeviceEntry>(device.id)?.device.synchronize_device()?))
+}
+
+/// Closes a device's handle. Pools, streams and arenas of the device keep it open beneath them.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_device_close(device: forebay_device) -> forebay_status {
+    answer(|| table::close::<DeviceEntry>(device.id).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::Capabilities;
+
+    use super::*;
+
+    #[test]
+    fn the_bits_are_those_of_the_contract() {
+        for (ours, theirs) in [
+            (FOREBAY_CAN_DATA, Capabilities::DATA),
+            (FOREBAY_CAN_HOST_VISIBLE, Capabilities::HOST_VISIBLE),
+            (FOREBAY_CAN_VIRTUAL_MEMORY, Capabilities::VIRTUAL_MEMORY),
+            (FOREBAY_CAN_PINNED, Capabilities::PINNED),
+            (FOREBAY_CAN_MANAGED, Capabilities::MANAGED),
+            (FOREBAY_CAN_PEERS, Capabilities::PEERS),
+            (FOREBAY_CAN_FOREIGN_STREAMS, Capabilities::FOREIGN_STREAMS),
+            (FOREBAY_CAN_PROMPT_FREE, Capabilities::PROMPT_FREE),
+        ] {
+            assert_eq!(ours, u64::from(theirs.bits()), "{theirs}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_and_others_refused() {
+        assert!(matches!(Place::named("cuda:12"), Ok(Place::Cuda(12))));
+        assert!(matches!(Place::named("sim"), Ok(Place::Sim(0, None, MemoryModel::Backed))));
+        let large = Place::Sim(2, Some(Bytes::gib(24)), MemoryModel::Phantom);
+        assert!(Place::named("phantom:2@24GiB").is_ok_and(|place| place == large));
+        for wrong in
+            ["", "cuda:", "cuda:x", "cuda0", "HOST", "hip:0", "host:0", "sim:-1", "sim@", "sim@x"]
+        {
+            assert!(Place::named(wrong).is_err(), "{wrong}");
+        }
+    }
+}

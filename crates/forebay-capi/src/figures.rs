@@ -1,0 +1,154 @@
+//! How a pool stands: figures as a structure, everything as JSON.
+
+use core::ffi::c_char;
+
+use forebay::Bytes;
+
+use crate::error::answer;
+use crate::pool::{PoolEntry, forebay_pool};
+use crate::sized::{SizedOut, growing};
+use crate::status::forebay_status;
+use crate::table;
+use crate::text::{self, Out};
+
+/// What stands for a figure that was not counted.
+pub const FOREBAY_NOT_COUNTED: u64 = u64::MAX;
+
+/// How a pool stands. Counts are exact: every call that has returned is in them once.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_statistics {
+    /// `sizeof(forebay_statistics)`, set before the call; after it, how much of it was filled.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Bytes in blocks, rounding counted.
+    pub live_bytes: u64,
+    /// Bytes asked for by live blocks.
+    pub requested_bytes: u64,
+    /// Blocks that are live.
+    pub blocks: u64,
+    /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
+    pub peak_out_bytes: u64,
+    /// The most bytes ever in live blocks at once; `FOREBAY_NOT_COUNTED` unless the setting
+    /// `statistics` is `exact`.
+    pub peak_live_bytes: u64,
+    /// Bytes at hand in magazines.
+    pub cached_bytes: u64,
+    /// Freed bytes that are kept from use for a while.
+    pub quarantined_bytes: u64,
+    /// Bytes that nobody gets any more, because they were written to without right.
+    pub retired_bytes: u64,
+    /// Bytes taken from the device.
+    pub held_bytes: u64,
+    /// The most bytes ever taken from the device at once.
+    pub peak_held_bytes: u64,
+    /// Bytes taken from the device that are in no block.
+    pub free_bytes: u64,
+    /// The largest free piece.
+    pub largest_free_bytes: u64,
+    /// In how many pieces the heap is free.
+    pub pieces: u64,
+    /// Blocks given out.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Allocations that took no memory from the driver.
+    pub hits: u64,
+    /// Of those, the ones that a magazine had.
+    pub magazine_hits: u64,
+    /// Requests that no hole held.
+    pub misses: u64,
+    /// Times a stream was made to wait for another.
+    pub waits: u64,
+    /// The most the pool may take from the device.
+    pub limit_bytes: u64,
+    /// How long all calls of the driver took, by the clock.
+    pub driver_ns: u64,
+}
+
+growing!(forebay_statistics: 176);
+
+/// How a pool stands, in figures. Stops the threads that are in it for a moment.
+///
+/// # Safety
+///
+/// * `statistics` is null, or a `forebay_statistics` whose `struct_size` is set, which can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_statistics(
+    pool: forebay_pool,
+    statistics: *mut forebay_statistics,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { SizedOut::new(statistics, "statistics") }?;
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        let figures = entry.pool().statistics();
+        to.set(forebay_statistics {
+            struct_size: 0,
+            reserved: 0,
+            live_bytes: figures.live.get(),
+            requested_bytes: figures.requested.get(),
+            blocks: figures.blocks,
+            peak_out_bytes: figures.peak_out.get(),
+            peak_live_bytes: figures.peak_live.map_or(FOREBAY_NOT_COUNTED, Bytes::get),
+            cached_bytes: figures.cached.get(),
+            quarantined_bytes: figures.quarantined.get(),
+            retired_bytes: figures.retired.get(),
+            held_bytes: figures.held.get(),
+            peak_held_bytes: figures.peak_held.get(),
+            free_bytes: figures.free.get(),
+            largest_free_bytes: figures.largest_free.get(),
+            pieces: figures.pieces,
+            allocations: figures.allocations,
+            frees: figures.frees,
+            hits: figures.hits,
+            magazine_hits: figures.magazine_hits,
+            misses: figures.misses,
+            waits: figures.waits,
+            limit_bytes: entry.pool().limit().get(),
+            driver_ns: u64::try_from(figures.driver.time().as_nanos()).unwrap_or(u64::MAX),
+        });
+        Ok(())
+    })
+}
+
+/// All there is to see of a pool, as one line of JSON with the schema "forebay.pool.v1". `json` gets a
+/// text, to be given back by `forebay_string_free`.
+///
+/// # Safety
+///
+/// * `json` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_snapshot(
+    pool: forebay_pool,
+    json: *mut *mut c_char,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(json, "json") }?;
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        to.set(text::leave(entry.pool().snapshot().to_json())?);
+        Ok(())
+    })
+}
+
+/// A summary of how a pool stands, for people. `summary` gets a text, to be given back by
+/// `forebay_string_free`.
+///
+/// # Safety
+///
+/// * `summary` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_summary(
+    pool: forebay_pool,
+    summary: *mut *mut c_char,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(summary, "summary") }?;
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        to.set(text::leave(entry.pool().statistics().to_string())?);
+        Ok(())
+    })
+}

@@ -1,0 +1,250 @@
+//! Pools: the process's own of a device, and further ones.
+
+use core::ffi::c_char;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::{Pool, PoolOptions, Settings, pressure};
+
+use crate::device::{self, DeviceEntry, forebay_device};
+use crate::error::answer;
+use crate::status::forebay_status;
+use crate::table::{self, Thing};
+use crate::text::{self, Out, give};
+
+/// A pool. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_pool {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// How near a pool is to its limit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum forebay_pressure {
+    /// So little is held that caches may grow again.
+    Low = 0,
+    /// Neither little nor much.
+    Normal = 1,
+    /// Idle memory is cleaned up.
+    Moderate = 2,
+    /// The program should hold back.
+    High = 3,
+    /// Everything idle is given back at once.
+    Critical = 4,
+}
+
+/// What is behind a pool's handle.
+pub(crate) struct PoolEntry {
+    pool: Pool,
+    device: Arc<DeviceEntry>,
+    /// While a recording is under way, how many events the pool remembered before it.
+    recording: Mutex<Option<u64>>,
+}
+
+impl PoolEntry {
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    #[inline(always)]
+    pub(crate) fn device(&self) -> &DeviceEntry {
+        &self.device
+    }
+
+    pub(crate) fn recording(&self) -> MutexGuard<'_, Option<u64>> {
+        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, crate::status::Failure> {
+    let entry = PoolEntry { pool, device, recording: Mutex::new(None) };
+    Ok(forebay_pool { id: table::open(Thing::Pool(Arc::new(entry)))? })
+}
+
+/// The pool of a device that the whole process shares: made when it is first asked for, as the
+/// environment says (`FOREBAY_CONF`), and the same from then on. Closing the handle leaves the pool.
+///
+/// # Safety
+///
+/// * `pool` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_of_process(
+    device: forebay_device,
+    pool: *mut forebay_pool,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(pool, "pool") }?;
+        let device = table::find::<DeviceEntry>(device.id)?;
+        to.set(open(device::process_pool(&device)?, device)?);
+        Ok(())
+    })
+}
+
+/// Lets the process forget its shared pool of a device; the next who asks gets a new one. Handles to
+/// the old one stay good. `had`, where it is not null, gets 1 if there was one, else 0.
+///
+/// # Safety
+///
+/// * `had` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_forget_process(
+    device: forebay_device,
+    had: *mut i32,
+) -> forebay_status {
+    answer(|| {
+        let device = table::find::<DeviceEntry>(device.id)?;
+        let gone = device::forget_process_pool(&device);
+        // SAFETY: as the caller promises.
+        unsafe { give(had, i32::from(gone)) };
+        Ok(())
+    })
+}
+
+/// A pool of its own. `settings` is null, or "key:value,key:value" as `FOREBAY_CONF` has it, and stands
+/// above what the environment says.
+///
+/// # Safety
+///
+/// * `settings` is null, or a text that ends with a zero byte.
+/// * `pool` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_create(
+    device: forebay_device,
+    settings: *const c_char,
+    pool: *mut forebay_pool,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(pool, "pool") }?;
+        let device = table::find::<DeviceEntry>(device.id)?;
+        let mut chosen = Settings::from_environment()?;
+        if !settings.is_null() {
+            // SAFETY: as the caller promises.
+            let text = unsafe { text::read(settings, "settings") }?;
+            chosen = chosen.overlay(Settings::parse_conf(text)?);
+        }
+        let pool = PoolOptions::with(chosen).build(device.device())?;
+        to.set(open(pool, device)?);
+        Ok(())
+    })
+}
+
+/// Closes a pool. One of its own gives all its memory back to the device, blocks that are still live
+/// among it: they must not be used any more. `left`, where it is not null, gets how many those were.
+/// Arenas keep the pool open beneath them, and so does a call of another thread until it returns.
+///
+/// # Safety
+///
+/// * `left` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) -> forebay_status {
+    answer(|| {
+        let entry = table::close::<PoolEntry>(pool.id)?;
+        if !left.is_null() {
+            // SAFETY: as the caller promises.
+            unsafe { give(left, entry.pool.statistics().blocks) };
+        }
+        Ok(())
+    })
+}
+
+/// A handle to the device of a pool, to be closed by itself.
+///
+/// # Safety
+///
+/// * `device` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_device(
+    pool: forebay_pool,
+    device: *mut forebay_device,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(device, "device") }?;
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        to.set(forebay_device { id: table::open(Thing::Device(Arc::clone(&entry.device)))? });
+        Ok(())
+    })
+}
+
+/// Changes a setting while the pool lives: its name and its value, as in `FOREBAY_CONF`.
+///
+/// # Safety
+///
+/// * Both are null, or texts that end with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_set(
+    pool: forebay_pool,
+    key: *const c_char,
+    value: *const c_char,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let (key, value) = unsafe { (text::read(key, "key")?, text::read(value, "value")?) };
+        Ok(table::find::<PoolEntry>(pool.id)?.pool.change(key, value)?)
+    })
+}
+
+/// The value of a setting in force. `value` gets a text, to be given back by `forebay_string_free`.
+///
+/// # Safety
+///
+/// * `key` is null, or a text that ends with a zero byte.
+/// * `value` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_get(
+    pool: forebay_pool,
+    key: *const c_char,
+    value: *mut *mut c_char,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let (key, to) = unsafe { (text::read(key, "key")?, Out::new(value, "value")?) };
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        to.set(text::leave(entry.pool.settings().get(key)?.value)?);
+        Ok(())
+    })
+}
+
+/// The most the pool may take from its device. Changed by the settings `max_bytes` and `max_fraction`.
+///
+/// # Safety
+///
+/// * `bytes` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_limit(pool: forebay_pool, bytes: *mut u64) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(bytes, "bytes") }?;
+        to.set(table::find::<PoolEntry>(pool.id)?.pool.limit().get());
+        Ok(())
+    })
+}
+
+/// How near the pool is to its limit. Waits for nobody.
+///
+/// # Safety
+///
+/// * `level` is null, or a `forebay_pressure` can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_pressure(
+    pool: forebay_pool,
+    level: *mut forebay_pressure,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(level, "level") }?;
+        to.set(match table::find::<PoolEntry>(pool.id)?.pool.pressure() {
+            pressure::Level::Low => forebay_pressure::Low,
+            pressure::Level::Moderate => forebay_pressure::Moderate,
+            pressure::Level::High => forebay_pressure::High,
+            pressure::Level::Critical => forebay_pressure::Critical,
+            _ => forebay_pressure::Normal,
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,151 @@
+//! Structures that may grow from one version of the library to the next.
+//!
+//! Each begins with `struct_size`, which the caller sets to the size that its own header has. What
+//! the caller's header does not know is not written, and what this library does not know is zeroed:
+//! so an old program runs with a new library, and a new one with an old library sees zeros.
+
+use crate::status::Failure;
+
+/// A structure that begins with its size.
+///
+/// # Safety
+///
+/// An implementation promises that it is `repr(C)`, begins with a `u32` that is its size, consists of
+/// integers alone, and has no padding.
+pub(crate) unsafe trait Growing: Copy {
+    /// How large it was in the first version of the ABI.
+    const FIRST: usize;
+
+    /// The same, saying that so many bytes of it are filled.
+    fn filled(self, size: u32) -> Self;
+}
+
+/// Implements [`Growing`] for structures that have not grown yet.
+macro_rules! growing {
+    ($($name:ty: $first:literal),* $(,)?) => {
+        $(
+            const _: () = assert!(size_of::<$name>() >= $first, "structures only grow");
+            const _: () = assert!(core::mem::offset_of!($name, struct_size) == 0);
+            // SAFETY: declared beside this line as the trait demands.
+            unsafe impl $crate::sized::Growing for $name {
+                const FIRST: usize = $first;
+
+                fn filled(mut self, size: u32) -> Self {
+                    self.struct_size = size;
+                    self
+                }
+            }
+        )*
+    };
+}
+
+pub(crate) use growing;
+
+/// Where C wants a structure, and how much of it its header knows.
+#[derive(Clone, Copy)]
+pub(crate) struct SizedOut<T> {
+    to: *mut T,
+    room: usize,
+}
+
+impl<T: Growing> SizedOut<T> {
+    /// Where `to` is a structure whose size was set.
+    ///
+    /// # Safety
+    ///
+    /// * `to` is null, or begins with a `u32`, and as many bytes as that says can be written there
+    ///   until the function returns.
+    pub(crate) unsafe fn new(to: *mut T, name: &str) -> Result<Self, Failure> {
+        if to.is_null() {
+            return Err(Failure::argument(name, "null", "where the result goes"));
+        }
+        // SAFETY: the caller promises that it begins so. It may not be aligned.
+        let room = unsafe { to.cast::<u32>().read_unaligned() };
+        let (least, room) = (T::FIRST, usize::try_from(room).unwrap_or(usize::MAX));
+        // A size that is far beyond any version is memory that was never set.
+        let most = size_of::<T>().saturating_mul(16);
+        if room < least || room > most {
+            let given = format!("a structure whose struct_size is {room}");
+            let allowed = format!("its sizeof, {least} to {most}: set it before the call");
+            return Err(Failure::argument(name, given, allowed));
+        }
+        Ok(Self { to, room })
+    }
+
+    /// Gives the result.
+    pub(crate) fn set(self, value: T) {
+        let known = self.room.min(size_of::<T>());
+        let value = value.filled(u32::try_from(known).unwrap_or(u32::MAX));
+        // SAFETY: whoever made this promised `room` bytes there, of which no more than `room` are
+        // written; the value has so many as are copied, and nothing of it is padding.
+        unsafe {
+            let to = self.to.cast::<u8>();
+            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to, known);
+            to.add(known).write_bytes(0, self.room - known);
+        }
+    }
+}
+
+/// A structure that C gave: what its header does not know is zero.
+///
+/// # Safety
+///
+/// * `from` is null, or begins with a `u32`, and as many bytes as that says can be read there.
+/// * Zeros are a value of `T`.
+pub(crate) unsafe fn read<T: Growing>(from: *const T, name: &str) -> Result<T, Failure> {
+    // SAFETY: as the caller promises; it is read and not written.
+    let SizedOut { room, .. } = unsafe { SizedOut::new(from.cast_mut(), name) }?;
+    let mut value = core::mem::MaybeUninit::<T>::zeroed();
+    let known = room.min(size_of::<T>());
+    // SAFETY: so many bytes can be read, and there is room for them; a T consists of integers, of
+    // which all bytes are values.
+    unsafe {
+        core::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), known);
+        Ok(value.assume_init())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Now {
+        struct_size: u32,
+        one: u32,
+        two: u64,
+    }
+
+    growing!(Now: 8);
+
+    fn ask(room: u32) -> Result<[u64; 4], Failure> {
+        let mut memory = [u64::MAX; 4];
+        let to = memory.as_mut_ptr();
+        // SAFETY: four words are there, and no room beyond them is said.
+        unsafe {
+            to.cast::<u32>().write(room);
+            SizedOut::new(to.cast::<Now>(), "to")?.set(Now { struct_size: 0, one: 1, two: 2 });
+        }
+        Ok(memory)
+    }
+
+    #[test]
+    fn old_and_new_headers_get_what_they_know() {
+        let one = |size: u64| size | 1 << 32;
+        assert_eq!(ask(8).unwrap(), [one(8), u64::MAX, u64::MAX, u64::MAX]);
+        assert_eq!(ask(16).unwrap(), [one(16), 2, u64::MAX, u64::MAX]);
+        assert_eq!(ask(24).unwrap(), [one(16), 2, 0, u64::MAX]);
+        for wrong in [0, 7, 257, u32::MAX] {
+            assert!(ask(wrong).unwrap_err().to_string().contains("struct_size"));
+        }
+    }
+
+    #[test]
+    fn what_an_old_header_does_not_know_reads_as_zero() {
+        let given = Now { struct_size: 8, one: 5, two: 6 };
+        // SAFETY: it begins with its size, and zeros are a value.
+        let read = unsafe { read(&raw const given, "given") }.unwrap();
+        assert_eq!(read, Now { struct_size: 8, one: 5, two: 0 });
+    }
+}

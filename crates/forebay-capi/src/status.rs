@@ -1,0 +1,249 @@
+//! What a call came to, as a number that other languages can tell apart.
+
+use core::ffi::c_char;
+use core::fmt;
+
+use forebay::arena::ArenaError;
+use forebay::{ConfigError, Error, QuantityError, hal};
+use forebay_trace::FormatError;
+
+/// What a call came to. Numbers keep their meaning; later versions may add some.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum forebay_status {
+    /// It was done.
+    Ok = 0,
+    /// There is not that much memory, after all that could be given back was.
+    OutOfMemory = 1,
+    /// An argument is not allowed: a null pointer, a size, an alignment, a text.
+    InvalidArgument = 2,
+    /// A handle is null, was closed, is of another kind, or was never given out.
+    InvalidHandle = 3,
+    /// No block of the pool begins at that address.
+    NotABlock = 4,
+    /// The block is free already.
+    DoubleFree = 5,
+    /// The block is of another pool.
+    WrongPool = 6,
+    /// The block has another size than was said.
+    WrongSize = 7,
+    /// The stream or the memory is of another device.
+    WrongDevice = 8,
+    /// A setting has no such value, or cannot change now.
+    Config = 9,
+    /// The device is gone.
+    Lost = 10,
+    /// Something is still in use.
+    Busy = 11,
+    /// This device, driver or system cannot do it.
+    Unsupported = 12,
+    /// It failed this time, and may succeed the next.
+    Transient = 13,
+    /// The arena is full.
+    Full = 14,
+    /// What the checkpoint names was taken back, or it is of another arena.
+    Lapsed = 15,
+    /// A debugging aid found that memory was written to without right.
+    Corrupted = 16,
+    /// This process is a forked child: what its parent opened is not its own.
+    Forked = 17,
+    /// There are as many handles, streams or tags as there can be.
+    TooMany = 18,
+    /// A file could not be written.
+    Io = 19,
+    /// The header is of another version of the library than the library itself.
+    AbiMismatch = 20,
+    /// A defect of forebay itself; the words say where.
+    Defect = 21,
+}
+
+use forebay_status as Status;
+
+impl Status {
+    /// The name, as it is written in C.
+    const fn name(self) -> &'static core::ffi::CStr {
+        match self {
+            Self::Ok => c"FOREBAY_STATUS_OK",
+            Self::OutOfMemory => c"FOREBAY_STATUS_OUT_OF_MEMORY",
+            Self::InvalidArgument => c"FOREBAY_STATUS_INVALID_ARGUMENT",
+            Self::InvalidHandle => c"FOREBAY_STATUS_INVALID_HANDLE",
+            Self::NotABlock => c"FOREBAY_STATUS_NOT_A_BLOCK",
+            Self::DoubleFree => c"FOREBAY_STATUS_DOUBLE_FREE",
+            Self::WrongPool => c"FOREBAY_STATUS_WRONG_POOL",
+            Self::WrongSize => c"FOREBAY_STATUS_WRONG_SIZE",
+            Self::WrongDevice => c"FOREBAY_STATUS_WRONG_DEVICE",
+            Self::Config => c"FOREBAY_STATUS_CONFIG",
+            Self::Lost => c"FOREBAY_STATUS_LOST",
+            Self::Busy => c"FOREBAY_STATUS_BUSY",
+            Self::Unsupported => c"FOREBAY_STATUS_UNSUPPORTED",
+            Self::Transient => c"FOREBAY_STATUS_TRANSIENT",
+            Self::Full => c"FOREBAY_STATUS_FULL",
+            Self::Lapsed => c"FOREBAY_STATUS_LAPSED",
+            Self::Corrupted => c"FOREBAY_STATUS_CORRUPTED",
+            Self::Forked => c"FOREBAY_STATUS_FORKED",
+            Self::TooMany => c"FOREBAY_STATUS_TOO_MANY",
+            Self::Io => c"FOREBAY_STATUS_IO",
+            Self::AbiMismatch => c"FOREBAY_STATUS_ABI_MISMATCH",
+            Self::Defect => c"FOREBAY_STATUS_DEFECT",
+        }
+    }
+
+    /// All of them, by number.
+    const ALL: [Self; 22] = [
+        Self::Ok,
+        Self::OutOfMemory,
+        Self::InvalidArgument,
+        Self::InvalidHandle,
+        Self::NotABlock,
+        Self::DoubleFree,
+        Self::WrongPool,
+        Self::WrongSize,
+        Self::WrongDevice,
+        Self::Config,
+        Self::Lost,
+        Self::Busy,
+        Self::Unsupported,
+        Self::Transient,
+        Self::Full,
+        Self::Lapsed,
+        Self::Corrupted,
+        Self::Forked,
+        Self::TooMany,
+        Self::Io,
+        Self::AbiMismatch,
+        Self::Defect,
+    ];
+}
+
+/// The name of a status, as it is written in C: a text that is there for ever. "unknown status" for a
+/// number that is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
+    let known = usize::try_from(status).ok().and_then(|number| Status::ALL.get(number));
+    known.map_or(c"unknown status", |status| status.name()).as_ptr()
+}
+
+/// Why a call failed: a status for programs, and words for people.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    words: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, words: impl Into<String>) -> Self {
+        Self { status, words: words.into() }
+    }
+
+    /// An argument that is not allowed: its name, what was given, what is allowed.
+    pub(crate) fn argument(
+        name: &str,
+        given: impl fmt::Display,
+        allowed: impl fmt::Display,
+    ) -> Self {
+        Self::new(Status::InvalidArgument, format!("{name} was {given}; allowed: {allowed}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+/// The status of what a device said.
+fn of_device(error: &hal::Error) -> Status {
+    match error {
+        hal::Error::OutOfMemory { .. } => Status::OutOfMemory,
+        hal::Error::Invalid { .. } => Status::InvalidArgument,
+        hal::Error::Lost { .. } => Status::Lost,
+        hal::Error::Busy { .. } => Status::Busy,
+        hal::Error::Transient { .. } => Status::Transient,
+        _ => Status::Unsupported,
+    }
+}
+
+/// The status of what the library said.
+pub(crate) fn of_error(error: &Error) -> Status {
+    match error {
+        Error::OutOfMemory(_) => Status::OutOfMemory,
+        Error::NotABlock { .. } => Status::NotABlock,
+        Error::DoubleFree { .. } | Error::Outlived { .. } => Status::DoubleFree,
+        Error::WrongPool { .. } => Status::WrongPool,
+        Error::WrongSize { .. } => Status::WrongSize,
+        Error::PoolGone { .. } => Status::InvalidHandle,
+        Error::TooManyStreams { .. } => Status::TooMany,
+        Error::Overrun { .. } | Error::WrittenAfterFree { .. } => Status::Corrupted,
+        Error::Config(_) => Status::Config,
+        Error::Device(error) => of_device(error),
+        // A class, a capture or a debugging aid that cannot be had, and addresses out of range.
+        _ => Status::Unsupported,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(of_error(&error), error.to_string())
+    }
+}
+
+impl From<hal::Error> for Failure {
+    fn from(error: hal::Error) -> Self {
+        Self::new(of_device(&error), error.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Status::Config, error.to_string())
+    }
+}
+
+impl From<QuantityError> for Failure {
+    fn from(error: QuantityError) -> Self {
+        Self::new(Status::InvalidArgument, error.to_string())
+    }
+}
+
+impl From<ArenaError> for Failure {
+    fn from(error: ArenaError) -> Self {
+        let status = match &error {
+            ArenaError::Full(_) => Status::Full,
+            ArenaError::Chunk { error, .. } | ArenaError::NotGivenBack { error, .. } => {
+                of_error(error)
+            }
+            ArenaError::Lapsed(_) | ArenaError::WrongArena { .. } => Status::Lapsed,
+            _ => Status::InvalidArgument,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        Self::new(Status::Io, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn every_number_has_its_own_name() {
+        for (number, status) in (0..).zip(Status::ALL) {
+            assert_eq!(status as i32, number);
+            // SAFETY: it is a text that is there for ever.
+            let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
+            assert_eq!(name, status.name());
+        }
+        for number in [-1, 22, i32::MAX, i32::MIN] {
+            // SAFETY: likewise.
+            let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
+            assert_eq!(name, c"unknown status");
+        }
+    }
+}

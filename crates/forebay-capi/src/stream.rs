@@ -1,0 +1,219 @@
+//! Streams: made here, or adopted from whoever made them.
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use forebay::hal::Progress;
+use forebay::{Priority, Stream, StreamHandle};
+
+use crate::device::{DeviceEntry, forebay_device};
+use crate::error::answer;
+use crate::pool::PoolEntry;
+use crate::status::{Failure, forebay_status};
+use crate::table::{self, Thing};
+use crate::text::Out;
+
+/// A stream. All zeros is the default stream of whichever device a call is about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_stream {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// What is behind a stream's handle.
+pub(crate) struct StreamEntry {
+    stream: Stream,
+    device: Arc<DeviceEntry>,
+}
+
+impl StreamEntry {
+    pub(crate) fn handle(&self) -> StreamHandle {
+        self.stream.handle()
+    }
+
+    pub(crate) fn device(&self) -> &DeviceEntry {
+        &self.device
+    }
+}
+
+/// The stream of a handle, as a device knows it; `None` where it is not one of that device.
+#[inline(always)]
+pub(crate) fn quickly(stream: forebay_stream, device: &DeviceEntry) -> Option<StreamHandle> {
+    if stream.id == 0 {
+        return Some(StreamHandle::DEFAULT);
+    }
+    let (handle, number) = table::stream(stream.id)?;
+    (number == device.number()).then_some(handle)
+}
+
+/// The same, with the reason where it is not.
+pub(crate) fn on_device(
+    stream: forebay_stream,
+    device: &DeviceEntry,
+) -> Result<StreamHandle, Failure> {
+    quickly(stream, device).ok_or_else(|| not_of(stream, device))
+}
+
+fn not_of(stream: forebay_stream, device: &DeviceEntry) -> Failure {
+    match table::find::<StreamEntry>(stream.id) {
+        Ok(entry) => Failure::new(
+            forebay_status::WrongDevice,
+            format!(
+                "the stream is of {}, and the call is about {}: use a stream of that device",
+                entry.device.descriptor(),
+                device.descriptor()
+            ),
+        ),
+        Err(failure) => failure,
+    }
+}
+
+/// The stream of a handle wherever it is, kept open.
+pub(crate) fn kept(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, Failure> {
+    if stream.id == 0 { Ok(None) } else { table::find(stream.id).map(Some) }
+}
+
+/// A new stream of a device. `priority` is above 0 for streams that go first where there is a choice,
+/// below 0 for those that go last, and ignored where the device has no priorities.
+///
+/// # Safety
+///
+/// * `stream` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_stream_create(
+    device: forebay_device,
+    priority: i32,
+    stream: *mut forebay_stream,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(stream, "stream") }?;
+        let device = table::find::<DeviceEntry>(device.id)?;
+        let priority = match priority {
+            ..0 => Priority::Low,
+            0 => Priority::Normal,
+            1.. => Priority::High,
+        };
+        let stream = Stream::new(device.device(), priority)?;
+        let id = table::open(Thing::Stream(Arc::new(StreamEntry { stream, device })))?;
+        to.set(forebay_stream { id });
+        Ok(())
+    })
+}
+
+/// A stream that another library made, as CUDA's `cudaStream_t`. It is not destroyed with the handle.
+///
+/// # Safety
+///
+/// * `raw` is a live stream of that device, and stays so until the handle is closed: the driver follows
+///   it.
+/// * `stream` is null, or a handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_stream_adopt(
+    device: forebay_device,
+    raw: *mut c_void,
+    stream: *mut forebay_stream,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(stream, "stream") }?;
+        let device = table::find::<DeviceEntry>(device.id)?;
+        // SAFETY: the caller promises that it is a live stream of the device.
+        let stream = unsafe { Stream::foreign(device.device(), raw.addr() as u64) }?;
+        let id = table::open(Thing::Stream(Arc::new(StreamEntry { stream, device })))?;
+        to.set(forebay_stream { id });
+        Ok(())
+    })
+}
+
+/// The stream as the driver names it, for calls of other libraries: with CUDA, the `cudaStream_t`.
+///
+/// # Safety
+///
+/// * `raw` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_stream_raw(
+    stream: forebay_stream,
+    raw: *mut *mut c_void,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(raw, "raw") }?;
+        let value = kept(stream)?.map_or(0, |entry| entry.handle().0);
+        let value = usize::try_from(value)
+            .map_err(|_| Failure::argument("stream", value, "one whose value is a pointer here"))?;
+        to.set(core::ptr::without_provenance_mut(value));
+        Ok(())
+    })
+}
+
+/// A stream and its device. Where the stream is not the default one, the device may be left out.
+fn with_device(
+    device: forebay_device,
+    stream: forebay_stream,
+) -> Result<(Arc<DeviceEntry>, StreamHandle), Failure> {
+    let device = match kept(stream)? {
+        Some(entry) if device.id == 0 => Arc::clone(&entry.device),
+        _ => table::find::<DeviceEntry>(device.id)?,
+    };
+    let handle = on_device(stream, &device)?;
+    Ok((device, handle))
+}
+
+/// Waits until all work of a stream is done. The default stream is that of `device`; for others
+/// `device` may be all zeros.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_stream_synchronize(
+    device: forebay_device,
+    stream: forebay_stream,
+) -> forebay_status {
+    answer(|| {
+        let (device, stream) = with_device(device, stream)?;
+        Ok(device.device().synchronize_stream(stream)?)
+    })
+}
+
+/// Whether all work of a stream is done: 1 if so, else 0. Does not wait. The default stream is that of
+/// `device`; for others `device` may be all zeros.
+///
+/// # Safety
+///
+/// * `done` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_stream_query(
+    device: forebay_device,
+    stream: forebay_stream,
+    done: *mut i32,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(done, "done") }?;
+        let (device, stream) = with_device(device, stream)?;
+        let progress = device.device().query_stream(stream)?;
+        to.set(i32::from(progress == Progress::Done));
+        Ok(())
+    })
+}
+
+/// Closes a stream: one that was made here is destroyed, and its work still runs; one that was adopted
+/// is forgotten. The pools of its device are told before that, so that what was freed on it serves
+/// other streams. Closed it is in any case: where a pool could not be told, the status says so.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_stream_close(stream: forebay_stream) -> forebay_status {
+    answer(|| {
+        let entry = table::close::<StreamEntry>(stream.id)?;
+        let handle = entry.handle();
+        if handle == StreamHandle::DEFAULT {
+            return Ok(());
+        }
+        let number = entry.device.number();
+        let pools = table::all::<PoolEntry>();
+        let of_device = pools.iter().filter(|pool| pool.device().number() == number);
+        let mut told = Ok(());
+        for pool in of_device.map(|pool| pool.pool().clone()).chain(entry.device.process_pool()) {
+            told = told.and(pool.forget_stream(handle));
+        }
+        Ok(told?)
+    })
+}

@@ -1,0 +1,59 @@
+//! Tags: for whom a thread allocates.
+
+use core::cell::RefCell;
+use core::ffi::c_char;
+
+use forebay::Tag;
+
+use crate::error::answer;
+use crate::status::{Failure, forebay_status};
+use crate::text;
+
+thread_local! {
+    /// The tags this thread was under before those it entered, the outermost first.
+    static OUTER: RefCell<Vec<Tag>> = const { RefCell::new(Vec::new()) };
+}
+
+fn outer<R>(work: impl FnOnce(&mut Vec<Tag>) -> Result<R, Failure>) -> Result<R, Failure> {
+    let ending = || Failure::new(forebay_status::Busy, "the thread is ending, and has no tags");
+    OUTER.try_with(|outer| work(&mut outer.borrow_mut())).map_err(|_| ending())?
+}
+
+/// Allocates under the tag of that name, on this thread, until `forebay_tag_leave`. Tags nest. There
+/// are at most 255 names in a process.
+///
+/// # Safety
+///
+/// * `name` is null, or a text that ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_tag_enter(name: *const c_char) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let name = unsafe { text::read(name, "name") }?;
+        let tag = Tag::named(name).ok_or_else(|| {
+            let words = format!("\"{name}\" is one tag too many: there can be 255");
+            Failure::new(forebay_status::TooMany, words)
+        })?;
+        outer(|outer| {
+            outer.push(Tag::current());
+            // Left by a call, not by the end of a scope.
+            core::mem::forget(tag.enter());
+            Ok(())
+        })
+    })
+}
+
+/// Leaves the tag that this thread entered last.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_tag_leave() -> forebay_status {
+    answer(|| {
+        outer(|outer| {
+            let before = outer.pop().ok_or_else(|| {
+                let words = "this thread is under no tag that it could leave: enter one first";
+                Failure::new(forebay_status::InvalidArgument, words)
+            })?;
+            core::mem::forget(before.enter());
+            Ok(())
+        })
+    })
+}

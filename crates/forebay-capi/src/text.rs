@@ -1,0 +1,150 @@
+//! Texts and results on their way between C and here.
+
+use core::ffi::{CStr, c_char};
+use core::ptr::NonNull;
+use std::ffi::CString;
+
+use crate::error::contained;
+use crate::status::{Failure, forebay_status as Status};
+
+/// A text that C gave.
+///
+/// # Safety
+///
+/// * `text` is null, or ends with a zero byte and stays as it is for `'a`.
+pub(crate) unsafe fn read<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::argument(name, "null", "a text"));
+    }
+    // SAFETY: it is not null, and the caller promises the rest.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|error| {
+        let at = format!("a text with byte {} that is not UTF-8", error.valid_up_to());
+        Failure::argument(name, at, "UTF-8")
+    })
+}
+
+/// Where C wants a result. Looked at before anything is done that would have to be undone.
+#[derive(Clone, Copy)]
+pub(crate) struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// Where `to` is not null.
+    ///
+    /// # Safety
+    ///
+    /// * `to` is null, or a `T` can be written there until the function returns.
+    pub(crate) unsafe fn new(to: *mut T, name: &str) -> Result<Self, Failure> {
+        NonNull::new(to)
+            .map(Self)
+            .ok_or_else(|| Failure::argument(name, "null", "where the result goes"))
+    }
+
+    /// Gives the result.
+    pub(crate) fn set(self, value: T) {
+        // SAFETY: whoever made this promised that a T can be written there. C may have given memory
+        // that is not aligned for it.
+        unsafe { self.0.as_ptr().write_unaligned(value) };
+    }
+}
+
+/// Gives a result where it is wanted at all.
+///
+/// # Safety
+///
+/// * `to` is null, or a `T` can be written there.
+pub(crate) unsafe fn give<T>(to: *mut T, value: T) {
+    if let Some(to) = NonNull::new(to) {
+        // SAFETY: as the caller promises.
+        unsafe { to.as_ptr().write_unaligned(value) };
+    }
+}
+
+/// The values of an array that C gave.
+///
+/// # Safety
+///
+/// * `first` is null, or the first of `count` values that stay as they are for `'a`.
+pub(crate) unsafe fn array<'a, T>(
+    first: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let most = isize::MAX.unsigned_abs() / size_of::<T>().max(1);
+    if first.is_null() || !first.is_aligned() || count > most {
+        let given = format!("{count} values at {first:p}");
+        return Err(Failure::argument(name, given, "an array of so many values"));
+    }
+    // SAFETY: not null, aligned, no larger than memory can be; the caller promises the values.
+    Ok(unsafe { core::slice::from_raw_parts(first, count) })
+}
+
+/// A text that C gives back by `forebay_string_free`.
+pub(crate) fn leave(text: String) -> Result<*mut c_char, Failure> {
+    CString::new(text)
+        .map(CString::into_raw)
+        .map_err(|_| Failure::new(Status::Defect, "a defect in forebay: a text with a zero in it"))
+}
+
+/// Puts a text into a field of a structure: cut where it does not fit, and ended by a zero byte.
+pub(crate) fn field<const N: usize>(text: &str) -> [c_char; N] {
+    let room = N.saturating_sub(1);
+    let end = (0..=room.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    let mut field = [0; N];
+    for (to, byte) in field.iter_mut().zip(text.as_bytes().iter().take(end.unwrap_or(0))) {
+        *to = c_char::from_ne_bytes([*byte]);
+    }
+    field
+}
+
+/// Gives back a text that a function of this library made. Null is ignored.
+///
+/// # Safety
+///
+/// * `text` is null, or was given by a function that says to give it back here, and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_string_free(text: *mut c_char) {
+    contained((), || {
+        if !text.is_null() {
+            // SAFETY: it was made by `leave`, as the caller promises.
+            drop(unsafe { CString::from_raw(text) });
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown<const N: usize>(text: &str) -> String {
+        let field: [c_char; N] = field(text);
+        assert_eq!(field[N - 1], 0);
+        // SAFETY: the last byte is zero.
+        unsafe { CStr::from_ptr(field.as_ptr()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_between_letters() {
+        assert_eq!(shown::<8>("short"), "short");
+        assert_eq!(shown::<8>("1234567"), "1234567");
+        assert_eq!(shown::<8>("12345678"), "1234567");
+        assert_eq!(shown::<8>("123456\u{e9}"), "123456");
+        assert_eq!(shown::<1>("a"), "");
+    }
+
+    #[test]
+    fn arrays_that_cannot_be_are_refused() {
+        let one = 7_u64;
+        // SAFETY: nothing is read of what is refused, and one value is there.
+        unsafe {
+            assert_eq!(array(&raw const one, 1, "sizes").unwrap(), [7]);
+            assert!(array::<u64>(core::ptr::null(), 0, "sizes").unwrap().is_empty());
+            for (first, count) in [(core::ptr::null(), 1), (&raw const one, usize::MAX)] {
+                assert!(array::<u64>(first, count, "sizes").is_err());
+            }
+        }
+    }
+}

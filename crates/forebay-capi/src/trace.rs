@@ -1,0 +1,80 @@
+//! Recordings: what a pool is asked, written to a file that `forebay replay` plays.
+//!
+//! A recording is the pool's history, turned on and off while it runs. A history forgets its oldest
+//! events when there are too many, so a recording that was too short for the run has its end.
+
+use core::ffi::c_char;
+use std::path::Path;
+
+use forebay_trace::format::{check_ending, write_path};
+use forebay_trace::trace_of_history;
+
+use crate::error::answer;
+use crate::pool::{PoolEntry, forebay_pool};
+use crate::status::{Failure, forebay_status};
+use crate::table;
+use crate::text::{self, give};
+
+/// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Every call of
+/// the pool takes the long way until the recording ends.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> forebay_status {
+    answer(|| {
+        if events == 0 {
+            return Err(Failure::argument("events", 0, "1 to 16777216"));
+        }
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        let mut recording = entry.recording();
+        if recording.is_some() {
+            let words = "a recording of this pool is under way already: stop that one first";
+            return Err(Failure::new(forebay_status::Busy, words));
+        }
+        let before = entry.pool().settings().history();
+        // What happened before the recording is not of it.
+        entry.pool().change("history", "0")?;
+        if let Err(error) = entry.pool().change("history", &events.to_string()) {
+            entry.pool().change("history", &before.to_string())?;
+            return Err(error.into());
+        }
+        *recording = Some(before);
+        Ok(())
+    })
+}
+
+/// Ends the recording and writes it to `path`: by its ending CSV (`.csv`, `.csv.gz`) or forebay's own
+/// form (`.trace`). `events`, where it is not null, gets how many there were. Where it cannot be
+/// written it goes on, and can be stopped with another path.
+///
+/// # Safety
+///
+/// * `path` is null, or a text that ends with a zero byte.
+/// * `events` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_trace_stop(
+    pool: forebay_pool,
+    path: *const c_char,
+    events: *mut u64,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let path = Path::new(unsafe { text::read(path, "path") }?);
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        let mut recording = entry.recording();
+        let Some(before) = *recording else {
+            let words = "no recording of this pool is under way: start one first";
+            return Err(Failure::new(forebay_status::InvalidArgument, words));
+        };
+        let told = |error| {
+            let failure = Failure::from(error);
+            Failure::new(failure.status, format!("{}: {failure}", path.display()))
+        };
+        check_ending(path).map_err(told)?;
+        let trace = trace_of_history("recorded through C", &entry.pool().history());
+        write_path(&trace, path).map_err(told)?;
+        entry.pool().change("history", &before.to_string())?;
+        *recording = None;
+        // SAFETY: as the caller promises.
+        unsafe { give(events, trace.len() as u64) };
+        Ok(())
+    })
+}

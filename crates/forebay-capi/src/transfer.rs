@@ -1,0 +1,223 @@
+//! Copies and fills, in the order of streams.
+
+use core::ffi::c_void;
+
+use forebay::hal::{Copy, Extent, Fill, Pattern, Pitch, Place};
+use forebay::{Address, Bytes};
+
+use crate::block::address;
+use crate::device::{DeviceEntry, forebay_device};
+use crate::error::answer;
+use crate::sized::{self, growing};
+use crate::status::{Failure, forebay_status};
+use crate::stream::{self, forebay_stream};
+use crate::table;
+
+/// On which side an end of a copy lies.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum forebay_side {
+    /// Host memory.
+    Host = 0,
+    /// Memory of the device.
+    Device = 1,
+}
+
+/// A copy of any shape: rows in slices, each side with its own distances. Where there is one row, or
+/// one slice, its distance is not looked at.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_copy_shape {
+    /// `sizeof(forebay_copy_shape)`.
+    pub struct_size: u32,
+    /// Where to: a `forebay_side`.
+    pub to_side: u32,
+    /// Where from: a `forebay_side`.
+    pub from_side: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The first byte written.
+    pub to: u64,
+    /// From a row to the next, there.
+    pub to_row_bytes: u64,
+    /// From a slice to the next, there.
+    pub to_slice_bytes: u64,
+    /// The first byte read.
+    pub from: u64,
+    /// From a row to the next, there.
+    pub from_row_bytes: u64,
+    /// From a slice to the next, there.
+    pub from_slice_bytes: u64,
+    /// The bytes of a row.
+    pub width_bytes: u64,
+    /// The rows of a slice.
+    pub rows: u64,
+    /// The slices.
+    pub slices: u64,
+}
+
+growing!(forebay_copy_shape: 88);
+
+/// Enqueues a copy of `size` bytes in a row.
+unsafe fn in_a_row(
+    device: forebay_device,
+    ends: (Place, Place),
+    size: u64,
+    stream: forebay_stream,
+) -> forebay_status {
+    answer(|| {
+        let entry = table::find::<DeviceEntry>(device.id)?;
+        let stream = stream::on_device(stream, &entry)?;
+        let (to, from) = ends;
+        for (name, end) in [("to", to), ("from", from)] {
+            if end.address() == Address::NULL && size > 0 {
+                return Err(Failure::argument(name, "null", "memory of so many bytes"));
+            }
+        }
+        let copy = Copy::linear(to, from, Bytes::new(size))?;
+        // SAFETY: the caller's own caller promises the host's side; the device refuses what is not
+        // its memory.
+        Ok(unsafe { entry.device().copy(&copy, stream) }?)
+    })
+}
+
+/// Enqueues a copy of `size` bytes from the host to the device.
+///
+/// # Safety
+///
+/// * `from` can be read until the copy is done, and is not written meanwhile: synchronise the stream
+///   before it is changed or goes.
+/// * `to` is memory of the device until then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_copy_to_device(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+) -> forebay_status {
+    let ends = (Place::Device(address(to)), Place::Host(address(from)));
+    // SAFETY: as the caller promises.
+    unsafe { in_a_row(device, ends, size, stream) }
+}
+
+/// Enqueues a copy of `size` bytes from the device to the host.
+///
+/// # Safety
+///
+/// * `to` can be written until the copy is done, and nobody else uses it meanwhile: synchronise the
+///   stream before it is read or goes.
+/// * `from` is memory of the device until then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_copy_to_host(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+) -> forebay_status {
+    let ends = (Place::Host(address(to)), Place::Device(address(from)));
+    // SAFETY: as the caller promises.
+    unsafe { in_a_row(device, ends, size, stream) }
+}
+
+/// Enqueues a copy of `size` bytes within the device. The two must not overlap.
+///
+/// # Safety
+///
+/// * Both are memory of the device until the copy is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_copy_on_device(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+) -> forebay_status {
+    let ends = (Place::Device(address(to)), Place::Device(address(from)));
+    // SAFETY: as the caller promises.
+    unsafe { in_a_row(device, ends, size, stream) }
+}
+
+/// Enqueues a copy of any shape.
+///
+/// # Safety
+///
+/// * `shape` is null, or a `forebay_copy_shape` whose `struct_size` is set.
+/// * The rows on the host's side can be read, or written and are used by nobody else, until the copy is
+///   done; those on the device's side are its memory until then; no row written shares a byte with one
+///   read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_copy(
+    device: forebay_device,
+    shape: *const forebay_copy_shape,
+    stream: forebay_stream,
+) -> forebay_status {
+    answer(|| {
+        // SAFETY: as the caller promises; zeros are a shape.
+        let shape = unsafe { sized::read(shape, "shape") }?;
+        let entry = table::find::<DeviceEntry>(device.id)?;
+        let stream = stream::on_device(stream, &entry)?;
+        let extent =
+            Extent { width: Bytes::new(shape.width_bytes), rows: shape.rows, slices: shape.slices };
+        let pitch = |row, slice| Pitch { row: Bytes::new(row), slice: Bytes::new(slice) };
+        let copy = Copy::volumes(
+            end("to", shape.to_side, shape.to, extent)?,
+            pitch(shape.to_row_bytes, shape.to_slice_bytes),
+            end("from", shape.from_side, shape.from, extent)?,
+            pitch(shape.from_row_bytes, shape.from_slice_bytes),
+            extent,
+        )?;
+        // SAFETY: the caller promises the host's side and that rows do not overlap; the device refuses
+        // what is not its memory.
+        Ok(unsafe { entry.device().copy(&copy, stream) }?)
+    })
+}
+
+/// An end of a copy.
+fn end(name: &str, side: u32, at: u64, extent: Extent) -> Result<Place, Failure> {
+    if at == 0 && !extent.is_empty() {
+        return Err(Failure::argument(name, "null", "memory of so many bytes"));
+    }
+    let at = Address::new(at);
+    match side {
+        side if side == forebay_side::Host as u32 => Ok(Place::Host(at)),
+        side if side == forebay_side::Device as u32 => Ok(Place::Device(at)),
+        other => Err(Failure::argument(&format!("{name}_side"), other, "0 (host) or 1 (device)")),
+    }
+}
+
+/// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, again and again. `width` is
+/// 1, 2 or 4; address and size must be multiples of it.
+///
+/// # Safety
+///
+/// * `to` is memory of the device until the fill is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_fill(
+    device: forebay_device,
+    to: *mut c_void,
+    size: u64,
+    pattern: u32,
+    width: u32,
+    stream: forebay_stream,
+) -> forebay_status {
+    answer(|| {
+        let entry = table::find::<DeviceEntry>(device.id)?;
+        let stream = stream::on_device(stream, &entry)?;
+        // What is above the width does not count.
+        #[allow(clippy::cast_possible_truncation)]
+        let pattern = match width {
+            1 => Pattern::U8(pattern as u8),
+            2 => Pattern::U16(pattern as u16),
+            4 => Pattern::U32(pattern),
+            other => return Err(Failure::argument("width", other, "1, 2 or 4 bytes")),
+        };
+        if to.is_null() && size > 0 {
+            return Err(Failure::argument("to", "null", "memory of so many bytes"));
+        }
+        let fill = Fill::linear(address(to), Bytes::new(size), pattern)?;
+        // SAFETY: the device refuses what is not its memory; the caller promises that it stays.
+        Ok(unsafe { entry.device().fill(&fill, stream) }?)
+    })
+}

@@ -1,0 +1,181 @@
+// The owners of forebay.hpp: what they own goes with them, moves, and is told when it is used wrongly.
+
+#include <forebay.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+
+#define EXPECT(holds)                                                                                         \
+    do {                                                                                                      \
+        if (!(holds)) {                                                                                       \
+            std::fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #holds,     \
+                         forebay_last_error());                                                               \
+            std::exit(1);                                                                                     \
+        }                                                                                                     \
+    } while (false)
+
+namespace {
+
+// The code of what `work` throws.
+template <typename Work>
+forebay_status thrown_by(Work work) {
+    try {
+        work();
+    } catch (const forebay::error &error) {
+        EXPECT(error.what()[0] != '\0' && error.name()[0] == 'F');
+        return error.code();
+    }
+    return FOREBAY_STATUS_OK;
+}
+
+void buffers(const forebay::pool &pool, const forebay::stream &stream) {
+    std::vector<int> values(1000);
+    std::iota(values.begin(), values.end(), 7);
+    forebay::buffer<int> one{pool, values.size(), stream};
+    one.copy_from(values);
+    EXPECT(one.to_vector() == values);
+    EXPECT(one.size() == 1000 && one.bytes() == 4000 && !one.empty());
+    EXPECT(pool.query(one.data()).requested_bytes == 4000);
+
+    forebay::buffer<int> two = std::move(one);
+    EXPECT(one.data() == nullptr && one.size() == 0); // NOLINT: what is moved from is empty
+    EXPECT(two.to_vector() == values);
+    forebay::buffer<int> three;
+    three = std::move(two);
+    three.fill_bytes(0xFF);
+    EXPECT(three.to_vector() == std::vector<int>(1000, -1));
+    EXPECT(pool.statistics().blocks == 1);
+    three = forebay::buffer<int>{pool, 10, stream};
+    EXPECT(pool.statistics().blocks == 1);
+
+    bool refused = false;
+    try {
+        three.copy_from(values);
+    } catch (const std::out_of_range &) {
+        refused = true;
+    }
+    EXPECT(refused);
+    three.free();
+    three.free();
+    EXPECT(pool.statistics().blocks == 0);
+
+    refused = false;
+    try {
+        const forebay::buffer<double> huge{pool, SIZE_MAX / 2};
+    } catch (const std::bad_array_new_length &) {
+        refused = true;
+    }
+    EXPECT(refused);
+    refused = false;
+    try {
+        const forebay::buffer<char> huge{pool, SIZE_MAX / 4};
+    } catch (const forebay::out_of_memory &error) {
+        refused = error.code() == FOREBAY_STATUS_OUT_OF_MEMORY;
+    }
+    EXPECT(refused);
+
+    const forebay::buffer<float> nothing{pool, 0};
+    EXPECT(nothing.empty() && nothing.data() == nullptr && nothing.to_vector().empty());
+}
+
+void blocks(const forebay::pool &pool, const forebay::stream &stream) {
+    void *block = pool.alloc(4096);
+    pool.record_use(block, stream);
+    pool.free(block);
+    EXPECT(thrown_by([&] { pool.free(block); }) == FOREBAY_STATUS_DOUBLE_FREE);
+    void *aligned = pool.alloc_aligned(10, 4096, stream);
+    EXPECT(reinterpret_cast<std::uintptr_t>(aligned) % 4096 == 0);
+    pool.free_sized(aligned, 10, stream);
+    for (void *each : pool.alloc_batch({512, 1024, 1 << 20}, stream)) {
+        pool.free(each, stream);
+    }
+    stream.synchronize();
+    EXPECT(stream.done());
+    pool.process_deferred();
+    EXPECT(pool.statistics().blocks == 0);
+    EXPECT(pool.warm_up({{1 << 20, 3}, {512, 5}}).complete == 1);
+    EXPECT(pool.limit() == 64 << 20 && pool.setting("max_bytes") == "64MiB");
+    pool.set("max_bytes", "128MiB");
+    EXPECT(pool.limit() == 128 << 20 && pool.pressure() == FOREBAY_PRESSURE_LOW);
+    EXPECT(pool.snapshot().rfind("{\"schema\":\"forebay.pool.v1\"", 0) == 0 && !pool.summary().empty());
+    pool.defragment();
+    pool.collect(1000);
+    pool.trim(1 << 20);
+    pool.empty_cache();
+    EXPECT(pool.statistics().held_bytes == 0);
+}
+
+void arenas(const forebay::pool &pool) {
+    const forebay::arena arena{pool, 1 << 20};
+    const auto start = arena.checkpoint();
+    const auto *first = arena.alloc_of<double>(100);
+    {
+        const forebay::arena_scope scope{arena};
+        arena.alloc(4096, 4096);
+        EXPECT(arena.usage().used_bytes >= 4896);
+    }
+    EXPECT(arena.usage().used_bytes == 800);
+    arena.rewind(start);
+    EXPECT(arena.alloc_of<double>(100) == first);
+    EXPECT(thrown_by([&] { arena.alloc(2 << 20); }) == FOREBAY_STATUS_FULL);
+    arena.reset();
+    EXPECT(thrown_by([&] { arena.rewind(start); }) == FOREBAY_STATUS_LAPSED);
+}
+
+void wrong_use(const forebay::device &device) {
+    forebay::pool none;
+    EXPECT(!none && thrown_by([&] { none.alloc(1); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    forebay::pool pool{device};
+    forebay::pool moved = std::move(pool);
+    EXPECT(thrown_by([&] { pool.alloc(1); }) == FOREBAY_STATUS_INVALID_HANDLE); // NOLINT
+    forebay::buffer<char> orphan{moved, 100};
+    EXPECT(moved.close() == 1);
+    EXPECT(thrown_by([&] { moved.close(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    EXPECT(thrown_by([&] { orphan.record_use(forebay::stream{device}); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    EXPECT(thrown_by([] { forebay::device{"no such"}; }) == FOREBAY_STATUS_INVALID_ARGUMENT);
+    EXPECT(thrown_by([&] { forebay::pool{device, "max_bytes:x"}; }) == FOREBAY_STATUS_CONFIG);
+}
+
+} // namespace
+
+int main(int count, char **words) {
+    forebay::device device{count > 1 ? words[1] : "host"};
+    EXPECT(device.can(FOREBAY_CAN_DATA) && !device.name().empty());
+    const forebay::pool pool{device, "max_bytes:64MiB"};
+    {
+        forebay::stream stream{device, 1};
+        buffers(pool, stream);
+        blocks(pool, stream);
+        EXPECT(stream.raw() != nullptr);
+        stream.close();
+    }
+    arenas(pool);
+    wrong_use(device);
+    {
+        const forebay::tag_scope tag{"a part"};
+        const forebay::buffer<char> tagged{pool, 100};
+        EXPECT(pool.snapshot().find("a part") != std::string::npos);
+    }
+    std::vector<std::thread> threads;
+    for (int number = 0; number < 4; number++) {
+        threads.emplace_back([&pool, &device] {
+            const forebay::stream own{device};
+            for (int round = 0; round < 500; round++) {
+                const forebay::buffer<int> values{pool, 100, own};
+                EXPECT(values.data() != nullptr);
+            }
+        });
+    }
+    for (auto &thread : threads) {
+        thread.join();
+    }
+    EXPECT(pool.statistics().blocks == 0);
+    // A pool of a device that nobody else has open.
+    const forebay::pool last{forebay::device{"sim:3"}};
+    forebay::buffer<char> bytes{last, 3};
+    bytes.copy_from("ab", 3);
+    EXPECT(bytes.to_vector() == std::vector<char>({'a', 'b', '\0'}));
+    return 0;
+}

@@ -1,0 +1,191 @@
+//! The compilers that are here, and what they make.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a program may run: the longest takes a few seconds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How a program is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As people build.
+    Plain,
+    /// With the library in the program.
+    Static,
+    /// Under AddressSanitizer.
+    Address,
+    /// Under ThreadSanitizer.
+    Thread,
+}
+
+impl Build {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Static => "static",
+            Self::Address => "address_sanitizer",
+            Self::Thread => "thread_sanitizer",
+        }
+    }
+
+    const fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain | Self::Static => &[],
+            Self::Address => &["-fsanitize=address"],
+            Self::Thread => &["-fsanitize=thread"],
+        }
+    }
+}
+
+/// Where the libraries are.
+pub(crate) struct Place {
+    libraries: PathBuf,
+    standin: PathBuf,
+}
+
+impl Place {
+    /// Beside this test, or a folder up: where cargo has put them.
+    pub(crate) fn here() -> Result<Self, String> {
+        let test = std::env::current_exe().map_err(|error| error.to_string())?;
+        let find = |name: &str| {
+            let mut folders = test.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+            let found = folders.find(|path| path.exists());
+            found.ok_or_else(|| format!("there is no {name} beside {}", test.display()))
+        };
+        let library = find("libforebay_capi.so")?;
+        find("libforebay_capi.a")?;
+        let libraries = library.parent().map(Path::to_owned).unwrap_or_default();
+        Ok(Self { libraries, standin: find("libforebay_cuda_standin.so")? })
+    }
+}
+
+/// The compiler of a source and the standard it is written in.
+fn compiler_of(source: &str) -> (String, &'static str) {
+    let chosen = |variable: &str, usual: &str| {
+        std::env::var(variable).ok().filter(|name| !name.is_empty()).unwrap_or(usual.to_owned())
+    };
+    if source.ends_with(".cpp") {
+        (chosen("CXX", "g++"), "-std=c++17")
+    } else {
+        (chosen("CC", "gcc"), "-std=c11")
+    }
+}
+
+/// Whether there is a compiler for it, and what it would need is there too; else the reason.
+pub(crate) fn look_for(build: Build, source: &str) -> Result<(), String> {
+    let (compiler, _) = compiler_of(source);
+    let answer = Command::new(&compiler).arg("--version").stdin(Stdio::null()).output();
+    if !answer.is_ok_and(|output| output.status.success()) {
+        return Err(format!("there is no {compiler} here; CC and CXX name others"));
+    }
+    if matches!(build, Build::Plain | Build::Static) {
+        return Ok(());
+    }
+    // A compiler may know a sanitizer whose library is not installed.
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let probe = folder.path().join("probe.c");
+    std::fs::write(&probe, "int main(void) { return 0; }\n").map_err(|error| error.to_string())?;
+    let program = folder.path().join("probe");
+    let linked =
+        Command::new(&compiler).args(build.words()).arg(&probe).arg("-o").arg(&program).output();
+    let runs = linked.is_ok_and(|output| output.status.success())
+        && Command::new(&program).output().is_ok_and(|output| output.status.success());
+    let name = build.name();
+    runs.then_some(()).ok_or_else(|| format!("{compiler} here makes no programs with {name}"))
+}
+
+/// Builds a program, with every warning an error; else what the compiler said.
+pub(crate) fn build(
+    place: &Place,
+    source: &str,
+    build: Build,
+    folder: &Path,
+) -> Result<PathBuf, String> {
+    let (compiler, standard) = compiler_of(source);
+    let here = super::crate_folder();
+    let program = folder.join("program");
+    let mut command = Command::new(&compiler);
+    command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"]);
+    command.args(build.words()).arg("-I").arg(here.join("include"));
+    command.arg(here.join(source)).arg("-o").arg(&program);
+    if build == Build::Static {
+        command.arg(place.libraries.join("libforebay_capi.a"));
+        command.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
+    } else {
+        command.arg("-L").arg(&place.libraries).args(["-lforebay_capi", "-lpthread"]);
+        command.arg(format!("-Wl,-rpath,{}", place.libraries.display()));
+    }
+    let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(program) } else { Err(said(source, &output)) }
+}
+
+/// Runs a program on a device; else what it said.
+pub(crate) fn run(
+    place: &Place,
+    program: &Path,
+    device: &str,
+    build: Build,
+    folder: &Path,
+) -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut command = Command::new(program);
+    if !device.is_empty() {
+        command.arg(device).arg(folder);
+    }
+    // Settings of whoever runs the tests are not theirs.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FOREBAY_") {
+            command.env_remove(name);
+        }
+    }
+    // Cargo's own, which has a library of another build in it.
+    command.env_remove("LD_LIBRARY_PATH");
+    // An example runs on the best device; that is the stand-in's only where it is named.
+    if device.starts_with("cuda") {
+        command.env("FOREBAY_CUDA_DRIVER", &place.standin);
+    } else {
+        command.env("FOREBAY_CUDA_DRIVER", folder.join("no-driver.so"));
+    }
+    if build == Build::Address {
+        // The driver's library is loaded once and never given back; and a thread that is just ending
+        // cannot be looked at. Whole stacks, or the names are not seen.
+        let kept = folder.join("kept");
+        let names = "leak:forebay_cuda::driver\nleak:__cxa_thread_atexit_impl\n";
+        std::fs::write(&kept, names).map_err(told)?;
+        command.env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
+        let options = format!("suppressions={}:print_suppressions=0", kept.display());
+        command.env("LSAN_OPTIONS", options);
+    }
+    if build == Build::Thread {
+        // The library itself is built without instruments: what it does under its own locks looks like
+        // a race to who does not see them. What the program does is looked at.
+        command.env("TSAN_OPTIONS", "ignore_noninstrumented_modules=1");
+    }
+    let (out, log) = (folder.join("output"), |path: &Path| std::fs::File::create(path));
+    let file = log(&out).map_err(told)?;
+    command.current_dir(folder).stdin(Stdio::null());
+    command.stdout(file.try_clone().map_err(told)?).stderr(file);
+    let mut child = command.spawn().map_err(told)?;
+    let started = Instant::now();
+    let ending = loop {
+        match child.try_wait().map_err(told)? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => break status.to_string(),
+            None if started.elapsed() > LIMIT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break format!("it ran longer than {} s", LIMIT.as_secs());
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let output = std::fs::read_to_string(&out).unwrap_or_default();
+    Err(format!("{} {device}: {ending}\n{output}", program.display()))
+}
+
+fn said(what: &str, output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    format!("{what}: the compiler ended with {}\n{text}", output.status)
+}

@@ -1,0 +1,141 @@
+//! What a hot pair costs through the C edge: counted beside that of Rust, and timed beside it.
+//!
+//! The probe is a C program with the shared library, as it is installed. Instructions are held below a
+//! bound of their own: a call into a shared library saves registers, and asks the system's loader where
+//! the thread's own data are, which Rust's inlined pair does not. What users feel is the time, so that is
+//! what is compared: both probes in turn, in one run, the quickest of each.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::instructions::{NotCounted, per_pair};
+use crate::setup::Runner;
+use crate::workplace::Workplace;
+
+/// The most times as long as Rust's that a pair may take, in hundredths.
+const MOST_TIME: u64 = 150;
+
+/// The most instructions of a pair, by way. Counts of this compiler and system (gcc 12, glibc 2.36), and
+/// a little more.
+const WAYS: [(&str, u64); 3] = [("default", 290), ("stream", 330), ("sized", 300)];
+
+/// How many pairs are timed: a second or so, since a command is looked at twenty times a second.
+const PAIRS: &str = "60000000";
+
+/// How often each probe is timed.
+const ROUNDS: u32 = 3;
+
+/// How long building the library may take, as one, on two busy cores; and the probe; and a run of it.
+const BUILD: Duration = Duration::from_secs(1200);
+const COMPILE: Duration = Duration::from_secs(60);
+const RUN: Duration = Duration::from_secs(120);
+
+/// Where the library and the probe are, from the root of the repository.
+const LIBRARY: &str = "target/dist";
+const PROBE: &str = "target/dist/c_hot_pair";
+
+/// What was measured.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    /// Way, instructions, and how many there may be.
+    pub(crate) ways: Vec<(&'static str, u64, u64)>,
+    /// The time of a pair over that of Rust's, in hundredths.
+    pub(crate) time: u64,
+}
+
+impl Edge {
+    /// Whether it is within bounds.
+    pub(crate) fn holds(&self) -> bool {
+        let short = self.ways.iter().all(|&(_, count, most)| count <= most);
+        short && !self.ways.is_empty() && self.time <= MOST_TIME
+    }
+}
+
+impl core::fmt::Display for Edge {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "through C:")?;
+        for (index, (way, count, most)) in self.ways.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {way} {count} (at most {most})")?;
+        }
+        let hundredths = |number: u64| format!("{}.{:02}", number / 100, number % 100);
+        let (time, most) = (hundredths(self.time), hundredths(MOST_TIME));
+        write!(f, "; {time} times as long as Rust's pair, at most {most}")
+    }
+}
+
+/// Builds the library and the probe, counts and times. The inner error says why that is not possible
+/// here.
+pub(crate) fn measure(
+    place: &Workplace,
+    run: &mut Runner<'_>,
+    rust: &str,
+) -> Result<Result<Edge, String>, NotCounted> {
+    if !run(&place.program("gcc", ["--version"], COMPILE)).succeeded() {
+        return Ok(Err("there is no gcc".to_owned()));
+    }
+    let words = "rustc --package forebay-capi --lib --profile dist --crate-type cdylib";
+    let build = place.cargo(words.split_whitespace(), BUILD);
+    let built = run(&build);
+    if !built.succeeded() {
+        return Err(NotCounted::Failed(Box::new((build, built))));
+    }
+    let root = place.root().display();
+    let (folder, probe) = (format!("{root}/{LIBRARY}"), format!("{root}/{PROBE}"));
+    if !fs::exists(format!("{folder}/libforebay_capi.so")).unwrap_or(false) {
+        return Ok(Err(format!("cargo was told to build elsewhere than in {LIBRARY}")));
+    }
+    let source = "crates/forebay-capi/tests/c/hot_pair.c";
+    let (path, at_run) = (format!("-L{folder}"), format!("-Wl,-rpath,{folder}"));
+    let include = "-Icrates/forebay-capi/include";
+    let words =
+        ["-std=c11", "-O2", include, source, "-o", &probe, &path, "-lforebay_capi", &at_run];
+    let compile = place.program("gcc", words, COMPILE);
+    let compiled = run(&compile);
+    if !compiled.succeeded() {
+        return Err(NotCounted::Failed(Box::new((compile, compiled))));
+    }
+    let around = per_pair(place, run, &probe, "none")?;
+    let mut ways = Vec::new();
+    for (way, most) in WAYS {
+        ways.push((way, per_pair(place, run, &probe, way)?.saturating_sub(around), most));
+    }
+    let (mut ours, mut theirs) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS {
+        theirs = theirs.min(time(place, run, rust, "address")?);
+        ours = ours.min(time(place, run, &probe, "default")?);
+    }
+    let time = u64::try_from(ours.as_micros() * 100 / theirs.as_micros().max(1));
+    Ok(Ok(Edge { ways, time: time.unwrap_or(u64::MAX) }))
+}
+
+/// How long a probe takes for its pairs.
+fn time(
+    place: &Workplace,
+    run: &mut Runner<'_>,
+    probe: &str,
+    way: &str,
+) -> Result<Duration, NotCounted> {
+    let task = place.program(probe, [PAIRS, way], RUN);
+    let started = Instant::now();
+    let ran = run(&task);
+    let took = started.elapsed();
+    if ran.succeeded() { Ok(took) } else { Err(NotCounted::Failed(Box::new((task, ran)))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bound_that_is_passed_is_enough_to_fail() {
+        let edge = |count, time| Edge { ways: vec![("default", count, 290)], time };
+        assert!(edge(290, MOST_TIME).holds());
+        assert!(!edge(291, 100).holds());
+        assert!(!edge(100, MOST_TIME + 1).holds());
+        assert!(!Edge { ways: Vec::new(), time: 1 }.holds());
+        let text = edge(270, 125).to_string();
+        assert!(text.ends_with("1.25 times as long as Rust's pair, at most 1.50"), "{text}");
+        assert!(text.starts_with("through C: default 270 (at most 290)"), "{text}");
+    }
+}
