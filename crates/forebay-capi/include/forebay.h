@@ -985,8 +985,8 @@ void forebay_string_free(char *text);
 
 /**
  * At least `size` bytes of GPU `device`, to be used in the order of `stream`, from the pool of the
- * process. Null where there are none, with the reason in
- * [`forebay_last_error`](crate::error::forebay_last_error), and where `size` is 0.
+ * process or, while a graph is captured on `stream`, from the graph's. Null where there are none, with
+ * the reason in [`forebay_last_error`](crate::error::forebay_last_error), and where `size` is 0.
  *
  * The caller promises:
  *

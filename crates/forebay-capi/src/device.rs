@@ -128,7 +128,7 @@ impl Place {
     fn open(self) -> Result<Arc<dyn Device>, Failure> {
         Ok(match self {
             Self::Host => HostDevice::open()?,
-            Self::Cuda(ordinal) => CudaDevice::open(ordinal)?,
+            Self::Cuda(ordinal) => CudaDevice::shared(ordinal)?,
             Self::Sim(_, capacity, memory) => {
                 // Nothing can be seen of what the checker finds, so it need not look.
                 let machine = SimMachine::builder().memory(memory).checked(false);

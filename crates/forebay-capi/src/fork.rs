@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Once;
 
 use crate::status::{Failure, forebay_status as Status};
-use crate::table;
+use crate::{table, torch};
 
 /// Whether this process was forked from one that had opened something.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -42,6 +42,7 @@ pub(crate) fn watch() {
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
     table::close_all_at_once();
+    torch::refuse_all();
 }
 
 /// An error in a forked child.

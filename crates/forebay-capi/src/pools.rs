@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::fork;
 use forebay::{CudaDevice, Device, Pool, PoolOptions, Settings, StreamHandle};
 
 /// As many GPUs as one machine has, and more.
@@ -23,9 +24,8 @@ static SEATS: [Seat; MOST] = [const {
     Seat { pool: OnceLock::new(), known: Mutex::new(BTreeSet::new()), refusals: AtomicU64::new(0) }
 }; MOST];
 
-/// What the program set by itself, above the environment, for pools that are made from now on. Held
-/// while a pool is made.
-static MAKING: Mutex<Option<Settings>> = Mutex::new(None);
+/// Held while a pool is made, and while what pools are to be is changed.
+static MAKING: Mutex<()> = Mutex::new(());
 
 /// What a thread was sure of last: a stream that the GPU's device knows, and the GPU's pool.
 struct Sure {
@@ -113,31 +113,34 @@ pub(crate) fn refusals(ordinal: i32) -> u64 {
 /// the pools before it have it, and nothing after it has.
 pub(crate) fn configure(text: &str) -> Result<(), String> {
     let settings = Settings::parse_conf(text).map_err(|error| error.to_string())?;
-    let mut made_with = lock(&MAKING);
-    let upper = made_with.clone().unwrap_or_default().overlay(settings);
-    let whole = Settings::from_environment().map_err(|error| error.to_string())?;
-    whole.overlay(upper.clone()).check().map_err(|error| error.to_string())?;
+    let _making = lock(&MAKING);
+    let whole = wanted()?.overlay(settings);
+    whole.check().map_err(|error| error.to_string())?;
     for entry in text.split(',').filter(|entry| !entry.trim().is_empty()) {
         let Some((key, value)) = entry.split_once(':') else { continue };
         for (_, pool) in made() {
             pool.change(key.trim(), value.trim()).map_err(|error| error.to_string())?;
         }
     }
-    *made_with = Some(upper);
+    Pool::set_process_settings(Some(whole));
     Ok(())
 }
 
 /// Settings as the environment and the program say.
 pub(crate) fn options() -> Result<PoolOptions, String> {
-    options_with(lock(&MAKING).clone())
+    Ok(PoolOptions::with(wanted()?))
 }
 
-fn options_with(upper: Option<Settings>) -> Result<PoolOptions, String> {
-    let settings = Settings::from_environment().map_err(|error| error.to_string())?;
-    Ok(PoolOptions::with(settings.overlay(upper.unwrap_or_default())))
+fn wanted() -> Result<Settings, String> {
+    match Pool::process_settings() {
+        Some(settings) => Ok(settings),
+        None => Settings::from_environment().map_err(|error| error.to_string()),
+    }
 }
 
 fn seat(number: usize) -> Result<&'static Seat, String> {
+    // The way of everybody who is not sure; in a forked child nobody is.
+    fork::refuse().map_err(|failure| failure.to_string())?;
     let beyond = || format!("there is no GPU {number}: ordinals are 0 to {}", MOST - 1);
     SEATS.get(number).ok_or_else(beyond)
 }
@@ -150,18 +153,16 @@ fn pool_of(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> 
 }
 
 fn make(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
-    let making = lock(&MAKING);
+    // Before anything is opened that a child must not use.
+    fork::watch();
+    let _making = lock(&MAKING);
     if let Some(pool) = seat.pool.get() {
         return Ok(pool);
     }
     let ordinal = u32::try_from(number).map_err(|error| error.to_string())?;
-    let device: Arc<dyn Device> = CudaDevice::open(ordinal).map_err(|error| error.to_string())?;
-    let pool = match &*making {
-        // The process's own, as Rust programs ask for it too.
-        None => Pool::of(&device),
-        Some(settings) => options_with(Some(settings.clone()))?.build(&device),
-    };
-    let pool = pool.map_err(|error| error.to_string())?;
+    // The process's own, as the other faces and Rust programs ask for it too.
+    let device: Arc<dyn Device> = CudaDevice::shared(ordinal).map_err(|error| error.to_string())?;
+    let pool = Pool::of(&device).map_err(|error| error.to_string())?;
     Ok(seat.pool.get_or_init(|| pool))
 }
 

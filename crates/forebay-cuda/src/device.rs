@@ -2,8 +2,8 @@
 
 use core::ffi::{CStr, c_char, c_int};
 use core::time::Duration;
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, StreamId};
 use forebay_hal::{
@@ -51,6 +51,20 @@ impl CudaDevice {
     /// Opens a device of the system's driver by its number.
     pub fn open(ordinal: u32) -> Result<Arc<Self>> {
         Self::open_with(CudaDriver::load()?, ordinal)
+    }
+
+    /// The device of that number for the whole process: the same object for everybody who asks here, as
+    /// long as anyone has it, so that the streams one made or adopted are known to all.
+    pub fn shared(ordinal: u32) -> Result<Arc<Self>> {
+        static SHARED: Mutex<BTreeMap<u32, Weak<CudaDevice>>> = Mutex::new(BTreeMap::new());
+        // Held while it is opened: two who ask at once get the same.
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = shared.get(&ordinal).and_then(Weak::upgrade) {
+            return Ok(device);
+        }
+        let device = Self::open(ordinal)?;
+        shared.insert(ordinal, Arc::downgrade(&device));
+        Ok(device)
     }
 
     /// Opens a device of a given driver by its number.

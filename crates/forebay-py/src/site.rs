@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use forebay::cuda::CudaDriver;
 use forebay::sim::SimMachine;
-use forebay::{Address, CudaDevice, Device, DeviceKind, HostDevice, Pool};
-use forebay_capi::torch::{forebay_torch_alloc, forebay_torch_free};
+use forebay::{CudaDevice, Device, DeviceKind, HostDevice, Pool};
 use forebay_cli::replay::Place;
 
 use crate::fork::{Birth, Native};
@@ -25,17 +24,10 @@ pub(crate) struct Site {
     place: Place,
     born: Birth,
     /// There once it was needed: listing GPUs makes no context on any.
-    opened: OnceLock<Native<Opened>>,
+    opened: OnceLock<Native<Arc<dyn Device>>>,
     streams: Mutex<Streams>,
     /// Its default stream, once someone asked for it.
     default_course: OnceLock<Arc<Course>>,
-}
-
-/// A device, and its pool where that was found with it.
-struct Opened {
-    device: Arc<dyn Device>,
-    /// The C functions' own.
-    pool: Option<Pool>,
 }
 
 /// The streams that are known by their numbers.
@@ -89,10 +81,6 @@ impl Site {
 
     /// The device, opened where it was not yet. May take a while: not under Python's lock.
     pub(crate) fn device(&self) -> Result<&Arc<dyn Device>, Refusal> {
-        Ok(&self.opened()?.device)
-    }
-
-    fn opened(&self) -> Result<&Opened, Refusal> {
         self.born.check()?;
         if let Some(opened) = self.opened.get() {
             return opened.get();
@@ -120,11 +108,7 @@ impl Site {
 
     /// The process's pool of the device.
     pub(crate) fn pool(&self) -> Result<Pool, Refusal> {
-        let opened = self.opened()?;
-        match &opened.pool {
-            Some(pool) => Ok(pool.clone()),
-            None => Ok(Pool::of(&opened.device)?),
-        }
+        Ok(Pool::of(self.device()?)?)
     }
 
     /// Its name, as "cuda:0".
@@ -182,40 +166,19 @@ pub(crate) fn gpus() -> u32 {
     driver.and_then(|driver| driver.device_count().ok()).unwrap_or(0)
 }
 
-fn open(place: Place) -> Result<Opened, Refusal> {
-    let alone = |device| Opened { device, pool: None };
+fn open(place: Place) -> Result<Arc<dyn Device>, Refusal> {
     match place {
-        Place::Host => Ok(alone(HostDevice::open()?)),
-        Place::Cuda(ordinal) => open_cuda(ordinal),
+        Place::Host => Ok(HostDevice::open()?),
+        Place::Cuda(ordinal) => {
+            cuda_here()?;
+            // The one that PyTorch and the C functions have.
+            Ok(CudaDevice::shared(ordinal)?)
+        }
         _ => {
             // The checker remembers every use of memory: for tests of the library, not for programs.
             let machine = SimMachine::builder().checked(false).build()?;
             let device = machine.device(0);
-            let device = device.ok_or_else(|| Refusal::invalid("the machine has no device"))?;
-            Ok(alone(device))
+            Ok(device.ok_or_else(|| Refusal::invalid("the machine has no device"))?)
         }
     }
-}
-
-/// The device object and the pool that the C functions use for a GPU.
-fn open_cuda(ordinal: u32) -> Result<Opened, Refusal> {
-    cuda_here()?;
-    // Opened once for the error's sake: C has texts alone.
-    drop(CudaDevice::open(ordinal)?);
-    let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
-    // SAFETY: the default stream is there as long as the device; the block is given back below.
-    let block = unsafe { forebay_torch_alloc(1, number, core::ptr::null_mut()) };
-    // Whoever made the pool, and however it is kept: it is the one that has the block.
-    let pool = Pool::owning(Address::new(block.addr() as u64));
-    // SAFETY: the block is of the call above, and nothing uses it.
-    unsafe { forebay_torch_free(block, 1, number, core::ptr::null_mut()) };
-    let pool = pool.ok_or_else(|| Refusal::Unsupported(why_no_pool(ordinal)))?;
-    Ok(Opened { device: Arc::clone(pool.device()), pool: Some(pool) })
-}
-
-/// What the C function said.
-fn why_no_pool(ordinal: u32) -> String {
-    // SAFETY: it is text that ends with a zero byte, until the next call that fails on this thread.
-    let said = unsafe { core::ffi::CStr::from_ptr(forebay_capi::error::forebay_last_error()) };
-    format!("there is no pool of cuda:{ordinal}: {}", said.to_string_lossy())
 }

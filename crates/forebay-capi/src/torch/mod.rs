@@ -37,6 +37,7 @@ mod thrown;
 mod watch;
 
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
 
 use forebay::Pool;
 
@@ -66,6 +67,11 @@ pub use self::record::{Ask, forebay_torch_record};
 pub use self::thrown::forebay_torch_errors_from;
 
 static TORCH: Face = Face::new("torch");
+
+/// Has every request refused from now on: the process is a forked child. A store and nothing else.
+pub(crate) fn refuse_all() {
+    watch::WATCHED.fetch_or(watch::FORKED, Ordering::Relaxed);
+}
 
 /// The pool of GPU `device` that PyTorch and the others have, made where there is none yet. For crates
 /// over this one that are to share it.

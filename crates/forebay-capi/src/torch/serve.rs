@@ -11,7 +11,7 @@ use super::relaxed::Relaxed;
 use super::thrown::Kind;
 use super::{captures, watch};
 use crate::error::{contained, note};
-use crate::pools;
+use crate::{fork, pools};
 
 thread_local! {
     /// What the last refusal of this thread was for want of.
@@ -98,6 +98,9 @@ fn from_own(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    if watch::forked() {
+        return contained(core::ptr::null_mut(), forked);
+    }
     // Not where panics are stopped: what C++ throws is none.
     let route = captures::route(device, stream);
     let block = contained(core::ptr::null_mut(), || {
@@ -127,8 +130,8 @@ fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_v
 /// block changes nothing, and the reason is noted.
 #[inline(always)]
 pub(super) fn free(block: *mut c_void, device: c_int, stream: *mut c_void) -> bool {
-    if watch::any() {
-        note_free(block, device, stream);
+    if watch::any() && !is_free_to_go(block, device, stream) {
+        return false;
     }
     let (address, number) = (Address::new(block.addr() as u64), stream.addr() as u64);
     match pools::sure(device, number) {
@@ -156,20 +159,24 @@ fn free_surely(address: Address, device: c_int, stream: u64) -> bool {
     }
 }
 
-/// Records that a block will be freed, where such is recorded: before, as the next moment it may be
-/// another's.
+/// Whether a block may be freed: not in a forked child. Where such is recorded, it is noted here: before
+/// it is done, as the next moment it may be another's.
 #[cold]
 #[inline(never)]
-fn note_free(block: *mut c_void, device: c_int, stream: *mut c_void) {
+fn is_free_to_go(block: *mut c_void, device: c_int, stream: *mut c_void) -> bool {
     let address = Address::new(block.addr() as u64);
+    if watch::forked() {
+        return address.is_null() || !forked().is_null();
+    }
     if !watch::recorded() || address.is_null() {
-        return;
+        return true;
     }
     let own = pools::of(device).ok().and_then(|pool| pool.requested_at(address));
     let size = own.or_else(|| captures::owner(address)?.requested_at(address));
     if let Some(size) = size {
         record::note(device, Happened::Freed, address.get(), size.get(), stream);
     }
+    true
 }
 
 /// Frees a block that the GPU's own pool does not have: one of a private pool.
@@ -217,6 +224,16 @@ fn cannot(reason: &dyn core::fmt::Display) -> *mut c_void {
     let _ = LAST.try_with(|last| last.set(Kind::Error));
     note(reason);
     core::ptr::null_mut()
+}
+
+/// Nothing, in a forked child.
+#[cold]
+#[inline(never)]
+fn forked() -> *mut c_void {
+    match fork::refuse() {
+        Ok(()) => cannot(&"the process was forked"),
+        Err(failure) => cannot(&failure),
+    }
 }
 
 #[cold]

@@ -1,4 +1,4 @@
-//! What makes a request take the long way: a capture, or that requests are recorded. One word says
+//! What makes a request take the long way: a capture, that requests are recorded, or a fork. One word says
 //! whether there is anything, so that a request with neither asks once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) const ROUTES: u32 = 1;
 /// Requests are recorded.
 pub(super) const RECORDED: u32 = 2;
+/// The process is a forked child: nothing is served.
+pub(super) const FORKED: u32 = 4;
 
 /// What there is now.
 pub(super) static WATCHED: AtomicU32 = AtomicU32::new(0);
@@ -15,6 +17,11 @@ pub(super) static WATCHED: AtomicU32 = AtomicU32::new(0);
 #[inline(always)]
 pub(super) fn any() -> bool {
     WATCHED.load(Ordering::Relaxed) != 0
+}
+
+/// Whether the process is a forked child of one that had a pool.
+pub(super) fn forked() -> bool {
+    WATCHED.load(Ordering::Relaxed) & FORKED != 0
 }
 
 /// Whether requests are recorded.

@@ -19,7 +19,7 @@ static void wait_for(pid_t child) {
 
 #define FORKED(call) EXPECT_STATUS(call, FOREBAY_STATUS_FORKED)
 
-static void be_refused(forebay_device device, forebay_pool pool, forebay_stream stream, void *block) {
+static void be_refused(forebay_device device, forebay_pool pool, forebay_stream stream, void *block, void *pytorch) {
     void *other = NULL;
     char *text = NULL;
     forebay_device opened = {0};
@@ -42,6 +42,13 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
     FORKED(forebay_device_best(&opened));
     FORKED(forebay_pool_close(pool, NULL));
     FORKED(forebay_device_close(device));
+    if (pytorch != NULL) {
+        /* The thread that forked had it at hand. */
+        EXPECT(forebay_torch_alloc(1 << 20, 0, NULL) == NULL);
+        EXPECT(strstr(forebay_last_error(), "forked") != NULL);
+        forebay_torch_free(pytorch, 1 << 20, 0, NULL);
+        EXPECT(strstr(forebay_last_error(), "forked") != NULL);
+    }
     _exit(0);
 }
 
@@ -75,12 +82,23 @@ int main(int count, char **words) {
     OK(forebay_pool_create(device, NULL, &pool));
     OK(forebay_stream_create(device, 0, &stream));
     OK(forebay_alloc(pool, 4096, stream, &block));
+    void *pytorch = strcmp(name, "cuda:0") == 0 ? forebay_torch_alloc(1 << 20, 0, NULL) : NULL;
     pid_t child = fork();
     if (child == 0) {
-        be_refused(device, pool, stream, block);
+        be_refused(device, pool, stream, block, pytorch);
     }
     wait_for(child);
 
+    if (pytorch != NULL) {
+        /* The parent has what it had; and the process's pool is one, whoever asks for it. */
+        forebay_pool shared = {0};
+        OK(forebay_pool_of_process(device, &shared));
+        OK(forebay_free(shared, pytorch, DEFAULT));
+        EXPECT(forebay_torch_alloc(1 << 20, 0, NULL) == pytorch);
+        forebay_torch_free(pytorch, 1 << 20, 0, NULL);
+        EXPECT_STATUS(forebay_free(shared, pytorch, DEFAULT), FOREBAY_STATUS_DOUBLE_FREE);
+        OK(forebay_pool_close(shared, NULL));
+    }
     OK(forebay_free(pool, block, stream));
     OK(forebay_alloc(pool, 4096, stream, &again));
     EXPECT(again == block);

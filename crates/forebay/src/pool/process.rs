@@ -89,6 +89,11 @@ impl Pool {
         *lock(&WANTED) = settings;
     }
 
+    /// What the program wants such pools to be: what was [set](Self::set_process_settings) last.
+    pub fn process_settings() -> Option<Settings> {
+        lock(&WANTED).clone()
+    }
+
     /// The pools of the whole process, whoever asked for them first: in Rust, C or Python.
     pub fn process_pools() -> Vec<Self> {
         // Apart from the list's lock, as making a pool takes the seat's and calls the driver.
