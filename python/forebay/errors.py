@@ -49,6 +49,8 @@ class OutOfMemoryError(Error, MemoryError):
     largest_free: int | None = None
     #: What the device could still give.
     device_free: int | None = None
+    #: What of the device is neither left nor this pool's.
+    held_elsewhere: int | None = None
     #: Who has the most, by tag.
     owners: dict[str, int] | None = None
 

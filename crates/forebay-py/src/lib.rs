@@ -43,6 +43,8 @@ mod transfer;
 mod value;
 mod view;
 
+// Linked for the functions it exports.
+use forebay_capi as _;
 use pyo3::prelude::*;
 
 /// The part of forebay that is not Python.

@@ -147,7 +147,7 @@ fn figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult<()>
 }
 
 /// The figures of a shortage, by the names they have in Python.
-pub(crate) fn shortage_figures(shortage: &Shortage) -> [(&'static str, u64); 8] {
+pub(crate) fn shortage_figures(shortage: &Shortage) -> [(&'static str, u64); 9] {
     [
         ("requested", shortage.requested.get()),
         ("needed", shortage.needed.get()),
@@ -157,6 +157,7 @@ pub(crate) fn shortage_figures(shortage: &Shortage) -> [(&'static str, u64); 8] 
         ("free", shortage.free.get()),
         ("largest_free", shortage.largest_free.get()),
         ("device_free", shortage.device_free.get()),
+        ("held_elsewhere", shortage.held_elsewhere.get()),
     ]
 }
 

@@ -36,6 +36,9 @@ pub struct Shortage {
     pub largest_free: Bytes,
     /// What the device could still give.
     pub device_free: Bytes,
+    /// What of the device is neither left nor this pool's: other programs', other libraries', other
+    /// pools', and what the driver keeps for itself.
+    pub held_elsewhere: Bytes,
     /// Who has the most, by tag: the name and the bytes.
     pub owners: Vec<(String, Bytes)>,
 }
@@ -58,6 +61,9 @@ impl fmt::Display for Shortage {
             ", the largest free piece is {}, and the device has {} left",
             self.largest_free, self.device_free
         )?;
+        if !self.held_elsewhere.is_zero() {
+            write!(f, " while others hold {} of it", self.held_elsewhere)?;
+        }
         if !self.owners.is_empty() {
             write!(f, "; most of it is in ")?;
             for (index, (name, bytes)) in self.owners.iter().enumerate() {
@@ -129,7 +135,7 @@ impl Shared {
     /// the heap's lock, once: all figures are of one moment.
     #[cold]
     pub(super) fn shortage(&self, request: Request, needed: Bytes) -> Shortage {
-        let device_free = self.device.memory_info().map_or(Bytes::ZERO, |info| info.free);
+        let info = self.device.memory_info().unwrap_or_default();
         let heap = self.heap();
         let (counts, cached) = self.census(&heap);
         let sum = counts.sum();
@@ -147,7 +153,8 @@ impl Shared {
             cached,
             free: held.saturating_sub(live),
             largest_free: line.largest_hole(),
-            device_free,
+            device_free: info.free,
+            held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(held),
             owners: owners(&sum),
         }
     }

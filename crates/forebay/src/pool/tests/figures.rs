@@ -483,3 +483,23 @@ fn a_little_is_left_at_hand_and_more_is_folded() {
         assert_eq!(pool.statistics().magazine_hits - after.magazine_hits, expected, "{held}");
     }
 }
+
+/// Who is out of memory because of others is told how much they hold.
+#[test]
+fn a_shortage_tells_what_others_hold() {
+    let device = open(SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(1))).2;
+    let other = Pool::new(&device).unwrap();
+    let theirs = other.allocate(Bytes::mib(600), DEFAULT).unwrap();
+    let pool = Pool::new(&device).unwrap();
+    let Err(Error::OutOfMemory(shortage)) = pool.allocate(Bytes::mib(500), DEFAULT) else {
+        panic!("there are 424 MiB");
+    };
+    assert_eq!(shortage.held_elsewhere, other.held());
+    assert!(shortage.held_elsewhere >= Bytes::mib(600));
+    let said = shortage.to_string();
+    assert!(said.contains(&format!("others hold {}", other.held())), "{said}");
+    assert!(said.contains("who else uses the device"), "{said}");
+    other.free(theirs.address(), DEFAULT).unwrap();
+    other.trim(Bytes::ZERO).unwrap();
+    pool.allocate(Bytes::mib(500), DEFAULT).unwrap();
+}
