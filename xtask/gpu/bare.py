@@ -1,4 +1,4 @@
-"""forebay's Python modules with a library that was built alone, without the extension module of the package."""
+"""forebay's Python package: with its extension module where that is beside it, and without where only a library was built."""
 
 import importlib.util
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def use(library):
-    """Makes ``import forebay.torch`` and its kin work with ``library``. The folder with the package is on PYTHONPATH,
-    beside this file, or where the repository has it."""
-    os.environ["FOREBAY_LIBRARY"] = str(Path(library).resolve())
+    """Makes ``import forebay.torch`` and its kin work. The folder with the package is on PYTHONPATH, beside this file, or
+    where the repository has it. Where it has its extension module it is used as people have it installed; else its
+    modules for other packages work with ``library``."""
     here = Path(__file__).resolve().parent
     candidates = [Path(entry) for entry in sys.path if entry] + [here / "python", here.parent.parent / "python"]
     for folder in candidates:
@@ -19,6 +19,10 @@ def use(library):
             break
     else:
         sys.exit("forebay's Python package is not found: put its folder on PYTHONPATH")
+    if (package / "_forebay.abi3.so").exists():
+        sys.path.insert(0, str(package.parent))
+        return
+    os.environ["FOREBAY_LIBRARY"] = str(Path(library).resolve())
     # What __init__ imports needs the extension module; the modules for other packages do not.
     module = types.ModuleType("forebay")
     module.__path__ = [str(package)]

@@ -4,7 +4,7 @@
 # JSON; a short table comes last.
 #
 #   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance pool
-#                              kernels memcheck bench replay torch pair peers
+#                              kernels memcheck bench replay torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #   ONLY=replay                passed on to the comparison: recorded runs alone
@@ -94,6 +94,7 @@ fi
 if python3 -c "import torch" 2> /dev/null; then
   ours=(--library "$here/libforebay_capi.so")
   part torch 180 python3 torch_check.py "$here/libforebay_capi.so"
+  part python 180 python3 python_check.py "${ours[@]}"
   part torch-oom 180 python3 oom_check.py "${ours[@]}"
   part torch-graph 180 python3 graph_check.py "${ours[@]}"
   # Where the machine has none and they came with the bundle.

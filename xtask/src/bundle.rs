@@ -6,7 +6,7 @@
 //!   conformance, on_device, kernels      tests, as plain programs
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
 //!   bare.py, sides.cpp
-//!   python/forebay/                      forebay inside PyTorch and CuPy
+//!   python/forebay/                      the Python package
 //!   peers/ traces/ wheels/               what was named: harness, recorded runs, others' packages
 //!   COMMIT                               what it was built from
 //! ```
@@ -38,7 +38,7 @@ const COMMIT: &str = "COMMIT";
 
 /// What is built, and by which words.
 const BUILDS: [&[&str]; 2] = [
-    &["build", "--package=forebay-cli", "--package=forebay-capi"],
+    &["build", "--package=forebay-cli", "--package=forebay-capi", "--package=forebay-py"],
     &[
         "test",
         "--no-run",
@@ -51,9 +51,10 @@ const BUILDS: [&[&str]; 2] = [
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("forebay", "forebay"),
     ("forebay_capi", "libforebay_capi.so"),
+    ("_forebay", "python/forebay/_forebay.abi3.so"),
     ("conformance", "conformance"),
     ("kernels", "kernels"),
     ("on_device", "on_device"),
@@ -63,7 +64,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     "run.sh",
     "table.py",
     "torch_check.py",
@@ -74,6 +75,7 @@ const SCRIPTS: [&str; 10] = [
     "graph_check.py",
     "together_check.py",
     "pair_check.py",
+    "python_check.py",
 ];
 
 /// What is to be in the bundle, and where it goes.

@@ -147,8 +147,10 @@ impl Shelf {
     /// the magazine holds nothing.
     pub(super) fn keep(&mut self, units: u64, block: Kept, spilled: &mut Vec<Return>) -> bool {
         let stream = self.stream;
-        let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
-        self.magazine.make_way(units, spill);
+        if !self.magazine.stow(units) {
+            let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
+            self.magazine.make_way(units, spill);
+        }
         self.magazine.keep(units, block)
     }
 
