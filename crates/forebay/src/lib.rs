@@ -75,3 +75,8 @@ pub use tag::{Tag, TagScope};
 #[cfg(all(doctest, feature = "host"))]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
+
+/// So do those of the guide, each of which is a whole program.
+#[cfg(all(doctest, feature = "host", feature = "cuda", feature = "sim"))]
+#[doc = include_str!("../../../docs/rust.md")]
+mod guide {}
