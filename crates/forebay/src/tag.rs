@@ -73,6 +73,13 @@ impl Tag {
         TagScope { before, of_thread: PhantomData }
     }
 
+    /// The number of the tag that this thread allocates under, or of this where that is none.
+    #[inline(always)]
+    pub(crate) fn unless_tagged(self) -> u8 {
+        let current = seat::tag();
+        if current == Self::NONE.0 { self.0 } else { current }
+    }
+
     /// The tag this thread allocates under.
     pub fn current() -> Self {
         Self(seat::tag())

@@ -41,9 +41,8 @@ pub unsafe extern "C-unwind" fn forebay_face_alloc(
         // SAFETY: as the caller promised.
         unsafe { text_of(tag) }.and_then(|name| Tag::named(&name)).unwrap_or(Tag::NONE)
     });
-    let _tag = tag.enter_unless_tagged();
     // No machine has half of all addresses.
-    serve::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream)
+    serve::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream, tag)
 }
 
 /// Gives back a block of [`forebay_face_alloc`], in the order of `stream`. 0, or -1 with the reason in

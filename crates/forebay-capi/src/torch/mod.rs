@@ -93,8 +93,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc(
     device: c_int,
     stream: *mut c_void,
 ) -> *mut c_void {
-    let _tag = TORCH.enter();
-    serve::allocate::<0>(size, device, stream)
+    serve::allocate::<0>(size, device, stream, TORCH.tag())
 }
 
 /// As [`forebay_torch_alloc`], for callers that take whatever comes for memory: what is refused is
@@ -110,10 +109,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc_or_throw(
     device: c_int,
     stream: *mut c_void,
 ) -> *mut c_void {
-    let block = {
-        let _tag = TORCH.enter();
-        serve::allocate::<1>(size, device, stream)
-    };
+    let block = serve::allocate::<1>(size, device, stream, TORCH.tag());
     if block.is_null() {
         throw_unless_nothing(size);
     }

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag, TagScope};
+use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag};
 
 use super::record::{self, Happened};
 use super::relaxed::Relaxed;
@@ -37,12 +37,11 @@ impl Face {
     }
 
     #[inline(always)]
-    pub(super) fn enter(&self) -> TagScope {
-        let tag = match self.tag.get() {
+    pub(super) fn tag(&self) -> Tag {
+        match self.tag.get() {
             Some(&tag) => tag,
             None => self.make(),
-        };
-        tag.enter_unless_tagged()
+        }
     }
 
     /// Where there are too many tags already, none.
@@ -52,8 +51,8 @@ impl Face {
     }
 }
 
-/// At least `size` bytes of GPU `device` in the order of `stream`, under the tag the thread is under;
-/// null where there are none, with the reason noted, and where `size` is 0. What the filter of a capture
+/// At least `size` bytes of GPU `device` in the order of `stream`, under `tag` where the thread is under
+/// none; null where there are none, with the reason noted, and where `size` is 0. What the filter of a capture
 /// throws goes through.
 ///
 /// Each way in has a number of its own, and so a copy of its own: shared by two, the hit would be a
@@ -63,22 +62,23 @@ pub(super) fn allocate<const WAY: u8>(
     size: isize,
     device: c_int,
     stream: *mut c_void,
+    tag: Tag,
 ) -> *mut c_void {
     if watch::any() {
-        return allocate_watched(size, device, stream);
+        return allocate_watched(size, device, stream, tag);
     }
     contained(core::ptr::null_mut(), move || {
         let number = stream.addr() as u64;
         match (pools::sure(device, number), u64::try_from(size)) {
-            (Some(pool), Ok(bytes)) => from(pool, bytes, StreamHandle(number), device),
-            _ => from_own(size, device, stream),
+            (Some(pool), Ok(bytes)) => from(pool, bytes, StreamHandle(number), device, tag),
+            _ => from_own(size, device, stream, tag),
         }
     })
 }
 
 #[inline(always)]
-fn from(pool: &Pool, bytes: u64, stream: StreamHandle, device: c_int) -> *mut c_void {
-    match pool.allocate(Bytes::new(bytes), stream) {
+fn from(pool: &Pool, bytes: u64, stream: StreamHandle, device: c_int, tag: Tag) -> *mut c_void {
+    match pool.allocate_for(Bytes::new(bytes), stream, tag) {
         Ok(block) => pointer(block.address()),
         Err(error) => refused(&error, device),
     }
@@ -87,17 +87,17 @@ fn from(pool: &Pool, bytes: u64, stream: StreamHandle, device: c_int) -> *mut c_
 /// A block of the GPU's own pool.
 #[cold]
 #[inline(never)]
-fn from_own(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+fn from_own(size: isize, device: c_int, stream: *mut c_void, tag: Tag) -> *mut c_void {
     let Ok(bytes) = u64::try_from(size) else { return not_a_size(size) };
     match pools::at(device, stream.addr() as u64) {
-        Ok((pool, stream)) => from(pool, bytes, stream, device),
+        Ok((pool, stream)) => from(pool, bytes, stream, device, tag),
         Err(reason) => cannot(&reason),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+fn allocate_watched(size: isize, device: c_int, stream: *mut c_void, tag: Tag) -> *mut c_void {
     if watch::forked() {
         return contained(core::ptr::null_mut(), forked);
     }
@@ -105,14 +105,14 @@ fn allocate_watched(size: isize, device: c_int, stream: *mut c_void) -> *mut c_v
     let route = captures::route(device, stream);
     let block = contained(core::ptr::null_mut(), || {
         let _relaxed = Relaxed::begin();
-        let Some(private) = route else { return from_own(size, device, stream) };
+        let Some(private) = route else { return from_own(size, device, stream, tag) };
         let Ok(bytes) = u64::try_from(size) else { return not_a_size(size) };
         // The device has to know the stream; it is the same for both pools.
         let (pool, (_, stream)) = match (private, pools::at(device, stream.addr() as u64)) {
             (Ok(pool), Ok(known)) => (pool, known),
             (Err(reason), _) | (_, Err(reason)) => return cannot(&reason),
         };
-        from(&pool, bytes, stream, device)
+        from(&pool, bytes, stream, device, tag)
     });
     if watch::recorded() && size > 0 {
         let (happened, address) = if block.is_null() {

@@ -53,7 +53,7 @@ use forebay_hal::{Device, StreamHandle};
 
 use self::map::Known;
 use self::shared::Shared;
-use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings};
+use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings, Tag};
 
 pub use capture::Capture;
 pub use care::FormerBlock;
@@ -144,9 +144,19 @@ impl Pool {
     /// defined. No bytes: the null address, and no memory.
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.take_at_hand::<true>(size, stream) {
+        match self.shared.take_at_hand::<true>(size, stream, Tag::NONE) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
+        }
+    }
+
+    /// As [`allocate`](Self::allocate), under `tag` where the thread allocates under none. For libraries
+    /// that allocate on behalf of a program, which may have said more than they know.
+    #[inline(always)]
+    pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
+        match self.shared.take_at_hand::<true>(size, stream, tag) {
+            Some(block) => Ok(block),
+            None => allocate_slowly_for(&self.shared, size, stream, tag),
         }
     }
 
@@ -282,7 +292,7 @@ impl Pool {
 impl Pool {
     #[inline(always)]
     pub fn allocate_uncounted(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.take_at_hand::<false>(size, stream) {
+        match self.shared.take_at_hand::<false>(size, stream, Tag::NONE) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
         }
@@ -334,6 +344,18 @@ fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result
         Some(block) => Ok(block),
         None => shared.allocate(Request::new(size, stream)),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_slowly_for(
+    shared: &Shared,
+    size: Bytes,
+    stream: StreamHandle,
+    tag: Tag,
+) -> Result<Block> {
+    let _tag = tag.enter_unless_tagged();
+    allocate_slowly(shared, size, stream)
 }
 
 #[cold]

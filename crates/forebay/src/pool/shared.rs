@@ -32,7 +32,7 @@ use crate::config::{Rounding, Settings};
 use crate::sync::gate::{Gate, Gates};
 use crate::sync::lock;
 use crate::sync::seat;
-use crate::{Block, Error, PoolId, Result};
+use crate::{Block, Error, PoolId, Result, Tag};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
 pub(super) const NO_PASS: u64 = u64::MAX;
@@ -284,19 +284,21 @@ impl Shared {
         &self,
         requested: Bytes,
         stream: StreamHandle,
+        tag: Tag,
     ) -> Option<Block> {
         let size = self.round_quickly(requested)?;
         let gate = self.gate_at_hand()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.room().front(stream) {
-            Some(shelf) => self.take_from::<COUNTED>(shelf, requested, size),
+            Some(shelf) => self.take_from_for::<COUNTED>(shelf, requested, size, tag),
             None => None,
         };
         passed.leave();
         block
     }
 
+    /// A block from a magazine.
     #[inline(always)]
     pub(super) fn take_from<const COUNTED: bool>(
         &self,
@@ -304,13 +306,25 @@ impl Shared {
         requested: Bytes,
         size: Bytes,
     ) -> Option<Block> {
+        self.take_from_for::<COUNTED>(shelf, requested, size, Tag::NONE)
+    }
+
+    /// The same, under `tag` where the thread allocates under none.
+    #[inline(always)]
+    fn take_from_for<const COUNTED: bool>(
+        &self,
+        shelf: &mut Shelf,
+        requested: Bytes,
+        size: Bytes,
+        tag: Tag,
+    ) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
         let Kept { address, slot } = if units > SMALL_UNITS {
             self.take_large(shelf, units)?
         } else {
             shelf.magazine.take_small::<COUNTED>(units)?
         };
-        let tag = seat::tag();
+        let tag = tag.unless_tagged();
         // SAFETY: the slot is of this pool's map.
         let generation = unsafe { slot.get() }.hand_out_again(tagged(requested, tag));
         if COUNTED {
