@@ -97,6 +97,8 @@ def figures(out, names):
                 rows.append({"row": "figure", "part": part, **json.loads(line[line.index("{") :])})
             elif part in ("bench", "replay") and line.startswith("{"):
                 rows.append({"row": part, **json.loads(line)})
+            elif part.startswith(("torch", "python", "pair")) and line.startswith("{"):
+                rows.append({"row": "check", "part": part, **json.loads(line)})
     for line in text(out, "peers").splitlines():
         bench, replay = BENCH.match(line), REPLAY.match(line)
         if bench:
@@ -184,6 +186,22 @@ def show_recorded(rows):
         )
 
 
+def show_checks(rows):
+    """Training, and the pair through C."""
+    for row in rows:
+        if row.get("schema") == "forebay.train_compare.v1":
+            print(f"\n{'training':20} median step ms   ratio   peak by the driver   losses   tokens")
+            for mode, one in row["modes"].items():
+                same = ["the same" if one[key] else "differ" for key in ("losses_equal", "tokens_equal")]
+                print(
+                    f"  {mode:18} {one['median_step_ms']:14.2f} {one['step_ratio']:7.3f} {one['driver_ratio']:20.3f}"
+                    f"   {same[0]} {same[1]}"
+                )
+        elif row.get("schema") == "forebay.pair_check.v1" and "ratio_to_rust" in row:
+            said = ", ".join(f"{size} B {ratio}x" for size, ratio in row["ratio_to_rust"].items())
+            print(f"\na pair through forebay_torch_alloc, to the Rust one: {said}")
+
+
 def show_figures(rows):
     for row in rows:
         if row["row"] == "figure":
@@ -215,6 +233,7 @@ def main():
     show_workloads(measured)
     show_pairs(measured)
     show_recorded(measured)
+    show_checks(measured)
     print("\npart                    seconds  outcome")
     for row in rows:
         counts = ""
