@@ -1014,7 +1014,7 @@ forebay_status forebay_trace_start(forebay_pool pool, uint64_t events);
 
 /**
  * Ends the recording and writes it to `path`: by its ending CSV (`.csv`, `.csv.gz`) or forebay's own
- * form (`.trace`). `events`, where it is not null, gets how many there were. Where it cannot be
+ * form (`.fbt`). `events`, where it is not null, gets how many there were. Where it cannot be
  * written it goes on, and can be stopped with another path.
  *
  * The caller promises:

@@ -13,7 +13,7 @@ use crate::sized::{SizedOut, growing};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
 use crate::table;
-use crate::text::{Out, array};
+use crate::text::{Out, array, is_array};
 
 /// What is known of a block.
 #[repr(C)]
@@ -192,11 +192,9 @@ pub unsafe extern "C" fn forebay_alloc_batch(
     blocks: *mut *mut c_void,
 ) -> forebay_status {
     answer(|| {
-        // SAFETY: as the caller promises. The places are looked at as an array to be sure that they
-        // can be one; they are written one by one.
-        let (sizes, _) = unsafe {
-            (array(sizes, count, "sizes")?, array(blocks.cast::<usize>(), count, "blocks")?)
-        };
+        // SAFETY: as the caller promises.
+        let sizes = unsafe { array(sizes, count, "sizes") }?;
+        is_array(blocks.cast_const(), count, "blocks")?;
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         let sizes: Vec<Bytes> = sizes.iter().copied().map(Bytes::new).collect();

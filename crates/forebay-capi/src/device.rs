@@ -169,11 +169,6 @@ impl DeviceEntry {
     fn process(&self) -> MutexGuard<'_, Option<Pool>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// The process's pool of the device, where it was asked for.
-    pub(crate) fn process_pool(&self) -> Option<Pool> {
-        self.process().clone()
-    }
 }
 
 impl fmt::Debug for DeviceEntry {

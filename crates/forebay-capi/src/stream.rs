@@ -4,11 +4,11 @@ use core::ffi::c_void;
 use std::sync::Arc;
 
 use forebay::hal::Progress;
-use forebay::{Priority, Stream, StreamHandle};
+use forebay::{Pool, Priority, Stream, StreamHandle};
 
 use crate::device::{DeviceEntry, forebay_device};
 use crate::error::answer;
-use crate::pool::PoolEntry;
+use crate::fork;
 use crate::status::{Failure, forebay_status};
 use crate::table::{self, Thing};
 use crate::text::Out;
@@ -34,6 +34,30 @@ impl StreamEntry {
 
     pub(crate) fn device(&self) -> &DeviceEntry {
         &self.device
+    }
+
+    /// Tells every pool of the device that the stream goes: those of other faces, and those whose handles
+    /// are closed, too.
+    fn tell_pools(&self) -> forebay::Result<()> {
+        let handle = self.handle();
+        if handle == StreamHandle::DEFAULT {
+            return Ok(());
+        }
+        let mut told = Ok(());
+        for pool in Pool::all_of(self.device.device()) {
+            told = told.and(pool.forget_stream(handle));
+        }
+        told
+    }
+}
+
+impl Drop for StreamEntry {
+    fn drop(&mut self) {
+        // An arena may have kept it since it was closed, and freed in its order. In a forked child nothing
+        // is told, as nothing can be.
+        if fork::refuse().is_ok() {
+            let _ = self.tell_pools();
+        }
     }
 }
 
@@ -203,17 +227,6 @@ pub unsafe extern "C" fn forebay_stream_query(
 pub extern "C" fn forebay_stream_close(stream: forebay_stream) -> forebay_status {
     answer(|| {
         let entry = table::close::<StreamEntry>(stream.id)?;
-        let handle = entry.handle();
-        if handle == StreamHandle::DEFAULT {
-            return Ok(());
-        }
-        let number = entry.device.number();
-        let pools = table::all::<PoolEntry>();
-        let of_device = pools.iter().filter(|pool| pool.device().number() == number);
-        let mut told = Ok(());
-        for pool in of_device.map(|pool| pool.pool().clone()).chain(entry.device.process_pool()) {
-            told = told.and(pool.forget_stream(handle));
-        }
-        Ok(told?)
+        Ok(entry.tell_pools()?)
     })
 }

@@ -70,16 +70,24 @@ pub(crate) unsafe fn array<'a, T>(
     count: usize,
     name: &str,
 ) -> Result<&'a [T], Failure> {
-    if count == 0 {
+    if !is_array(first, count, name)? {
         return Ok(&[]);
+    }
+    // SAFETY: not null, aligned, no larger than memory can be; the caller promises the values.
+    Ok(unsafe { core::slice::from_raw_parts(first, count) })
+}
+
+/// Whether there can be `count` values from `first` on, and there are any. Looks at nothing there.
+pub(crate) fn is_array<T>(first: *const T, count: usize, name: &str) -> Result<bool, Failure> {
+    if count == 0 {
+        return Ok(false);
     }
     let most = isize::MAX.unsigned_abs() / size_of::<T>().max(1);
     if first.is_null() || !first.is_aligned() || count > most {
         let given = format!("{count} values at {first:p}");
         return Err(Failure::argument(name, given, "an array of so many values"));
     }
-    // SAFETY: not null, aligned, no larger than memory can be; the caller promises the values.
-    Ok(unsafe { core::slice::from_raw_parts(first, count) })
+    Ok(true)
 }
 
 /// A text that C gives back by `forebay_string_free`.

@@ -42,7 +42,7 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
 }
 
 /// Ends the recording and writes it to `path`: by its ending CSV (`.csv`, `.csv.gz`) or forebay's own
-/// form (`.trace`). `events`, where it is not null, gets how many there were. Where it cannot be
+/// form (`.fbt`). `events`, where it is not null, gets how many there were. Where it cannot be
 /// written it goes on, and can be stopped with another path.
 ///
 /// # Safety

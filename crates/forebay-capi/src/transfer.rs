@@ -59,6 +59,11 @@ pub struct forebay_copy_shape {
 growing!(forebay_copy_shape: 88);
 
 /// Enqueues a copy of `size` bytes in a row.
+///
+/// # Safety
+///
+/// * An end that is the host's is `size` bytes that stay, and that nobody else uses, until the copy is
+///   done.
 unsafe fn in_a_row(
     device: forebay_device,
     ends: (Place, Place),

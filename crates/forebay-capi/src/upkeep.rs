@@ -34,6 +34,10 @@ pub struct forebay_warm_up_figures {
 growing!(forebay_warm_up_figures: 40);
 
 /// Does something that gives memory back, and says how much.
+///
+/// # Safety
+///
+/// * `released` is null, or a number can be written there.
 unsafe fn giving_back(
     pool: forebay_pool,
     released: *mut u64,

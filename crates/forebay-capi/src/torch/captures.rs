@@ -20,9 +20,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forebay::{Address, Capture, Class, Pool, StreamHandle};
 
 use super::filter::{Filter, Function};
+use super::guarded;
+use super::relaxed::Relaxed;
 use super::thrown::{Kind, throw_noted};
 use super::watch::{ROUTES, WATCHED};
-use crate::error::{contained, note};
+use crate::error::note;
 use crate::pools;
 
 /// The number of a private pool: `c10::cuda::MempoolId_t`, a pair of 64-bit numbers. It is a trivial
@@ -119,7 +121,7 @@ pub(super) fn owner(address: Address) -> Option<Pool> {
     found.map(|private| private.pool.clone())
 }
 
-/// Frees a block of a private pool; `false` where it is none.
+/// Frees a block of a private pool; `None` where it is of none.
 pub(super) fn free(address: Address, stream: StreamHandle) -> Option<Result<(), forebay::Error>> {
     let freed = owner(address)?.free(address, stream);
     sweep();
@@ -153,7 +155,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_begin_allocate_to_pool(
     number: PoolNumber,
     filter: *mut Function,
 ) {
-    let begun = contained(false, || {
+    let begun = guarded(false, || {
         // SAFETY: as the caller promised.
         let Some(filter) = (unsafe { Filter::take(filter) }) else {
             note(
@@ -161,6 +163,8 @@ pub unsafe extern "C-unwind" fn forebay_torch_begin_allocate_to_pool(
             );
             return false;
         };
+        // Another thread may be capturing, and making a pool calls the driver.
+        let _relaxed = Relaxed::begin();
         let mut state = state();
         let made = pools::of(device).and_then(|main| {
             let capture = main.capture().map_err(|error| error.to_string())?;
@@ -190,7 +194,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_begin_allocate_to_pool(
 /// Ends what [`forebay_torch_begin_allocate_to_pool`] began; what was allocated stays the graph's.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_end_allocate_to_pool(device: c_int, number: PoolNumber) {
-    let ended = contained(false, || {
+    let ended = guarded(false, || {
         let mut state = state();
         let mut routes = state.routes.iter();
         let found = routes.rposition(|route| (route.device, route.number) == (device, number));
@@ -226,7 +230,7 @@ pub extern "C-unwind" fn forebay_torch_end_allocate_to_pool(device: c_int, numbe
 /// block after that.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_release_pool(device: c_int, number: PoolNumber) {
-    contained((), || {
+    guarded((), || {
         let mut state = state();
         if let Some(private) = state.find(device, number) {
             private.graphs -= 1;

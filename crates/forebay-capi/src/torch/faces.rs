@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 
 use forebay::{Address, Bytes, Tag};
 
+use super::guarded;
 use super::{captures, serve};
 use crate::error::{contained, note};
 use crate::pools;
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn forebay_face_record_use(
     device: c_int,
     stream: *mut c_void,
 ) -> c_int {
-    contained(-1, || {
+    guarded(-1, || {
         let address = Address::new(block.addr() as u64);
         let used = pools::at(device, stream.addr() as u64).and_then(|(pool, stream)| {
             match captures::owner(address) {
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn forebay_face_record_use(
 /// * `stream` is still a stream of that GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
-    contained(-1, || told(pools::forget_stream(device, stream.addr() as u64)))
+    guarded(-1, || told(pools::forget_stream(device, stream.addr() as u64)))
 }
 
 /// What is free and what there is of the memory of GPU `device`. 0, or -1 with the reason in
@@ -108,7 +109,7 @@ pub unsafe extern "C" fn forebay_face_memory_info(
     free: *mut u64,
     total: *mut u64,
 ) -> c_int {
-    contained(-1, || {
+    guarded(-1, || {
         let told_by = pools::of(device)
             .and_then(|pool| pool.device().memory_info().map_err(|error| error.to_string()));
         let info = match told_by {
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn forebay_face_memory_info(
 /// * `settings` is text that ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_int {
-    contained(-1, || {
+    guarded(-1, || {
         // SAFETY: as the caller promised.
         let text = unsafe { text_of(settings) };
         told(
@@ -150,7 +151,7 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
 /// it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
-    contained(-1, || {
+    guarded(-1, || {
         captures::sweep();
         let trimmed = pools::of(device)
             .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
@@ -161,7 +162,7 @@ pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
 /// Whether there is a pool of GPU `device` yet: 1, or 0. Asking makes none.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_has_pool(device: c_int) -> c_int {
-    contained(0, || c_int::from(pools::made().any(|(number, _)| number == device)))
+    guarded(0, || c_int::from(pools::made().any(|(number, _)| number == device)))
 }
 
 fn told(result: Result<(), String>) -> c_int {

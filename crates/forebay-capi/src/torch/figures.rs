@@ -9,8 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forebay::{Bytes, Pool, Scope, StatisticsSnapshot};
 
 use super::captures::PoolNumber;
+use super::guarded;
 use super::{captures, record};
-use crate::error::{contained, note};
+use crate::error::note;
 use crate::pools;
 
 /// Peaks of a pool since they were reset.
@@ -51,7 +52,7 @@ fn peaks_of(device: c_int, pool: &Pool) -> (Bytes, Bytes) {
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
-    contained(-1, || match pools::of(device) {
+    guarded(-1, || match pools::of(device) {
         Ok(pool) => {
             let figures = pool.statistics();
             let scope = pool.scope();
@@ -123,7 +124,7 @@ pub extern "C" fn forebay_torch_layout(device: c_int) -> *mut c_char {
 /// 1970, and the place in the program. Otherwise as [`forebay_torch_figures`].
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_records(device: c_int) -> *mut c_char {
-    contained(core::ptr::null_mut(), || {
+    guarded(core::ptr::null_mut(), || {
         let mut text = String::new();
         record::write(&mut text, device);
         given(text)
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn forebay_torch_free_text(text: *mut c_char) {
 }
 
 fn written(device: c_int, write: impl FnOnce(&Pool, &mut String)) -> *mut c_char {
-    contained(core::ptr::null_mut(), || match pools::of(device) {
+    guarded(core::ptr::null_mut(), || match pools::of(device) {
         Ok(pool) => {
             let mut text = String::new();
             write(pool, &mut text);

@@ -5,8 +5,9 @@ use core::ffi::{c_int, c_void};
 use forebay::{Address, Bytes, Pool};
 
 use super::captures;
+use super::guarded;
 use super::thrown::{Kind, throw_noted};
-use crate::error::{contained, note};
+use crate::error::note;
 use crate::pools;
 
 /// How many GPUs PyTorch has found, when it begins. Pools are made when they are needed.
@@ -17,7 +18,7 @@ pub extern "C" fn forebay_torch_init(_devices: c_int) {}
 /// where work may still use it. While a graph is captured nothing is given back.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_reset() {
-    let reset = contained(false, || {
+    let reset = guarded(false, || {
         captures::sweep();
         let mut good = true;
         for (_, pool) in pools::made() {
@@ -37,7 +38,7 @@ pub extern "C-unwind" fn forebay_torch_reset() {
 /// 0.01 to 1 is thrown as `RuntimeError` and changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_memory_fraction(fraction: f64, device: c_int) {
-    let changed = contained(false, || {
+    let changed = guarded(false, || {
         let changed = pools::of(device).and_then(|pool| {
             // As many decimals as the setting has.
             let text = format!("{fraction:.6}");
@@ -61,7 +62,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_base_allocation(
     pointer: *mut c_void,
     size: *mut usize,
 ) -> *mut c_void {
-    let found = contained(None, || {
+    let found = guarded(None, || {
         let found = block_around(pointer.addr() as u64);
         if found.is_none() {
             note(&format_args!("{pointer:p} is in no live block of forebay"));
@@ -122,7 +123,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_record_stream(
     pointer: *mut c_void,
     stream: *mut c_void,
 ) {
-    let recorded = contained(false, || {
+    let recorded = guarded(false, || {
         let address = Address::new(pointer.addr() as u64);
         if address.is_null() {
             return true;

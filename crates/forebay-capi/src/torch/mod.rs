@@ -43,8 +43,8 @@ use forebay::Pool;
 
 use self::serve::Face;
 use self::thrown::throw_noted;
-use crate::error::contained;
-use crate::pools;
+use crate::error::{contained, note};
+use crate::{fork, pools};
 
 pub use self::captures::{
     PoolNumber, forebay_torch_begin_allocate_to_pool, forebay_torch_end_allocate_to_pool,
@@ -67,6 +67,18 @@ pub use self::record::{Ask, forebay_torch_record};
 pub use self::thrown::forebay_torch_errors_from;
 
 static TORCH: Face = Face::new("torch");
+
+/// Does `work` as [`contained`] does, but nothing in a forked child: `otherwise`, with the reason noted,
+/// before any lock is taken.
+fn guarded<R: Copy>(otherwise: R, work: impl FnOnce() -> R) -> R {
+    contained(otherwise, move || match fork::refuse() {
+        Ok(()) => work(),
+        Err(failure) => {
+            note(&failure);
+            otherwise
+        }
+    })
+}
 
 /// Has every request refused from now on: the process is a forked child. A store and nothing else.
 pub(crate) fn refuse_all() {

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::guarded;
 use super::watch::{RECORDED, WATCHED};
-use crate::error::contained;
 
 /// Called with the GPU, the address of the block and its size; gives a number for the place in the
 /// program, 0 for none.
@@ -62,7 +62,7 @@ fn records() -> MutexGuard<'static, Records> {
 ///   every call that was under way then has returned. It does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_record(most: u64, ask: Option<Ask>) {
-    contained((), || {
+    guarded((), || {
         let mut records = records();
         records.kept.clear();
         records.most = usize::try_from(most).unwrap_or(usize::MAX);

@@ -166,7 +166,10 @@ fn free_surely(address: Address, device: c_int, stream: u64) -> bool {
 fn is_free_to_go(block: *mut c_void, device: c_int, stream: *mut c_void) -> bool {
     let address = Address::new(block.addr() as u64);
     if watch::forked() {
-        return address.is_null() || !forked().is_null();
+        if !address.is_null() {
+            forked();
+        }
+        return address.is_null();
     }
     if !watch::recorded() || address.is_null() {
         return true;

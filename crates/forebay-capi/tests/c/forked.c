@@ -8,6 +8,12 @@
 
 #include "expect.h"
 
+/* What PyTorch and the Python package call is not in the header. */
+void forebay_torch_reset(void);
+void *forebay_torch_base_allocation(void *pointer, size_t *size);
+void forebay_torch_record_stream(void *pointer, void *stream);
+int forebay_face_trim(int device);
+
 static const forebay_stream DEFAULT = {0};
 
 /* Waits for a child, which must have ended well. An alarm ends one that hangs. */
@@ -47,6 +53,12 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
         EXPECT(forebay_torch_alloc(1 << 20, 0, NULL) == NULL);
         EXPECT(strstr(forebay_last_error(), "forked") != NULL);
         forebay_torch_free(pytorch, 1 << 20, 0, NULL);
+        EXPECT(strstr(forebay_last_error(), "forked") != NULL);
+        size_t size = 1;
+        forebay_torch_reset();
+        EXPECT(forebay_torch_base_allocation(pytorch, &size) == NULL && size == 0);
+        forebay_torch_record_stream(pytorch, NULL);
+        EXPECT(forebay_face_trim(0) == -1);
         EXPECT(strstr(forebay_last_error(), "forked") != NULL);
     }
     _exit(0);

@@ -33,13 +33,13 @@ const fn test(source: &'static str, build: Build) -> Case {
     Case { source, build, devices: &DEVICES }
 }
 
-const fn example(source: &'static str) -> Case {
-    Case { source, build: Build::Plain, devices: &[] }
+const fn example(source: &'static str, build: Build) -> Case {
+    Case { source, build, devices: &[] }
 }
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
 /// beyond ThreadSanitizer.
-const CASES: [Case; 16] = [
+const CASES: [Case; 24] = [
     test("tests/c/tour.c", Build::Plain),
     test("tests/c/tour.c", Build::Static),
     test("tests/c/tour.c", Build::Address),
@@ -52,10 +52,18 @@ const CASES: [Case; 16] = [
     test("tests/c/threads.c", Build::Thread),
     test("tests/c/owners.cpp", Build::Address),
     test("tests/c/owners.cpp", Build::Thread),
-    example("examples/01_first_block.c"),
-    example("examples/02_streams.c"),
-    example("examples/03_limits_and_tags.c"),
-    example("examples/04_buffers_and_arenas.cpp"),
+    example("examples/01_first_block.c", Build::Plain),
+    example("examples/01_first_block.c", Build::Address),
+    example("examples/01_first_block.c", Build::Thread),
+    example("examples/02_streams.c", Build::Plain),
+    example("examples/02_streams.c", Build::Address),
+    example("examples/02_streams.c", Build::Thread),
+    example("examples/03_limits_and_tags.c", Build::Plain),
+    example("examples/03_limits_and_tags.c", Build::Address),
+    example("examples/03_limits_and_tags.c", Build::Thread),
+    example("examples/04_buffers_and_arenas.cpp", Build::Plain),
+    example("examples/04_buffers_and_arenas.cpp", Build::Address),
+    example("examples/04_buffers_and_arenas.cpp", Build::Thread),
 ];
 
 /// Builds a program and runs it on its devices.

@@ -101,6 +101,15 @@ impl Pool {
         seats.iter().filter_map(|seat| seat.pool().clone()).collect()
     }
 
+    /// Every living pool of `device`, whoever made it and has it. For whoever is about to destroy a
+    /// stream, which all of them have to [forget](Self::forget_stream).
+    pub fn all_of(device: &Arc<dyn Device>) -> Vec<Self> {
+        let pools = registry::all().into_iter().map(|shared| Self { shared });
+        pools
+            .filter(|pool| core::ptr::addr_eq(Arc::as_ptr(pool.device()), Arc::as_ptr(device)))
+            .collect()
+    }
+
     /// Lets the process forget its pool of `device`; says whether there was one. Clones that others
     /// have stay what they are; the next who asks for the pool of `device` gets a new one.
     pub fn forget(device: &Arc<dyn Device>) -> bool {

@@ -60,6 +60,12 @@ pub(super) fn with_upkeep() -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
+/// Every pool. Apart from the list's lock, as above.
+pub(super) fn all() -> Vec<Arc<Shared>> {
+    let weak: Vec<Weak<Shared>> = pools().iter().map(|entry| Weak::clone(&entry.pool)).collect();
+    weak.iter().filter_map(Weak::upgrade).collect()
+}
+
 /// The pool of that number, if it is there.
 pub(super) fn find(id: PoolId) -> Option<Arc<Shared>> {
     let weak = pools().iter().find(|entry| entry.id == id).map(|entry| Weak::clone(&entry.pool));

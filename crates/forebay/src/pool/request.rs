@@ -141,8 +141,8 @@ impl Shared {
         works.welcome(self.site(), stream)?;
         let mut ladder = Ladder::new();
         if worth_waiting {
-            // What is due costs less: nobody waits for it. Then one event brings what the other stream has freed; a hole of one's own that is much too
-            // large stays whole.
+            // What is due costs less: nobody waits for it. Then one event brings what the other stream
+            // has freed; a hole of one's own that is much too large stays whole.
             for rung in [Rung::Deferred, Rung::Nearest] {
                 works.climb(self.site(), rung, (side, size), stream)?;
             }
@@ -192,7 +192,7 @@ impl Shared {
                                 works.spared = works.spared.saturating_add(more);
                             }
                         }
-                        // What is at hand may do.
+                        // What is at hand may do; where not, the next time up the ladder tells it.
                         Err(_) if spared => {}
                         Err(error) => return Err(error),
                     }
