@@ -29,7 +29,7 @@ const BUILD: Duration = Duration::from_secs(2400);
 const SYSTEM: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl";
 
 /// Files that are copied as they are: from the root of the repository, to under the prefix.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 13] = [
     ("crates/forebay-capi/include/forebay.h", "include/forebay.h"),
     ("crates/forebay-capi/include/forebay.hpp", "include/forebay.hpp"),
     ("README.md", "share/doc/forebay/README.md"),
@@ -40,6 +40,8 @@ const FILES: [(&str, &str); 11] = [
     ("docs/cpp.md", "share/doc/forebay/cpp.md"),
     ("docs/configuration.md", "share/doc/forebay/configuration.md"),
     ("crates/forebay-capi/examples/01_first_block.c", "share/doc/forebay/01_first_block.c"),
+    ("crates/forebay-capi/examples/02_streams.c", "share/doc/forebay/02_streams.c"),
+    ("crates/forebay-capi/examples/03_limits_and_tags.c", "share/doc/forebay/03_limits_and_tags.c"),
     (
         "crates/forebay-capi/examples/04_buffers_and_arenas.cpp",
         "share/doc/forebay/04_buffers_and_arenas.cpp",

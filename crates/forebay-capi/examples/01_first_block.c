@@ -1,6 +1,6 @@
 /* 1. A block: allocated, written, read back, given back.
  *
- *   cc examples/01_first_block.c $(pkg-config --cflags --libs forebay) -o first_block && ./first_block
+ *   cc 01_first_block.c $(pkg-config --cflags --libs forebay) -Wl,-rpath,"$(pkg-config --variable=libdir forebay)" -o first_block && ./first_block
  */
 
 #include <forebay.h>

@@ -1,6 +1,6 @@
 /* 2. Streams: memory is used and given back in their order, and nobody waits on the host.
  *
- *   cc examples/02_streams.c $(pkg-config --cflags --libs forebay) -o streams && ./streams
+ *   cc 02_streams.c $(pkg-config --cflags --libs forebay) -Wl,-rpath,"$(pkg-config --variable=libdir forebay)" -o streams && ./streams
  */
 
 #include <forebay.h>

@@ -1,6 +1,6 @@
 /* 3. Limits, tags and figures: who has the memory, and what happens at the end of it.
  *
- *   cc examples/03_limits_and_tags.c $(pkg-config --cflags --libs forebay) -o limits && ./limits
+ *   cc 03_limits_and_tags.c $(pkg-config --cflags --libs forebay) -Wl,-rpath,"$(pkg-config --variable=libdir forebay)" -o limits && ./limits
  */
 
 #include <forebay.h>
@@ -43,7 +43,7 @@ int main(void) {
 
     char *summary = NULL;
     must(forebay_pool_summary(pool, &summary));
-    printf("%s", summary);
+    printf("%s\n", summary);
     forebay_string_free(summary);
 
     must(forebay_free(pool, weights, stream));

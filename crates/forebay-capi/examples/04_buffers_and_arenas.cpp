@@ -1,6 +1,6 @@
 // 4. C++: owners that clean up, errors that are thrown.
 //
-//   c++ -std=c++17 examples/04_buffers_and_arenas.cpp $(pkg-config --cflags --libs forebay) -o buffers && ./buffers
+//   c++ -std=c++17 04_buffers_and_arenas.cpp $(pkg-config --cflags --libs forebay) -Wl,-rpath,"$(pkg-config --variable=libdir forebay)" -o buffers && ./buffers
 
 #include <forebay.hpp>
 

@@ -58,7 +58,7 @@ impl fmt::Display for Shortage {
         )?;
         write!(
             f,
-            ", the largest free piece is {}, and the device has {} left",
+            ", the largest free piece for such a block is {}, and the device has {} left",
             self.largest_free, self.device_free
         )?;
         if !self.held_elsewhere.is_zero() {
@@ -71,7 +71,11 @@ impl fmt::Display for Shortage {
             }
         }
         let needed = self.live.saturating_add(self.needed.max(self.requested));
-        if needed > self.limit {
+        // What the device has not, no limit helps.
+        let whole = self.held.saturating_add(self.device_free).saturating_add(self.held_elsewhere);
+        if needed > whole && !whole.is_zero() {
+            write!(f, "; the device has {whole} in all: ask for less at a time, or free blocks")
+        } else if needed > self.limit {
             write!(f, "; free blocks, or raise the limit to {} B ({needed}) or more", needed.get())
         } else if needed > self.held.saturating_add(self.device_free) {
             write!(f, "; free blocks, or find out who else uses the device")
