@@ -1,11 +1,15 @@
-"""Streams of the driver that FOREBAY_CUDA_DRIVER names, as another library would make them."""
+"""Streams of the driver that FOREBAY_CUDA_DRIVER names, or of the machine's own, as another library would make them."""
 
 import ctypes
 import os
 
 
+def _driver():
+    return ctypes.CDLL(os.environ.get("FOREBAY_CUDA_DRIVER", "libcuda.so.1"))
+
+
 def make(count):
-    driver = ctypes.CDLL(os.environ["FOREBAY_CUDA_DRIVER"])
+    driver = _driver()
     context, streams = ctypes.c_void_p(), []
     assert driver.cuInit(0) == 0
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
@@ -15,3 +19,7 @@ def make(count):
         assert driver.cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
         streams.append(stream.value)
     return streams
+
+
+def destroy(stream):
+    assert _driver().cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0

@@ -22,11 +22,12 @@ use crate::stream::Course;
 /// Its lock is never waited for under Python's: whoever holds it may be growing, and a pool that has no
 /// more asks the program, which is Python.
 pub(crate) struct Ground {
-    site: Arc<Site>,
-    course: Arc<Course>,
-    born: Birth,
-    /// Nothing once it was closed.
+    /// Nothing once it was closed. The first to go: its memory is given back in the order of `course`,
+    /// which may end with this.
     arena: Mutex<Option<Native<Arena<Pool>>>>,
+    course: Arc<Course>,
+    site: Arc<Site>,
+    born: Birth,
     /// Raised under the arena's lock; lowered at any time.
     pins: AtomicUsize,
 }
@@ -130,7 +131,7 @@ impl PyArena {
         course.used_by(pool.id());
         let arena = Mutex::new(Some(Native::new(options.build(pool, course.handle())?)));
         let (site, born, pins) = (Arc::clone(site), Birth::here(), AtomicUsize::new(0));
-        Ok(Self { ground: Arc::new(Ground { site, course, born, arena, pins }) })
+        Ok(Self { ground: Arc::new(Ground { arena, course, site, born, pins }) })
     }
 }
 

@@ -34,7 +34,7 @@ impl Drop for BufferCore {
         // where this was the last that needed the pool.
         if Arc::strong_count(&self.lot) == 1 && !self.lot.is_freed() {
             // What cannot be given back is tried again when the lot goes, and counted as lost there.
-            unlocked(|| drop(self.lot.free(self.lot.course())));
+            unlocked(|| drop(self.lot.free(&self.lot.course())));
         }
     }
 }
@@ -83,7 +83,7 @@ impl BufferCore {
     /// The stream in whose order it was allocated and is freed.
     #[getter]
     fn stream(&self) -> PyStream {
-        PyStream::new(Arc::clone(self.lot.course()))
+        PyStream::new(self.lot.course())
     }
 
     /// The device it is of.

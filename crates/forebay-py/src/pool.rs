@@ -187,8 +187,11 @@ impl PyPool {
                 Err(_) => (shape.extract::<Size>()?.bytes(), 1),
             });
         }
-        let had =
-            py.detach(|| Ok::<_, Refusal>(warm_up(&self.pool()?, &list, course.handle())?))?;
+        let had = py.detach(|| {
+            let pool = self.pool()?;
+            course.used_by(pool.id());
+            Ok::<_, Refusal>(warm_up(&pool, &list, course.handle())?)
+        })?;
         let figures = PyDict::new(py);
         figures.set_item("complete", had.is_complete())?;
         figures.set_item("asked_blocks", had.asked_blocks)?;

@@ -1,5 +1,6 @@
 //! Streams: made here, or by another library.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use forebay::hal::{Event, EventKind, Progress};
@@ -20,6 +21,8 @@ pub(crate) struct Course {
     stream: Option<Native<Stream>>,
     /// The pools that have blocks in its order: they are told before it goes.
     pools: Mutex<Vec<PoolId>>,
+    /// Whether it was said that its maker destroys it: nothing is enqueued there any more.
+    forgotten: AtomicBool,
     /// The object of another library that the stream is.
     _maker: Option<Py<PyAny>>,
 }
@@ -79,7 +82,8 @@ impl Course {
         maker: Option<Py<PyAny>>,
     ) -> Self {
         let (site, stream) = (Arc::clone(site), stream.map(Native::new));
-        Self { site, handle, stream, pools: Mutex::default(), _maker: maker }
+        let (pools, forgotten) = (Mutex::default(), AtomicBool::new(false));
+        Self { site, handle, stream, pools, forgotten, _maker: maker }
     }
 
     /// The handle, for calls of the device.
@@ -105,6 +109,41 @@ impl Course {
     /// Waits until all its work is done.
     pub(crate) fn synchronize(&self) -> Result<(), Refusal> {
         Ok(self.site.device()?.synchronize_stream(self.handle)?)
+    }
+
+    /// The stream to go on with: this one, or the default stream once this one was forgotten.
+    pub(crate) fn standing(self: &Arc<Self>) -> Arc<Self> {
+        if self.is_forgotten() { Self::default_of(&self.site) } else { Arc::clone(self) }
+    }
+
+    /// An error once it was forgotten.
+    fn check(&self) -> Result<(), Refusal> {
+        if self.is_forgotten() {
+            return Err(Refusal::closed("the stream was forgotten; adopt() takes it again"));
+        }
+        Ok(())
+    }
+
+    fn is_forgotten(&self) -> bool {
+        // Whoever destroys the stream keeps order with those who use it; the flag alone keeps none.
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Gives the stream up before its maker destroys it, whoever still has it here: the default stream
+    /// waits for all its work, and goes on in its place. Where it fails the stream is what it was.
+    pub(crate) fn forget(&self) -> Result<(), Refusal> {
+        self.lead(&Self::default_of(&self.site))?;
+        // Apart from the lock: a pool may wait for others, who may wait for this.
+        let pools = lock(&self.pools).clone();
+        for id in pools {
+            // A pool that is gone has nothing left there.
+            if let Ok(pool) = Pool::find(id) {
+                pool.forget_stream(self.handle)?;
+            }
+            lock(&self.pools).retain(|&known| known != id);
+        }
+        self.forgotten.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes later work of `other` wait for all work of this one, on the device.
@@ -148,6 +187,7 @@ pub(crate) fn course_of(
             let said = format!("the stream is of {theirs}; here streams of {ours} are allowed");
             return Err(Refusal::invalid(said));
         }
+        course.check()?;
         return Ok(course);
     }
     let raw = raw_of(argument)?;
@@ -156,7 +196,7 @@ pub(crate) fn course_of(
 }
 
 /// The number by which a driver knows the stream that an object is.
-fn raw_of(argument: &Bound<'_, PyAny>) -> Result<u64, Refusal> {
+pub(crate) fn raw_of(argument: &Bound<'_, PyAny>) -> Result<u64, Refusal> {
     let refused = || {
         Refusal::invalid(format!(
             "{argument:?} is no stream: allowed are None, a forebay.Stream, a driver's handle as a whole \
@@ -196,6 +236,13 @@ impl PyStream {
         let course = lock(&self.course).clone();
         course.ok_or_else(|| Refusal::closed("the stream was closed"))
     }
+
+    /// The stream, for work of it.
+    fn working(&self) -> Result<Arc<Course>, Refusal> {
+        let course = self.course()?;
+        course.check()?;
+        Ok(course)
+    }
 }
 
 #[pymethods]
@@ -225,19 +272,19 @@ impl PyStream {
 
     /// Wait until all its work is done.
     fn synchronize(&self, py: Python<'_>) -> Result<(), Refusal> {
-        let course = self.course()?;
+        let course = self.working()?;
         py.detach(|| course.synchronize())
     }
 
     /// Whether all its work is done.
     fn done(&self, py: Python<'_>) -> Result<bool, Refusal> {
-        let course = self.course()?;
+        let course = self.working()?;
         py.detach(|| Ok(course.site().device()?.query_stream(course.handle())? == Progress::Done))
     }
 
     /// Make later work of this stream wait for all work that ``other`` has now, on the device.
     fn wait_for(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> Result<(), Refusal> {
-        let course = self.course()?;
+        let course = self.working()?;
         let other = course_of(course.site(), Some(other))?;
         py.detach(|| other.lead(&course))
     }

@@ -96,9 +96,10 @@ fn order(
         (None, _) | (_, Some(1)) => Course::default_of(lot.site()),
         (Some(stream), _) => course_of(lot.site(), Some(stream))?,
     };
-    py.detach(|| lot.course().lead(&consumer))?;
-    lot.used_on(&consumer);
-    Ok(())
+    py.detach(|| {
+        lot.course().lead(&consumer)?;
+        lot.used_on(&consumer)
+    })
 }
 
 fn give<M>(
