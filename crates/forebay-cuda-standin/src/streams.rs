@@ -98,7 +98,7 @@ exports! {
     "cuStreamDestroy" 4000 fn cuStreamDestroy_v2(handle: CUstream) {
         let (machine, value) = (machine()?, number(handle));
         let removed = machine.tables().streams.remove(&value);
-        // The default stream and the threads' own are nobody's to end.
+        // The names of the default stream and of a thread's own are not in the table: nobody ends those.
         let entry = removed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         said(machine.device(entry.device)?.destroy_stream(entry.stream))
     }
