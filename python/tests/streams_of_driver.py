@@ -23,3 +23,15 @@ def make(count):
 
 def destroy(stream):
     assert _driver().cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def synchronize(stream):
+    assert _driver().cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+
+
+def fill(stream, address, value, size, times):
+    """Fills memory so many times, and does not wait for it."""
+    call = _driver().cuMemsetD8Async
+    call.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
+    for _ in range(times):
+        assert call(address, value, size, stream) == 0

@@ -19,7 +19,7 @@ use forebay::{Address, Bytes, OwnedBlock, Pool};
 
 use crate::arena::Ground;
 use crate::dlpack::Lent;
-use crate::fork::{Birth, Native};
+use crate::fork::{Birth, Ending, Native};
 use crate::ledger::{self, Life, Origin};
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};
@@ -346,16 +346,29 @@ fn freed() -> Refusal {
 impl Drop for Lot {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (keep, uses) =
-            (core::mem::replace(&mut state.keep, Keep::Freed), core::mem::take(&mut state.uses));
-        if let Keep::Block(block) = keep
-            && let Ok(mut block) = block.take()
-        {
-            ledger::leave(block.allocator().id(), self.address);
-            self.note_uses(&mut block, &uses);
-            // Counted as lost where it cannot be freed.
-            drop(block);
+        if !matches!(state.keep, Keep::Block(_)) {
+            return;
         }
+        let uses = core::mem::take(&mut state.uses);
+        let Keep::Block(block) = core::mem::replace(&mut state.keep, Keep::Freed) else { return };
+        let Ok(mut block) = block.take() else { return };
+        ledger::leave(block.allocator().id(), self.address);
+        self.note_uses(&mut block, &uses);
+        // Counted as lost where it cannot be freed. Before the streams, which may end with `uses`.
+        drop(block);
+    }
+}
+
+impl Ending for Arc<Lot> {
+    fn may_wait(&self) -> bool {
+        // Others have it otherwise. What was freed may still be the last that needs its stream.
+        Self::strong_count(self) == 1 && !(self.is_freed() && Arc::strong_count(&self.course) > 1)
+    }
+}
+
+impl Ending for Pin {
+    fn may_wait(&self) -> bool {
+        self.lot.may_wait()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Streams: made here, or by another library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::hal::{Event, EventKind, Progress};
 use forebay::{Pool, PoolId, Priority, Stream, StreamHandle};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::device::PyDevice;
-use crate::fork::Native;
+use crate::fork::{Native, unlocked};
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};
 
@@ -55,24 +55,42 @@ impl Course {
         if raw == StreamHandle::DEFAULT.0 {
             return Ok(Self::default_of(site));
         }
-        let device = site.device()?;
         let mut streams = site.streams()?;
-        if let Some(course) = streams.own.get(&raw).and_then(std::sync::Weak::upgrade) {
+        if let Some(course) = streams.known(raw) {
             return Ok(course);
         }
-        if let Some(course) = streams.adopted.get(&raw) {
-            return Ok(Arc::clone(course));
+        let course = Self::foreign(site, raw, maker)?;
+        if course.stream.is_some() {
+            streams.adopted.insert(raw, Arc::clone(&course));
         }
+        Ok(course)
+    }
+
+    /// The stream that `raw` names where it is known here; else the same until what is given goes. Says
+    /// whether it is known.
+    pub(crate) fn passing(site: &Arc<Site>, raw: u64) -> Result<(Arc<Self>, bool), Refusal> {
+        if raw == StreamHandle::DEFAULT.0 {
+            return Ok((Self::default_of(site), true));
+        }
+        // Apart from the match, which would hold the lock to its end.
+        let known = site.streams()?.known(raw);
+        if let Some(course) = known {
+            return Ok((course, true));
+        }
+        let course = Self::foreign(site, raw, None)?;
+        let known = course.stream.is_none();
+        Ok((course, known))
+    }
+
+    fn foreign(site: &Arc<Site>, raw: u64, maker: Option<Py<PyAny>>) -> Result<Arc<Self>, Refusal> {
         // SAFETY: whoever hands over a stream of another library promises that it is one of this device,
         // and that it lives until it is forgotten: it is the one thing a driver cannot check.
-        let stream = unsafe { Stream::foreign(device, raw) }?;
+        let stream = unsafe { Stream::foreign(site.device()?, raw) }?;
         let handle = stream.handle();
         if handle == StreamHandle::DEFAULT {
             return Ok(Self::default_of(site));
         }
-        let course = Arc::new(Self::of(site, handle, Some(stream), maker));
-        streams.adopted.insert(raw, Arc::clone(&course));
-        Ok(course)
+        Ok(Arc::new(Self::of(site, handle, Some(stream), maker)))
     }
 
     fn of(
@@ -242,6 +260,16 @@ impl PyStream {
         let course = self.course()?;
         course.check()?;
         Ok(course)
+    }
+}
+
+impl Drop for PyStream {
+    fn drop(&mut self) {
+        let course = self.course.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // Others have it otherwise. Pools are told of its end, which may wait for their locks.
+        if let Some(course) = course.filter(|course| Arc::strong_count(course) == 1) {
+            unlocked(|| drop(course));
+        }
     }
 }
 
