@@ -94,13 +94,16 @@ def _free(block: int, device: int) -> None:
     import cupy
 
     handle = _streams.pop(block, 0)
-    # Who gives it back on another stream than it was allocated on has used it there.
-    if cupy.cuda.runtime.getDevice() == device:
-        current = cupy.cuda.get_current_stream()
-        if current.ptr != handle:
-            _kept.setdefault((device, current.ptr), current)
-            _process.record_use(block, device, current.ptr)
-    _process.free(block, device, handle)
+    try:
+        # Who gives it back on another stream than it was allocated on has used it there.
+        if cupy.cuda.runtime.getDevice() == device:
+            current = cupy.cuda.get_current_stream()
+            if current.ptr != handle:
+                _kept.setdefault((device, current.ptr), current)
+                _process.record_use(block, device, current.ptr)
+    finally:
+        # CuPy does not ask a second time.
+        _process.free(block, device, handle)
 
 
 def forget_stream(stream: Any, device: int | None = None) -> None:

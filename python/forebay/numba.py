@@ -11,6 +11,7 @@ for by. An array that is used on a stream that does not has to be kept until its
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any
 
 from numba import cuda
@@ -29,8 +30,9 @@ class ForebayNumbaManager(cuda.HostOnlyCUDAMemoryManager):
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)
-        #: Live blocks, with their GPU.
-        self.blocks: dict[int, int] = {}
+        #: Live blocks with their GPU, by a number that none had before: an address may be another's after a reset.
+        self.blocks: dict[int, tuple[int, int]] = {}
+        self._numbers = itertools.count()
 
     def initialize(self) -> None:
         """The pool is made when it is first needed."""
@@ -44,21 +46,21 @@ class ForebayNumbaManager(cuda.HostOnlyCUDAMemoryManager):
             # What Numba has put off to free may be what is missing.
             self.deallocations.clear()
             block = _process.allocate(size, device, _DEFAULT_STREAM, _TAG)
-        blocks = self.blocks
+        blocks, number = self.blocks, next(self._numbers)
 
         def finalizer() -> None:
             # After a reset of the context it is gone already.
-            if blocks.pop(block, None) is not None:
+            if blocks.pop(number, None) is not None:
                 _process.free(block, device, _DEFAULT_STREAM)
 
         if block:
-            blocks[block] = device
+            blocks[number] = (block, device)
         return cuda.MemoryPointer(self.context, ctypes.c_void_p(block), size, finalizer=finalizer)
 
     def reset(self) -> None:
         """Gives back all there is: arrays that live on have no memory any more, as after any reset."""
         while self.blocks:
-            block, device = self.blocks.popitem()
+            _, (block, device) = self.blocks.popitem()
             _process.free(block, device, _DEFAULT_STREAM)
         super().reset()
 

@@ -176,6 +176,35 @@ def test_freeing_on_another_stream_keeps_order(pool, device):
         again.free()
 
 
+def test_what_is_freed_on_another_stream_waits_for_its_own(pool, device):
+    """What comes next on the other stream has the memory to itself."""
+    own, other = device.stream(), device.stream()
+    for _ in range(5):
+        buffer = pool.allocate("32MiB", stream=own)
+        address = buffer.address
+        for _ in range(8):
+            buffer.fill(3, wait=False)
+        buffer.free(other)
+        with pool.allocate("32MiB", stream=other) as again:
+            assert again.address == address, "the other stream has it at once"
+            again.fill(4)
+            own.synchronize()
+            assert set(again.to_bytes()) == {4}
+
+
+def test_a_part_of_an_arena_waits_for_other_streams_too(pool, device):
+    own, other = device.stream(), device.stream()
+    with pool.arena("32MiB", stream=own) as arena:
+        part = arena.allocate("32MiB")
+        for _ in range(8):
+            part.fill(3, stream=other, wait=False)
+        arena.reset()
+        part = arena.allocate("32MiB")
+        part.fill(4)
+        other.synchronize()
+        assert set(part.to_bytes()) == {4}
+
+
 def test_alignment(pool):
     with pool.allocate(100, alignment=1 << 16) as buffer:
         assert buffer.address % (1 << 16) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+import streams_of_driver
 
 import forebay
 
@@ -114,12 +115,131 @@ class _CuPy:
         self.ptr = handle
 
 
-@pytest.mark.parametrize("kind", [_Protocol, _Torch, _CuPy, int])
+KINDS = [_Protocol, _Torch, _CuPy, int]
+
+
+def _streams_of(pool):
+    """The streams that a pool tells apart, but for the default one."""
+    return {row["stream"] for row in pool.statistics()["streams"]} - {0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_streams_of_other_libraries_are_taken(cuda, kind):
-    stream = cuda.stream()
-    adopted = cuda.adopt(kind(stream.handle))
-    assert adopted.handle == stream.handle
-    with forebay.Pool(cuda) as pool, pool.allocate(100, stream=kind(stream.handle)) as buffer:
-        assert buffer.stream.handle == stream.handle
-    assert cuda.adopt(kind(0)).handle == 0
+    (handle,) = streams_of_driver.make(1)
+    adopted = cuda.adopt(kind(handle))
+    assert adopted.handle == handle
+    with forebay.Pool(cuda) as pool:
+        with pool.allocate(100, stream=kind(handle)) as buffer:
+            assert buffer.stream.handle == handle
+        assert cuda.adopt(kind(0)).handle == 0
+        del buffer
+        cuda.forget(kind(handle))
+        streams_of_driver.destroy(handle)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_is_forgotten_is_so_at_once(cuda, kind):
+    """However many objects still have it: its maker destroys it right after."""
+    (handle,) = streams_of_driver.make(1)
+    adopted = cuda.adopt(handle)
+    with forebay.Pool(cuda) as pool, forebay.Pool(cuda) as other:
+        pool.allocate("1MiB", stream=adopted).free()
+        other.allocate("1MiB", stream=adopted).free()
+        assert _streams_of(pool) == _streams_of(other) == {handle}
+        cuda.forget(kind(handle))
+        streams_of_driver.destroy(handle)
+        assert _streams_of(pool) == _streams_of(other) == set()
+        held = pool.held
+        with pool.allocate("1MiB"):
+            assert pool.held == held, "what was freed on it is everybody's"
+    cuda.forget(kind(handle))
     cuda.forget(adopted)
+    for use in (adopted.synchronize, adopted.done, lambda: adopted.wait_for(None)):
+        with pytest.raises(forebay.ClosedError, match="forgotten"):
+            use()
+
+
+def test_buffers_of_a_forgotten_stream_go_on_in_the_order_of_the_default_one(cuda):
+    handle, user = streams_of_driver.make(2)
+    with forebay.Pool(cuda) as pool:
+        buffer, other = pool.allocate("1MiB", stream=handle), pool.allocate("1MiB")
+        buffer.fill(5, wait=False)
+        other.fill(6, stream=user, wait=False)
+        for stream in (handle, user):
+            cuda.forget(stream)
+            streams_of_driver.destroy(stream)
+        assert buffer.stream.handle == 0
+        assert set(buffer.to_bytes()) == {5} and set(other.to_bytes()) == {6}
+        view = buffer.view("int8")
+        del buffer, view
+        other.free()
+        gc.collect()
+        assert pool.statistics()["live_bytes"] == 0
+        assert _streams_of(pool) == set()
+    assert forebay.lost_frees()[0] == 0
+
+
+def test_what_is_no_stream_is_not_forgotten(cuda):
+    for stream in ("x", -1, None, object()):
+        with pytest.raises(forebay.InvalidError, match="is no stream"):
+            cuda.forget(stream)
+
+
+@pytest.mark.parametrize("use", [
+    lambda pool, stream: pool.allocate(4096).free(stream),
+    lambda pool, stream: pool.warmup([4096], stream=stream),
+    lambda pool, stream: pool.allocate(4096, stream=stream).free(),
+    lambda pool, stream: pool.arena(4096, stream=stream).close(),
+])
+def test_a_pool_that_used_a_stream_in_any_way_is_told_of_its_end(device, pool, use):
+    stream = device.stream()
+    use(pool, stream)
+    gc.collect()
+    handle = stream.handle
+    assert handle in _streams_of(pool)
+    stream.close()
+    assert handle not in _streams_of(pool)
+
+
+def test_a_stream_lives_until_what_it_was_used_for_is_freed(device, pool):
+    buffer, stream = pool.allocate("1MiB"), device.stream()
+    buffer.fill(7, stream=stream, wait=False)
+    stream.close()
+    del stream
+    buffer.free()
+    with pool.allocate("1MiB") as again:
+        again.fill(8)
+        assert set(again.to_bytes()) == {8}
+    del again, buffer
+    assert forebay.lost_frees()[0] == 0
+
+
+def test_a_view_that_outlives_its_buffer_and_stream_is_freed_in_order(device, pool):
+    """The block is freed before the stream goes, and is nobody's to lose."""
+    stream = device.stream()
+    buffer = pool.allocate("1MiB", stream=stream)
+    view, handle = buffer.view("int8"), stream.handle
+    stream.close()
+    del buffer, stream
+    gc.collect()
+    assert pool.statistics()["live_bytes"] == 1 << 20
+    del view
+    gc.collect()
+    assert pool.statistics()["live_bytes"] == 0
+    assert handle not in _streams_of(pool)
+    assert forebay.lost_frees()[0] == 0
+
+
+def test_a_part_that_outlives_its_arena_and_stream_is_freed_in_order(device, pool):
+    stream = device.stream()
+    arena = pool.arena("1MiB", stream=stream)
+    part, handle = arena.allocate(4096), stream.handle
+    stream.close()
+    del arena, stream
+    gc.collect()
+    assert pool.statistics()["live_bytes"] > 0
+    del part
+    gc.collect()
+    assert pool.statistics()["live_bytes"] == 0
+    assert handle not in _streams_of(pool)
+    assert forebay.lost_frees()[0] == 0

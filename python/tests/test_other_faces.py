@@ -17,7 +17,7 @@ def test_cupys_arrays_are_of_its_current_stream(fakes, tmp_path):
         before = cupy.cuda.get_allocator()
         forebay.cupy.install(max_bytes="64MiB")
         assert forebay.cupy.is_installed()
-        one, two = (cupy.cuda.Stream(handle) for handle in streams_of_driver.make(2))
+        one, two, one_more = (cupy.cuda.Stream(handle) for handle in streams_of_driver.make(3))
         array = cupy.cuda.alloc(1 << 20)
         assert array.ptr and forebay.cupy.attribution(0) == {"cupy": 1 << 20}
         with one:
@@ -43,6 +43,14 @@ def test_cupys_arrays_are_of_its_current_stream(fakes, tmp_path):
         else:
             raise AssertionError
         assert cupy.cuda.alloc(0).ptr == 0
+        # What cannot be noted is given back all the same.
+        with one_more:
+            a = cupy.cuda.alloc(100_000)
+        noted, forebay.cupy._process.record_use = forebay.cupy._process.record_use, None
+        sys.unraisablehook = lambda _told: None
+        del a
+        sys.unraisablehook, forebay.cupy._process.record_use = sys.__unraisablehook__, noted
+        assert forebay.cupy.attribution(0) == {"cupy": 1 << 20}
         forebay.cupy.uninstall()
         assert cupy.cuda.get_allocator() is before
         del array
@@ -99,7 +107,12 @@ def test_numbas_manager(fakes, tmp_path):
         kept = manager.memalloc(1 << 20)
         manager.reset()
         assert forebay.numba.attribution(0) == {}
+        again = manager.memalloc(1 << 20)
+        assert again.device_pointer.value == kept.device_pointer.value
         del kept
+        assert forebay.numba.attribution(0) == {"numba": 1 << 20}, "the new one's, at the same address"
+        del again
+        assert forebay.numba.attribution(0) == {}
         """,
         tmp_path,
         [fakes],

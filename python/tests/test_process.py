@@ -154,6 +154,20 @@ def test_the_whole_process_is_configured():
     """, FOREBAY_HISTORY="9")
 
 
+def test_what_pytorchs_face_configures_is_the_same(cuda):
+    succeeds("""
+        import ctypes, forebay
+        library = ctypes.CDLL(forebay.library_path())
+        assert library.forebay_face_configure(b"max_bytes:64MiB") == 0
+        assert forebay.settings()["max_bytes"]["value"] == "64MiB"
+        forebay.configure(history=100)
+        pool = forebay.pool("cuda:0")
+        assert pool.limit == 64 << 20 and pool.settings()["history"]["value"] == "100"
+        assert library.forebay_face_configure(b"history:7") == 0
+        assert forebay.Pool("host").settings()["history"]["value"] == "7"
+    """)
+
+
 def test_the_environment_is_heard_and_its_mistakes_told():
     assert succeeds('import forebay; print(forebay.pool("host").limit)', FOREBAY_CONF="max_bytes:1MiB") == "1048576\n"
     ran = run('import forebay; forebay.pool("host")', FOREBAY_MAX_BYTES="lots")

@@ -130,6 +130,43 @@ def test_other_threads_run_while_one_waits(host):
     buffer.free()
 
 
+@pytest.mark.parametrize("export", [
+    lambda buffer: buffer.view("int8"),
+    lambda buffer: memoryview(buffer),
+    lambda buffer: buffer.__dlpack__(),
+    lambda buffer: buffer.__dlpack__(max_version=(1, 0)),
+], ids=["view", "memoryview", "capsule", "versioned capsule"])
+def test_other_threads_run_while_the_last_of_a_pool_waits(export):
+    """What outlives its buffer and its pool waits for the device when it goes: without Python's lock."""
+    pool = forebay.Pool("host")
+    stream = pool.device.stream()
+    buffer = pool.allocate("64MiB", stream=stream)
+    buffer.fill(0)
+    kept = [export(buffer)]
+    for _ in range(30):
+        buffer.fill(1, wait=False)
+    pool.close()
+    del buffer, pool
+    begun, ended, turns = threading.Event(), threading.Event(), []
+
+    def turn():
+        begun.set()
+        while not ended.is_set():
+            turns.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    begun.wait()
+    start = time.monotonic()
+    kept.clear()
+    end = time.monotonic()
+    ended.set()
+    thread.join()
+    assert end - start > 0.03, "there was something to wait for"
+    assert sum(start < moment < end for moment in turns) > 5
+
+
 def test_callbacks_of_python_do_not_deadlock(device):
     """Asked for memory by several threads at once, each asks Python, which looks at the pool meanwhile."""
     pool = None

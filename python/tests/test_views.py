@@ -7,6 +7,7 @@ import gc
 import threading
 
 import pytest
+import streams_of_driver
 
 import forebay
 
@@ -138,6 +139,33 @@ def _fortran(view):
     release(place)
 
 
+def test_a_single_element_has_no_shape(host):
+    with host.allocate(8) as buffer:
+        view = buffer.view("float64", ())
+        memory = memoryview(view)
+        assert (memory.ndim, memory.shape, memory.strides, memory.nbytes) == (0, (), (), 8)
+        memory[()] = 2.5
+        assert np.asarray(view)[()] == 2.5
+        memory.release()
+        get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+        get.argtypes, release.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
+        place = _RawView()
+        get(view, ctypes.addressof(place), 0x18)
+        assert (place.ndim, place.shape, place.strides) == (0, None, None), "as the protocol has it"
+        release(ctypes.addressof(place))
+        del view
+
+
+class _RawView(ctypes.Structure):
+    """Py_buffer."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    ]
+
+
 def test_memory_lent_by_numpy_is_shared_and_kept(host):
     array = np.arange(12, dtype=np.int32).reshape(3, 4)
     view = forebay.from_dlpack(array)
@@ -235,3 +263,43 @@ def test_cuda_memory_goes_through_dlpack_in_order(cuda):
         del view
         assert buffer.__cuda_array_interface__["stream"] == stream.handle
         buffer.free()
+
+
+def test_a_consumers_stream_may_end_before_its_tensor(cuda):
+    """Its number is good during the call; after that nobody says what became of it."""
+    (consumer,) = streams_of_driver.make(1)
+    with forebay.Pool(cuda) as pool:
+        buffer = pool.allocate("1MiB", stream=cuda.stream())
+        capsule = buffer.__dlpack__(stream=consumer)
+        streams_of_driver.destroy(consumer)
+        del capsule
+        buffer.free()
+        buffer = pool.allocate("1MiB")
+        (consumer,) = streams_of_driver.make(1)
+        capsule = buffer.__dlpack__(stream=consumer)
+        del buffer
+        streams_of_driver.destroy(consumer)
+        del capsule
+        gc.collect()
+        assert pool.statistics()["live_bytes"] == 0
+    assert forebay.lost_frees()[0] == 0
+
+
+def test_what_a_stream_that_was_adopted_still_writes_is_not_handed_out(cuda):
+    (consumer,) = streams_of_driver.make(1)
+    cuda.adopt(consumer)
+    with forebay.Pool(cuda) as pool:
+        buffer = pool.allocate("32MiB", stream=cuda.stream())
+        address, own = buffer.address, buffer.stream
+        capsule = buffer.__dlpack__(stream=consumer)
+        streams_of_driver.fill(consumer, address, 3, 32 << 20, 8)
+        del capsule
+        buffer.free()
+        with pool.allocate("32MiB", stream=own) as again:
+            assert again.address == address
+            again.fill(4)
+            streams_of_driver.synchronize(consumer)
+            assert set(again.to_bytes()) == {4}
+        del again, buffer
+    cuda.forget(consumer)
+    streams_of_driver.destroy(consumer)

@@ -95,6 +95,14 @@ exports! {
         unsafe { put(place, handle(made)) }
     }
 
+    "cuStreamDestroy" 4000 fn cuStreamDestroy_v2(handle: CUstream) {
+        let (machine, value) = (machine()?, number(handle));
+        let removed = machine.tables().streams.remove(&value);
+        // The names of the default stream and of a thread's own are not in the table: nobody ends those.
+        let entry = removed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        said(machine.device(entry.device)?.destroy_stream(entry.stream))
+    }
+
     "cuStreamQuery" 2000 fn cuStreamQuery(handle: CUstream) {
         let entry = stream(handle)?;
         answered(said(machine()?.device(entry.device)?.query_stream(entry.stream))?)

@@ -23,7 +23,7 @@ use crate::view::ViewCore;
 pub(crate) fn course(lot: &Lot, stream: Option<&Bound<'_, PyAny>>) -> Result<Arc<Course>, Refusal> {
     match stream.filter(|stream| !stream.is_none()) {
         Some(stream) => course_of(lot.site(), Some(stream)),
-        None => Ok(Arc::clone(lot.course())),
+        None => Ok(lot.course()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Arenas, as Python sees them: parts are refused once they were taken back.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use forebay::arena::{Arena, ArenaOptions, ArenaToken, Checkpoint};
 use forebay::{Alignment, Bytes, Pool};
@@ -9,7 +9,7 @@ use forebay_core::BumpGrowth;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::fork::{Birth, Native, unlocked};
+use crate::fork::{Birth, Ending, Held, Native};
 use crate::lot::Lot;
 use crate::making::new_buffer;
 use crate::quantity::Size;
@@ -22,11 +22,12 @@ use crate::stream::Course;
 /// Its lock is never waited for under Python's: whoever holds it may be growing, and a pool that has no
 /// more asks the program, which is Python.
 pub(crate) struct Ground {
-    site: Arc<Site>,
-    course: Arc<Course>,
-    born: Birth,
-    /// Nothing once it was closed.
+    /// Nothing once it was closed. The first to go: its memory is given back in the order of `course`,
+    /// which may end with this.
     arena: Mutex<Option<Native<Arena<Pool>>>>,
+    course: Arc<Course>,
+    site: Arc<Site>,
+    born: Birth,
     /// Raised under the arena's lock; lowered at any time.
     pins: AtomicUsize,
 }
@@ -111,7 +112,7 @@ impl PyCheckpoint {
 /// ``close()``; after that they raise ``forebay.LapsedError``.
 #[pyclass(name = "Arena", module = "forebay", frozen)]
 pub(crate) struct PyArena {
-    ground: Arc<Ground>,
+    ground: Held<Arc<Ground>>,
 }
 
 impl PyArena {
@@ -130,17 +131,15 @@ impl PyArena {
         course.used_by(pool.id());
         let arena = Mutex::new(Some(Native::new(options.build(pool, course.handle())?)));
         let (site, born, pins) = (Arc::clone(site), Birth::here(), AtomicUsize::new(0));
-        Ok(Self { ground: Arc::new(Ground { site, course, born, arena, pins }) })
+        let ground = Arc::new(Ground { arena, course, site, born, pins });
+        Ok(Self { ground: Held::new(ground) })
     }
 }
 
-impl Drop for PyArena {
-    fn drop(&mut self) {
+impl Ending for Arc<Ground> {
+    fn may_wait(&self) -> bool {
         // Buffers have it otherwise. Where it was the last that needed its pool this waits for the device.
-        if let Some(ground) = Arc::get_mut(&mut self.ground) {
-            let arena = ground.arena.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            unlocked(|| drop(arena));
-        }
+        Self::strong_count(self) == 1
     }
 }
 

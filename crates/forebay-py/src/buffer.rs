@@ -10,7 +10,7 @@ use crate::access::{array, copy_from, copy_to, course, cuda_array_interface, par
 use crate::device::PyDevice;
 use crate::dlpack::{self, Wish};
 use crate::face::Face;
-use crate::fork::unlocked;
+use crate::fork::Held;
 use crate::lot::{Lot, Pin};
 use crate::making::{Cargo, unpack};
 use crate::protocol::Shown;
@@ -25,18 +25,7 @@ use crate::transfer::{self, Part};
 /// ``memoryview(buffer)`` and ``numpy.asarray(buffer)`` share it.
 #[pyclass(name = "_Buffer", module = "forebay", frozen, subclass, weakref)]
 pub(crate) struct BufferCore {
-    lot: Arc<Lot>,
-}
-
-impl Drop for BufferCore {
-    fn drop(&mut self) {
-        // Views have it otherwise. To give memory back may wait: for a lock of the pool, or for the device
-        // where this was the last that needed the pool.
-        if Arc::strong_count(&self.lot) == 1 && !self.lot.is_freed() {
-            // What cannot be given back is tried again when the lot goes, and counted as lost there.
-            unlocked(|| drop(self.lot.free(self.lot.course())));
-        }
-    }
+    lot: Held<Arc<Lot>>,
 }
 
 impl Shown for BufferCore {
@@ -55,7 +44,7 @@ impl BufferCore {
     #[pyo3(signature = (*_arguments))]
     fn new(_arguments: &Bound<'_, PyTuple>) -> PyResult<Self> {
         match unpack() {
-            Some(Cargo::Buffer(lot)) => Ok(Self { lot }),
+            Some(Cargo::Buffer(lot)) => Ok(Self { lot: Held::new(lot) }),
             _ => Err(PyTypeError::new_err(
                 "buffers are made by Pool.allocate(), Arena.allocate() and Device.pinned()",
             )),
@@ -83,7 +72,7 @@ impl BufferCore {
     /// The stream in whose order it was allocated and is freed.
     #[getter]
     fn stream(&self) -> PyStream {
-        PyStream::new(Arc::clone(self.lot.course()))
+        PyStream::new(self.lot.course())
     }
 
     /// The device it is of.
@@ -182,6 +171,10 @@ impl BufferCore {
     }
 
     /// A DLPack capsule of it, as bytes. The memory is kept until whoever takes the tensor lets it go.
+    ///
+    /// ``stream`` waits for the buffer's. What is freed after the tensor waits for ``stream`` too where it is
+    /// the default one, a ``forebay.Stream``, or was adopted: ``Device.adopt()`` first a stream that may
+    /// still have work with the tensor when that is let go. Any other is not asked for anything later.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,

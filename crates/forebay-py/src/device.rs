@@ -15,7 +15,7 @@ use crate::pool::PyPool;
 use crate::quantity::Size;
 use crate::refusal::Refusal;
 use crate::site::{Site, gpus};
-use crate::stream::{Course, PyStream, course_of};
+use crate::stream::{Course, PyStream, course_of, raw_of};
 
 /// Somewhere memory lives and work runs. The same name is the same device, for the whole process.
 #[pyclass(name = "Device", module = "forebay", frozen)]
@@ -123,14 +123,18 @@ impl PyDevice {
         Ok(PyStream::new(course_of(&self.site, Some(stream))?))
     }
 
-    /// Say that an adopted stream is about to be destroyed. Does nothing where it is not known.
+    /// Say that an adopted stream is about to be destroyed: by what ``adopt`` took, or the stream that it
+    /// gave. Every pool that used it is told before this returns. Buffers of it go on in the order of the
+    /// default stream, which waits for its work; arenas of it are to be closed before. Does nothing where it
+    /// is not known.
     fn forget(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> Result<(), Refusal> {
-        let raw = match stream.cast::<PyStream>() {
-            Ok(stream) => stream.get().course()?.handle().0,
-            Err(_) => stream.extract()?,
-        };
+        let raw = raw_of(stream)?;
+        let known = self.site.streams()?.adopted.get(&raw).cloned();
+        let Some(course) = known else { return Ok(()) };
+        // First: where that fails it is known still, and can be forgotten again.
+        py.detach(|| course.forget())?;
         let forgotten = self.site.streams()?.adopted.remove(&raw);
-        py.detach(|| drop(forgotten));
+        py.detach(|| drop((forgotten, course)));
         Ok(())
     }
 

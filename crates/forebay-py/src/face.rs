@@ -82,7 +82,7 @@ impl Face {
         &self.shape
     }
 
-    /// How many bytes from one element to the next in each direction.
+    /// How many elements from one to the next in each direction.
     pub(crate) fn strides(&self) -> Vec<u64> {
         let mut step = 1_u64;
         let mut strides: Vec<u64> = self

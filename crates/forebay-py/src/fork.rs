@@ -5,9 +5,11 @@
 //! nothing is given back when it goes, since the memory is the parent's. The child opens its own.
 
 use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::ledger;
@@ -120,10 +122,49 @@ impl<T> Drop for Native<T> {
 
 /// Does work that can wait in the drop of an object of Python's, which has Python's lock: without it.
 pub(crate) fn unlocked(work: impl FnOnce() + Send) {
+    // SAFETY: it may be called by any thread at any time. One that Python does not know, as that of a
+    // library that lets a tensor go, has no lock of Python's and shall not wait for it.
+    if unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+        return work();
+    }
     let mut work = Some(work);
     Python::try_attach(|py| py.detach(|| work.take().map(|work| work())));
     // Python is at its end, and nobody waits for its lock any more.
     if let Some(work) = work {
         work();
+    }
+}
+
+/// What may have to wait when it goes: for a lock of a pool, or for the device.
+pub(crate) trait Ending: Send {
+    /// Whether it may now.
+    fn may_wait(&self) -> bool;
+}
+
+/// A value of an object of Python's, which goes without Python's lock where it may wait: who holds what it
+/// waits for may be asking Python.
+pub(crate) struct Held<T: Ending>(ManuallyDrop<T>);
+
+impl<T: Ending> Held<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T: Ending> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Ending> Drop for Held<T> {
+    fn drop(&mut self) {
+        // SAFETY: the value is there until this takes it, and nothing comes after this.
+        let value = unsafe { ManuallyDrop::take(&mut self.0) };
+        if value.may_wait() {
+            unlocked(|| drop(value));
+        }
     }
 }

@@ -19,7 +19,7 @@ use forebay::{Address, Bytes, OwnedBlock, Pool};
 
 use crate::arena::Ground;
 use crate::dlpack::Lent;
-use crate::fork::{Birth, Native};
+use crate::fork::{Birth, Ending, Native};
 use crate::ledger::{self, Life, Origin};
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};
@@ -27,13 +27,14 @@ use crate::stream::Course;
 
 /// A stretch of memory.
 pub(crate) struct Lot {
-    site: Arc<Site>,
+    /// The first to go: what it keeps is given back in the order of `course`, which may end with this.
+    state: Mutex<State>,
     course: Arc<Course>,
+    site: Arc<Site>,
     address: Address,
     size: Bytes,
     reach: Reach,
     born: Birth,
-    state: Mutex<State>,
 }
 
 /// Who can use an address.
@@ -49,6 +50,8 @@ pub(crate) enum Reach {
 
 struct State {
     keep: Keep,
+    /// Streams whose work uses a block beside its own: they do not end before it was freed.
+    uses: Vec<Arc<Course>>,
     pins: usize,
 }
 
@@ -142,8 +145,8 @@ impl Lot {
         keep: Keep,
     ) -> Arc<Self> {
         let (site, course) = (Arc::clone(site), Arc::clone(course));
-        let (born, state) = (Birth::here(), Mutex::new(State { keep, pins: 0 }));
-        Arc::new(Self { site, course, address, size, reach, born, state })
+        let state = Mutex::new(State { keep, uses: Vec::new(), pins: 0 });
+        Arc::new(Self { state, course, site, address, size, reach, born: Birth::here() })
     }
 
     /// The device it is of.
@@ -152,8 +155,8 @@ impl Lot {
     }
 
     /// The stream in whose order it is used.
-    pub(crate) fn course(&self) -> &Arc<Course> {
-        &self.course
+    pub(crate) fn course(&self) -> Arc<Course> {
+        self.course.standing()
     }
 
     /// Where it begins; null for no bytes. Good while it is pinned.
@@ -224,18 +227,28 @@ impl Lot {
         }
     }
 
-    /// Notes that work of another stream uses the memory: it is waited for before it is used again.
-    pub(crate) fn used_on(&self, other: &Course) {
-        if self.born.is_here()
-            && let Keep::Block(block) = &lock(&self.state).keep
-            && let Ok(block) = block.get()
-            && other.handle() != self.course.handle()
-        {
-            block.used_on(other.handle());
+    /// Notes that work of another stream uses the memory: it is waited for before it is used again. Of
+    /// memory that is no block of its own, work that is there now.
+    pub(crate) fn used_on(&self, other: &Arc<Course>) -> Result<(), Refusal> {
+        self.born.check()?;
+        let own = self.course();
+        if own.handle() == other.handle() {
+            return Ok(());
         }
+        {
+            let State { keep, uses, .. } = &mut *lock(&self.state);
+            if matches!(keep, Keep::Block(_)) {
+                if uses.iter().all(|known| !Arc::ptr_eq(known, other)) {
+                    uses.push(Arc::clone(other));
+                }
+                return Ok(());
+            }
+        }
+        other.lead(&own)
     }
 
-    /// Gives the memory back in the order of `course`. Refused while anything uses it.
+    /// Gives the memory back in the order of `course`, once its own stream and those that use it are done.
+    /// Refused while anything uses it.
     pub(crate) fn free(&self, course: &Course) -> Result<(), Refusal> {
         self.born.check()?;
         let mut state = lock(&self.state);
@@ -274,23 +287,39 @@ impl Lot {
         block: Native<OwnedBlock<Pool>>,
         course: &Course,
     ) -> Result<(), Refusal> {
-        let block = block.take()?;
+        let mut block = block.take()?;
         let pool = block.allocator().id();
+        course.used_by(pool);
+        self.note_uses(&mut block, &state.uses);
         // Before the free: the address may be another's right after it.
         let life = ledger::leave(pool, self.address);
         let refused = match block.free_on(course.handle()) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                state.uses.clear();
+                return Ok(());
+            }
             Err(refused) => refused,
         };
-        let (block, error) = refused.into_parts();
+        let (mut block, error) = refused.into_parts();
         if gone(&error) {
             // Nothing is left to give back: another freed it, or a debugging aid kept it.
             let _ = block.into_raw();
         } else {
             ledger::enter(pool, self.address, life.unwrap_or_else(|| Life::beginning(None)));
+            // `course` may end before the next try.
+            block.set_stream(self.course().handle());
             state.keep = Keep::Block(Native::new(block));
         }
         Err(error.into())
+    }
+
+    /// Has a block wait, when it is freed, for its own stream and for the others that use it: those that
+    /// stand for them now.
+    fn note_uses(&self, block: &mut OwnedBlock<Pool>, uses: &[Arc<Course>]) {
+        block.set_stream(self.course().handle());
+        for course in uses.iter().chain([&self.course]) {
+            block.used_on(course.standing().handle());
+        }
     }
 }
 
@@ -317,11 +346,29 @@ fn freed() -> Refusal {
 impl Drop for Lot {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Keep::Block(block) = &state.keep
-            && let Ok(block) = block.get()
-        {
-            ledger::leave(block.allocator().id(), self.address);
+        if !matches!(state.keep, Keep::Block(_)) {
+            return;
         }
+        let uses = core::mem::take(&mut state.uses);
+        let Keep::Block(block) = core::mem::replace(&mut state.keep, Keep::Freed) else { return };
+        let Ok(mut block) = block.take() else { return };
+        ledger::leave(block.allocator().id(), self.address);
+        self.note_uses(&mut block, &uses);
+        // Counted as lost where it cannot be freed. Before the streams, which may end with `uses`.
+        drop(block);
+    }
+}
+
+impl Ending for Arc<Lot> {
+    fn may_wait(&self) -> bool {
+        // Others have it otherwise. What was freed may still be the last that needs its stream.
+        Self::strong_count(self) == 1 && !(self.is_freed() && Arc::strong_count(&self.course) > 1)
+    }
+}
+
+impl Ending for Pin {
+    fn may_wait(&self) -> bool {
+        self.lot.may_wait()
     }
 }
 

@@ -119,11 +119,8 @@ impl PyPool {
 
     /// Its number, which no other pool of the process ever has.
     #[getter]
-    fn id(&self, py: Python<'_>) -> Result<u64, Refusal> {
-        // The number is told by its text alone.
-        let text = py.detach(|| self.pool())?.id().to_string();
-        let number = text.rsplit(' ').next().and_then(|number| number.parse().ok());
-        number.ok_or_else(|| Refusal::invalid(format!("{text} has no number")))
+    fn id(&self) -> Result<u64, Refusal> {
+        Ok(self.pool()?.id().get())
     }
 
     /// A buffer of ``size`` bytes, to be used in the order of ``stream``, the default one unless said.
@@ -187,8 +184,11 @@ impl PyPool {
                 Err(_) => (shape.extract::<Size>()?.bytes(), 1),
             });
         }
-        let had =
-            py.detach(|| Ok::<_, Refusal>(warm_up(&self.pool()?, &list, course.handle())?))?;
+        let had = py.detach(|| {
+            let pool = self.pool()?;
+            course.used_by(pool.id());
+            Ok::<_, Refusal>(warm_up(&pool, &list, course.handle())?)
+        })?;
         let figures = PyDict::new(py);
         figures.set_item("complete", had.is_complete())?;
         figures.set_item("asked_blocks", had.asked_blocks)?;

@@ -14,6 +14,7 @@ use pyo3::{PyClass, ffi};
 
 use crate::face::Face;
 use crate::ffi::{FORMAT, FORTRAN, HIDE, RawView, SHAPE, SHOW, STRIDES, WRITABLE};
+use crate::fork::Held;
 use crate::lot::{Pin, Reach};
 use crate::refusal::Refusal;
 use crate::transfer::pointer;
@@ -29,7 +30,7 @@ pub(crate) trait Shown: PyClass + Sync {
 
 /// What a view that was handed out needs as long as it lives.
 struct Showing {
-    _pin: Pin,
+    _pin: Held<Pin>,
     shape: Vec<isize>,
     strides: Vec<isize>,
     format: CString,
@@ -128,10 +129,18 @@ fn showing<T: Shown>(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView,
         address if address.is_null() => (&raw const NOWHERE).cast_mut().cast(),
         address => pointer(address).cast::<c_void>(),
     };
-    // Who asks for no shape gets bytes in a row.
+    // Who asks for no shape gets bytes in a row. A single element has neither lengths nor strides.
     let dimensions = if flags & SHAPE == 0 { 1 } else { shape.len() };
-    let showing =
-        Box::into_raw(Box::new(Showing { _pin: pin, shape, strides, format: format.to_owned() }));
+    let (shaped, strided) = match shape.len() {
+        0 => (false, false),
+        _ => (flags & SHAPE != 0, flags & STRIDES == STRIDES),
+    };
+    let showing = Box::into_raw(Box::new(Showing {
+        _pin: Held::new(pin),
+        shape,
+        strides,
+        format: format.to_owned(),
+    }));
     // SAFETY: the box was just made, and nobody else has it.
     let kept = unsafe { &mut *showing };
     Ok(RawView {
@@ -142,8 +151,8 @@ fn showing<T: Shown>(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView,
         read_only: c_int::from(!face.writable()),
         dimensions: c_int::try_from(dimensions).unwrap_or(c_int::MAX),
         format: if flags & FORMAT == 0 { null_mut() } else { kept.format.as_ptr().cast_mut() },
-        shape: if flags & SHAPE == 0 { null_mut() } else { kept.shape.as_mut_ptr() },
-        strides: if flags & STRIDES == STRIDES { kept.strides.as_mut_ptr() } else { null_mut() },
+        shape: if shaped { kept.shape.as_mut_ptr() } else { null_mut() },
+        strides: if strided { kept.strides.as_mut_ptr() } else { null_mut() },
         suboffsets: null_mut(),
         internal: showing.cast(),
     })

@@ -1,7 +1,5 @@
 //! Settings, as Python says them: words of a call, or one text as `FOREBAY_CONF` has it.
 
-use std::sync::{Mutex, PoisonError};
-
 use forebay::config::{Key, Source};
 use forebay::{Pool, Settings};
 use pyo3::prelude::*;
@@ -9,9 +7,6 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
 use crate::refusal::Refusal;
 use crate::site::Site;
-
-/// What `configure` was told so far: laid over the environment. Taken with Python's lock held.
-static WANTED: Mutex<Option<Settings>> = Mutex::new(None);
 
 /// Keys with their values as text.
 pub(crate) type Entries = Vec<(String, String)>;
@@ -63,10 +58,10 @@ pub(crate) fn over(below: Settings, entries: &Entries) -> Result<Settings, Refus
     Ok(builder.build()?)
 }
 
-/// What pools go by where a call says nothing: what `configure` was told, over the environment.
+/// What pools go by where a call says nothing: what was configured, here or by C and PyTorch, over the
+/// environment.
 pub(crate) fn process() -> Result<Settings, Refusal> {
-    let wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    match wanted {
+    match Pool::process_settings() {
         Some(settings) => Ok(settings),
         None => Ok(Settings::from_environment()?),
     }
@@ -102,8 +97,7 @@ pub(crate) fn configure(
             py.detach(|| pool.change(name, value))?;
         }
     }
-    Pool::set_process_settings(Some(wanted.clone()));
-    *WANTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(wanted);
+    Pool::set_process_settings(Some(wanted));
     Ok(())
 }
 

@@ -39,6 +39,14 @@ pub(crate) struct Streams {
     pub(crate) adopted: HashMap<u64, Arc<Course>>,
 }
 
+impl Streams {
+    /// The one of that number.
+    pub(crate) fn known(&self, raw: u64) -> Option<Arc<Course>> {
+        let own = self.own.get(&raw).and_then(Weak::upgrade);
+        own.or_else(|| self.adopted.get(&raw).cloned())
+    }
+}
+
 /// The sites of this process. Its lock is taken with Python's, and held for a moment: a process does not
 /// fork meanwhile.
 static SITES: Mutex<Vec<Arc<Site>>> = Mutex::new(Vec::new());

@@ -1,6 +1,7 @@
 //! Streams: made here, or by another library.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::hal::{Event, EventKind, Progress};
 use forebay::{Pool, PoolId, Priority, Stream, StreamHandle};
@@ -8,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::device::PyDevice;
-use crate::fork::Native;
+use crate::fork::{Native, unlocked};
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};
 
@@ -20,6 +21,8 @@ pub(crate) struct Course {
     stream: Option<Native<Stream>>,
     /// The pools that have blocks in its order: they are told before it goes.
     pools: Mutex<Vec<PoolId>>,
+    /// Whether it was said that its maker destroys it: nothing is enqueued there any more.
+    forgotten: AtomicBool,
     /// The object of another library that the stream is.
     _maker: Option<Py<PyAny>>,
 }
@@ -52,24 +55,42 @@ impl Course {
         if raw == StreamHandle::DEFAULT.0 {
             return Ok(Self::default_of(site));
         }
-        let device = site.device()?;
         let mut streams = site.streams()?;
-        if let Some(course) = streams.own.get(&raw).and_then(std::sync::Weak::upgrade) {
+        if let Some(course) = streams.known(raw) {
             return Ok(course);
         }
-        if let Some(course) = streams.adopted.get(&raw) {
-            return Ok(Arc::clone(course));
+        let course = Self::foreign(site, raw, maker)?;
+        if course.stream.is_some() {
+            streams.adopted.insert(raw, Arc::clone(&course));
         }
+        Ok(course)
+    }
+
+    /// The stream that `raw` names where it is known here; else the same until what is given goes. Says
+    /// whether it is known.
+    pub(crate) fn passing(site: &Arc<Site>, raw: u64) -> Result<(Arc<Self>, bool), Refusal> {
+        if raw == StreamHandle::DEFAULT.0 {
+            return Ok((Self::default_of(site), true));
+        }
+        // Apart from the match, which would hold the lock to its end.
+        let known = site.streams()?.known(raw);
+        if let Some(course) = known {
+            return Ok((course, true));
+        }
+        let course = Self::foreign(site, raw, None)?;
+        let known = course.stream.is_none();
+        Ok((course, known))
+    }
+
+    fn foreign(site: &Arc<Site>, raw: u64, maker: Option<Py<PyAny>>) -> Result<Arc<Self>, Refusal> {
         // SAFETY: whoever hands over a stream of another library promises that it is one of this device,
         // and that it lives until it is forgotten: it is the one thing a driver cannot check.
-        let stream = unsafe { Stream::foreign(device, raw) }?;
+        let stream = unsafe { Stream::foreign(site.device()?, raw) }?;
         let handle = stream.handle();
         if handle == StreamHandle::DEFAULT {
             return Ok(Self::default_of(site));
         }
-        let course = Arc::new(Self::of(site, handle, Some(stream), maker));
-        streams.adopted.insert(raw, Arc::clone(&course));
-        Ok(course)
+        Ok(Arc::new(Self::of(site, handle, Some(stream), maker)))
     }
 
     fn of(
@@ -79,7 +100,8 @@ impl Course {
         maker: Option<Py<PyAny>>,
     ) -> Self {
         let (site, stream) = (Arc::clone(site), stream.map(Native::new));
-        Self { site, handle, stream, pools: Mutex::default(), _maker: maker }
+        let (pools, forgotten) = (Mutex::default(), AtomicBool::new(false));
+        Self { site, handle, stream, pools, forgotten, _maker: maker }
     }
 
     /// The handle, for calls of the device.
@@ -105,6 +127,41 @@ impl Course {
     /// Waits until all its work is done.
     pub(crate) fn synchronize(&self) -> Result<(), Refusal> {
         Ok(self.site.device()?.synchronize_stream(self.handle)?)
+    }
+
+    /// The stream to go on with: this one, or the default stream once this one was forgotten.
+    pub(crate) fn standing(self: &Arc<Self>) -> Arc<Self> {
+        if self.is_forgotten() { Self::default_of(&self.site) } else { Arc::clone(self) }
+    }
+
+    /// An error once it was forgotten.
+    fn check(&self) -> Result<(), Refusal> {
+        if self.is_forgotten() {
+            return Err(Refusal::closed("the stream was forgotten; adopt() takes it again"));
+        }
+        Ok(())
+    }
+
+    fn is_forgotten(&self) -> bool {
+        // Whoever destroys the stream keeps order with those who use it; the flag alone keeps none.
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Gives the stream up before its maker destroys it, whoever still has it here: the default stream
+    /// waits for all its work, and goes on in its place. Where it fails the stream is what it was.
+    pub(crate) fn forget(&self) -> Result<(), Refusal> {
+        self.lead(&Self::default_of(&self.site))?;
+        // Apart from the lock: a pool may wait for others, who may wait for this.
+        let pools = lock(&self.pools).clone();
+        for id in pools {
+            // A pool that is gone has nothing left there.
+            if let Ok(pool) = Pool::find(id) {
+                pool.forget_stream(self.handle)?;
+            }
+            lock(&self.pools).retain(|&known| known != id);
+        }
+        self.forgotten.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes later work of `other` wait for all work of this one, on the device.
@@ -148,6 +205,7 @@ pub(crate) fn course_of(
             let said = format!("the stream is of {theirs}; here streams of {ours} are allowed");
             return Err(Refusal::invalid(said));
         }
+        course.check()?;
         return Ok(course);
     }
     let raw = raw_of(argument)?;
@@ -156,7 +214,7 @@ pub(crate) fn course_of(
 }
 
 /// The number by which a driver knows the stream that an object is.
-fn raw_of(argument: &Bound<'_, PyAny>) -> Result<u64, Refusal> {
+pub(crate) fn raw_of(argument: &Bound<'_, PyAny>) -> Result<u64, Refusal> {
     let refused = || {
         Refusal::invalid(format!(
             "{argument:?} is no stream: allowed are None, a forebay.Stream, a driver's handle as a whole \
@@ -196,6 +254,23 @@ impl PyStream {
         let course = lock(&self.course).clone();
         course.ok_or_else(|| Refusal::closed("the stream was closed"))
     }
+
+    /// The stream, for work of it.
+    fn working(&self) -> Result<Arc<Course>, Refusal> {
+        let course = self.course()?;
+        course.check()?;
+        Ok(course)
+    }
+}
+
+impl Drop for PyStream {
+    fn drop(&mut self) {
+        let course = self.course.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // Others have it otherwise. Pools are told of its end, which may wait for their locks.
+        if let Some(course) = course.filter(|course| Arc::strong_count(course) == 1) {
+            unlocked(|| drop(course));
+        }
+    }
 }
 
 #[pymethods]
@@ -225,19 +300,19 @@ impl PyStream {
 
     /// Wait until all its work is done.
     fn synchronize(&self, py: Python<'_>) -> Result<(), Refusal> {
-        let course = self.course()?;
+        let course = self.working()?;
         py.detach(|| course.synchronize())
     }
 
     /// Whether all its work is done.
     fn done(&self, py: Python<'_>) -> Result<bool, Refusal> {
-        let course = self.course()?;
+        let course = self.working()?;
         py.detach(|| Ok(course.site().device()?.query_stream(course.handle())? == Progress::Done))
     }
 
     /// Make later work of this stream wait for all work that ``other`` has now, on the device.
     fn wait_for(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> Result<(), Refusal> {
-        let course = self.course()?;
+        let course = self.working()?;
         let other = course_of(course.site(), Some(other))?;
         py.detach(|| other.lead(&course))
     }

@@ -1,6 +1,8 @@
 //! Copies and fills of buffers. All of them wait until they are done, unless told not to: what Python
 //! hands over may go right after the call.
 
+use std::sync::Arc;
+
 use forebay::hal::{Copy, Fill, Pattern, Place};
 use forebay::{Address, Bytes, Span};
 
@@ -141,7 +143,12 @@ unsafe fn enqueue(pin: &Pin, copy: &Copy, course: &Course) -> Result<(), Refusal
 }
 
 /// Fills a part with a byte, in the order of a stream.
-pub(crate) fn fill(part: Part<'_>, value: u8, course: &Course, wait: bool) -> Result<(), Refusal> {
+pub(crate) fn fill(
+    part: Part<'_>,
+    value: u8,
+    course: &Arc<Course>,
+    wait: bool,
+) -> Result<(), Refusal> {
     if part.size == 0 {
         return Ok(());
     }
@@ -153,11 +160,10 @@ pub(crate) fn fill(part: Part<'_>, value: u8, course: &Course, wait: bool) -> Re
     }
     let fill = Fill::linear(part.address()?, Bytes::new(part.size), Pattern::U8(value))?;
     lot.course().lead(course)?;
-    // SAFETY: the part is memory of the device. Where it is not waited for, it is freed in the order of its
-    // stream after `course`, which the next line has it wait for.
+    // SAFETY: the part is memory of the device, and in use. What comes after it waits for it: the host here,
+    // or whatever uses the memory next, by what is noted below.
     unsafe { lot.site().device()?.fill(&fill, course.handle()) }?;
-    lot.used_on(course);
-    if wait { course.synchronize() } else { Ok(()) }
+    if wait { course.synchronize() } else { lot.used_on(course) }
 }
 
 fn length(size: u64) -> Result<usize, Refusal> {

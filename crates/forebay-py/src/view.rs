@@ -10,6 +10,7 @@ use crate::access::{array, copy_from, copy_to, cuda_array_interface, part_of, to
 use crate::device::PyDevice;
 use crate::dlpack::{self, Wish};
 use crate::face::Face;
+use crate::fork::Held;
 use crate::lot::Pin;
 use crate::making::{Cargo, new_view, unpack};
 use crate::protocol::Shown;
@@ -20,7 +21,7 @@ use crate::refusal::Refusal;
 /// Made by ``Buffer.view()`` and ``forebay.from_dlpack()``.
 #[pyclass(name = "_View", module = "forebay", frozen, subclass, weakref)]
 pub(crate) struct ViewCore {
-    pin: Pin,
+    pin: Held<Pin>,
     face: Face,
 }
 
@@ -40,7 +41,7 @@ impl ViewCore {
     #[pyo3(signature = (*_arguments))]
     fn new(_arguments: &Bound<'_, PyTuple>) -> PyResult<Self> {
         match unpack() {
-            Some(Cargo::View(pin, face)) => Ok(Self { pin, face }),
+            Some(Cargo::View(pin, face)) => Ok(Self { pin: Held::new(pin), face }),
             _ => Err(PyTypeError::new_err(
                 "views are made by Buffer.view() and forebay.from_dlpack()",
             )),

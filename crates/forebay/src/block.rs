@@ -12,6 +12,13 @@ use crate::{Class, Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub(crate) u64);
 
+impl PoolId {
+    /// The number, as texts have it.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Display for PoolId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pool {}", self.0)

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_void};
 use std::sync::Arc;
 
+use forebay::StreamHandle;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -10,15 +11,16 @@ use super::{
     Managed, ManagedVersioned, PLAIN, READ_ONLY, Tensor, VERSION, VERSIONED, device_of, place,
 };
 use crate::face::Face;
+use crate::fork::Held;
 use crate::lot::{Lot, Pin};
 use crate::refusal::Refusal;
-use crate::stream::{Course, course_of};
+use crate::stream::{Course, raw_of};
 use crate::transfer::pointer;
 
 /// A tensor of ours, with all that it needs as long as it lives.
 struct Given<M> {
     managed: M,
-    _pin: Pin,
+    _pin: Held<Pin>,
     _shape: Box<[i64]>,
     _strides: Box<[i64]>,
 }
@@ -78,7 +80,8 @@ pub(crate) fn export<'py>(
     unsafe { capsule(py, (&raw mut (*given).managed).cast(), PLAIN, drop_plain) }
 }
 
-/// Has the consumer's stream wait for the memory's; on the host, waits.
+/// Has the consumer's stream wait for the memory's, and the memory for it where it is known; on the host,
+/// waits.
 fn order(
     py: Python<'_>,
     lot: &Arc<Lot>,
@@ -89,16 +92,20 @@ fn order(
         return py.detach(|| lot.course().synchronize());
     }
     let number = stream.and_then(|stream| stream.extract::<i64>().ok());
-    let consumer = match (stream, number) {
+    let raw = match (stream, number) {
         // The consumer keeps order itself.
         (_, Some(-1)) => return Ok(()),
         // The legacy default stream, by either of its names.
-        (None, _) | (_, Some(1)) => Course::default_of(lot.site()),
-        (Some(stream), _) => course_of(lot.site(), Some(stream))?,
+        (None, _) | (_, Some(1)) => StreamHandle::DEFAULT.0,
+        (Some(stream), _) => raw_of(stream)?,
     };
-    py.detach(|| lot.course().lead(&consumer))?;
-    lot.used_on(&consumer);
-    Ok(())
+    py.detach(|| {
+        let (consumer, known) = Course::passing(lot.site(), raw)?;
+        lot.course().lead(&consumer)?;
+        // A number is good during this call, and the stream may be gone when the tensor is: what is noted
+        // for later are streams that are made here, or that the program said live.
+        if known { lot.used_on(&consumer) } else { Ok(()) }
+    })
 }
 
 fn give<M>(
@@ -123,7 +130,12 @@ fn give<M>(
         strides: strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    Box::new(Given { managed: manage(tensor), _pin: pin, _shape: shape, _strides: strides })
+    Box::new(Given {
+        managed: manage(tensor),
+        _pin: Held::new(pin),
+        _shape: shape,
+        _strides: strides,
+    })
 }
 
 /// # Safety
