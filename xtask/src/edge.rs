@@ -88,7 +88,8 @@ pub(crate) fn measure(
         return Ok(Err(format!("cargo was told to build elsewhere than in {LIBRARY}")));
     }
     let source = "crates/forebay-capi/tests/c/hot_pair.c";
-    let (path, at_run) = (format!("-L{folder}"), format!("-Wl,--disable-new-dtags,-rpath,{folder}"));
+    let (path, at_run) =
+        (format!("-L{folder}"), format!("-Wl,--disable-new-dtags,-rpath,{folder}"));
     let include = "-Icrates/forebay-capi/include";
     let words =
         ["-std=c11", "-O2", include, source, "-o", &probe, &path, "-lforebay_capi", &at_run];
