@@ -27,7 +27,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "forebay_torch_figures": (ctypes.c_void_p, [ctypes.c_int]),
     "forebay_torch_layout": (ctypes.c_void_p, [ctypes.c_int]),
     "forebay_torch_records": (ctypes.c_void_p, [ctypes.c_int]),
-    "forebay_torch_free_text": (None, [ctypes.c_void_p]),
+    "forebay_string_free": (None, [ctypes.c_void_p]),
     "forebay_torch_reset_peaks": (ctypes.c_int, [ctypes.c_int]),
     "forebay_torch_record": (None, [ctypes.c_uint64, ctypes.c_void_p]),
     "forebay_face_alloc": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p]),
@@ -96,7 +96,7 @@ def _text(pointer: int | None) -> Any:
     try:
         return json.loads(ctypes.string_at(pointer))
     finally:
-        library().forebay_torch_free_text(pointer)
+        library().forebay_string_free(pointer)
 
 
 def figures(device: int = 0) -> dict[str, Any]:

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::Tag;
 use forebay_capi::error::forebay_last_error;
+use forebay_capi::text::forebay_string_free;
 use forebay_capi::torch::*;
 use serde_json::Value;
 
@@ -50,7 +51,7 @@ fn told(give: extern "C" fn(c_int) -> *mut c_char, device: c_int) -> Option<Valu
     // SAFETY: it ends with a zero byte, and is taken back once.
     let value = serde_json::from_slice(unsafe { CStr::from_ptr(text) }.to_bytes()).unwrap();
     // SAFETY: likewise.
-    unsafe { forebay_torch_free_text(text) };
+    unsafe { forebay_string_free(text) };
     Some(value)
 }
 
@@ -184,7 +185,7 @@ fn the_process_has_one_pool_and_says_all_of_it() {
         assert_eq!(forebay_face_record_use(null_mut(), 0, null_mut()), -1);
         assert_eq!(forebay_face_record_use(one, 0, null_mut()), 0);
         assert_eq!(forebay_face_forget_stream(0, null_mut()), 0, "{}", last_error());
-        forebay_torch_free_text(null_mut());
+        forebay_string_free(null_mut());
     }
     let (mut left, mut total) = (0, 0);
     // SAFETY: both can be written to.

@@ -3,7 +3,6 @@
 use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay::{Bytes, Pool, Scope, StatisticsSnapshot};
@@ -70,7 +69,7 @@ pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
 /// The figures of GPU `device`: an object with `statistics` (as in form `forebay.pool.v1`) and `pages` of
 /// its pool, `peak_out_bytes` and `peak_held_bytes` since the last reset, `refusals`, `limit_bytes`,
 /// `settings` (an object of texts), and `graphs` (a list of objects with `first`, `second`, `statistics`
-/// and `pages`). Text for [`forebay_torch_free_text`]; null where there is no such GPU, with the reason in
+/// and `pages`). Text for `forebay_string_free`; null where there is no such GPU, with the reason in
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
@@ -131,20 +130,6 @@ pub extern "C" fn forebay_torch_records(device: c_int) -> *mut c_char {
     })
 }
 
-/// Takes back text that a function of this library gave. Null is ignored.
-///
-/// # Safety
-///
-/// * `text` is null, or was given by [`forebay_torch_figures`], [`forebay_torch_layout`] or
-///   [`forebay_torch_records`], and not taken back yet.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_torch_free_text(text: *mut c_char) {
-    if !text.is_null() {
-        // SAFETY: it was made by `CString::into_raw`, as the caller promised.
-        drop(unsafe { CString::from_raw(text) });
-    }
-}
-
 fn written(device: c_int, write: impl FnOnce(&Pool, &mut String)) -> *mut c_char {
     guarded(core::ptr::null_mut(), || match pools::of(device) {
         Ok(pool) => {
@@ -160,8 +145,10 @@ fn written(device: c_int, write: impl FnOnce(&Pool, &mut String)) -> *mut c_char
 }
 
 fn given(text: String) -> *mut c_char {
-    // JSON has no zero byte in it.
-    CString::new(text).map_or(core::ptr::null_mut(), CString::into_raw)
+    crate::text::leave(text).unwrap_or_else(|failure| {
+        note(&failure);
+        core::ptr::null_mut()
+    })
 }
 
 /// A list of the private pools of a GPU, each an object with its number and what `write` adds.

@@ -55,8 +55,7 @@ pub use self::faces::{
     forebay_face_has_pool, forebay_face_memory_info, forebay_face_record_use, forebay_face_trim,
 };
 pub use self::figures::{
-    forebay_torch_figures, forebay_torch_free_text, forebay_torch_layout, forebay_torch_records,
-    forebay_torch_reset_peaks,
+    forebay_torch_figures, forebay_torch_layout, forebay_torch_records, forebay_torch_reset_peaks,
 };
 pub use self::filter::Function;
 pub use self::hooks::{

@@ -10,6 +10,7 @@ use super::record::{self, Happened};
 use super::relaxed::Relaxed;
 use super::thrown::Kind;
 use super::{captures, watch};
+use crate::block::pointer;
 use crate::error::{contained, note};
 use crate::{fork, pools};
 
@@ -196,14 +197,6 @@ fn free_elsewhere(error: &Error, address: Address, stream: StreamHandle) -> bool
         None => note(error),
     }
     false
-}
-
-/// An address of the device as C has it. It is not followed here.
-#[inline(always)]
-fn pointer(address: Address) -> *mut c_void {
-    // Addresses of a device of this process fit its pointers.
-    #[allow(clippy::cast_possible_truncation)]
-    core::ptr::without_provenance_mut(address.get() as usize)
 }
 
 #[cold]

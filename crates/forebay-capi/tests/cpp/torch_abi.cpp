@@ -84,7 +84,7 @@ static std::string figures() {
   char* text = entry<char*(int)>("forebay_torch_figures")(0);
   CHECK(text);
   std::string copy = text;
-  entry<void(char*)>("forebay_torch_free_text")(text);
+  entry<void(char*)>("forebay_string_free")(text);
   return copy;
 }
 

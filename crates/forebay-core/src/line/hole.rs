@@ -257,7 +257,7 @@ impl Holes {
     /// Adds a hole and makes it one with neighbours that have a stream in common with it: first
     /// the one below, then the one above. `false`, and nothing changed, where another shares a byte
     /// with it.
-    pub(super) fn add(&mut self, start: u64, mut hole: Hole) -> bool {
+    pub(super) fn add(&mut self, start: u64, hole: Hole) -> bool {
         // From the low end, where most come and go: there are few chunks to pass.
         let above = self.chunks.iter().position(|chunk| chunk.first > start);
         let number = above.unwrap_or(self.chunks.len()).saturating_sub(1);
@@ -272,23 +272,13 @@ impl Holes {
         // that wait for nothing.
         let index: usize = chunk.holes.iter().map(|other| usize::from(other.0 <= start)).sum();
         let (lower, upper) = chunk.holes.split_at_mut(index);
-        let (mut below, mut above) = (lower.last_mut(), upper.first_mut());
-        if below.as_ref().is_some_and(|other| other.1.end > start)
-            || above.as_ref().is_some_and(|other| other.0 < hole.end)
-        {
-            return false;
-        }
+        let (below, above) = (lower.last_mut(), upper.first_mut());
+        let (lies_below, lies_above) = (below.as_deref().copied(), above.as_deref().copied());
+        let Some(joined) = Joined::new(start, hole, lies_below, lies_above) else { return false };
         self.bytes += hole.end - start;
-        below = below.filter(|other| other.1.end == start && joins(other.1, hole));
-        if let Some(other) = &below {
-            hole.streams = hole.streams.and(other.1.streams);
-        }
-        above = above.filter(|other| other.0 == hole.end && joins(other.1, hole));
-        if let Some(other) = &above {
-            hole = Hole { end: other.1.end, streams: hole.streams.and(other.1.streams) };
-        }
+        let hole = joined.hole;
         self.common = self.common.and(hole.streams);
-        match (below, above) {
+        match (below.filter(|_| joined.below), above.filter(|_| joined.above)) {
             (Some(below), above) => {
                 below.1 = hole;
                 chunk.most = chunk.most.max(hole.end - below.0);
@@ -311,27 +301,17 @@ impl Holes {
     /// The same where there is no chunk yet, or the one above may touch it.
     #[cold]
     #[inline(never)]
-    fn add_between(&mut self, start: u64, mut hole: Hole) -> bool {
+    fn add_between(&mut self, start: u64, hole: Hole) -> bool {
         let place = self.at_or_below(start);
-        let below = place.and_then(|place| Some((place, self.hole(place)?.1)));
+        let below = place.and_then(|place| Some((place, self.hole(place)?)));
         let next = place.map_or((0, 0), |(chunk, index)| (chunk, index + 1));
         let above = self.settle(next);
-        let apart = below.is_none_or(|(_, other)| other.end <= start)
-            && above.is_none_or(|(_, (from, _))| from >= hole.end);
-        if !apart {
-            return false;
-        }
+        let (lies_below, lies_above) = (below.map(|below| below.1), above.map(|above| above.1));
+        let Some(joined) = Joined::new(start, hole, lies_below, lies_above) else { return false };
         self.bytes += hole.end - start;
-        let below = below.filter(|&(_, other)| other.end == start && joins(other, hole));
-        if let Some((_, other)) = below {
-            hole.streams = hole.streams.and(other.streams);
-        }
-        let above = above.filter(|&(_, (from, other))| from == hole.end && joins(other, hole));
-        if let Some((_, (_, other))) = above {
-            hole = Hole { end: other.end, streams: hole.streams.and(other.streams) };
-        }
+        let hole = joined.hole;
         self.common = self.common.and(hole.streams);
-        match (below, above) {
+        match (below.filter(|_| joined.below), above.filter(|_| joined.above)) {
             (Some((below, _)), Some((above, _))) => {
                 // The one above first: taking it out moves nothing below it.
                 self.remove(above);
@@ -477,6 +457,41 @@ impl Holes {
                 chunk.holes.extend(next.holes);
             }
         }
+    }
+}
+
+/// What a new hole becomes between the ones below and above it.
+struct Joined {
+    /// The hole, up to the end of the one above where they are one.
+    hole: Hole,
+    /// Whether it is one with the one below, and with the one above.
+    below: bool,
+    above: bool,
+}
+
+impl Joined {
+    /// First with the one below, then with the one above; `None` where one of them shares a byte with it.
+    #[inline(always)]
+    fn new(
+        start: u64,
+        mut hole: Hole,
+        below: Option<(u64, Hole)>,
+        above: Option<(u64, Hole)>,
+    ) -> Option<Self> {
+        if below.is_some_and(|(_, other)| other.end > start)
+            || above.is_some_and(|(from, _)| from < hole.end)
+        {
+            return None;
+        }
+        let below = below.filter(|&(_, other)| other.end == start && joins(other, hole));
+        if let Some((_, other)) = below {
+            hole.streams = hole.streams.and(other.streams);
+        }
+        let above = above.filter(|&(from, other)| from == hole.end && joins(other, hole));
+        if let Some((_, other)) = above {
+            hole = Hole { end: other.end, streams: hole.streams.and(other.streams) };
+        }
+        Some(Self { hole, below: below.is_some(), above: above.is_some() })
     }
 }
 
