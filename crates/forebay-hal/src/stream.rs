@@ -18,6 +18,52 @@ pub struct StreamHandle(pub u64);
 impl StreamHandle {
     /// The stream every device has from the start.
     pub const DEFAULT: Self = Self(0);
+
+    /// The default stream of the calling thread, as CUDA's per-thread default stream: one name for as
+    /// many streams as there are threads. [`resolved`](Self::resolved) gives the one that is meant.
+    pub const PER_THREAD: Self = Self(u64::MAX);
+
+    /// Handles with this bit name the default stream of one thread. Drivers' handles are addresses of
+    /// user space or small numbers, so none has it.
+    const OF_A_THREAD: u64 = 1 << 63;
+
+    /// The default stream of the calling thread, under a name that means the same on every thread and
+    /// is never given out again.
+    ///
+    /// A driver knows such a stream by [`PER_THREAD`](Self::PER_THREAD) alone, so only the thread it
+    /// belongs to can enqueue work on it, record an event there or wait for it.
+    pub fn of_this_thread() -> Self {
+        thread_local! {
+            // Far fewer threads than 2^63 come and go in the life of a process, so the name stays below
+            // `PER_THREAD`.
+            static SERIAL: u64 = {
+                static LAST: AtomicU64 = AtomicU64::new(0);
+                LAST.fetch_add(1, Ordering::Relaxed)
+            };
+        }
+        // Without a destructor the number is there as long as the thread; 2^62 is no other thread's.
+        let serial = SERIAL.try_with(|serial| *serial).unwrap_or(1 << 62);
+        Self(Self::OF_A_THREAD | serial)
+    }
+
+    /// The stream that is meant: [`PER_THREAD`](Self::PER_THREAD) is the calling thread's own, and
+    /// every other handle is what it is.
+    #[inline(always)]
+    #[must_use]
+    pub fn resolved(self) -> Self {
+        if self == Self::PER_THREAD { Self::of_this_thread() } else { self }
+    }
+
+    /// Whether this is the default stream of one thread, by either name.
+    pub const fn is_per_thread(self) -> bool {
+        self.0 & Self::OF_A_THREAD != 0
+    }
+
+    /// Whether this is the default stream of a thread other than the calling one, which the calling
+    /// thread can neither use nor wait for.
+    pub fn is_of_another_thread(self) -> bool {
+        self.is_per_thread() && self.resolved() != Self::of_this_thread()
+    }
 }
 
 impl fmt::Display for StreamHandle {
