@@ -50,6 +50,7 @@ mod memory;
 mod peer;
 mod sharing;
 mod stream;
+mod stream_end;
 mod transfer;
 mod virtual_memory;
 
@@ -62,6 +63,7 @@ pub use memory::{Advice, ManagedMemory, Memory, PinnedFlags, PinnedMemory};
 pub use peer::{PeerCopy, PeerPlace, Peers};
 #[cfg(unix)]
 pub use sharing::Sharing;
+pub use stream_end::{StreamEnd, on_stream_end};
 pub use stream::{
     Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
     StreamHandle, Streams, fresh_handle, run_host_task,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use forebay_core::StreamId;
 
+use crate::stream_end::tell_stream_end;
 use crate::{Call, Device, Error, Result, invalid};
 
 /// A stream as the driver names it. The value may come back after the stream was destroyed; see
@@ -332,6 +333,7 @@ fn destroy(end: impl Fn() -> Result<()>) {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        tell_stream_end(&self.device, self.handle);
         destroy(|| match self.ownership {
             Ownership::Owned => self.device.destroy_stream(self.handle),
             Ownership::Foreign => {

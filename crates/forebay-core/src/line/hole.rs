@@ -238,6 +238,21 @@ impl Holes {
         self.each().fold(Streams::NONE, |all, (_, hole)| all.or(hole.streams))
     }
 
+    pub(super) fn owners_beyond(&self, taker: Streams) -> Streams {
+        self.each().filter(|(_, hole)| !hole.streams.serve(taker)).fold(Streams::NONE, |all, (_, hole)| all.or(hole.streams))
+    }
+
+    pub(super) fn hand_over(&mut self, from: Streams, to: Streams) {
+        let all: Vec<(u64, Hole)> = self.each().collect();
+        *self = Self::default();
+        for (start, mut hole) in all {
+            if hole.streams != Streams::ALL && hole.streams.contains(from) {
+                hole.streams = hole.streams.without(from).or(to);
+            }
+            self.add(start, hole);
+        }
+    }
+
     /// The streams in whose order all of `start..end` is free; `None` where not all of it is.
     pub(super) fn covering(&self, start: u64, end: u64) -> Option<Streams> {
         let (mut reached, mut streams) = (start, Streams::ALL);

@@ -32,6 +32,8 @@ macro_rules! for_each_key {
             UpkeepInterval upkeep_interval: Duration = Duration::from_secs(1), AnyTime, Between(SHORTEST_INTERVAL, LONGEST_INTERVAL);
             /// How long memory lies idle before collecting gives it back.
             CollectAfter collect_after: Option<Duration> = Some(Duration::from_secs(60)), AnyTime, Any;
+            /// How long a request waits for work of the device before it is refused for want of memory.
+            MaxWait max_wait: Duration = Duration::from_secs(10), AnyTime, AtMost(LONGEST_INTERVAL);
             /// Use of the limit below which caches may grow again.
             PressureLow pressure_low: Fraction = Fraction::percent(30), AnyTime, Any;
             /// Use of the limit from which idle memory is cleaned up.

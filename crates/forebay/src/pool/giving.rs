@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use forebay_core::line::Offset;
+use forebay_core::line::{Offset, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
@@ -11,17 +11,12 @@ use super::ground::{Alias, Ground, Lifted, put_back, twice};
 use super::heap::{Field, Heap, Place};
 use super::log::CallLog;
 use crate::Result;
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 
 impl Ground {
-    /// Whether there is anything to tidy.
-    pub(super) fn is_untidy(&self) -> bool {
-        !self.stranded.is_empty() || !self.orphans.is_empty() || !self.strays.is_empty()
-    }
-
     /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
-    /// nowhere and segments. What is refused again stays for the next time, and keeps nothing else; the
-    /// first refusal is told.
+    /// nowhere. What is refused again stays for the next time, and keeps nothing else; the first refusal
+    /// is told.
     pub(super) fn tidy(&mut self, heap: &Mutex<Heap>, log: &CallLog) -> Result<()> {
         let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
         for (alias, page) in core::mem::take(&mut self.stranded) {
@@ -48,15 +43,6 @@ impl Ground {
                 }
             }
         }
-        for (start, size) in core::mem::take(&mut self.strays) {
-            match self.free_segment(start, size, log) {
-                Ok(()) => gone = gone.saturating_add(size),
-                Err(error) => {
-                    self.strays.push((start, size));
-                    outcome = outcome.and(Err(error));
-                }
-            }
-        }
         if !gone.is_zero() {
             let mut heap = lock(heap);
             heap.going = heap.going.saturating_sub(gone);
@@ -70,31 +56,35 @@ impl Ground {
         self.stranded.iter().any(|&(_, stranded)| stranded == page)
     }
 
-    /// Gives a segment to the device.
-    fn free_segment(&self, start: Address, size: Bytes, log: &CallLog) -> Result<()> {
-        // SAFETY: nobody has used it, or whoever calls this has seen the end of all work that did.
-        let free = || unsafe { self.device.free(start) };
-        Ok(log.make(Call::Free, size, free)?)
-    }
-
     /// Notes a page that is nowhere.
     pub(super) fn orphan(&mut self, heap: &Mutex<Heap>, page: PageHandle, size: Bytes) {
         self.orphans.push((page, size));
         count_going(heap, size);
     }
 
-    /// Gives a segment back that is not on the line; where the device refuses it is a stray.
-    pub(super) fn drop_segment(
-        &mut self,
-        heap: &Mutex<Heap>,
-        start: Address,
-        size: Bytes,
-        log: &CallLog,
-    ) {
-        if self.free_segment(start, size, log).is_err() {
-            self.strays.push((start, size));
-            count_going(heap, size);
+    /// Notes a segment that is on no line: the device is to have it back.
+    pub(super) fn stray(&mut self, heap: &Mutex<Heap>, start: Address, size: Bytes) {
+        self.strays.push((start, size));
+        count_going(heap, size);
+    }
+
+    /// A segment that was taken off the line went to the device, or is on the line again.
+    pub(super) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Lifted, went: bool) {
+        if !went {
+            self.put_back(heap, page);
+            return;
         }
+        let mut heap = lock(heap);
+        let field = heap.field(self.side);
+        let start = field.span(page.at, page.size).start();
+        let cleared = field.line.clear(page.at);
+        debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
+        if let Place::Segments(by_place, by_address) = &mut field.place {
+            by_place.remove(&page.at);
+            by_address.remove(&start);
+        }
+        heap.going = heap.going.saturating_sub(page.size);
+        heap.note_held();
     }
 
     /// Takes the old mapping of a moved page away: nothing may use it any more.
@@ -130,13 +120,12 @@ impl Ground {
         lifted
     }
 
-    /// Puts lifted pages back on the line.
-    pub(super) fn put_back(&self, heap: &Mutex<Heap>, pages: impl IntoIterator<Item = Lifted>) {
+    /// Puts a page that the device would not take back on the line. All work that used it is over, so it
+    /// is everybody's, whatever has become of the streams it was free on.
+    fn put_back(&self, heap: &Mutex<Heap>, page: Lifted) {
         let mut heap = lock(heap);
-        for page in pages {
-            heap.going = heap.going.saturating_sub(page.size);
-            put_back(&mut heap.field(self.side).line, page);
-        }
+        heap.going = heap.going.saturating_sub(page.size);
+        put_back(&mut heap.field(self.side).line, Lifted { streams: Streams::ALL, ..page });
     }
 
     /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
@@ -148,34 +137,21 @@ impl Ground {
         log: &CallLog,
     ) -> Result<()> {
         let span = lock(heap).field(self.side).span(page.at, page.size);
-        let given = if self.region.is_some() {
-            let tidied = self.tidy(heap, log);
-            // A page that is mapped elsewhere too would not come back. What else could not be tidied is
-            // nothing to this one.
-            let alone = if self.is_mapped(PageHandle(page.page)) { tidied } else { Ok(()) };
-            alone.and_then(|()| self.unmap(span, log))
-        } else {
-            self.free_segment(span.start(), page.size, log)
-        };
-        if let Err(error) = given {
-            self.put_back(heap, [page]);
+        let tidied = self.tidy(heap, log);
+        // A page that is mapped elsewhere too would not come back. What else could not be tidied is
+        // nothing to this one.
+        let alone = if self.is_mapped(PageHandle(page.page)) { tidied } else { Ok(()) };
+        if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
+            self.put_back(heap, page);
             return Err(error);
         }
         {
             let mut heap = lock(heap);
-            let field = heap.field(self.side);
-            let cleared = field.line.clear(page.at);
+            let cleared = heap.field(self.side).line.clear(page.at);
             debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
-            if let Place::Segments(by_place, by_address) = &mut field.place {
-                by_place.remove(&page.at);
-                by_address.remove(&span.start());
-            }
             // As an orphan it goes on counting.
             heap.going = heap.going.saturating_sub(page.size);
             heap.note_held();
-        }
-        if self.region.is_none() {
-            return Ok(());
         }
         let page = PageHandle(page.page);
         self.orphan(heap, page, span.size());

@@ -11,7 +11,7 @@ use super::heap::{Field, Heap, Place};
 use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{AddressMap, LEAF, Side};
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// How many times the device's memory the addresses of a line span. Pages that move leave gaps, and
@@ -23,6 +23,10 @@ const LEAST_ADDRESSES: Bytes = Bytes::gib(64);
 
 /// The line of a device that gives segments: longer than any memory.
 const SEGMENT_LINE: Bytes = Bytes::new(1 << 46);
+
+/// From how many new pages on the device is asked first whether it has that much: asking takes a tenth of
+/// what one page does, and finding out by making pages until it says no takes them from everyone else.
+const ASK_FIRST: usize = 4;
 
 /// A page that was moved away, whose old mapping stands until nothing uses it.
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +46,19 @@ pub(super) struct Lifted {
 
 impl Lifted {
     /// Whether no work can use it any more, as far as is known without asking the device.
-    pub(super) fn idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.streams == Streams::ALL
     }
+}
 
-    pub(super) fn size(&self) -> Bytes {
-        self.size
-    }
-
-    /// In whose order it is free.
-    pub(super) fn streams(&self) -> Streams {
-        self.streams
-    }
+/// A page that is mapped where the plan says, and not on the line yet.
+#[derive(Debug)]
+struct Staged {
+    at: Offset,
+    span: Span,
+    page: PageHandle,
+    /// Where it was, for one that moves.
+    from: Option<Lifted>,
 }
 
 /// What one side has from the device.
@@ -164,8 +169,9 @@ impl Ground {
     /// others; `false` where there is no way. Gives the old mappings of pages that moved in
     /// `aliases`.
     ///
-    /// Each step leaves everything whole, so a failure half way loses nothing: what was done is
-    /// holes.
+    /// All or nothing: pages are made and mapped first, where no request can see them, and come onto the
+    /// line together. Where a step fails, what was made goes back to the device, and what was moved is
+    /// where it was.
     pub(super) fn make_room(
         &mut self,
         context: Context<'_>,
@@ -191,129 +197,191 @@ impl Ground {
             Plan::make(&field.line, size, taker, context.growth, limit)
         };
         let Some(plan) = plan else { return Ok(false) };
-        for step in plan.steps {
-            match step {
-                Step::Create { at, size } => self.create(context, at, size, taker, log)?,
-                Step::Move { from, to, size } => {
-                    // Where someone has taken of it meanwhile, what was done so far is there, and
-                    // the next plan sees how things stand.
-                    if !self.shift(context, from, to, size, taker, log)? {
-                        break;
-                    }
-                    aliases.push(Alias { at: from, size });
-                }
-                // A step that this pool does not know is not done.
-                _ => return Ok(false),
-            }
+        if !self.device_has(&plan, log)? {
+            return Ok(false);
         }
-        Ok(true)
+        lock(context.heap).frozen = true;
+        let mut staged = Vec::new();
+        let made = match self.stage(context, &plan, taker, &mut staged, log) {
+            Ok(()) => self.commit(context, staged, taker, aliases, log),
+            Err(error) => {
+                self.roll_back(context, staged, log);
+                Err(error)
+            }
+        };
+        lock(context.heap).frozen = false;
+        made
     }
 
-    fn create(
+    /// Whether the device has the bytes for a plan; asked before the first of many pages is made.
+    fn device_has(&self, plan: &Plan, log: &CallLog) -> Result<bool> {
+        let created = |step: &Step| match *step {
+            Step::Create { size, .. } => Some(size),
+            _ => None,
+        };
+        let sizes: Vec<Bytes> = plan.steps.iter().filter_map(created).collect();
+        if sizes.len() < ASK_FIRST {
+            return Ok(true);
+        }
+        let wanted = sizes.into_iter().fold(Bytes::ZERO, Bytes::saturating_add);
+        let info = log.call(Call::MemoryInfo, || self.device.memory_info())?;
+        Ok(info.free >= wanted)
+    }
+
+    /// Makes and maps what a plan says, off the line. Stops early, without an error, where the line has
+    /// changed since it was planned: what is there by then helps, and the next plan sees how things stand.
+    fn stage(
         &mut self,
         context: Context<'_>,
-        at: Offset,
-        size: Bytes,
+        plan: &Plan,
         taker: Streams,
+        staged: &mut Vec<Staged>,
         log: &CallLog,
     ) -> Result<()> {
-        let span = {
-            let mut heap = lock(context.heap);
-            let field = heap.field(self.side);
-            if field.line.hold(at, size).is_err() {
+        for &step in &plan.steps {
+            let (to, size, from) = match step {
+                Step::Create { at, size } => (at, size, None),
+                Step::Move { from, to, size } => (to, size, Some(from)),
+                // A step that this pool does not know is not done.
+                _ => return Ok(()),
+            };
+            let Some((span, from)) = self.hold(context, to, size, from, taker) else {
                 return Ok(());
+            };
+            if !context.map.make(span, self.side) {
+                self.let_go(context, to, from);
+                return Err(Error::AddressRange { span });
             }
-            field.span(at, size)
-        };
-        let made = self.make_page(context, at, span, log);
-        let stranded = self.is_stranded(at);
-        let mut heap = lock(context.heap);
-        let field = heap.field(self.side);
-        if !stranded {
-            let cleared = field.line.clear(at);
-            debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+            let page = match from {
+                Some(from) => PageHandle(from.page),
+                None => match self.create(size, log) {
+                    Ok(page) => page,
+                    Err(error) => {
+                        self.let_go(context, to, from);
+                        return Err(error);
+                    }
+                },
+            };
+            if let Err(error) = self.attach(to, span, page, log) {
+                if from.is_none() {
+                    self.orphan(context.heap, page, size);
+                }
+                if !self.is_stranded(to) {
+                    self.let_go(context, to, from);
+                } else if let Some(from) = from {
+                    put_back(&mut lock(context.heap).field(self.side).line, from);
+                }
+                lock(context.heap).note_held();
+                // The error that brought us here is the one to tell.
+                let _ = self.tidy(context.heap, log);
+                return Err(error);
+            }
+            staged.push(Staged { at: to, span, page, from });
         }
-        // New memory is in nobody's past, but free for all it would become one with a neighbour that
-        // the taker cannot use.
-        let placed = field.line.place(at, size, made?.0, taker);
-        debug_assert!(placed.is_ok(), "the plan put a page where one is: {placed:?}");
-        heap.note_held();
         Ok(())
     }
 
-    /// A new page, mapped at `span`.
-    fn make_page(
-        &mut self,
+    /// Keeps `to` from other plans, and takes the page at `from` off the line where one is to move there.
+    /// `None` where the line is not as it was planned with.
+    fn hold(
+        &self,
         context: Context<'_>,
-        at: Offset,
-        span: Span,
-        log: &CallLog,
-    ) -> Result<PageHandle> {
-        if !context.map.make(span, self.side) {
-            return Err(Error::AddressRange { span });
-        }
-        let (memory, size) = (self.memory()?, span.size());
-        let create = || memory.create_page(size, self.manner.page_options());
-        let page = log.make(Call::CreatePage, size, create)?;
-        let mut made = self.attach(at, span, page, log);
-        if made.is_ok() {
-            made = self.fill(span, context.fresh, log);
-            if made.is_err() {
-                // Nothing was enqueued.
-                self.detach(at, span, page, log);
-            }
-        }
-        if let Err(error) = made {
-            self.orphan(context.heap, page, size);
-            // The error that brought us here is the one to tell. Where the mapping stands still, it is
-            // asked again another time.
-            if !self.is_stranded(at) {
-                let _ = self.tidy(context.heap, log);
-            }
-            return Err(error);
-        }
-        Ok(page)
-    }
-
-    /// Moves a free page; `false` where it is free no longer.
-    fn shift(
-        &mut self,
-        context: Context<'_>,
-        from: Offset,
         to: Offset,
         size: Bytes,
+        from: Option<Offset>,
         taker: Streams,
-        log: &CallLog,
-    ) -> Result<bool> {
-        let (page, streams, span) = {
-            let mut heap = lock(context.heap);
-            let field = heap.field(self.side);
-            let Ok((page, _, streams)) = field.line.lift(from) else { return Ok(false) };
-            if !streams.contains(taker) || field.line.hold(to, size).is_err() {
-                put_back(&mut field.line, Lifted { at: from, page, size, streams });
-                return Ok(false);
+    ) -> Option<(Span, Option<Lifted>)> {
+        let mut heap = lock(context.heap);
+        let field = heap.field(self.side);
+        let lifted = match from {
+            None => None,
+            Some(at) => {
+                let (page, size, streams) = field.line.lift(at).ok()?;
+                let lifted = Lifted { at, page, size, streams };
+                if !streams.contains(taker) {
+                    put_back(&mut field.line, lifted);
+                    return None;
+                }
+                Some(lifted)
             }
-            (page, streams, field.span(to, size))
         };
-        let attached = if context.map.make(span, self.side) {
-            self.attach(to, span, PageHandle(page), log)
-        } else {
-            Err(Error::AddressRange { span })
-        };
-        let stranded = self.is_stranded(to);
+        if field.line.hold(to, size).is_err() {
+            lifted.into_iter().for_each(|page| put_back(&mut field.line, page));
+            return None;
+        }
+        Some((field.span(to, size), lifted))
+    }
+
+    /// Undoes [`hold`](Self::hold).
+    fn let_go(&self, context: Context<'_>, to: Offset, from: Option<Lifted>) {
         let mut heap = lock(context.heap);
         let line = &mut heap.field(self.side).line;
-        if !stranded {
-            let cleared = line.clear(to);
-            debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        let cleared = line.clear(to);
+        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        from.into_iter().for_each(|page| put_back(line, page));
+    }
+
+    fn create(&self, size: Bytes, log: &CallLog) -> Result<PageHandle> {
+        let memory = self.memory()?;
+        let create = || memory.create_page(size, self.manner.page_options());
+        Ok(log.make(Call::CreatePage, size, create)?)
+    }
+
+    /// Takes away what was staged: new pages go to the device, moved ones are where they were.
+    fn roll_back(&mut self, context: Context<'_>, staged: Vec<Staged>, log: &CallLog) {
+        for Staged { at, span, page, from } in staged {
+            self.detach(at, span, page, log);
+            if from.is_none() {
+                self.orphan(context.heap, page, span.size());
+            }
+            if !self.is_stranded(at) {
+                self.let_go(context, at, from);
+            } else if let Some(from) = from {
+                put_back(&mut lock(context.heap).field(self.side).line, from);
+            }
         }
-        if let Err(error) = attached {
-            put_back(line, Lifted { at: from, page, size, streams });
-            return Err(error);
+        lock(context.heap).note_held();
+        // What the device would not take now it is asked to take the next time.
+        let _ = self.tidy(context.heap, log);
+    }
+
+    /// Puts what was staged onto the line, free in the order of `taker`; new memory is in nobody's past,
+    /// but free for all it would become one with a neighbour that the taker cannot use.
+    fn commit(
+        &mut self,
+        context: Context<'_>,
+        mut staged: Vec<Staged>,
+        taker: Streams,
+        aliases: &mut Vec<Alias>,
+        log: &CallLog,
+    ) -> Result<bool> {
+        let mut outcome = Ok(true);
+        let filled = staged.iter().position(|one| {
+            let filled = match one.from {
+                Some(_) => Ok(()),
+                None => self.fill(one.span, context.fresh, log),
+            };
+            let failed = filled.is_err();
+            outcome = core::mem::replace(&mut outcome, Ok(true)).and(filled.map(|()| true));
+            failed
+        });
+        // What was filled is in use by the device, and stays; nothing was enqueued for the rest.
+        let rest = filled.map(|failed| staged.split_off(failed));
+        {
+            let mut heap = lock(context.heap);
+            let line = &mut heap.field(self.side).line;
+            for Staged { at, span, page, from } in staged {
+                let cleared = line.clear(at);
+                let placed = line.place(at, span.size(), page.0, taker);
+                debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
+                aliases.extend(from.map(|page| Alias { at: page.at, size: page.size }));
+            }
+            heap.note_held();
         }
-        let placed = line.place(to, size, page, taker);
-        debug_assert!(placed.is_ok(), "the plan moved what cannot be: {placed:?}");
-        Ok(true)
+        if let Some(rest) = rest {
+            self.roll_back(context, rest, log);
+        }
+        outcome
     }
 
     /// A segment of `wanted` bytes, or of what is needed where the device has not that much.
@@ -346,7 +414,7 @@ impl Ground {
             Err(Error::AddressRange { span })
         };
         if let Err(error) = made {
-            self.drop_segment(context.heap, start, bytes, log);
+            self.stray(context.heap, start, bytes);
             return Err(error);
         }
         let mut heap = lock(context.heap);
@@ -354,7 +422,7 @@ impl Ground {
         if field.line.place(at, bytes, start.get(), taker).is_err() {
             drop(heap);
             debug_assert!(false, "the plan put a segment where one is");
-            self.drop_segment(context.heap, start, bytes, log);
+            self.stray(context.heap, start, bytes);
             return Ok(false);
         }
         if let Place::Segments(by_place, by_address) = &mut field.place {

@@ -9,11 +9,10 @@ use forebay_core::line::{Line, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::StreamHandle;
 
-use super::errand::End;
-use super::lanes::Lanes;
 use super::map::{Side, UNIT_SHIFT};
 use super::marks::Gauged;
 use super::shelf::{Counts, Kept, Shelf};
+use super::stream_slots::{Fate, Owner, Serial, StreamSlots, SyncTicket};
 
 /// Where on the device the places of a line are.
 #[derive(Debug)]
@@ -139,9 +138,8 @@ impl Piece {
     }
 }
 
-/// How many streams are counted apart, four times as many as have numbers: what a stream counts is
-/// some kilobytes.
-const MOST_COUNTED: usize = 4 * Streams::MOST as usize;
+/// How many streams are counted apart: what a stream counts is some kilobytes.
+const MOST_COUNTED: usize = 256;
 
 /// Counts by stream.
 #[derive(Clone, Debug, Default)]
@@ -170,6 +168,31 @@ impl AllCounts {
     }
 }
 
+/// The streams that a live block was used on beside its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Uses {
+    pub(super) streams: Vec<Serial>,
+    /// At how many of them those whose work is over are left out.
+    full_at: usize,
+}
+
+impl Uses {
+    /// The least at which it is worth looking which are over.
+    const FEW: usize = 8;
+
+    fn add(&mut self, serial: Serial, slots: &StreamSlots) {
+        if self.streams.contains(&serial) {
+            return;
+        }
+        if self.streams.len() >= self.full_at.max(Self::FEW) {
+            self.streams.retain(|&user| !slots.is_over(user));
+            // As many again come before the next look: a look costs a use no more than a constant.
+            self.full_at = self.streams.len() * 2;
+        }
+        self.streams.push(serial);
+    }
+}
+
 /// What is free, and what happened on the way.
 #[derive(Debug)]
 pub(super) struct Heap {
@@ -178,15 +201,13 @@ pub(super) struct Heap {
     /// Where the large block begins that was taken last, if nothing on the large side changed since:
     /// freed, it would be taken again.
     pub(super) lone: Arc<AtomicU64>,
-    pub(super) lanes: Lanes,
+    pub(super) slots: StreamSlots,
+    /// Whether no slot may be taken over at present.
+    pub(super) frozen: bool,
     /// Streams that live blocks were used on beside their own.
-    pub(super) uses: HashMap<Address, Vec<StreamHandle>>,
+    pub(super) uses: HashMap<Address, Uses>,
     /// Bytes of pages that are off the lines and not yet given to the device.
     pub(super) going: Bytes,
-    /// Ends of streams that live blocks were used on and that were forgotten since.
-    pub(super) ends: HashMap<Address, Vec<End>>,
-    /// Blocks that were freed and could not come back yet.
-    pub(super) later: Vec<Return>,
     /// Counts of what did not pass over a shelf, and of shelves that are gone, by stream.
     pub(super) counts: AllCounts,
     /// Allocations that no magazine had and a hole did, and those that no hole had.
@@ -213,11 +234,10 @@ impl Heap {
             small,
             large,
             lone: Arc::default(),
-            lanes: Lanes::default(),
+            slots: StreamSlots::default(),
+            frozen: false,
             uses: HashMap::new(),
             going: Bytes::ZERO,
-            ends: HashMap::new(),
-            later: Vec::new(),
             counts: AllCounts::default(),
             heap_hits: 0,
             misses: 0,
@@ -289,10 +309,10 @@ impl Heap {
 
     /// Takes a piece in the order of the stream with number `lane`. What was taken to align it goes
     /// back before anyone else comes: later the stream may have no number any more.
-    pub(super) fn take(&mut self, piece: Piece, lane: u32) -> Option<Address> {
-        let (taker, whole) = (Streams::only(lane), piece.whole());
+    pub(super) fn take(&mut self, piece: Piece, slot: u32) -> Option<Address> {
+        let (taker, whole) = (Streams::only(slot), piece.whole());
         if whole == piece.size {
-            return self.take_plain(piece.side(), whole, lane);
+            return self.take_plain(piece.side(), whole, slot);
         }
         let field = self.field(piece.side());
         let found = field.take(whole, taker)?;
@@ -314,16 +334,69 @@ impl Heap {
     /// Whether a stream should wait for another that has a better hole for `size`, before it takes one
     /// of its own.
     #[inline]
-    pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, lane: u32) -> bool {
-        let better = self.field(side).line.worth_waiting_for(size, Streams::only(lane));
-        // One that is leaving or gone cannot be waited for.
-        better
-            .is_some_and(|owners| owners.numbers().any(|owner| self.lanes.handle(owner).is_some()))
+    pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, taker: u32) -> bool {
+        let better = self.field(side).line.worth_waiting_for(size, Streams::only(taker));
+        let can_wait = |owner| !matches!(self.slots.owner(owner), Owner::Unknown);
+        better.is_some_and(|owners| owners.numbers().any(can_wait))
     }
 
-    /// Takes a block back in the order of the stream with number `lane`.
-    pub(super) fn give(&mut self, address: Address, size: Bytes, lane: u32) {
-        self.give_to(address, size, Streams::only(lane));
+    /// The slot of a stream, made where it has none. Where all are taken, that of the stream that was not
+    /// used for the longest is taken over; what is free in its order waits for the device as a whole.
+    pub(super) fn slot_for(&mut self, stream: StreamHandle) -> u32 {
+        if let Some(number) = self.slots.assign_slot(stream) {
+            return number;
+        }
+        if self.frozen {
+            // Pages are on their way between places of the line under the numbers there are now.
+            return self.slots.mark();
+        }
+        let (small, large) = (&self.small.line, &self.large.line);
+        let owns_nothing = |number| {
+            let stream = Streams::only(number);
+            small.owns_nothing(stream) && large.owns_nothing(stream)
+        };
+        if let Some(victim) = self.slots.victim(owns_nothing) {
+            self.bury(victim);
+        }
+        self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.mark())
+    }
+
+    /// Lets a slot go whose stream ended without an event: what is free in its order is nobody's until a
+    /// wait for the whole device is over that begins from now on.
+    pub(super) fn bury(&mut self, number: u32) {
+        self.changed();
+        let mark = Streams::only(self.slots.bury(number));
+        self.small.line.hand_over(Streams::only(number), mark);
+        self.large.line.hand_over(Streams::only(number), mark);
+    }
+
+    /// Lets the slot of a stream that ended go, if it still has it: its work is over.
+    pub(super) fn release_slot(&mut self, number: u32, serial: Serial) {
+        if self.slots.serial(number) == Some(serial) {
+            self.idle(number);
+            self.slots.release_slot(number);
+        }
+    }
+
+    /// A wait for the whole device, which began with `ticket`, is over.
+    pub(super) fn end_sync(&mut self, ticket: SyncTicket, succeeded: bool) {
+        if let Some(mark) = self.slots.end_sync(ticket, succeeded) {
+            self.idle(mark);
+        }
+    }
+
+    /// Takes a block back in the order of the stream with number `slot`.
+    pub(super) fn give(&mut self, address: Address, size: Bytes, slot: u32) {
+        self.give_to(address, size, Streams::only(slot));
+    }
+
+    /// Takes a block back that was freed on the stream of a serial, in whatever order it has now.
+    pub(super) fn give_after(&mut self, block: Return, serial: Serial) {
+        let owners = match self.slots.fate(serial) {
+            Fate::Live(_, slot) | Fate::Ended(_, slot) | Fate::Unknown(slot) => Streams::only(slot),
+            Fate::Over => Streams::ALL,
+        };
+        self.give_to(block.address, block.size, owners);
     }
 
     /// Takes a block back that no work uses any more: it is everybody's.
@@ -331,34 +404,34 @@ impl Heap {
         self.give_to(block.address, block.size, Streams::ALL);
     }
 
+    /// Takes a block back of which nobody can tell when its last use is over.
+    pub(super) fn give_to_unknown(&mut self, block: Return) {
+        let mark = Streams::only(self.slots.mark());
+        self.give_to(block.address, block.size, mark);
+    }
+
     fn give_to(&mut self, address: Address, size: Bytes, owners: Streams) {
         let given = self.field(Side::of(size)).give(address, size, owners);
         debug_assert!(given, "{address} of {size} came back and was not out");
     }
 
-    /// The blocks freed on `stream` that could not come back yet: they are the caller's from now on.
-    pub(super) fn take_later_of(&mut self, stream: StreamHandle) -> Vec<Return> {
-        self.later.extract_if(.., |block| block.stream == stream).collect()
+    /// Takes blocks back, each in the order of its stream.
+    pub(super) fn give_all(&mut self, returns: Vec<Return>) {
+        for one in returns {
+            let slot = self.slot_for(one.stream);
+            self.give(one.address, one.size, slot);
+        }
     }
 
-    /// Takes back all of `returns` whose streams have numbers; gives those that have none.
-    pub(super) fn give_known(&mut self, returns: &mut Vec<Return>) {
-        returns.retain(|one| {
-            let Some(lane) = self.lanes.get(one.stream) else { return true };
-            self.give(one.address, one.size, lane);
-            false
-        });
-    }
-
-    /// Takes back all of `returns` whose streams have numbers or can have one that is free; the others
-    /// come later.
-    pub(super) fn give_or_keep(&mut self, mut returns: Vec<Return>) {
-        returns.retain(|one| {
-            let Some(lane) = self.lanes.enrol(one.stream) else { return true };
-            self.give(one.address, one.size, lane);
-            false
-        });
-        self.later.append(&mut returns);
+    /// Notes that the live block at `address` is used on `stream`; says whether that is its first use
+    /// beside its own stream.
+    pub(super) fn note_use(&mut self, address: Address, stream: StreamHandle) -> bool {
+        let slot = self.slot_for(stream);
+        let Some(serial) = self.slots.serial(slot) else { return true };
+        let uses = self.uses.entry(address).or_default();
+        let first = uses.streams.is_empty();
+        uses.add(serial, &self.slots);
+        first
     }
 
     /// What a shelf held goes to `returns`, and what it counted is counted here.
@@ -376,10 +449,26 @@ impl Heap {
         self.waits += 1;
     }
 
-    /// Notes that all work on a stream is over, and lets its number go.
-    pub(super) fn gone(&mut self, lane: u32) {
-        self.idle(lane);
-        self.lanes.gone(lane);
+    /// Notes that the event with number `event` comes after all that was freed on the stream with number
+    /// `slot`: whoever waits for it may have that.
+    pub(super) fn covers(&mut self, event: u32, slot: u32) {
+        self.changed();
+        let (event, slot) = (Streams::only(event), Streams::only(slot));
+        self.small.line.waited(event, slot);
+        self.large.line.waited(event, slot);
+    }
+
+    /// The slot of a stream that someone uses: so it is there, and can be waited for.
+    pub(super) fn reactivate(&mut self, stream: StreamHandle) {
+        self.slot_for(stream);
+        self.slots.set_doubted(stream, false);
+    }
+
+    /// Whether anything is free that only a wait for the whole device makes anyone's.
+    pub(super) fn has_unknown(&self) -> bool {
+        let marks = [Streams::MOST - 1, Streams::MOST - 2].map(Streams::only);
+        let lines = [&self.small.line, &self.large.line];
+        lines.iter().any(|line| marks.iter().any(|&mark| !line.owns_nothing(mark)))
     }
 
     /// Notes that all work on a stream is over that was enqueued so far.
@@ -394,14 +483,14 @@ impl Heap {
     pub(super) fn counts_of(&mut self, stream: StreamHandle) -> &mut Counts {
         let streams = &self.counts.streams;
         if streams.len() >= MOST_COUNTED && !streams.contains_key(&stream) {
-            let lanes = &self.lanes;
-            self.counts.forget(|other| !lanes.knows(other));
+            let slots = &self.slots;
+            self.counts.forget(|other| !slots.knows(other));
         }
         self.counts.streams.entry(stream).or_default()
     }
 
-    /// Streams that have something free on a side.
-    pub(super) fn owners(&mut self, side: Side) -> Streams {
-        self.field(side).line.owners()
+    /// Streams that have something free on a side which `taker` may not have.
+    pub(super) fn owners(&mut self, side: Side, taker: Streams) -> Streams {
+        self.field(side).line.owners_beyond(taker)
     }
 }

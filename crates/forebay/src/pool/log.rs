@@ -8,7 +8,7 @@ use forebay_hal::{Call, Device, Event, EventHandle, EventKind, Progress, StreamH
 
 use super::DriverLog;
 use crate::Result;
-use crate::sync::lock;
+use crate::sync::{lock, tracked};
 
 /// The calls of the driver that a pool made. Clones are the same log.
 ///
@@ -29,6 +29,13 @@ impl CallLog {
     /// Makes one call over no memory, and notes it.
     pub(super) fn call<T>(&self, call: Call, make: impl FnOnce() -> T) -> T {
         self.make(call, Bytes::ZERO, make)
+    }
+
+    /// Makes one call over `size` that may wait for work of the device, and notes it. With no lock of a
+    /// pool held: that work may wait for whoever needs the lock.
+    pub(super) fn wait<T>(&self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
+        debug_assert_eq!(tracked::held(), 0, "{call:?} would wait with a lock of a pool held");
+        self.make(call, size, make)
     }
 
     /// The calls made so far.
@@ -73,21 +80,25 @@ impl Point {
     }
 
     /// Makes `stream` wait for it, on the device.
-    pub(super) fn hold(&self, stream: StreamHandle) -> Result<()> {
+    pub(super) fn make_wait(&self, stream: StreamHandle) -> Result<()> {
         let wait = || self.device.wait_event(stream, self.handle);
         Ok(self.log.call(Call::WaitEvent, wait)?)
     }
 
     /// Whether it is known to be reached. Where asking fails it is not.
     pub(super) fn is_reached(&self) -> bool {
-        let asked = self.log.call(Call::QueryEvent, || self.device.query_event(self.handle));
-        asked.is_ok_and(|progress| progress == Progress::Done)
+        self.query().is_ok_and(|progress| progress == Progress::Done)
+    }
+
+    /// Whether it is reached.
+    pub(super) fn query(&self) -> Result<Progress> {
+        Ok(self.log.call(Call::QueryEvent, || self.device.query_event(self.handle))?)
     }
 
     /// Waits for it, on the host.
     pub(super) fn synchronize(&self) -> Result<()> {
         let wait = || self.device.synchronize_event(self.handle);
-        Ok(self.log.call(Call::SynchronizeEvent, wait)?)
+        Ok(self.log.wait(Call::SynchronizeEvent, Bytes::ZERO, wait)?)
     }
 }
 

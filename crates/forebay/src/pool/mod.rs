@@ -14,12 +14,11 @@
 mod callback;
 mod capture;
 mod care;
-mod errand;
+mod deferred;
 mod event;
 mod giving;
 mod ground;
 mod heap;
-mod lanes;
 mod layout;
 mod log;
 mod manner;
@@ -29,6 +28,7 @@ mod near;
 mod options;
 mod pages;
 mod process;
+mod reclaim;
 mod registry;
 mod report;
 mod request;
@@ -37,6 +37,7 @@ mod shared;
 mod shelf;
 mod snapshot;
 mod statistics;
+mod stream_slots;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
@@ -144,6 +145,7 @@ impl Pool {
     /// defined. No bytes: the null address, and no memory.
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
+        let stream = stream.resolved();
         match self.shared.take_at_hand::<true>(size, stream, Tag::NONE) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
@@ -154,6 +156,7 @@ impl Pool {
     /// that allocate on behalf of a program, which may have said more than they know.
     #[inline(always)]
     pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
+        let stream = stream.resolved();
         match self.shared.take_at_hand::<true>(size, stream, tag) {
             Some(block) => Ok(block),
             None => allocate_slowly_for(&self.shared, size, stream, tag),
@@ -169,13 +172,14 @@ impl Pool {
         if request.alignment <= Alignment::BLOCK {
             return self.allocate(request.size, request.stream);
         }
-        self.shared.allocate(request)
+        self.shared.allocate(Request { stream: request.stream.resolved(), ..request })
     }
 
     /// Gives back the block at `address`, in the order of `stream`: its memory may be used again by
     /// what is enqueued on `stream` from now on. The null address is ignored.
     #[inline(always)]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        let stream = stream.resolved();
         if self.shared.keep_at_hand::<true>(address, stream, |_| true) {
             return Ok(());
         }
@@ -186,6 +190,7 @@ impl Pool {
     /// is: anything else is refused.
     #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
+        let stream = stream.resolved();
         let right = move |known: Known| known.requested() == size.get() || known.size() == size;
         if self.shared.keep_at_hand::<true>(address, stream, right) {
             return Ok(());
@@ -197,6 +202,7 @@ impl Pool {
     /// refused, and one whose address was given out again since.
     #[inline(always)]
     pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        let stream = stream.resolved();
         let Block { address, pool: owner, generation, .. } = block;
         let same = move |known: Known| known.generation() == generation;
         if owner == self.shared.id && self.shared.keep_at_hand::<true>(address, stream, same) {
@@ -208,7 +214,7 @@ impl Pool {
     /// Notes that the block at `address` is used on `stream` beside the one it will be freed on: when
     /// it is, its memory is reused only after what is enqueued on both by then.
     pub fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.shared.record_use(address, stream)
+        self.shared.record_use(address, stream.resolved())
     }
 
     /// The live block that begins at `address`.
@@ -224,7 +230,7 @@ impl Pool {
     /// Says that a stream will be destroyed: to be called before that. What was freed on it becomes
     /// everybody's once its work so far is done.
     pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.shared.forget_stream(stream)
+        self.shared.forget_stream(stream.resolved())
     }
 
     /// Takes back what was freed while other streams used it, as far as they are done; and whatever

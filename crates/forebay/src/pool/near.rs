@@ -38,23 +38,23 @@ impl Shared {
             }
         }
         let mut heap = self.heap();
-        let lane = heap.lanes.get(stream)?;
+        let slot_number = heap.slots.get(stream)?;
         gate.enter(|shelves| {
             let shelf = shelves.of(stream)?;
             if side == Side::Large {
                 // What it becomes with its neighbours may be the lower hole; where it is the one that
                 // would be given, it is given again.
                 shelf.magazine.drain_large(|kept, units| {
-                    heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), lane);
+                    heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
                 });
             }
-            if heap.worth_waiting(side, size, lane) {
+            if heap.worth_waiting(side, size, slot_number) {
                 return None;
             }
-            let address = heap.take_plain(side, size, lane)?;
+            let address = heap.take_plain(side, size, slot_number)?;
             let Some(slot) = self.map.slot(address) else {
                 // There is one for every address on the lines.
-                heap.give(address, size, lane);
+                heap.give(address, size, slot_number);
                 return None;
             };
             heap.heap_hits += 1;
@@ -76,6 +76,10 @@ impl Shared {
         allowed: impl FnOnce(Known) -> bool,
     ) -> bool {
         if self.pass.load(Ordering::Relaxed) == NO_PASS {
+            return false;
+        }
+        // What is freed on a thread's own stream has to be made known to others.
+        if stream.is_per_thread() {
             return false;
         }
         let Some(slot) = self.map.slot(address) else { return false };
@@ -108,7 +112,7 @@ impl Shared {
         large: bool,
     ) -> bool {
         let mut heap = self.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return false };
+        let Some(slot) = heap.slots.get(stream) else { return false };
         gate.enter(|shelves| {
             let Some(shelf) = shelves.of(stream) else { return false };
             // SAFETY: the slot is of this pool's map.
@@ -117,7 +121,7 @@ impl Shared {
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
             let mut give = |kept: Kept, units| {
-                heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), lane);
+                heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
             };
             if !large {
                 shelf.magazine.make_way(units, &mut give);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use forebay_core::Address;
+use forebay_hal::{Device, StreamHandle};
 
 use super::map::AddressMap;
 use super::shared::Shared;
@@ -35,7 +36,20 @@ pub(super) fn next_id() -> PoolId {
     PoolId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// A stream is about to go: every pool of its device forgets it.
+fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
+    for shared in all() {
+        let same = core::ptr::addr_eq(Arc::as_ptr(&shared.device), Arc::as_ptr(device));
+        // A drop has nobody to tell of an error. What the pool could not do it does when it finds the
+        // stream gone.
+        if same && shared.knows_stream(stream) {
+            let _ = shared.forget_stream(stream.resolved());
+        }
+    }
+}
+
 pub(super) fn add(shared: &Arc<Shared>) {
+    forebay_hal::on_stream_end(forget_stream);
     let upkeep = shared.settings().upkeep();
     let (id, pool, map) = (shared.id, Arc::downgrade(shared), shared.map.clone());
     pools().push(Entry { id, pool, map, upkeep });

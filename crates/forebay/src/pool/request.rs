@@ -1,14 +1,19 @@
 //! The long way of a request: what a thread's own magazine does not serve, and every call of a pool
 //! that looks after its blocks one by one.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use forebay_core::{Address, Alignment, Bytes, Ladder, Rung};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
 use super::event::EventAction;
+use super::deferred::{End, Task};
 use super::heap::{Heap, Piece, Return};
+use super::log::Point;
 use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::reclaim::Patience;
 use super::registry;
 use super::shared::{NO_PASS, Shared};
 use super::shelf::{Counts, Kept};
@@ -70,10 +75,17 @@ impl Shared {
         let kept = size.saturating_add(self.care.tail());
         let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
         let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
+        if piece.whole() > self.marks.limit().min(self.device_total) {
+            // Whatever were given back, it would not do: caches stay as they are.
+            return Err(self.shortage(request, piece.whole()).into());
+        }
         if piece.side() == Side::Large {
             self.fold_own(stream);
         }
-        let (start, source) = self.take(piece, request)?;
+        let (start, source) = self.take(piece, request).inspect_err(|_| {
+            // What came and could not be used goes back at once; the error that led here is the one to tell.
+            let _ = self.give_back_segments();
+        })?;
         self.prepare(Return { address: start, size: kept, stream }, size)?;
         self.hand_out(start, size, request, source)
     }
@@ -120,26 +132,29 @@ impl Shared {
     fn take(&self, piece: Piece, request: Request) -> Result<(Address, Source)> {
         let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
         let from_hole = |heap: &mut Heap| {
-            let lane = heap.lanes.get(stream)?;
-            heap.take(piece, lane)
+            let slot = heap.slot_for(stream);
+            heap.take(piece, slot)
         };
         let worth_waiting = {
             let mut heap = self.heap();
-            match heap.lanes.get(stream) {
-                Some(lane) if heap.worth_waiting(side, size, lane) => true,
-                Some(lane) => {
-                    if let Some(found) = heap.take(piece, lane) {
+            match heap.slots.get(stream) {
+                Some(slot) if heap.worth_waiting(side, size, slot) => true,
+                Some(slot) => {
+                    if let Some(found) = heap.take(piece, slot) {
                         return Ok((found, Source::Hole));
                     }
                     false
                 }
-                None => false,
+                None => {
+                    drop(heap);
+                    self.check_stream(stream)?;
+                    false
+                }
             }
         };
         self.recheck_streams();
         let mut works = self.works();
-        works.welcome(self.site(), stream)?;
-        let mut ladder = Ladder::new();
+        self.heap().reactivate(stream);
         if worth_waiting {
             // What is due costs less: nobody waits for it. Then one event brings what the other stream
             // has freed; a hole of one's own that is much too large stays whole.
@@ -154,35 +169,44 @@ impl Shared {
         // Where folding would bring next to nothing, the blocks are worth more at hand: the rest of the
         // ladder is climbed first.
         let mut spared = size <= SMALL && self.little_at_hand(&works);
-        let mut rooms = 0;
+        let (mut ladder, mut rooms) = (Ladder::new(), 0);
+        // From when on a wait for the device has a limit: the first.
+        let mut patience = None;
         loop {
             let rung = ladder.rung();
             let mut grown = false;
             match rung {
                 Rung::Fold if spared => {}
                 Rung::Fold => self.fold(&mut works),
-                Rung::Refuse => {
+                Rung::Idle => {
+                    // Without a lock: the device may wait for whoever needs one.
                     drop(works);
-                    return Err(self.shortage(request, size).into());
+                    let patience = *patience.get_or_insert_with(|| self.patience());
+                    grown = self.reclaim(side, size, stream, patience)?;
+                    works = self.works();
                 }
                 Rung::Callback => {
-                    // Without a lock: whoever is asked may free and allocate.
+                    // Likewise: whoever is asked may free and allocate.
                     drop(works);
                     let let_go = self.ask_to_let_go(request, size);
                     works = self.works();
-                    works.enrol(self.site(), stream)?;
                     if let_go {
                         ladder.let_go();
                         continue;
                     }
                 }
-                _ => {
-                    if rung == Rung::Idle
-                        && let Err(error) = self.end_quarantine(&mut works)
-                        && error.is_finding()
-                    {
-                        return Err(error);
+                Rung::Refuse => {
+                    drop(works);
+                    // What another thread is giving back is on no line now, and may be what is missing.
+                    let patience = *patience.get_or_insert_with(|| self.patience());
+                    if self.wait_for_reclaims(patience) {
+                        works = self.works();
+                        ladder = Ladder::new();
+                        continue;
                     }
+                    return Err(self.shortage(request, size).into());
+                }
+                _ => {
                     let before = self.held.get();
                     match works.climb(self.site(), rung, (side, size), stream) {
                         Ok(made) => {
@@ -198,8 +222,6 @@ impl Shared {
                     }
                 }
             }
-            // Where there are more streams than numbers, making others known may have taken this one's.
-            works.enrol(self.site(), stream)?;
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
                 if !matches!(rung, Rung::Room | Rung::Idle) {
@@ -212,8 +234,8 @@ impl Shared {
             }
             drop(heap);
             // Others on this stream take from what grows as well: there may be room for all.
-            rooms += u32::from(rung == Rung::Room);
-            if rung == Rung::Room && grown && rooms < MOST_ROOMS {
+            rooms += u32::from(grown);
+            if matches!(rung, Rung::Room | Rung::Idle) && grown && rooms < MOST_ROOMS {
                 continue;
             }
             if spared && rung == Rung::Room {
@@ -222,6 +244,25 @@ impl Shared {
                 continue;
             }
             ladder.climb();
+        }
+    }
+
+    /// How long a request waits for the device before it is refused.
+    fn patience(&self) -> Patience {
+        let end = Instant::now().checked_add(self.settings().max_wait());
+        end.map_or(Patience::Unlimited, Patience::Until)
+    }
+
+    /// Refuses a stream that the device does not know, when the pool first sees it.
+    fn check_stream(&self, stream: StreamHandle) -> Result<()> {
+        if self.captures.any() {
+            return Ok(());
+        }
+        let asked = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+        match asked {
+            Err(error @ forebay_hal::Error::Invalid { .. }) => Err(error.into()),
+            // A device that cannot tell just now says so when the stream is used.
+            _ => Ok(()),
         }
     }
 
@@ -292,8 +333,7 @@ impl Shared {
             return self.take_back(slot, known, address, stream);
         }
         // From here on the block is this call's alone, so the event comes before the next of its
-        // address; and nothing that comes can fail, so what it tells has happened. Where the block's
-        // stream can have no number now, for want of an event of another, the block comes later.
+        // address; and nothing that comes can fail, so what it tells has happened.
         self.note_free(address, known, stream);
         let block = Return { address, size: known.size(), stream };
         if known.used_elsewhere() {
@@ -306,7 +346,7 @@ impl Shared {
             self.count(stream, note);
             return Ok(());
         } else {
-            self.give_back_or_later(vec![block]);
+            self.give_back(vec![block]);
         }
         self.count(stream, |counts| {
             counts.freed(known.units(), known.requested(), known.tag());
@@ -327,14 +367,19 @@ impl Shared {
     /// Takes back a block once the streams it was used on are done with it.
     fn return_used(&self, block: Return) {
         let mut works = self.works();
-        let (users, ends) = {
+        let (ends, serial) = {
             let mut heap = self.heap();
-            let ends = heap.ends.remove(&block.address).unwrap_or_default();
-            (heap.uses.remove(&block.address).unwrap_or_default(), ends)
+            let slot = heap.slot_for(block.stream);
+            let Some(serial) = heap.slots.serial(slot) else {
+                heap.give(block.address, block.size, slot);
+                return;
+            };
+            let uses = heap.uses.remove(&block.address).unwrap_or_default();
+            let others = uses.streams.into_iter().filter(|&user| user != serial);
+            let ends: Vec<End> = others.filter_map(|user| Works::end_of(&heap, user)).collect();
+            (ends, serial)
         };
-        let others: Vec<StreamHandle> =
-            users.into_iter().filter(|&user| user != block.stream).collect();
-        works.return_after(block, &others, ends);
+        works.defer(self.site(), &[Task::Return(block, serial)], ends);
     }
 
     /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
@@ -345,13 +390,18 @@ impl Shared {
             return false;
         }
         // A shelf that goes is of another stream, which may be forgotten meanwhile: not before its
-        // blocks are in the heap.
+        // blocks are in the heap, and its counts too, so that whoever sums up sees them in one place.
         let crowded = self.at_hand(|shelves| shelves.is_full_for(block.stream)) == Some(true);
-        let works = crowded.then(|| self.works());
+        let mut heap = crowded.then(|| self.heap());
         let mut spilled = Vec::new();
         let kept = self.at_hand(|shelves| {
             if shelves.of(block.stream).is_none() {
                 shelves.put_up(block.stream, self.bound_now());
+            }
+            if let Some(heap) = &mut heap
+                && let Some(shelf) = shelves.take_leaving()
+            {
+                heap.retire(*shelf, &mut spilled);
             }
             let Some(shelf) = shelves.of(block.stream) else { return false };
             let units = block.size.get() >> UNIT_SHIFT;
@@ -361,65 +411,42 @@ impl Shared {
             let kept = Kept { address: block.address, slot: SlotRef::new(slot) };
             shelf.keep(units, kept, &mut spilled)
         });
-        match works {
-            Some(mut works) => {
-                let mut heap = self.heap();
-                // Under the heap's lock, so that whoever sums up sees its counts in one place.
-                self.at_hand(|shelves| {
-                    if let Some(shelf) = shelves.take_leaving() {
-                        heap.retire(*shelf, &mut spilled);
-                    }
-                });
-                heap.give_known(&mut spilled);
-                drop(heap);
-                if self.give_enrolling(&mut works, &mut spilled).is_err() {
-                    self.heap().later.append(&mut spilled);
-                }
-            }
-            None => self.give_back_or_later(spilled),
+        match heap {
+            Some(mut heap) => heap.give_all(spilled),
+            None => self.give_back(spilled),
         }
         kept == Some(true)
     }
 
-    /// Gives blocks back to the heap. Where a stream can have no number, its blocks stay in
-    /// `returns`.
-    fn give_back(&self, returns: &mut Vec<Return>) -> Result<()> {
-        if returns.is_empty() {
-            return Ok(());
+    /// Gives blocks back to the heap.
+    pub(super) fn give_back(&self, returns: Vec<Return>) {
+        let Some(stream) = returns.last().map(|one| one.stream) else { return };
+        let mut heap = self.heap();
+        heap.give_all(returns);
+        if stream.is_per_thread() {
+            self.publish(&mut heap, stream);
         }
-        self.heap().give_known(returns);
-        if returns.is_empty() {
-            return Ok(());
-        }
-        self.recheck_streams();
-        self.give_enrolling(&mut self.works(), returns)
     }
 
-    /// Gives blocks back to the heap, making their streams known. Those of streams that cannot be stay
-    /// in `returns`, and the error says why of the first.
-    pub(super) fn give_enrolling(
-        &self,
-        works: &mut Works,
-        returns: &mut Vec<Return>,
-    ) -> Result<()> {
-        let (mut left, mut outcome) = (Vec::new(), Ok(()));
-        while let Some(stream) = returns.last().map(|one| one.stream) {
-            match works.enrol(self.site(), stream) {
-                Ok(_) => self.heap().give_known(returns),
-                Err(error) => {
-                    left.extend(returns.extract_if(.., |one| one.stream == stream));
-                    outcome = outcome.and(Err(error));
-                }
-            }
+    /// Records an event on the calling thread's own stream, by which others can wait for what was freed
+    /// there so far: nobody but its thread can record one.
+    fn publish(&self, heap: &mut Heap, stream: StreamHandle) {
+        if stream.is_of_another_thread() || self.captures.any() {
+            return;
         }
-        *returns = left;
-        outcome
-    }
-
-    /// Gives blocks back to the heap, those that cannot be at the moment the next time it is folded.
-    pub(super) fn give_back_or_later(&self, mut returns: Vec<Return>) {
-        if self.give_back(&mut returns).is_err() {
-            self.heap().later.append(&mut returns);
+        let slot = heap.slot_for(stream);
+        let event = match heap.slots.published(slot) {
+            Some((_, event)) => event,
+            None => match Point::new(&self.device, &self.log) {
+                Ok(event) => Arc::new(event),
+                // Then it is free for its own thread, and for all when the device was waited for.
+                Err(_) => return,
+            },
+        };
+        if event.record(stream).is_ok()
+            && let Some(published) = heap.slots.publish(slot, &event)
+        {
+            heap.covers(published, slot);
         }
     }
 
@@ -432,23 +459,19 @@ impl Shared {
                 shelf.empty(|side| side == Side::Large, &mut returns);
             }
         });
-        self.give_back_or_later(returns);
+        self.give_back(returns);
     }
 
-    /// Folds what all magazines hold into the heap.
-    ///
-    /// Waits for nobody: blocks of streams that have no number, and can have none without waiting for
-    /// another stream, stay aside. With the works' lock, so that none of their streams is forgotten
-    /// meanwhile.
+    /// Folds what all magazines hold into the heap. With the works' lock, so that none of their streams
+    /// is forgotten meanwhile.
     pub(super) fn fold(&self, _works: &mut Works) {
-        let mut returns = core::mem::take(&mut self.heap().later);
-        returns.append(&mut self.tidy());
+        let mut returns = self.tidy();
         self.rows.each(|shelves| {
             for shelf in shelves.all() {
                 shelf.empty(|_| true, &mut returns);
             }
         });
-        self.heap().give_or_keep(returns);
+        self.heap().give_all(returns);
     }
 
     /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
@@ -490,11 +513,7 @@ impl Shared {
             // Apart from the heap's lock: finding out whose it is looks at other pools.
             let (slot, known) = self.live(address)?;
             let mut heap = self.heap();
-            let users = heap.uses.entry(address).or_default();
-            let first = users.is_empty();
-            if !users.contains(&stream) {
-                users.push(stream);
-            }
+            let first = heap.note_use(address, stream);
             if !first || known.used_elsewhere() || slot.mark_used(known) {
                 return Ok(());
             }

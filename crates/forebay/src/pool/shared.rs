@@ -8,8 +8,8 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
@@ -19,7 +19,8 @@ use super::callback::Callbacks;
 use super::capture::Captures;
 use super::care::{self, Care, Synchronise};
 use super::event::{History, PoolEvent};
-use super::heap::{AllCounts, Heap, Return};
+use super::ground::twice;
+use super::heap::{AllCounts, Heap};
 use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
@@ -30,8 +31,8 @@ use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::sync::gate::{Gate, Gates};
-use crate::sync::lock;
 use crate::sync::seat;
+use crate::sync::tracked::{Guard, lock};
 use crate::{Block, Error, PoolId, Result, Tag};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
@@ -67,7 +68,13 @@ pub(super) struct Shared {
     heap: Mutex<Heap>,
     works: Mutex<Works>,
     /// The works': who is capturing now.
-    captures: Captures,
+    pub(super) captures: Captures,
+    /// How many threads are giving memory back.
+    pub(super) reclaiming: AtomicUsize,
+    /// Whether a thread waits for the device on behalf of a request whose time ran out.
+    pub(super) waiter: Arc<AtomicBool>,
+    /// All the memory the device has.
+    pub(super) device_total: Bytes,
     /// The driver's calls.
     pub(super) log: CallLog,
     /// The debugging aids.
@@ -81,7 +88,8 @@ impl Shared {
         options: PoolOptions,
     ) -> Result<Self> {
         let growth = growth_of(&settings, options.growth);
-        let limit = settings.limit_of(device.memory_info()?.total);
+        let device_total = device.memory_info()?.total;
+        let limit = settings.limit_of(device_total);
         let log = CallLog::default();
         let guarded = settings.guard_pages();
         let manner = Manner::new(device, options.class, &options.peers, guarded)?;
@@ -116,6 +124,9 @@ impl Shared {
             rows: Gates::new(seat::SEATS),
             heap: Mutex::new(heap),
             captures: works.captures.clone(),
+            reclaiming: AtomicUsize::new(0),
+            waiter: Arc::default(),
+            device_total,
             works: Mutex::new(works),
             log,
             care,
@@ -141,7 +152,7 @@ impl Shared {
         self.magazine.load(Ordering::Relaxed)
     }
 
-    pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
+    pub(super) fn settings(&self) -> Guard<'_, Settings> {
         lock(&self.settings)
     }
 
@@ -207,11 +218,11 @@ impl Shared {
         Site { heap: &self.heap, map: &self.map, limit: self.marks.limit() }
     }
 
-    pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
+    pub(super) fn heap(&self) -> Guard<'_, Heap> {
         lock(&self.heap)
     }
 
-    pub(super) fn works(&self) -> MutexGuard<'_, Works> {
+    pub(super) fn works(&self) -> Guard<'_, Works> {
         lock(&self.works)
     }
 
@@ -406,69 +417,52 @@ impl Shared {
         Some((block, Bytes::new(known.requested())))
     }
 
+    /// Whether the pool has anything that goes by a stream's handle: a slot, or a magazine of a thread.
+    pub(super) fn knows_stream(&self, stream: StreamHandle) -> bool {
+        let stream = stream.resolved();
+        let mut known = self.heap().slots.knows(stream);
+        self.rows.each(|shelves| known |= shelves.all().any(|shelf| shelf.stream == stream));
+        known
+    }
+
+    /// Says that a stream will be destroyed. What fails has changed nothing but where free memory lies.
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.admit(stream)?;
-        let mut works = self.works();
         // A finding there is told when the stream is forgotten, what the device says at once.
-        let ended = self.end_quarantine_of(&mut works, stream);
+        let ended = self.end_quarantine_of(stream);
         if let Err(error) = &ended
             && !error.is_finding()
         {
             return ended;
         }
-        let mut returns = self.take_down_shelves(stream);
-        let clean = self.tidy();
+        let mut returns = self.tidy();
         {
+            let mut works = self.works();
+            // The heap's lock is held from before the magazines are emptied until the stream's last event
+            // is recorded: a free on the stream comes before both or after both. It is taken before the
+            // gates are shut, here and wherever both are: an owner waits for the heap outside its gate
+            // alone.
             let mut heap = self.heap();
-            heap.later.extend(clean);
-            returns.append(&mut heap.take_later_of(stream));
-            heap.give_known(&mut returns);
+            self.rows.each(|shelves| {
+                while let Some(shelf) = shelves.remove(stream) {
+                    heap.retire(*shelf, &mut returns);
+                }
+            });
+            heap.give_all(returns);
+            works.end_stream(&mut heap, stream)?;
+            heap.counts.forget(|other| other == stream);
+            drop(heap);
+            // Its work may be over already: then what it freed is everybody's from now on.
+            let _ = works.run_deferred(self.site(), false);
         }
-        if let Err(error) = works.forget(self.site(), stream, &mut returns) {
-            self.heap().later.append(&mut returns);
-            return Err(error);
-        }
-        // Its work may be over already: then what it freed is everybody's from now on.
-        let _ = works.run_errands(self.site(), false);
-        self.heap().counts.forget(|other| other == stream);
-        drop(works);
         self.dismiss(stream);
         ended
     }
 
-    /// Takes the shelves of a stream from all threads; gives what they held.
-    pub(super) fn take_down_shelves(&self, stream: StreamHandle) -> Vec<Return> {
-        let mut returns = Vec::new();
-        // Locked before the gates are shut, here and wherever both are: an owner waits for the heap
-        // outside its gate alone.
-        let mut heap = self.heap();
-        self.rows.each(|shelves| {
-            while let Some(shelf) = shelves.remove(stream) {
-                heap.retire(*shelf, &mut returns);
-            }
-        });
-        returns
-    }
-
-    pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
-        let trimmed = self.trim_unread(keep);
-        self.read_pressure();
-        trimmed
-    }
-
-    fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
-        let keep = keep.max(self.settings().min_bytes());
-        let mut works = self.works();
-        self.end_quarantine(&mut works)?;
-        self.fold(&mut works);
-        let given = works.trim(self.site(), keep)?;
-        let unmapped = self.care.guards().map(|guards| self.unmap_freed(guards, Synchronise::Yes));
-        Ok(given.saturating_add(unmapped.transpose()?.unwrap_or_default()))
-    }
-
     /// Does what was put off and is due.
     pub(super) fn process_deferred(&self) -> Result<()> {
-        self.works().run_errands(self.site(), false)?;
+        self.works().run_deferred(self.site(), false)?;
+        self.give_back_segments()?;
         if let Some(guards) = self.care.guards() {
             self.unmap_freed(guards, Synchronise::No)?;
         }
@@ -550,6 +544,9 @@ impl Drop for Shared {
             // There is nobody left to tell of a panic but the hook, which was told.
             let _ = self.callbacks.call(|| told(&report));
         }
+        // Work may still use what is about to be given back; where waiting fails the device is lost, and
+        // its work with it.
+        let _ = twice(|| self.device.synchronize_device());
         self.works().tear_down(self.site());
     }
 }

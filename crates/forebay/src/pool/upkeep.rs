@@ -12,7 +12,7 @@ use forebay_core::{Bytes, Decay};
 use super::registry;
 use super::shared::Shared;
 use crate::Result;
-use crate::sync::lock;
+use crate::sync::{lock, tracked};
 
 /// What upkeep remembers.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl Upkeep {
 }
 
 impl Shared {
-    fn upkeep(&self) -> MutexGuard<'_, Upkeep> {
-        lock(&self.upkeep)
+    fn upkeep(&self) -> tracked::Guard<'_, Upkeep> {
+        tracked::lock(&self.upkeep)
     }
 
     /// How near the pool is to its limit.
@@ -59,8 +59,12 @@ impl Shared {
                 self.fold(&mut works);
                 if answer == Answer::GiveBack {
                     let keep = self.settings().min_bytes();
-                    let _ = works.retire(self.site(), keep);
+                    works.retire(self.site(), keep);
+                    let _ = works.run_deferred(self.site(), false);
                 }
+                drop(works);
+                // What the device refuses now goes the next time.
+                let _ = self.give_back_segments();
             }
             _ => {}
         }
@@ -108,10 +112,14 @@ impl Shared {
             upkeep.decay.needed(now, age)
         };
         // What fails of that keeps nothing else from going.
-        let ran = works.run_errands(self.site(), false);
+        let ran = works.run_deferred(self.site(), false);
         let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
-        let retired = works.retire(self.site(), needed.max(self.settings().min_bytes()));
-        ran.and(retired)
+        let keep = needed.max(self.settings().min_bytes());
+        let retired = works.retire(self.site(), keep);
+        let ran = ran.and(works.run_deferred(self.site(), false));
+        drop(works);
+        let given = self.give_back_segments();
+        ran.and(given).map(|()| retired)
     }
 
     /// Makes what is free as few and as large holes as can be without waiting.

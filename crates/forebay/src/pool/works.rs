@@ -1,24 +1,26 @@
 //! The works: everything of a pool that calls the driver, one thread at a time.
 //!
 //! Hits do not come here, and neither does an allocation that a hole serves: growing on one stream
-//! does not stall another.
+//! does not stall another. Nothing here waits for the device on the host; [`reclaim`](super::reclaim) does,
+//! without this lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use forebay_core::line::{Growth, Streams};
 use forebay_core::{Bytes, Rung};
-use forebay_hal::{Call, Device, Pattern, StreamHandle};
+use forebay_hal::{Device, Pattern, StreamHandle};
 
 use super::capture::Captures;
-use super::errand::{Errand, When};
+use super::deferred::{Deferred, End, Task};
 use super::ground::{Context, Ground, Lifted, twice};
 use super::heap::Heap;
 use super::log::{CallLog, Point};
 use super::manner::Manner;
 use super::map::{AddressMap, Side};
-use crate::Result;
-use crate::sync::lock;
+use super::stream_slots::{Fate, Owner, Serial};
+use crate::sync::tracked::{Guard, lock};
+use crate::{Error, Result};
 
 /// What the works need of the pool.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +32,7 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
-    pub(super) fn heap(&self) -> MutexGuard<'_, Heap> {
+    pub(super) fn heap(&self) -> Guard<'_, Heap> {
         lock(self.heap)
     }
 }
@@ -40,7 +42,10 @@ impl Site<'_> {
 pub(super) struct Works {
     pub(super) small: Ground,
     pub(super) large: Ground,
-    pub(super) errands: Vec<(When, Errand)>,
+    pub(super) deferred: Deferred,
+    /// Segments off the line that the device has to have back. Given without this lock, because a device
+    /// may wait for its work then.
+    pub(super) outgoing: Vec<(Side, Lifted)>,
     /// The event that streams wait for each other by: recorded and waited for at once.
     meeting: Point,
     pub(super) growth: Growth,
@@ -53,7 +58,7 @@ pub(super) struct Works {
     /// Who is capturing now.
     pub(super) captures: Captures,
     pub(super) log: CallLog,
-    device: Arc<dyn Device>,
+    pub(super) device: Arc<dyn Device>,
 }
 
 impl Works {
@@ -73,20 +78,19 @@ impl Works {
                 return Err(error);
             }
         };
-        let (device, errands, log) = (Arc::clone(device), Vec::new(), log.clone());
-        let (stable, captures) = (manner.is_stable(), Captures::default());
         let works = Self {
             small,
             large,
-            errands,
+            deferred: Deferred::default(),
+            outgoing: Vec::new(),
             meeting,
             growth,
             spared: Bytes::ZERO,
             fresh,
-            stable,
-            captures,
-            log,
-            device,
+            stable: manner.is_stable(),
+            captures: Captures::default(),
+            log: log.clone(),
+            device: Arc::clone(device),
         };
         Ok((works, Heap::new(small_field, large_field)))
     }
@@ -101,7 +105,7 @@ impl Works {
     /// Does what one rung of the ladder says, for a request of `size` on `stream`. Whether it did
     /// anything that can have brought memory.
     ///
-    /// What fails for others (a stream that is gone, an errand of some earlier request) leaves their
+    /// What fails for others (a stream that is gone, work put off for some earlier request) leaves their
     /// memory where it is, and is no error of this request: it is served from elsewhere or refused.
     pub(super) fn climb(
         &mut self,
@@ -114,17 +118,10 @@ impl Works {
             return Ok(false);
         }
         match rung {
-            Rung::Deferred => Ok(self.run_errands(site, false).is_ok()),
+            Rung::Deferred => Ok(self.run_deferred(site, false).is_ok()),
             Rung::Nearest => Ok(self.wait_for_nearest(site, side, size, stream)),
             Rung::Others => Ok(self.wait_for_others(site, side, stream)),
             Rung::Room => self.make_room(site, side, size, stream),
-            Rung::Idle => {
-                let trimmed = self.trim(site, Bytes::ZERO);
-                self.wait_for_others(site, side, stream);
-                // Where there is no room, it is because nothing could be given back before.
-                let room = self.make_room(site, side, size, stream)?;
-                if room { Ok(true) } else { trimmed.map(|_| false) }
-            }
             _ => Ok(false),
         }
     }
@@ -137,36 +134,42 @@ impl Works {
         stream: StreamHandle,
     ) -> bool {
         let mut heap = site.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return false };
-        let better = heap.field(side).line.worth_waiting_for(size, Streams::only(lane));
+        let taker = heap.slot_for(stream);
+        let better = heap.field(side).line.worth_waiting_for(size, Streams::only(taker));
         // Any one of them will do.
-        let mut owners = better.into_iter().flat_map(Streams::numbers);
-        owners.any(|owner| self.wait_for(&mut heap, owner, lane, stream))
+        let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
+        owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream))
     }
 
     fn wait_for_others(&mut self, site: Site<'_>, side: Side, stream: StreamHandle) -> bool {
         let mut heap = site.heap();
-        let Some(lane) = heap.lanes.get(stream) else { return false };
-        let others = heap.owners(side).numbers().filter(|&number| number != lane);
-        others.filter(|&number| self.wait_for(&mut heap, number, lane, stream)).count() > 0
+        let taker = heap.slot_for(stream);
+        let others: Vec<u32> = heap.owners(side, Streams::only(taker)).numbers().collect();
+        let waited = others.into_iter().filter(|&owner| self.wait_for(&mut heap, owner, taker, stream));
+        waited.count() > 0
     }
 
-    /// Makes `lane` wait for all that was enqueued on the stream with number `owner`, on the device.
-    /// `false` where that stream cannot be waited for: it is on its way out, gone without a word, or
-    /// the device fails. What is free in its order stays so.
+    /// Makes `taker` wait for all that was enqueued on the stream with number `owner`, on the device.
+    /// `false` where that stream cannot be waited for: it is gone without a word, it is another
+    /// thread's own, or the device fails. What is free in its order stays so.
     ///
     /// Under the heap's lock, so that nothing is freed on that stream between the event and the note
     /// of it. The two calls take a quarter of a microsecond each.
-    fn wait_for(&mut self, heap: &mut Heap, owner: u32, lane: u32, stream: StreamHandle) -> bool {
-        let Some(other) = heap.lanes.handle(owner) else { return false };
-        let recorded = self.meeting.record(other);
-        if let Err(crate::Error::Device(forebay_hal::Error::Invalid { .. })) = recorded {
-            // There is no such stream any more: nobody else need ask.
-            heap.lanes.set_doubted(other, true);
-        }
-        let waits = recorded.and_then(|()| self.meeting.hold(stream));
+    fn wait_for(&self, heap: &mut Heap, owner: u32, taker: u32, stream: StreamHandle) -> bool {
+        let waits = match heap.slots.owner(owner) {
+            Owner::Stream(other, _) => {
+                let recorded = self.meeting.record(other);
+                if recorded.as_ref().is_err_and(is_gone) {
+                    heap.bury(owner);
+                    return false;
+                }
+                recorded.and_then(|()| self.meeting.make_wait(stream))
+            }
+            Owner::Event(event, _) => event.make_wait(stream),
+            Owner::Unknown => return false,
+        };
         if waits.is_ok() {
-            heap.waited(lane, owner);
+            heap.waited(taker, owner);
         }
         waits.is_ok()
     }
@@ -181,26 +184,35 @@ impl Works {
             return;
         }
         let mut heap = site.heap();
-        let sides = [Side::Small, Side::Large].map(|side| heap.owners(side));
-        for lane in 0..Streams::MOST {
-            if !sides.iter().any(|owners| owners.contains(Streams::only(lane))) {
-                continue;
-            }
-            let Some(stream) = heap.lanes.handle(lane) else { continue };
-            if self.meeting.record(stream).is_ok() && self.meeting.is_reached() {
-                heap.idle(lane);
+        // Those who may have what is everybody's already: all but nobody.
+        let owners = [Side::Small, Side::Large].map(|side| heap.owners(side, Streams::ALL));
+        let owners = owners[0].or(owners[1]);
+        for number in owners.numbers() {
+            let over = match heap.slots.owner(number) {
+                Owner::Stream(stream, _) => {
+                    self.meeting.record(stream).is_ok() && self.meeting.is_reached()
+                }
+                Owner::Event(event, _) => event.is_reached(),
+                Owner::Unknown => false,
+            };
+            if over {
+                heap.idle(number);
             }
         }
     }
 
-    fn make_room(
+    pub(super) fn make_room(
         &mut self,
         site: Site<'_>,
         side: Side,
         size: Bytes,
         stream: StreamHandle,
     ) -> Result<bool> {
-        let Some(lane) = site.heap().lanes.get(stream) else { return Ok(false) };
+        let (taker, serial) = {
+            let mut heap = site.heap();
+            let taker = heap.slot_for(stream);
+            (taker, heap.slots.serial(taker))
+        };
         let (mut growth, limit) = (self.growth, site.limit);
         // What moves, moves in the order of a stream, by an event.
         growth.moves &= !self.stable && !self.captures.any();
@@ -208,9 +220,9 @@ impl Works {
         let context = Context { heap: site.heap, map: site.map, growth: &growth, limit, fresh };
         let mut aliases = Vec::new();
         let (ground, log) = self.ground(side);
-        let lane = Streams::only(lane);
+        let lane = Streams::only(taker);
         let mut made = ground.make_room(context, size, lane, &mut aliases, log);
-        if matches!(made, Err(crate::Error::Device(forebay_hal::Error::OutOfMemory { .. }))) {
+        if is_shortage(&made) {
             // The device has less than a page of the size that is best: of the smallest there may be
             // enough.
             let mut smallest = growth;
@@ -220,207 +232,196 @@ impl Works {
         }
         if !aliases.is_empty() {
             // The taker has waited for everyone whose memory it took, so what it has enqueued so
-            // far comes after every use through the old mappings. Where no event is to be had, the
-            // next time the device is synchronised will do.
-            let end = self.end_of(stream).map(Arc::new).ok();
-            for alias in aliases {
-                let when = end.clone().map_or(When::Synchronised, |end| When::Reached(vec![end]));
-                self.errands.push((when, Errand::Clear(side, alias)));
+            // far comes after every use through the old mappings.
+            let end = serial.map_or(End::Unknown, |serial| End::Stream(stream, serial));
+            let clear = |alias| Task::Clear(side, alias);
+            let tasks: Vec<Task> = aliases.into_iter().map(clear).collect();
+            self.defer(site, &tasks, [end]);
+        }
+        if is_shortage(&made) { Ok(false) } else { made }
+    }
+
+    /// Puts `tasks` off until `ends` are reached. While work is captured no event can be asked for.
+    pub(super) fn defer(
+        &mut self,
+        site: Site<'_>,
+        tasks: &[Task],
+        ends: impl IntoIterator<Item = End>,
+    ) {
+        let syncs = site.heap().slots.syncs();
+        let capturing = self.captures.any();
+        let ends = ends.into_iter().map(|end| if capturing { End::Unknown } else { end });
+        self.deferred.push(&self.device, &self.log, tasks, ends, syncs);
+    }
+
+    /// How to wait for what is enqueued so far on the stream of a serial; `None` where it is over.
+    pub(super) fn end_of(heap: &Heap, serial: Serial) -> Option<End> {
+        match heap.slots.fate(serial) {
+            Fate::Live(stream, _) if stream.is_of_another_thread() => Some(End::Unknown),
+            Fate::Live(stream, _) => Some(End::Stream(stream, serial)),
+            Fate::Ended(event, _) => Some(End::Event(event, serial)),
+            Fate::Unknown(_) => Some(End::Unknown),
+            Fate::Over => None,
+        }
+    }
+
+    /// Makes `stream` wait on the device for `ends`. `false` where one of them has no event: then only a
+    /// wait for the whole device will do.
+    pub(super) fn join(&self, stream: StreamHandle, ends: &[End]) -> Result<bool> {
+        let mut all = true;
+        for end in ends {
+            match end {
+                End::Stream(other, _) => {
+                    self.meeting.record(*other)?;
+                    self.meeting.make_wait(stream)?;
+                }
+                End::Event(event, _) => event.make_wait(stream)?,
+                End::Unknown => all = false,
             }
         }
-        match made {
-            Err(crate::Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(false),
-            other => other,
+        Ok(all)
+    }
+
+    /// Does what was put off, as far as its time has come. Does not wait. With `all`, however long the
+    /// driver takes for it, and a page that it would not take back is an error.
+    pub(super) fn run_deferred(&mut self, site: Site<'_>, all: bool) -> Result<()> {
+        if self.captures.any() {
+            return Ok(());
         }
+        let mut outcome = self.small.tidy(site.heap, &self.log);
+        outcome = outcome.and(self.large.tidy(site.heap, &self.log));
+        self.deferred.poll();
+        for task in self.deferred.take_ready(all) {
+            let Err(error) = self.run(site, task) else { continue };
+            if matches!(task, Task::Release(..)) {
+                // The page is on the line again, for requests and for the next who gives memory back.
+                outcome = if all { outcome.and(Err(error)) } else { outcome };
+            } else {
+                self.deferred.push_ready(task);
+                outcome = outcome.and(Err(error));
+            }
+        }
+        outcome
     }
 
-    /// An event after all work enqueued on `stream`.
-    pub(super) fn end_of(&self, stream: StreamHandle) -> Result<Point> {
-        Point::after(&self.device, &self.log, stream)
-    }
-
-    /// Makes `stream` wait on the device for all that is enqueued on `others` so far.
-    pub(super) fn join(&mut self, stream: StreamHandle, others: &[StreamHandle]) -> Result<()> {
-        for &other in others.iter().filter(|&&other| other != stream) {
-            self.meeting.record(other)?;
-            self.meeting.hold(stream)?;
+    fn run(&mut self, site: Site<'_>, task: Task) -> Result<()> {
+        match task {
+            Task::Clear(side, alias) => {
+                let (ground, log) = self.ground(side);
+                ground.clear(site.heap, alias, log)?;
+            }
+            Task::EndSlot(number, serial) => site.heap().release_slot(number, serial),
+            Task::Return(block, serial) => site.heap().give_after(block, serial),
+            Task::Release(side, page) if self.ground(side).0.region.is_none() => {
+                self.outgoing.push((side, page));
+            }
+            Task::Release(side, page) => {
+                let (ground, log) = self.ground(side);
+                ground.release(site.heap, page, log)?;
+            }
         }
         Ok(())
     }
 
-    /// Waits for all work of the device, and does what was put off until then.
-    pub(super) fn settle(&mut self, site: Site<'_>) -> Result<()> {
-        // Taken before: what is freed while the device is waited for may be used by work of then.
-        let later = core::mem::take(&mut site.heap().later);
-        if let Err(error) = self.synchronize() {
-            site.heap().later.extend(later);
-            return Err(error);
+    /// Ends a stream: what was freed on it is everybody's once its work so far is done, and its handle
+    /// may stand for another stream from now on.
+    ///
+    /// Under the heap's lock from the event to the note of it: a free that comes later finds the handle
+    /// without a slot, and is in the order of whatever stream has it then.
+    pub(super) fn end_stream(&mut self, heap: &mut Heap, stream: StreamHandle) -> Result<()> {
+        let Some(number) = heap.slots.get(stream) else { return Ok(()) };
+        let Some(serial) = heap.slots.serial(number) else { return Ok(()) };
+        if self.captures.any() {
+            heap.bury(number);
+            return Ok(());
         }
+        match Point::after(&self.device, &self.log, stream) {
+            Ok(end) => {
+                let (end, syncs) = (Arc::new(end), heap.slots.syncs());
+                heap.slots.end(number, Arc::clone(&end));
+                let task = [Task::EndSlot(number, serial)];
+                self.deferred.push(&self.device, &self.log, &task, [End::Event(end, serial)], syncs);
+                Ok(())
+            }
+            // It was destroyed before, or is another thread's own.
+            Err(error) if is_gone(&error) => {
+                heap.bury(number);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes free pages off the lines until no more than `keep` bytes would be held, and puts off giving
+    /// them to the device until the work that may use them is done; gives how many bytes are to go.
+    /// Does not wait.
+    pub(super) fn retire(&mut self, site: Site<'_>, keep: Bytes) -> Bytes {
+        if self.stable || self.captures.any() {
+            return Bytes::ZERO;
+        }
+        // Those that one event tells, together.
+        let mut by_owner: BTreeMap<u32, (End, Vec<Task>)> = BTreeMap::new();
+        let (mut bytes, mut unknown) = (Bytes::ZERO, Vec::new());
         {
             let mut heap = site.heap();
-            later.into_iter().for_each(|block| heap.give_to_all(block));
-        }
-        self.run_errands(site, true)
-    }
-
-    /// Waits for all work of the device.
-    pub(super) fn synchronize(&self) -> Result<()> {
-        let synchronize = || self.device.synchronize_device();
-        Ok(self.log.call(Call::SynchronizeDevice, synchronize)?)
-    }
-
-    /// A number for a stream that someone uses, as [`enrol`](Self::enrol) gives it: so it is there, and
-    /// can be waited for.
-    pub(super) fn welcome(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<u32> {
-        site.heap().lanes.set_doubted(stream, false);
-        self.enrol(site, stream)
-    }
-
-    /// A number for a stream. Where all are taken, the stream that was not used for the longest is
-    /// waited for on the host, and what is free in its order becomes everybody's. One that cannot be
-    /// waited for keeps its number, and the next is tried.
-    pub(super) fn enrol(&mut self, site: Site<'_>, stream: StreamHandle) -> Result<u32> {
-        let (mut tries, mut failed) = (0, None);
-        loop {
-            let (oldest, number) = {
-                let mut heap = site.heap();
-                if let Some(number) = heap.lanes.enrol(stream) {
-                    return Ok(number);
-                }
-                drop(heap);
-                if self.captures.any() {
-                    return Err(crate::Error::TooManyStreams { stream, most: Streams::MOST });
-                }
-                if self.forget_those_over(site, false) {
-                    continue;
-                }
-                let mut heap = site.heap();
-                let oldest = heap.lanes.oldest().filter(|_| tries < Streams::MOST);
-                let left = oldest.and_then(|oldest| Some((oldest, heap.lanes.leave(oldest)?)));
-                drop(heap);
-                match left {
-                    Some(left) => left,
-                    // None can be waited for but those that were forgotten: the first to be over will
-                    // do.
-                    None if self.forget_those_over(site, true) => continue,
-                    None => {
-                        let most = Streams::MOST;
-                        return Err(failed.unwrap_or(crate::Error::TooManyStreams { stream, most }));
+            let mut spare = heap.backed().saturating_sub(keep);
+            for side in [Side::Large, Side::Small] {
+                for page in self.ground(side).0.lift(&mut heap, spare) {
+                    spare = spare.saturating_sub(page.size);
+                    bytes = bytes.saturating_add(page.size);
+                    let task = Task::Release(side, page);
+                    if page.is_idle() {
+                        self.deferred.push_ready(task);
+                        continue;
+                    }
+                    // Free in the order of any of its streams: the end of one of them is enough.
+                    let end = page.streams.numbers().find_map(|number| {
+                        let end = match heap.slots.owner(number) {
+                            Owner::Stream(stream, serial) => End::Stream(stream, serial),
+                            Owner::Event(event, serial) => End::Event(event, serial),
+                            Owner::Unknown => return None,
+                        };
+                        Some((number, end))
+                    });
+                    match end {
+                        Some((number, end)) => {
+                            by_owner.entry(number).or_insert((end, Vec::new())).1.push(task);
+                        }
+                        None => unknown.push(task),
                     }
                 }
-            };
-            // What is freed on it from here on finds no number, and waits for the works.
-            let waited = self.end_of(oldest).and_then(|end| end.synchronize());
-            let mut heap = site.heap();
-            match waited {
-                Ok(()) => heap.gone(number),
-                Err(error) => {
-                    // As one that was used just now, so that it is not the next to be tried.
-                    heap.lanes.stay(oldest, number);
-                    failed = failed.or(Some(error));
-                    tries += 1;
-                }
             }
         }
+        for (end, tasks) in by_owner.into_values() {
+            self.defer(site, &tasks, [end]);
+        }
+        self.defer(site, &unknown, [End::Unknown]);
+        bytes
     }
 
-    /// Gives free pages back to the device until no more than `keep` bytes are held; gives how many
-    /// bytes. Waits for the device where work may still use them.
-    pub(super) fn trim(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
-        if self.captures.any() {
-            return Ok(Bytes::ZERO);
-        }
-        let before = site.heap().held();
-        // What waits for other streams, or for a number, becomes free by this, and is given back with
-        // the rest; so is what was to go already. An errand that fails keeps nothing else from going.
-        let mut settled = Ok(());
-        if self.has_errands() || !site.heap().later.is_empty() {
-            settled = self.settle(site);
-        }
-        // Off the lines first: nobody can have them while the device is waited for.
-        let lifted = self.lift(site, keep);
-        if lifted.iter().any(|(_, page)| !page.idle())
-            && let Err(error) = self.synchronize()
-        {
-            self.put_back(site, lifted);
-            return Err(error);
-        }
-        let mut outcome = Ok(());
-        for (side, page) in lifted {
-            let (ground, log) = self.ground(side);
-            // One that the device refuses is on the line again, and keeps no other from going.
-            outcome = outcome.and(ground.release(site.heap, page, log));
-        }
-        settled.and(outcome).map(|()| before.saturating_sub(site.heap().held()))
-    }
-
-    /// Takes free pages off the lines until no more than `keep` bytes would be held.
-    fn lift(&mut self, site: Site<'_>, keep: Bytes) -> Vec<(Side, Lifted)> {
-        if self.stable || self.captures.any() {
-            return Vec::new();
-        }
-        let mut heap = site.heap();
-        let mut spare = heap.backed().saturating_sub(keep);
-        let mut lifted = Vec::new();
-        for side in [Side::Large, Side::Small] {
-            for page in self.ground(side).0.lift(&mut heap, spare) {
-                spare = spare.saturating_sub(page.size());
-                lifted.push((side, page));
-            }
-        }
-        lifted
-    }
-
-    /// Gives free pages back to the device, once the work that may use them is done, until no more
-    /// than `keep` bytes are held; gives how many bytes are to go. Does not wait.
-    pub(super) fn retire(&mut self, site: Site<'_>, keep: Bytes) -> Result<Bytes> {
-        let mut ends: BTreeMap<u32, Arc<Point>> = BTreeMap::new();
-        let mut bytes = Bytes::ZERO;
-        for (side, page) in self.lift(site, keep) {
-            bytes = bytes.saturating_add(page.size());
-            let errand = Errand::Release(side, page);
-            if page.idle() {
-                self.errands.push((When::Now, errand));
-                continue;
-            }
-            // Free in the order of any of its streams: the end of one of them is enough.
-            let end = page.streams().numbers().find_map(|lane| {
-                if let Some(known) = ends.get(&lane) {
-                    return Some(Arc::clone(known));
-                }
-                let stream = site.heap().lanes.handle(lane)?;
-                let end = Arc::new(self.end_of(stream).ok()?);
-                ends.insert(lane, Arc::clone(&end));
-                Some(end)
-            });
-            match end {
-                Some(end) => self.errands.push((When::Reached(vec![end]), errand)),
-                // There is no event to be had: better there for requests than nobody's.
-                None => {
-                    bytes = bytes.saturating_sub(page.size());
-                    self.put_back(site, vec![(side, page)]);
-                }
-            }
-        }
-        self.run_errands(site, false).map(|()| bytes)
-    }
-
-    fn put_back(&mut self, site: Site<'_>, pages: Vec<(Side, Lifted)>) {
-        for (side, page) in pages {
-            self.ground(side).0.put_back(site.heap, [page]);
-        }
-    }
-
-    /// Gives everything back to the device: the pool is going.
+    /// Gives everything back to the device: the pool is going, and its work is over.
     pub(super) fn tear_down(&mut self, site: Site<'_>) {
-        // Work may still use what is about to be given back; where waiting fails the device is lost,
-        // and its work with it.
-        let _ = twice(|| self.device.synchronize_device());
         // Whoever captures has nothing of the pool any more.
         self.captures = Captures::default();
-        let _ = twice(|| self.run_errands(site, true));
+        self.deferred.settle_all();
+        let _ = twice(|| self.run_deferred(site, true));
+        for (side, page) in core::mem::take(&mut self.outgoing) {
+            let span = site.heap().field(side).span(page.at, page.size);
+            self.ground(side).0.strays.push((span.start(), span.size()));
+            self.ground(side).0.segment_went(site.heap, page, true);
+        }
         let heap = site.heap();
         self.small.tear_down(&heap.small);
         self.large.tear_down(&heap.large);
     }
+}
+
+/// Whether a stream is not there any more, as the device tells it.
+pub(super) fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::Device(forebay_hal::Error::Invalid { .. }))
+}
+
+/// Whether the device had not that much.
+fn is_shortage(made: &Result<bool>) -> bool {
+    matches!(made, Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })))
 }

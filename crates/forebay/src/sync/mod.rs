@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) mod barrier;
 pub(crate) mod gate;
 pub(crate) mod seat;
+pub(crate) mod tracked;
 
 /// Locks a mutex, one that a thread panicked under too: what this crate has under locks is changed in
 /// steps that each leave it whole.

@@ -11,7 +11,7 @@ use crate::config::{
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 23] = [
+const CASES: [Case; 24] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
@@ -75,6 +75,11 @@ const CASES: [Case; 23] = [
         Key::CollectAfter,
         &[("60s", "60s"), ("5min", "300s"), ("never", "never"), ("0s", "0s"), ("1ns", "1ns")],
         &["60", "none", "-1s", "", "99999999999h"],
+    ),
+    (
+        Key::MaxWait,
+        &[("10s", "10s"), ("0s", "0s"), ("1min", "60s"), ("1d", "86400s")],
+        &["10", "never", "86401s", "-1s", ""],
     ),
     (Key::PressureLow, &[("0", "0"), ("0.30", "0.3"), ("12.5 %", "0.125")], &["30", "-1", ""]),
     (Key::PressureModerate, &[("80%", "0.8"), ("0.333333333", "0.333333")], &["80", "%", "0.8.1"]),

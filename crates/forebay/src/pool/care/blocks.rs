@@ -3,13 +3,15 @@
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
+use super::super::deferred::End;
 use super::super::heap::Return;
 use super::super::map::{Known, Slot};
 use super::super::shared::Shared;
+use super::super::works::Works;
 use super::quarantine::Quarantined;
 use super::watch::{CANARY, Watched, overrun, pattern_of};
 use super::{Care, FREED, FormerBlock};
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 use crate::{Error, Result, Tag};
 
 impl Care {
@@ -21,7 +23,7 @@ impl Care {
         }
         if self.aids.canaries && !canary.is_empty() {
             self.probe.fill(canary, pattern_of(block.start()), stream)?;
-            let watched = Watched { size: block.size(), canary };
+            let watched = Watched { size: block.size(), canary, number: 0 };
             lock(&self.watch).add(block.start(), watched);
         }
         Ok(())
@@ -33,7 +35,7 @@ impl Care {
     /// Where the device refuses, all is as before.
     fn undress(&self, address: Address, memory: Return) -> Result<Option<Error>> {
         let watched = lock(&self.watch).at(address);
-        if let Some(Watched { size, canary }) = watched {
+        if let Some(Watched { size, canary, .. }) = watched {
             let odd = self.probe.first_odd(canary, pattern_of(address), memory.stream)?;
             // Nobody looks at it any more once it is filled.
             lock(&self.watch).remove(address);
@@ -82,7 +84,7 @@ impl Shared {
                     return Err(care.found(finding));
                 }
                 Err(error) => {
-                    self.give_back_or_later(vec![memory]);
+                    self.give_back(vec![memory]);
                     return Err(error);
                 }
             }
@@ -93,7 +95,7 @@ impl Shared {
             if care.aids.poison {
                 lock(&care.unclean).push(memory);
             } else {
-                self.give_back_or_later(vec![memory]);
+                self.give_back(vec![memory]);
             }
             return Err(error);
         }
@@ -134,9 +136,7 @@ impl Shared {
         };
         // It is taken back from here on, whatever else comes.
         if known.used_elsewhere() {
-            let mut heap = self.heap();
-            heap.uses.remove(&address);
-            heap.ends.remove(&address);
+            self.heap().uses.remove(&address);
         }
         self.note_free(address, known, stream);
         self.count(stream, |counts| {
@@ -161,7 +161,7 @@ impl Shared {
                 self.care.retire(memory.size);
                 Err(self.care.found(finding))
             }
-            (None, None) => self.keep_from_use(Quarantined { memory, former }),
+            (None, None) => self.keep_from_use(Quarantined { memory, former, number: 0 }),
         }
     }
 
@@ -171,14 +171,15 @@ impl Shared {
         if !known.used_elsewhere() {
             return Ok(());
         }
-        let mut works = self.works();
-        let (users, ends) = {
-            let heap = self.heap();
-            let ends = heap.ends.get(&memory.address).cloned().unwrap_or_default();
-            (heap.uses.get(&memory.address).cloned().unwrap_or_default(), ends)
+        let ends: Vec<End> = {
+            let mut heap = self.heap();
+            let own = heap.slot_for(memory.stream);
+            let own = heap.slots.serial(own);
+            let uses = heap.uses.get(&memory.address).cloned().unwrap_or_default();
+            let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
+            others.filter_map(|user| Works::end_of(&heap, user)).collect()
         };
-        works.wait_for_ends(memory.stream, &ends)?;
-        works.join(memory.stream, &users)
+        self.wait_for_ends(memory.stream, &ends)
     }
 }
 

@@ -21,7 +21,7 @@ use super::super::request::Source;
 use super::super::shared::Shared;
 use super::blocks::canary_before;
 use super::probe::Probe;
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 use crate::{Block, Error, Request, Result};
 
 /// How many times the device's memory the region spans: the pages of all blocks and as much again
@@ -61,6 +61,8 @@ struct Going {
     /// The stream it was freed on.
     stream: StreamHandle,
     fenced: Fenced,
+    /// How many were freed before it.
+    number: u64,
 }
 
 /// What is where.
@@ -75,6 +77,8 @@ struct Yard {
     /// The pages of freed blocks, still mapped, the oldest first; and how many bytes they have.
     going: VecDeque<Going>,
     going_bytes: Bytes,
+    /// How many blocks were freed so far.
+    freed: u64,
     /// Pages that are nowhere any more, which the device would not take back when asked.
     orphans: Vec<(PageHandle, Bytes)>,
     /// Bytes in all pages that were had from the device and did not go back.
@@ -162,6 +166,7 @@ impl Guards {
             live: HashMap::new(),
             going: VecDeque::new(),
             going_bytes: Bytes::ZERO,
+            freed: 0,
             orphans: Vec::new(),
             held: Bytes::ZERO,
         };
@@ -212,7 +217,7 @@ impl Guards {
         if let Err(error) = probe.log().make(Call::SetAccess, size, grant) {
             let fenced = Fenced { pages: span, page };
             if self.take_away(yard, fenced, probe).is_err() {
-                yard.let_go(Going { until: Until::Now, stream, fenced });
+                yard.let_go(Going { until: Until::Now, stream, fenced, number: u64::MAX });
             }
             return Err(error.into());
         }
@@ -332,7 +337,9 @@ impl Shared {
         {
             let mut yard = lock(&guards.yard);
             if let Some(fenced) = yard.live.remove(&address) {
-                yard.let_go(Going { until, stream, fenced });
+                let number = yard.freed;
+                yard.freed += 1;
+                yard.let_go(Going { until, stream, fenced, number });
             }
         }
         // What cannot go now goes with a later call.
@@ -346,25 +353,30 @@ impl Shared {
         synchronise: Synchronise,
     ) -> Result<Bytes> {
         let probe = &self.care.probe;
-        let mut yard = lock(&guards.yard);
-        if yard.going.is_empty() && yard.orphans.is_empty() {
-            return Ok(Bytes::ZERO);
-        }
+        // What is freed while the device is waited for is not among what that settles.
+        let freed_before = {
+            let yard = lock(&guards.yard);
+            if yard.going.is_empty() && yard.orphans.is_empty() {
+                return Ok(Bytes::ZERO);
+            }
+            yard.freed
+        };
         let synchronised = synchronise == Synchronise::Yes;
         if synchronised {
             probe.synchronize()?;
         }
+        let mut yard = lock(&guards.yard);
         let before = yard.held;
         let mut outcome = guards.release_orphans(&mut yard, probe);
         // Streams that were found not to be done: what was freed on them later is not due either, and
         // need not be asked for.
         let mut busy: Vec<StreamHandle> = Vec::new();
         yard.going_bytes = Bytes::ZERO;
-        for Going { until, stream, fenced } in core::mem::take(&mut yard.going) {
+        for Going { until, stream, fenced, number } in core::mem::take(&mut yard.going) {
             let due = match &until {
                 Until::Now => true,
-                Until::Synchronised => synchronised,
-                Until::Reached(_) if synchronised => true,
+                _ if synchronised && number < freed_before => true,
+                Until::Synchronised => false,
                 Until::Reached(_) if busy.contains(&stream) => false,
                 Until::Reached(event) => {
                     // Where asking fails, it is asked again the next time.
@@ -374,9 +386,9 @@ impl Shared {
                 }
             };
             if !due {
-                yard.let_go(Going { until, stream, fenced });
+                yard.let_go(Going { until, stream, fenced, number });
             } else if let Err(error) = guards.take_away(&mut yard, fenced, probe) {
-                yard.let_go(Going { until: Until::Now, stream, fenced });
+                yard.let_go(Going { until: Until::Now, stream, fenced, number });
                 outcome = Err(error);
             }
         }

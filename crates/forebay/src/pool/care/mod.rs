@@ -51,7 +51,7 @@ use super::Pool;
 use super::heap::Return;
 use super::log::CallLog;
 use crate::config::{Counting, Settings, Zeroing};
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// What free memory holds where poison is on: no address, no number a program computes with, and

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Bytes, Span, StreamId};
-use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, StreamHandle};
+use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, Priority, Stream, StreamHandle};
 
 use super::super::log::CallLog;
 use crate::Result;
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 
 /// How much is read back at once: large enough that the wire is what takes the time, small enough
 /// that nobody misses it on the host. A multiple of every pattern.
@@ -36,12 +36,14 @@ struct Mirrors {
 pub(super) struct Probe {
     device: Arc<dyn Device>,
     mirrors: Mutex<Mirrors>,
+    own: Mutex<Option<Stream>>,
     log: CallLog,
 }
 
 impl Probe {
     pub(super) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Self {
-        Self { device: Arc::clone(device), mirrors: Mutex::default(), log: log.clone() }
+        let (mirrors, own) = (Mutex::default(), Mutex::default());
+        Self { device: Arc::clone(device), mirrors, own, log: log.clone() }
     }
 
     /// The log of the pool's calls.
@@ -52,7 +54,7 @@ impl Probe {
     /// Waits for all work of the device.
     pub(super) fn synchronize(&self) -> Result<()> {
         let wait = || self.device.synchronize_device();
-        Ok(self.log.make(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
+        Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
     }
 
     /// Which stream a handle is.
@@ -72,6 +74,17 @@ impl Probe {
         Ok(self.log.make(Call::Fill, span.size(), fill)?)
     }
 
+    /// A stream of the probe's own, for memory that no work uses: whoever waits for it waits for nothing
+    /// of the program's.
+    pub(super) fn own_stream(&self) -> Result<StreamHandle> {
+        let mut own = lock(&self.own);
+        if own.is_none() {
+            let make = || Stream::new(&self.device, Priority::Normal);
+            *own = Some(self.log.call(Call::CreateStream, make)?);
+        }
+        Ok(own.as_ref().map_or(StreamHandle::DEFAULT, Stream::handle))
+    }
+
     /// The first byte of `span` that `pattern` would not have put there, as it stands after all that
     /// is enqueued on `stream`. Waits for that.
     pub(super) fn first_odd(
@@ -80,6 +93,29 @@ impl Probe {
         pattern: Pattern,
         stream: StreamHandle,
     ) -> Result<Option<Odd>> {
+        self.look(span, pattern, stream, |wait| {
+            self.log.wait(Call::SynchronizeStream, Bytes::ZERO, wait)
+        })
+    }
+
+    /// The same for memory that no work uses, read on the probe's [own stream](Self::own_stream): under
+    /// locks too.
+    pub(super) fn first_odd_now(
+        &self,
+        span: Span,
+        pattern: Pattern,
+        own: StreamHandle,
+    ) -> Result<Option<Odd>> {
+        self.look(span, pattern, own, |wait| self.log.call(Call::SynchronizeStream, wait))
+    }
+
+    fn look(
+        &self,
+        span: Span,
+        pattern: Pattern,
+        stream: StreamHandle,
+        wait: impl Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>,
+    ) -> Result<Option<Odd>> {
         let four = pattern.four_bytes();
         let mut mirror = lock(&self.mirrors).spare.pop().unwrap_or_default();
         let (mut at, mut left) = (span.start(), span.size());
@@ -87,7 +123,7 @@ impl Probe {
         while odd.is_none() && !left.is_zero() {
             let size = left.min(CHUNK);
             let chunk = Span::new(at, size).unwrap_or_default();
-            mirror = self.read(mirror, chunk, four, stream)?;
+            mirror = self.read(mirror, chunk, four, stream, &wait)?;
             let bytes = size.to_usize().ok().and_then(|size| mirror.get(..size));
             odd = first_other(bytes.unwrap_or_default(), four).and_then(
                 |(offset, found, expected)| {
@@ -109,6 +145,7 @@ impl Probe {
         span: Span,
         four: [u8; 4],
         stream: StreamHandle,
+        wait: &dyn Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>,
     ) -> Result<Box<[u8]>> {
         let quantity = |error| forebay_hal::Error::quantity(Call::Copy, "size", &error);
         let size = span.size().to_usize().map_err(quantity)?;
@@ -125,11 +162,11 @@ impl Probe {
         // the copy is done: where waiting fails it is lent for as long as the probe lives.
         let copy = || unsafe { self.device.copy(&copy, stream) };
         self.log.make(Call::Copy, span.size(), copy)?;
-        let wait = || self.device.synchronize_stream(stream);
-        let mut waited = self.log.make(Call::SynchronizeStream, Bytes::ZERO, wait);
+        let synchronize = || self.device.synchronize_stream(stream);
+        let mut waited = wait(&synchronize);
         // Once more: what fails for once would cost a mirror each time.
         if waited.as_ref().is_err_and(forebay_hal::Error::may_pass) {
-            waited = self.log.make(Call::SynchronizeStream, Bytes::ZERO, wait);
+            waited = wait(&synchronize);
         }
         if let Err(error) = waited {
             lock(&self.mirrors).lent.push(mirror);

@@ -8,10 +8,10 @@ use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::heap::Return;
 use super::super::shared::Shared;
-use super::super::works::Works;
+use super::super::works::is_gone;
 use super::probe::Odd;
 use super::{FREED, FormerBlock};
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// A block in quarantine.
@@ -19,6 +19,8 @@ use crate::{Error, Result};
 pub(super) struct Quarantined {
     pub(super) memory: Return,
     pub(super) former: FormerBlock,
+    /// How many were put in before it; set when it is.
+    pub(super) number: u64,
 }
 
 impl Quarantined {
@@ -38,6 +40,8 @@ impl Quarantined {
 pub(super) struct Quarantine {
     blocks: VecDeque<Quarantined>,
     bytes: u64,
+    /// How many were ever put in.
+    added: u64,
 }
 
 impl Quarantine {
@@ -49,7 +53,14 @@ impl Quarantine {
         Bytes::new(self.bytes)
     }
 
-    fn push(&mut self, block: Quarantined) {
+    /// How many were ever put in.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
+    fn push(&mut self, mut block: Quarantined) {
+        block.number = self.added;
+        self.added += 1;
         self.bytes += block.memory.size.get();
         self.blocks.push_back(block);
     }
@@ -81,22 +92,24 @@ impl Quarantine {
         count
     }
 
-    /// The work of a stream is over: its blocks are in the order of the default one from now on.
-    pub(super) fn rename(&mut self, stream: StreamHandle) {
-        for block in self.blocks.iter_mut().filter(|block| block.memory.stream == stream) {
-            block.memory.stream = StreamHandle::DEFAULT;
-        }
+    /// Takes out the blocks that were freed on a stream.
+    pub(super) fn take_all_of(&mut self, stream: StreamHandle) -> Vec<Return> {
+        let count = self.bring_forward(stream);
+        let of_it: Vec<Return> = self.blocks.drain(..count).map(|block| block.memory).collect();
+        self.bytes -= of_it.iter().map(|memory| memory.size.get()).sum::<u64>();
+        of_it
     }
 
-    /// Takes out the blocks that were written to, as `look` says.
+    /// Takes out the blocks that were written to, as `look` says, of the first `before` that were put in.
     pub(super) fn take_spoilt(
         &mut self,
+        before: u64,
         look: impl Fn(Span) -> Result<Option<Odd>>,
     ) -> Result<Vec<(Quarantined, Odd)>> {
         let mut spoilt = Vec::new();
         let mut outcome = Ok(());
         self.blocks.retain(|block| {
-            if outcome.is_err() {
+            if outcome.is_err() || block.number >= before {
                 return true;
             }
             match look(block.memory.span()) {
@@ -121,8 +134,8 @@ impl Quarantine {
 
 /// What became of a block that was to leave.
 enum Left {
-    /// It is as it was put in.
-    Whole(Return),
+    /// It is as it was put in, and the heap's.
+    Whole,
     /// It was written to, and is retired.
     Spoilt(Error),
 }
@@ -134,7 +147,7 @@ impl Shared {
         let most = self.care.most_quarantined.load(Ordering::Relaxed);
         // One that is larger than all of it would only drive the others out.
         if block.memory.size.get() > most {
-            self.give_back_or_later(vec![block.memory]);
+            self.give_back(vec![block.memory]);
         } else {
             lock(&self.care.quarantine).push(block);
         }
@@ -148,18 +161,10 @@ impl Shared {
             return Ok(());
         }
         self.recheck_streams();
-        // From before a block leaves until it is the heap's: its stream, which may be another than the
-        // caller's, must not be forgotten in between.
-        let mut works = self.works();
         loop {
             let Some(oldest) = lock(&self.care.quarantine).pop_beyond(most) else { return Ok(()) };
             match self.let_leave(oldest) {
-                Ok(Left::Whole(memory)) => {
-                    let mut returns = vec![memory];
-                    if self.give_enrolling(&mut works, &mut returns).is_err() {
-                        self.heap().later.append(&mut returns);
-                    }
-                }
+                Ok(Left::Whole) => {}
                 Ok(Left::Spoilt(finding)) => return Err(finding),
                 // The device's trouble with another block is not this call's.
                 Err(_) => {
@@ -176,17 +181,31 @@ impl Shared {
         self.shrink_quarantine(most.get())
     }
 
-    /// Looks at a block that leaves. Where that fails it has to go back.
+    /// Gives a block that leaves to the heap, unless it was written to. Where looking fails it has to go
+    /// back.
+    ///
+    /// No lock is held while it is looked at, and its stream may be forgotten meanwhile. Looking waits for
+    /// all that was enqueued on the stream, so what was looked at is everybody's afterwards; and what is
+    /// not looked at goes to the heap, in the order of its stream, within the heap's lock.
     fn let_leave(&self, block: Quarantined) -> Result<Left> {
         let Quarantined { memory, .. } = block;
         if !self.care.aids.poison {
-            return Ok(Left::Whole(memory));
+            self.give_back(vec![memory]);
+            return Ok(Left::Whole);
         }
         match self.care.probe.first_odd(memory.span(), Pattern::U8(FREED), memory.stream) {
-            Ok(None) => Ok(Left::Whole(memory)),
+            Ok(None) => {
+                self.heap().give_to_all(memory);
+                Ok(Left::Whole)
+            }
             Ok(Some(odd)) => {
                 self.care.retire(memory.size);
                 Ok(Left::Spoilt(self.care.found(block.written(odd))))
+            }
+            // Its stream is gone: it comes back, unseen, when the device was waited for.
+            Err(error) if is_gone(&error) => {
+                self.heap().give_to_unknown(memory);
+                Ok(Left::Whole)
             }
             Err(error) => Err(error),
         }
@@ -194,29 +213,22 @@ impl Shared {
 
     /// Gives everything in quarantine to the heap: a request would be refused without it, or the
     /// device is to have it back. What was written to does not come with it, and is the error.
-    ///
-    /// With the works' lock, here and below, so that the stream of none of them is forgotten meanwhile.
-    pub(in super::super) fn end_quarantine(&self, _works: &mut Works) -> Result<()> {
+    pub(in super::super) fn end_quarantine(&self) -> Result<()> {
         self.end_quarantine_of_oldest(usize::MAX)
     }
 
     /// The same for what was freed on one stream, which is about to go.
-    pub(in super::super) fn end_quarantine_of(
-        &self,
-        _works: &mut Works,
-        stream: StreamHandle,
-    ) -> Result<()> {
+    pub(in super::super) fn end_quarantine_of(&self, stream: StreamHandle) -> Result<()> {
         let count = lock(&self.care.quarantine).bring_forward(stream);
         self.end_quarantine_of_oldest(count)
     }
 
     fn end_quarantine_of_oldest(&self, count: usize) -> Result<()> {
-        let (mut returns, mut outcome) = (Vec::new(), Ok(()));
-        let mut stay = Vec::new();
+        let (mut stay, mut outcome) = (Vec::new(), Ok(()));
         for _ in 0..count {
             let Some(block) = lock(&self.care.quarantine).pop_beyond(0) else { break };
             match self.let_leave(block) {
-                Ok(Left::Whole(memory)) => returns.push(memory),
+                Ok(Left::Whole) => {}
                 // The others come all the same: the first is told, before any trouble of the
                 // device's, and all are noted.
                 Ok(Left::Spoilt(finding)) => {
@@ -234,7 +246,6 @@ impl Shared {
         for block in stay.into_iter().rev() {
             lock(&self.care.quarantine).put_back(block);
         }
-        self.heap().give_or_keep(returns);
         outcome
     }
 }

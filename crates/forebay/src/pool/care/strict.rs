@@ -3,14 +3,16 @@
 //! Drivers give the value of a destroyed stream's handle out again. A pool that goes by the value takes
 //! what was freed on the old stream for free on the new one, while the old one's work still runs: it
 //! hands out memory in use. Here every handle is known by the stream's identity. One that has become
-//! another's is noticed before anything is taken or waited for by it, the device is waited for, and
-//! what the old stream had becomes everybody's.
+//! another's is noticed before anything is taken or waited for by it, the device is waited for, and what the
+//! old stream had becomes everybody's.
 
-use forebay_core::Address;
+use forebay_core::{Address, StreamId};
 use forebay_hal::StreamHandle;
 
+use super::super::reclaim::Patience;
 use super::super::shared::Shared;
-use crate::sync::lock;
+use super::super::stream_slots::Fate;
+use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 impl Shared {
@@ -20,13 +22,34 @@ impl Shared {
         if !self.care.aids.strict_streams {
             return Ok(());
         }
-        let mut noted = lock(&self.care.streams);
         let id = self.care.probe.stream_id(stream)?;
-        if noted.get(&stream).is_some_and(|&before| before != id) {
-            self.forget_at_once(stream)?;
+        self.meet(stream, Some(id))?;
+        self.heap().slots.set_doubted(stream, false);
+        Ok(())
+    }
+
+    /// Notes which stream a handle is now, `None` where it is none any more. Where it was another before,
+    /// that one is gone: what was freed on it is in nobody's order until the device was waited for, which
+    /// is done at once.
+    ///
+    /// Which stream a handle is and in whose order its memory lies change together, under the lock of the
+    /// notes: two threads that meet the new stream at once must not both take it for the old.
+    fn meet(&self, stream: StreamHandle, id: Option<StreamId>) -> Result<()> {
+        let gone = {
+            let mut noted = lock(&self.care.streams);
+            let gone = noted.get(&stream).is_some_and(|&before| Some(before) != id);
+            if gone {
+                self.bury_stream(stream);
+            }
+            match id {
+                Some(id) => noted.insert(stream, id),
+                None => noted.remove(&stream),
+            };
+            gone
+        };
+        if gone {
+            self.settle(Patience::Unlimited)?;
         }
-        noted.insert(stream, id);
-        self.heap().lanes.set_doubted(stream, false);
         Ok(())
     }
 
@@ -40,7 +63,7 @@ impl Shared {
         let noted: Vec<StreamHandle> = lock(&self.care.streams).keys().copied().collect();
         for stream in noted {
             let doubted = self.recheck(stream).is_err();
-            self.heap().lanes.set_doubted(stream, doubted);
+            self.heap().slots.set_doubted(stream, doubted);
         }
     }
 
@@ -49,61 +72,62 @@ impl Shared {
         if !self.care.aids.strict_streams {
             return Ok(());
         }
-        let users = self.heap().uses.get(&address).cloned().unwrap_or_default();
+        let users: Vec<StreamHandle> = {
+            let heap = self.heap();
+            let uses = heap.uses.get(&address);
+            let users = uses.into_iter().flat_map(|uses| &uses.streams);
+            let live = users.filter_map(|&serial| match heap.slots.fate(serial) {
+                Fate::Live(stream, _) => Some(stream),
+                _ => None,
+            });
+            live.collect()
+        };
         users.into_iter().try_for_each(|stream| self.recheck(stream))
     }
 
-    /// Sees to it that `stream` is the stream it was, or is forgotten.
+    /// Sees to it that `stream` is the stream it was, or is buried.
     fn recheck(&self, stream: StreamHandle) -> Result<()> {
-        let mut noted = lock(&self.care.streams);
-        let Some(&before) = noted.get(&stream) else { return Ok(()) };
-        match self.care.probe.stream_id(stream) {
-            Ok(now) if now == before => {}
-            Ok(now) => {
-                self.forget_at_once(stream)?;
-                noted.insert(stream, now);
-            }
-            // There is no such stream any more.
-            Err(Error::Device(forebay_hal::Error::Invalid { .. })) => {
-                self.forget_at_once(stream)?;
-                noted.remove(&stream);
-            }
-            Err(error) => return Err(error),
+        if !lock(&self.care.streams).contains_key(&stream) {
+            return Ok(());
         }
-        Ok(())
+        match self.care.probe.stream_id(stream) {
+            Ok(now) => self.meet(stream, Some(now)),
+            // There is no such stream any more.
+            Err(Error::Device(forebay_hal::Error::Invalid { .. })) => self.meet(stream, None),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Makes what was freed on a stream that is gone everybody's. Waits for the device: there is no
-    /// handle left to wait for the one stream by.
-    fn forget_at_once(&self, stream: StreamHandle) -> Result<()> {
-        let mut works = self.works();
-        let mut returns = self.take_down_shelves(stream);
-        self.heap().later.append(&mut returns);
-        works.settle(self.site())?;
-        {
-            let mut heap = self.heap();
-            for block in heap.take_later_of(stream) {
-                heap.give_to_all(block);
+    /// A stream is gone, and its handle another's or nobody's: what was freed on it comes back when the
+    /// device was waited for, since there is no handle left to wait for the one stream by.
+    fn bury_stream(&self, stream: StreamHandle) {
+        let _works = self.works();
+        let mut heap = self.heap();
+        let mut returns = Vec::new();
+        self.rows.each(|shelves| {
+            while let Some(shelf) = shelves.remove(stream) {
+                heap.retire(*shelf, &mut returns);
             }
-            if let Some(number) = heap.lanes.leave(stream) {
-                heap.gone(number);
-            }
-            heap.counts.forget(|other| other == stream);
-            // Its uses are over, and nobody need wait for them.
-            for users in heap.uses.values_mut() {
-                users.retain(|&user| user != stream);
-            }
+        });
+        heap.give_all(returns);
+        if let Some(number) = heap.slots.get(stream) {
+            heap.bury(number);
         }
-        lock(&self.care.quarantine).rename(stream);
-        for memory in lock(&self.care.unclean).iter_mut().filter(|one| one.stream == stream) {
-            memory.stream = StreamHandle::DEFAULT;
-        }
-        Ok(())
+        heap.counts.forget(|other| other == stream);
+        drop(heap);
+        // What is kept from use was ordered on the old stream, too.
+        let kept = lock(&self.care.quarantine).take_all_of(stream);
+        let unclean = {
+            let mut unclean = lock(&self.care.unclean);
+            unclean.extract_if(.., |memory| memory.stream == stream).collect::<Vec<_>>()
+        };
+        let mut heap = self.heap();
+        kept.into_iter().chain(unclean).for_each(|memory| heap.give_to_unknown(memory));
     }
 
     /// Notes that a stream was forgotten.
     pub(in super::super) fn dismiss(&self, stream: StreamHandle) {
         lock(&self.care.streams).remove(&stream);
-        self.heap().lanes.set_doubted(stream, false);
+        self.heap().slots.set_doubted(stream, false);
     }
 }

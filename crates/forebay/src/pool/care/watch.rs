@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{Pattern, StreamHandle};
+use forebay_hal::Pattern;
 
 use super::super::shared::Shared;
 use super::FREED;
 use super::probe::Odd;
-use crate::sync::lock;
+use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// How long a canary is: what blocks are multiples of, and as much as the widest store of a warp.
@@ -19,17 +19,23 @@ pub(super) const CANARY: Bytes = Bytes::new(512);
 pub(super) struct Watched {
     pub(super) size: Bytes,
     pub(super) canary: Span,
+    /// How many came before it; set when it is added.
+    pub(super) number: u64,
 }
 
 /// The live blocks that have a canary, by address.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     blocks: BTreeMap<Address, Watched>,
+    /// How many were ever added.
+    added: u64,
 }
 
 impl Watch {
     pub(super) fn add(&mut self, address: Address, watched: Watched) {
-        self.blocks.insert(address, watched);
+        let number = self.added;
+        self.added += 1;
+        self.blocks.insert(address, Watched { number, ..watched });
     }
 
     pub(super) fn at(&self, address: Address) -> Option<Watched> {
@@ -58,18 +64,27 @@ impl Shared {
     /// Looks at every canary and at what is in quarantine; gives the first finding.
     pub(in super::super) fn check(&self) -> Result<()> {
         let care = &self.care;
+        // What comes while the device is waited for may still be being filled: it is not looked at.
+        let (blocks_before, kept_before) = {
+            let (watch, quarantine) = (lock(&care.watch), lock(&care.quarantine));
+            if watch.blocks.is_empty() && quarantine.is_empty() {
+                return Ok(());
+            }
+            (watch.added, quarantine.added())
+        };
+        care.probe.synchronize()?;
+        let stream = care.probe.own_stream()?;
         // Both locked throughout: nothing leaves while it is looked at, so what is read is not being
-        // filled by a free on another thread.
+        // filled by a free on another thread. What is read is read on a stream that has nothing else to
+        // do, so nothing of the program's is waited for.
         let watch = lock(&care.watch);
         let mut quarantine = lock(&care.quarantine);
-        if watch.blocks.is_empty() && quarantine.is_empty() {
-            return Ok(());
-        }
-        care.probe.synchronize()?;
-        let stream = StreamHandle::DEFAULT;
         let mut first = Ok(());
         for (&address, watched) in &watch.blocks {
-            let looked = care.probe.first_odd(watched.canary, pattern_of(address), stream)?;
+            if watched.number >= blocks_before {
+                continue;
+            }
+            let looked = care.probe.first_odd_now(watched.canary, pattern_of(address), stream)?;
             if let Some(odd) = looked {
                 first = first.and(Err(care.found(overrun(address, watched.size, odd))));
             }
@@ -77,7 +92,8 @@ impl Shared {
         drop(watch);
         if care.aids.poison {
             let free = Pattern::U8(FREED);
-            let spoilt = quarantine.take_spoilt(|span| care.probe.first_odd(span, free, stream))?;
+            let look = |span| care.probe.first_odd_now(span, free, stream);
+            let spoilt = quarantine.take_spoilt(kept_before, look)?;
             for (block, odd) in spoilt {
                 care.retire(block.memory.size);
                 first = first.and(Err(care.found(block.written(odd))));

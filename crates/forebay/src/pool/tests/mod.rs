@@ -12,6 +12,7 @@ mod numbers;
 mod pressure;
 mod process;
 mod refusals;
+mod rim;
 mod scope;
 mod segments;
 mod snapshot;

@@ -144,9 +144,15 @@ fn who_says_yes_and_frees_nothing_is_not_asked_for_ever() {
         count.fetch_add(1, Ordering::Relaxed);
         true
     }));
-    let error = pool.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
+    let block = pool.allocate(Bytes::mib(20), DEFAULT).unwrap();
+    let error = pool.allocate(Bytes::mib(90), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!((2..=100).contains(&asked.load(Ordering::Relaxed)));
+    // Nobody is asked for what is beyond the limit: nothing they let go would do.
+    asked.store(0, Ordering::Relaxed);
+    pool.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    pool.free_block(block, DEFAULT).unwrap();
     assert!(pool.allocate(Bytes::mib(90), DEFAULT).is_ok());
 }
 
@@ -242,11 +248,13 @@ fn who_is_asked_by_one_pool_may_have_another_ask() {
     }));
     let within = other.clone();
     let pool = hundred(PoolOptions::new().on_shortage(move |_| {
-        let error = within.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
+        let _half = within.allocate(Bytes::mib(60), DEFAULT).unwrap();
+        let error = within.allocate(Bytes::mib(60), DEFAULT).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
         false
     }));
-    assert!(pool.allocate(Bytes::mib(101), DEFAULT).is_err());
+    let _half = pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     assert_eq!(pool.statistics().callback_panics, 0);
 }

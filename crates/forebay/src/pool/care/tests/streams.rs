@@ -201,7 +201,7 @@ fn a_stream_is_not_forgotten_while_a_block_of_it_leaves_the_quarantine() {
         pool.forget_stream(gone).unwrap();
         let _ = tell_forgotten.send(());
     });
-    assert!(!pool.shared.heap().lanes.knows(gone));
+    assert!(!pool.shared.heap().slots.knows(gone));
     device.destroy_stream(gone).unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.held(), Bytes::ZERO);

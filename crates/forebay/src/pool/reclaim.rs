@@ -1,0 +1,321 @@
+//! Waiting for the device on the host, and giving memory back to it. The only room of a pool that waits for
+//! the device, and it does so **with no lock of the pool held**: work of the device may wait for a thread
+//! that needs one.
+//!
+//! ```text
+//!   lock     what is put off, and the events it waits for
+//!   unlock   wait for those events; for what has none, for the whole device
+//!   lock     do what was put off: blocks come back, pages go
+//!   unlock   segments go to the device, which may wait for its work then
+//! ```
+//!
+//! What is freed meanwhile is not waited for, and is not taken for settled: it has a later event, or a later
+//! mark ([`StreamSlots`](super::stream_slots::StreamSlots)).
+
+use core::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use forebay_core::line::Streams;
+use forebay_core::{Bytes, Span};
+use forebay_hal::{Call, Progress, StreamHandle};
+
+use super::care::Synchronise;
+use super::deferred::End;
+use super::log::Point;
+use super::map::Side;
+use super::shared::Shared;
+use crate::{Error, Result};
+
+/// How long a thread sleeps between two looks at an event: short at first, since most waits are.
+const FIRST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// How long to wait for the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    /// As long as it takes.
+    Unlimited,
+    /// Until then.
+    Until(Instant),
+}
+
+impl Patience {
+    fn left(self) -> Option<Duration> {
+        match self {
+            Self::Unlimited => None,
+            Self::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+        }
+    }
+}
+
+/// One thread giving memory back: its pages are off the lines and not the device's yet, so a request of
+/// another thread should not be refused for want of them.
+pub(super) struct Reclaiming<'a>(&'a Shared);
+
+impl<'a> Reclaiming<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.reclaiming.fetch_add(1, Ordering::SeqCst);
+        Self(shared)
+    }
+}
+
+impl Drop for Reclaiming<'_> {
+    fn drop(&mut self) {
+        self.0.reclaiming.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits.
+    pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        let trimmed = self.trim_unread(keep);
+        self.read_pressure();
+        trimmed
+    }
+
+    fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
+        let keep = keep.max(self.settings().min_bytes());
+        self.end_quarantine()?;
+        self.fold(&mut self.works());
+        if self.captures.any() {
+            return Ok(Bytes::ZERO);
+        }
+        let before = self.held.get();
+        // What waits for other streams becomes free by this, and is given back with the rest. What fails
+        // of it keeps nothing else from going.
+        let settled = self.settle(Patience::Unlimited).map(drop);
+        let released = self.release_free(keep, Patience::Unlimited).map(drop);
+        let unmapped = self.care.guards().map(|guards| self.unmap_freed(guards, Synchronise::Yes));
+        unmapped.transpose()?;
+        settled.and(released).map(|()| before.saturating_sub(self.held.get()))
+    }
+
+    /// Takes free pages off the lines until no more than `keep` bytes would be held, waits for the work
+    /// that may use them, and gives them to the device. `false` where time ran out: then they go later.
+    fn release_free(&self, keep: Bytes, patience: Patience) -> Result<bool> {
+        let _reclaiming = Reclaiming::begin(self);
+        self.works().retire(self.site(), keep);
+        self.settle(patience)
+    }
+
+    /// Waits for the work that anything put off waits for, and does what was put off. `false` where time
+    /// ran out first.
+    pub(super) fn settle(&self, patience: Patience) -> Result<bool> {
+        let (events, ticket) = {
+            let works = self.works();
+            let mut heap = self.heap();
+            let unknown = works.deferred.has_unknown() || heap.has_unknown();
+            (works.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
+        };
+        let mut outcome = self.wait_for_events(&events, patience);
+        if let Some(ticket) = ticket {
+            let synchronized = self.wait_for_device(patience);
+            let done = matches!(synchronized, Ok(true));
+            let mut works = self.works();
+            self.heap().end_sync(ticket, done);
+            if done {
+                works.deferred.synchronized(ticket.before);
+            }
+            drop(works);
+            outcome = outcome.and_then(|all| Ok(synchronized? && all));
+        }
+        let ran = self.works().run_deferred(self.site(), true);
+        let given = self.give_back_segments();
+        ran.and(given).and(outcome)
+    }
+
+    /// Waits for events; `false` where time ran out first.
+    fn wait_for_events(&self, events: &[Arc<Point>], patience: Patience) -> Result<bool> {
+        for event in events {
+            let Patience::Until(end) = patience else {
+                if event.synchronize().is_err() {
+                    // Whatever it was about the event, the whole device tells it with the rest.
+                    return self.wait_for_device(patience);
+                }
+                continue;
+            };
+            let mut nap = FIRST_NAP;
+            while event.query()? != Progress::Done {
+                if Instant::now() >= end {
+                    return Ok(false);
+                }
+                thread::sleep(nap);
+                nap = (nap * 2).min(LONGEST_NAP);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for all work of the device; `false` where time ran out first.
+    ///
+    /// There is nothing to poll for the whole device, so where time is limited another thread waits. It
+    /// ends when the device is done, and as long as it waits no second one is started.
+    pub(super) fn wait_for_device(&self, patience: Patience) -> Result<bool> {
+        let wait = || self.device.synchronize_device();
+        let Some(left) = patience.left() else {
+            return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
+        };
+        if self.waiter.swap(true, Ordering::SeqCst) {
+            return Ok(false);
+        }
+        let (tell, told) = mpsc::channel();
+        let (device, waiter) = (Arc::clone(&self.device), Arc::clone(&self.waiter));
+        let spawned = thread::Builder::new().name("forebay-wait".to_owned()).spawn(move || {
+            let waited = device.synchronize_device();
+            waiter.store(false, Ordering::SeqCst);
+            // Where time ran out nobody listens any more.
+            let _ = tell.send(waited);
+        });
+        if spawned.is_err() {
+            self.waiter.store(false, Ordering::SeqCst);
+            return Ok(false);
+        }
+        let receive = || told.recv_timeout(left);
+        match self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, receive) {
+            Ok(waited) => Ok(waited.map(|()| true)?),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Gives segments that are off the line to the device. Without a lock: a device may wait for its work
+    /// before it takes memory back.
+    pub(super) fn give_back_segments(&self) -> Result<()> {
+        let (outgoing, strays) = {
+            let mut works = self.works();
+            let strays = [Side::Small, Side::Large]
+                .map(|side| (side, core::mem::take(&mut works.ground(side).0.strays)));
+            (core::mem::take(&mut works.outgoing), strays)
+        };
+        let free = |span: Span| {
+            // SAFETY: it is on no line, so no block lies in it, and the end of all work that used it was
+            // seen, or nobody ever did.
+            let free = || unsafe { self.device.free(span.start()) };
+            self.log.wait(Call::Free, span.size(), free).map_err(Error::from)
+        };
+        let mut outcome = Ok(());
+        for (side, page) in outgoing {
+            let span = self.heap().field(side).span(page.at, page.size);
+            let freed = free(span);
+            let mut works = self.works();
+            works.ground(side).0.segment_went(self.site().heap, page, freed.is_ok());
+            outcome = outcome.and(freed);
+        }
+        for (side, segments) in strays {
+            for (start, size) in segments {
+                let freed = Span::new(start, size).map_or(Ok(()), free);
+                let mut works = self.works();
+                let mut heap = self.heap();
+                if freed.is_ok() {
+                    heap.going = heap.going.saturating_sub(size);
+                    heap.note_held();
+                } else {
+                    works.ground(side).0.strays.push((start, size));
+                }
+                outcome = outcome.and(freed);
+            }
+        }
+        outcome
+    }
+
+    /// The last thing tried for a request before the program is asked to let go: waits for the device, so
+    /// that what is in use by finished work comes back, and gives up free memory that cannot serve the
+    /// request where it lies. Whether there may be room now.
+    ///
+    /// Nothing is waited for and nothing given up where the bytes do not suffice in any case.
+    pub(super) fn reclaim(
+        &self,
+        side: Side,
+        size: Bytes,
+        stream: StreamHandle,
+        patience: Patience,
+    ) -> Result<bool> {
+        if self.captures.any() || self.is_hopeless(side, size) {
+            return Ok(false);
+        }
+        if let Err(error) = self.end_quarantine()
+            && error.is_finding()
+        {
+            return Err(error);
+        }
+        self.fold(&mut self.works());
+        let settled = self.settle(patience);
+        if self.make_room_after_wait(side, size, stream)? {
+            return Ok(true);
+        }
+        // No more than the request needs, and a page for what it does not fill.
+        let page = self.works().growth.largest_page;
+        let keep = self.marks.limit().saturating_sub(size).saturating_sub(page);
+        let released = self.release_free(keep.min(self.held.get().saturating_sub(size)), patience);
+        let room = self.make_room_after_wait(side, size, stream)?;
+        // Where there is no room, it is because nothing could be given back before.
+        if room { Ok(true) } else { settled.and(released).map(|_| false) }
+    }
+
+    fn make_room_after_wait(
+        &self,
+        side: Side,
+        size: Bytes,
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        let mut works = self.works();
+        works.climb(self.site(), forebay_core::Rung::Others, (side, size), stream)?;
+        if self.has_hole(side, size, stream) {
+            return Ok(true);
+        }
+        works.make_room(self.site(), side, size, stream)
+    }
+
+    fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
+        let mut heap = self.heap();
+        let taker = Streams::only(heap.slot_for(stream));
+        heap.field(side).line.can_take(size, taker)
+    }
+
+    /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
+    /// limit and the device still allow.
+    fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
+        let device_free = self.device.memory_info().map_or(Bytes::MAX, |info| info.free);
+        let works = self.works();
+        let put_off = Bytes::new(works.deferred.bytes());
+        let heap = self.heap();
+        let free = match (self.options.class.contains(crate::Class::STABLE), side) {
+            // Nothing of the other side is ever given up.
+            (true, Side::Small) => heap.small.line.free_bytes(),
+            (true, Side::Large) => heap.large.line.free_bytes(),
+            _ => heap.small.line.free_bytes().saturating_add(heap.large.line.free_bytes()),
+        };
+        let room = self.marks.limit().saturating_sub(heap.held()).min(device_free);
+        let quarantined = self.care.quarantined();
+        let all = [free, put_off, heap.going, room, quarantined, self.census(&heap).1];
+        size > all.into_iter().fold(Bytes::ZERO, Bytes::saturating_add)
+    }
+
+    /// Waits, on the host, until no other thread has memory between a line and the device; `false` where
+    /// none had, or time ran out.
+    pub(super) fn wait_for_reclaims(&self, patience: Patience) -> bool {
+        if self.reclaiming.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut nap = FIRST_NAP;
+        while self.reclaiming.load(Ordering::SeqCst) > 0 {
+            if patience.left().is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            thread::sleep(nap);
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+        true
+    }
+
+    /// Makes `stream` wait for `ends`, on the device; for what has no event, the device is waited for.
+    pub(super) fn wait_for_ends(&self, stream: StreamHandle, ends: &[End]) -> Result<()> {
+        let joined = self.works().join(stream, ends)?;
+        if !joined {
+            self.wait_for_device(Patience::Unlimited)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! Streams by small numbers, as the holes of the heap know them, and what is left of streams that ended.
+//!
+//! ```text
+//!   slot   ── live ──────── forgotten: its last event is recorded ──> ended ── event reached ──> free
+//!             │  └───────── gone without a word, or no slot left ───> its holes join the unknown
+//!             └─ per thread: the event its own thread recorded last has a slot too (published)
+//!
+//!   unknown [ collecting | awaited ]   two marks: what ended without an event. A wait for the whole device
+//!                                      that begins later settles what was collected before.
+//! ```
+//!
+//! A number is reused; a **serial** never is. Whatever must outlive a number (a use of a block, a block that
+//! comes back later) names the serial, and asks here what became of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use forebay_core::line::Streams;
+use forebay_hal::StreamHandle;
+
+use super::log::Point;
+
+/// The number of slots that streams can have: two are marks for what ended without an event.
+const MOST: u32 = Streams::MOST - 2;
+
+/// Which stream, for ever.
+pub(super) type Serial = u64;
+
+/// What a number stands for.
+#[derive(Clone, Debug)]
+enum Slot {
+    /// Nothing.
+    Free,
+    /// A stream that the program uses.
+    Live {
+        handle: StreamHandle,
+        serial: Serial,
+        /// The count of look-ups when it was last used.
+        used: u64,
+        /// Whether the handle may have become another stream's (strict streams alone).
+        doubted: bool,
+        /// For a thread's own stream: the slot of the last event that thread recorded on it.
+        published: Option<u32>,
+    },
+    /// The end of a stream that was forgotten, or the last event of a thread's own stream.
+    Event(Serial, Arc<Point>),
+}
+
+/// How to wait for the memory that is free in the order of a number.
+#[derive(Clone, Debug)]
+pub(super) enum Owner {
+    /// By an event to be recorded on this stream.
+    Stream(StreamHandle, Serial),
+    /// By this event.
+    Event(Arc<Point>, Serial),
+    /// There is no way but to wait for the whole device.
+    Unknown,
+}
+
+/// What became of a stream.
+#[derive(Clone, Debug)]
+pub(super) enum Fate {
+    /// It is in use, under this number.
+    Live(StreamHandle, u32),
+    /// It ended, and its end is this event; its memory is under this number.
+    Ended(Arc<Point>, u32),
+    /// It ended without an event: its memory is under the mark of that time.
+    Unknown(u32),
+    /// Its work is over.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    At(u32),
+    Unknown { mark: u32 },
+}
+
+/// A wait for the whole device that is about to begin. What ended before it is settled when it returns.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(super) struct SyncTicket {
+    /// What was put off without an event before this count is due.
+    pub(super) before: u64,
+    mark: Option<u32>,
+}
+
+/// The streams a pool tells apart. Guarded by the heap's lock.
+#[derive(Debug)]
+pub(super) struct StreamSlots {
+    slots: Vec<Slot>,
+    /// Free numbers below the length of `slots`, the lowest last.
+    free: Vec<u32>,
+    numbers: HashMap<StreamHandle, u32>,
+    /// The stream looked up last: most requests come on the same one.
+    latest: (StreamHandle, u32),
+    serials: HashMap<Serial, State>,
+    next_serial: Serial,
+    lookups: u64,
+    /// The mark that collects what ends without an event, of the two.
+    collecting: u32,
+    /// The mark that a wait for the device under way will settle.
+    awaited: Option<u32>,
+    /// How many waits for the device have begun.
+    syncs: u64,
+}
+
+impl Default for StreamSlots {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            numbers: HashMap::new(),
+            latest: (StreamHandle::DEFAULT, u32::MAX),
+            serials: HashMap::new(),
+            next_serial: 0,
+            lookups: 0,
+            collecting: MOST,
+            awaited: None,
+            syncs: 0,
+        }
+    }
+}
+
+impl StreamSlots {
+    fn slot(&self, number: u32) -> Option<&Slot> {
+        self.slots.get(usize::try_from(number).ok()?)
+    }
+
+    fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::try_from(number).ok()?)
+    }
+
+    /// The number of a stream that has one.
+    #[inline]
+    pub(super) fn get(&mut self, stream: StreamHandle) -> Option<u32> {
+        let number =
+            if self.latest.0 == stream && self.latest.1 != u32::MAX { self.latest.1 } else { *self.numbers.get(&stream)? };
+        self.latest = (stream, number);
+        self.lookups += 1;
+        let lookups = self.lookups;
+        if let Some(Slot::Live { used, .. }) = self.slot_mut(number) {
+            *used = lookups;
+        }
+        Some(number)
+    }
+
+    /// Whether a stream has a number.
+    pub(super) fn knows(&self, stream: StreamHandle) -> bool {
+        self.numbers.contains_key(&stream)
+    }
+
+    /// The serial of a stream that has a number.
+    pub(super) fn serial(&self, number: u32) -> Option<Serial> {
+        match self.slot(number)? {
+            Slot::Live { serial, .. } | Slot::Event(serial, _) => Some(*serial),
+            Slot::Free => None,
+        }
+    }
+
+    /// A number for a stream, its own where it has one; `None` where all are taken.
+    pub(super) fn assign_slot(&mut self, stream: StreamHandle) -> Option<u32> {
+        if let Some(number) = self.get(stream) {
+            return Some(number);
+        }
+        let number = self.take_free()?;
+        let (serial, used) = (self.new_serial(number), self.lookups);
+        let live = Slot::Live { handle: stream, serial, used, doubted: false, published: None };
+        *self.slot_mut(number)? = live;
+        self.numbers.insert(stream, number);
+        self.latest = (stream, number);
+        Some(number)
+    }
+
+    fn new_serial(&mut self, number: u32) -> Serial {
+        self.next_serial += 1;
+        self.serials.insert(self.next_serial, State::At(number));
+        self.next_serial
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            return Some(number);
+        }
+        let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < MOST)?;
+        self.slots.push(Slot::Free);
+        Some(next)
+    }
+
+    /// The number to make room with where all are taken: one of which `owns_nothing` holds, else the one
+    /// that was not used for the longest.
+    pub(super) fn victim(&self, owns_nothing: impl Fn(u32) -> bool) -> Option<u32> {
+        let age = |slot: &Slot| match slot {
+            Slot::Free => None,
+            Slot::Live { used, .. } => Some(*used),
+            // Before any live stream: nobody enqueues on it any more.
+            Slot::Event(..) => Some(0),
+        };
+        let all = (0_u32..).zip(&self.slots);
+        let taken = all.filter_map(|(number, slot)| Some((number, age(slot)?)));
+        // A thread's own stream keeps the slot of its last event.
+        let (number, _) = taken.min_by_key(|&(number, age)| (!owns_nothing(number), age))?;
+        Some(number)
+    }
+
+    /// How to wait for what is free in the order of a number.
+    pub(super) fn owner(&self, number: u32) -> Owner {
+        match self.slot(number) {
+            Some(Slot::Live { handle, serial, doubted: false, .. })
+                if !handle.is_of_another_thread() =>
+            {
+                Owner::Stream(*handle, *serial)
+            }
+            Some(Slot::Event(serial, point)) => Owner::Event(Arc::clone(point), *serial),
+            _ => Owner::Unknown,
+        }
+    }
+
+    /// Notes whether the handle of a stream may be another stream's: then nothing can be learnt by it.
+    pub(super) fn set_doubted(&mut self, stream: StreamHandle, doubted: bool) {
+        let Some(&number) = self.numbers.get(&stream) else { return };
+        if let Some(Slot::Live { doubted: before, .. }) = self.slot_mut(number) {
+            *before = doubted;
+        }
+    }
+
+    /// What became of the stream of a serial.
+    pub(super) fn fate(&self, serial: Serial) -> Fate {
+        match self.serials.get(&serial) {
+            None => Fate::Over,
+            Some(State::Unknown { mark }) => Fate::Unknown(*mark),
+            Some(State::At(number)) => match self.slot(*number) {
+                Some(Slot::Live { handle, .. }) => Fate::Live(*handle, *number),
+                Some(Slot::Event(_, point)) => Fate::Ended(Arc::clone(point), *number),
+                Some(Slot::Free) | None => Fate::Over,
+            },
+        }
+    }
+
+    /// Whether the work of the stream of a serial is known to be over.
+    pub(super) fn is_over(&self, serial: Serial) -> bool {
+        !self.serials.contains_key(&serial)
+    }
+
+    /// A live stream ends at `point`: from now on its number stands for that event, and its handle for a
+    /// new stream.
+    pub(super) fn end(&mut self, number: u32, point: Arc<Point>) {
+        let Some(Slot::Live { handle, serial, .. }) = self.slot(number).cloned() else { return };
+        self.drop_handle(handle);
+        if let Some(slot) = self.slot_mut(number) {
+            *slot = Slot::Event(serial, point);
+        }
+    }
+
+    fn drop_handle(&mut self, handle: StreamHandle) {
+        self.numbers.remove(&handle);
+        if self.latest.0 == handle {
+            self.latest.1 = u32::MAX;
+        }
+    }
+
+    /// Gives the number of a thread's own stream `number` whose last event is `point` now: the same as
+    /// before, or a new one. `None` where there is none left.
+    pub(super) fn publish(&mut self, number: u32, point: &Arc<Point>) -> Option<u32> {
+        let Slot::Live { published, .. } = self.slot(number)? else { return None };
+        if let Some(published) = *published {
+            return Some(published);
+        }
+        let event = self.take_free()?;
+        let serial = self.new_serial(event);
+        *self.slot_mut(event)? = Slot::Event(serial, Arc::clone(point));
+        if let Some(Slot::Live { published, .. }) = self.slot_mut(number) {
+            *published = Some(event);
+        }
+        Some(event)
+    }
+
+    /// The last event that the thread of a thread's own stream recorded.
+    pub(super) fn published(&self, number: u32) -> Option<(u32, Arc<Point>)> {
+        let Slot::Live { published: Some(event), .. } = self.slot(number)? else { return None };
+        match self.slot(*event)? {
+            Slot::Event(_, point) => Some((*event, Arc::clone(point))),
+            Slot::Free | Slot::Live { .. } => None,
+        }
+    }
+
+    /// Takes a number back whose stream ended without an event; gives the mark that its memory has to be
+    /// handed over to.
+    pub(super) fn bury(&mut self, number: u32) -> u32 {
+        let mark = self.collecting;
+        if let Some(serial) = self.serial(number) {
+            self.serials.insert(serial, State::Unknown { mark });
+        }
+        self.vacate(number);
+        mark
+    }
+
+    /// Takes a number back: the work of its stream is over.
+    pub(super) fn release_slot(&mut self, number: u32) {
+        if let Some(serial) = self.serial(number) {
+            self.serials.remove(&serial);
+        }
+        self.vacate(number);
+    }
+
+    fn vacate(&mut self, number: u32) {
+        let Some(slot) = self.slot_mut(number) else { return };
+        match core::mem::replace(slot, Slot::Free) {
+            Slot::Free => return,
+            Slot::Live { handle, .. } => self.drop_handle(handle),
+            Slot::Event(..) => {
+                // The stream whose last event it was has none now.
+                for slot in &mut self.slots {
+                    if let Slot::Live { published, .. } = slot {
+                        published.take_if(|event| *event == number);
+                    }
+                }
+            }
+        }
+        self.free.push(number);
+    }
+
+    /// The mark that what ends without an event is under.
+    pub(super) fn mark(&self) -> u32 {
+        self.collecting
+    }
+
+    /// A wait for the whole device is about to begin.
+    pub(super) fn begin_sync(&mut self) -> SyncTicket {
+        self.syncs += 1;
+        let mark = match self.awaited {
+            // Another wait settles that mark; this one began later, and must not reuse it.
+            Some(_) => None,
+            None => {
+                let mark = self.collecting;
+                self.collecting = if mark == MOST { MOST + 1 } else { MOST };
+                self.awaited = Some(mark);
+                Some(mark)
+            }
+        };
+        SyncTicket { before: self.syncs, mark }
+    }
+
+    /// How many waits for the device have begun: what is put off now without an event is settled by the
+    /// next.
+    pub(super) fn syncs(&self) -> u64 {
+        self.syncs
+    }
+
+    /// The wait is over; gives the mark whose memory is free for all now. Where it failed nothing is, and
+    /// the mark waits for the next.
+    pub(super) fn end_sync(&mut self, ticket: SyncTicket, succeeded: bool) -> Option<u32> {
+        let mark = ticket.mark?;
+        self.awaited = None;
+        if !succeeded {
+            // Two marks, one to collect and one to await: what was awaited goes on to be collected.
+            return None;
+        }
+        self.serials.retain(|_, state| !matches!(state, State::Unknown { mark: of } if *of == mark));
+        Some(mark)
+    }
+}

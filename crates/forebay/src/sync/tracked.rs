@@ -1,0 +1,93 @@
+//! Locks of a pool, counted by thread in debug builds, so that a wait for the device under one of them is
+//! found by the first test that comes by.
+//!
+//! A wait for the device may last as long as the program's own work, and that work may wait for a thread
+//! which needs the lock: so **no lock of a pool is held while the device is waited for**. Every call of a
+//! pool that can wait goes through [`CallLog::wait`](crate::pool), which asks [`held`] here.
+
+use core::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard};
+
+#[cfg(debug_assertions)]
+use core::cell::Cell;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A locked mutex of a pool.
+#[derive(Debug)]
+pub(crate) struct Guard<'a, T: ?Sized> {
+    // Unlocked before the count goes down: nobody else reads this thread's count.
+    guard: MutexGuard<'a, T>,
+    _counted: Counted,
+}
+
+/// Locks a mutex of a pool, as [`sync::lock`](super::lock) does.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
+    Guard { guard: super::lock(mutex), _counted: Counted::new() }
+}
+
+impl<T: ?Sized> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: ?Sized> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// How many locks of pools this thread holds; 0 where that is not counted.
+pub(crate) fn held() -> u32 {
+    #[cfg(debug_assertions)]
+    return HELD.try_with(Cell::get).unwrap_or(0);
+    #[cfg(not(debug_assertions))]
+    0
+}
+
+/// One lock, counted as long as this lives.
+#[derive(Debug)]
+struct Counted;
+
+impl Counted {
+    #[inline(always)]
+    fn new() -> Self {
+        #[cfg(debug_assertions)]
+        let _ = HELD.try_with(|held| held.set(held.get() + 1));
+        Self
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = HELD.try_with(|held| held.set(held.get().saturating_sub(1)));
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_counted_while_they_are_held() {
+        let (one, two) = (Mutex::new(1), Mutex::new(2));
+        let before = held();
+        let first = lock(&one);
+        let second = lock(&two);
+        assert_eq!((*first, *second), (1, 2));
+        assert_eq!(held() - before, if cfg!(debug_assertions) { 2 } else { 0 });
+        drop(first);
+        drop(second);
+        assert_eq!(held(), before);
+    }
+}
