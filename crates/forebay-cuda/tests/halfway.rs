@@ -138,9 +138,9 @@ fn a_failed_copy_on_a_threads_default_stream_leaves_memory_alone() {
 }
 
 /// Rows further apart than the driver's copies take, so that each is a call of its own.
-const ROW: u64 = 4096;
-const PITCH: u64 = 300_000;
-const ROWS: u64 = 4;
+const ROW: usize = 4096;
+const PITCH: usize = 300_000;
+const ROWS: usize = 4;
 
 struct Rows {
     standin: Standin,
@@ -156,7 +156,7 @@ impl Rows {
         standin.max_pitch(262_144);
         let device = CudaDevice::open_with(standin.driver, 0).unwrap();
         let stream = device.create_stream(Priority::Normal).unwrap();
-        let size = Bytes::new(ROWS * PITCH);
+        let size = Bytes::new((ROWS * PITCH) as u64);
         let memory = device.allocate(size, Alignment::BLOCK).unwrap();
         let pinned = device.allocate_pinned(size, PinnedFlags::empty()).unwrap();
         Self { standin, device, stream, memory, pinned }
@@ -165,15 +165,27 @@ impl Rows {
     fn copy(&self, way: Way) -> Copy {
         let (there, here) = (Place::Device(self.memory), Place::Host(self.pinned));
         let (to, from) = if way == Way::Up { (there, here) } else { (here, there) };
-        let (pitch, extent) =
-            (Pitch::rows(Bytes::new(PITCH)), Extent::plane(Bytes::new(ROW), ROWS));
+        let (pitch, extent) = (
+            Pitch::rows(Bytes::new(PITCH as u64)),
+            Extent::plane(Bytes::new(ROW as u64), ROWS as u64),
+        );
         Copy::volumes(to, pitch, from, pitch, extent).unwrap()
     }
 
-    fn host(&self) -> &mut [u8] {
-        let start = core::ptr::with_exposed_provenance_mut(self.pinned.get().try_into().unwrap());
-        // SAFETY: pinned memory of that size, used by this thread alone while no copy runs.
-        unsafe { core::slice::from_raw_parts_mut(start, (ROWS * PITCH).try_into().unwrap()) }
+    fn pointer(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.pinned.get().try_into().unwrap())
+    }
+
+    /// Fills the host's side, which no copy uses meanwhile.
+    fn fill(&self, byte: u8) {
+        // SAFETY: pinned memory of that size.
+        unsafe { self.pointer().write_bytes(byte, ROWS * PITCH) };
+    }
+
+    /// What is on the host's side, which no copy uses meanwhile.
+    fn host(&self) -> Vec<u8> {
+        // SAFETY: as above, and filled before anything else was done with it.
+        unsafe { core::slice::from_raw_parts(self.pointer(), ROWS * PITCH) }.to_vec()
     }
 
     fn try_copy(&self, way: Way) -> Result<(), Error> {
@@ -189,12 +201,12 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
     for way in [Way::Up, Way::Down] {
         for after in 0..ROWS {
             let what = format!("{way:?}, row {after}");
-            rows.host().fill(BEFORE);
+            rows.fill(BEFORE);
             rows.try_copy(Way::Up).unwrap();
             device.synchronize_stream(stream).unwrap();
             let task = || std::thread::sleep(Duration::from_millis(100));
             device.enqueue_host(Box::new(task), stream).unwrap();
-            rows.standin.fail(Some("cuMemcpyAsync"), after, Code::ERROR_OUT_OF_MEMORY);
+            rows.standin.fail(Some("cuMemcpyAsync"), after as u64, Code::ERROR_OUT_OF_MEMORY);
             let error = rows.try_copy(way).unwrap_err();
             assert!(
                 matches!(error, Error::OutOfMemory { call: Call::Copy, .. }),
@@ -204,13 +216,16 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
             // Where nothing was enqueued there is nothing to wait for.
             let right = if after == 0 { Progress::Pending } else { Progress::Done };
             assert_eq!(ended, right, "{what}");
-            rows.host().fill(AFTER);
+            rows.fill(AFTER);
             device.synchronize_stream(stream).unwrap();
             assert!(rows.host().iter().all(|&byte| byte == AFTER), "{what}: written late");
             rows.try_copy(Way::Down).unwrap();
             device.synchronize_stream(stream).unwrap();
-            let line = rows.host().chunks(PITCH as usize).flat_map(|row| &row[..ROW as usize]);
-            assert!(line.into_iter().all(|&byte| byte == BEFORE), "{what}: read late");
+            let mut lines = rows.host();
+            for row in lines.chunks_mut(PITCH) {
+                row[ROW..].fill(BEFORE);
+            }
+            assert!(lines.iter().all(|&byte| byte == BEFORE), "{what}: read late");
         }
     }
 }
@@ -218,7 +233,7 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
 #[test]
 fn a_failed_copy_that_cannot_be_waited_for_is_a_lost_device() {
     let rows = Rows::new("unwaited");
-    rows.host().fill(BEFORE);
+    rows.fill(BEFORE);
     rows.standin.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
     for _ in 0..3 {
         rows.standin.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
