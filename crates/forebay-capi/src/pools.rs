@@ -1,7 +1,7 @@
 //! The process's pool of each GPU, and the streams that others made.
 
 use core::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -14,29 +14,38 @@ const MOST: usize = 64;
 /// A GPU's pool, made when it is first asked for.
 struct Seat {
     pool: OnceLock<Pool>,
-    /// Streams of other libraries that its device was told of.
-    known: Mutex<BTreeSet<StreamHandle>>,
+    /// Streams of other libraries that its device was told of, by the driver's values. Two of those
+    /// are no handles: 1 is the default stream as well, and 2 the calling thread's own.
+    known: Mutex<BTreeMap<u64, StreamHandle>>,
     /// Requests of PyTorch, CuPy and the others that were refused for want of memory.
     refusals: AtomicU64,
 }
 
 static SEATS: [Seat; MOST] = [const {
-    Seat { pool: OnceLock::new(), known: Mutex::new(BTreeSet::new()), refusals: AtomicU64::new(0) }
+    Seat { pool: OnceLock::new(), known: Mutex::new(BTreeMap::new()), refusals: AtomicU64::new(0) }
 }; MOST];
 
 /// Held while a pool is made, and while what pools are to be is changed.
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// What a thread was sure of last: a stream that the GPU's device knows, and the GPU's pool.
+/// What a thread was sure of last: a stream that the GPU's device knows, by the driver's value and as
+/// the pool knows it, and the GPU's pool.
 struct Sure {
     ordinal: Cell<i32>,
     stream: Cell<u64>,
+    handle: Cell<StreamHandle>,
     pool: Cell<Option<&'static Pool>>,
 }
 
 thread_local! {
-    static SURE: Sure =
-        const { Sure { ordinal: Cell::new(0), stream: Cell::new(0), pool: Cell::new(None) } };
+    static SURE: Sure = const {
+        Sure {
+            ordinal: Cell::new(0),
+            stream: Cell::new(0),
+            handle: Cell::new(StreamHandle::DEFAULT),
+            pool: Cell::new(None),
+        }
+    };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,13 +57,12 @@ fn numbered(ordinal: i32) -> usize {
     usize::try_from(ordinal).unwrap_or(usize::MAX)
 }
 
-/// The pool of a GPU, where this thread was sure of it and the stream last: then the stream's number is
-/// the pool's name for it.
+/// The pool of a GPU and a stream as the pool knows it, where this thread was sure of both last.
 #[inline(always)]
-pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<&'static Pool> {
+pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<(&'static Pool, StreamHandle)> {
     let look = |sure: &Sure| {
         let same = sure.ordinal.get() == ordinal && sure.stream.get() == stream;
-        if same { sure.pool.get() } else { None }
+        if same { Some((sure.pool.get()?, sure.handle.get())) } else { None }
     };
     SURE.try_with(look).ok().flatten()
 }
@@ -62,7 +70,7 @@ pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<&'static Pool> {
 /// The pool of a GPU, and a stream of it as the pool knows it.
 pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
     match sure(ordinal, stream) {
-        Some(pool) => Ok((pool, StreamHandle(stream))),
+        Some(known) => Ok(known),
         None => find(ordinal, stream),
     }
 }
@@ -74,14 +82,12 @@ fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), Stri
     let seat = seat(number)?;
     let pool = pool_of(seat, number)?;
     let handle = know(seat, pool, stream)?;
-    // The default stream has two names; only under its first the next call may skip the question.
-    if handle.0 == stream {
-        let _ = SURE.try_with(|sure| {
-            sure.ordinal.set(ordinal);
-            sure.stream.set(stream);
-            sure.pool.set(Some(pool));
-        });
-    }
+    let _ = SURE.try_with(|sure| {
+        sure.ordinal.set(ordinal);
+        sure.stream.set(stream);
+        sure.handle.set(handle);
+        sure.pool.set(Some(pool));
+    });
     Ok((pool, handle))
 }
 
@@ -168,16 +174,18 @@ fn make(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
 
 /// Tells the device of a stream that it has not seen.
 fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
+    if stream == StreamHandle::DEFAULT.0 {
+        return Ok(StreamHandle::DEFAULT);
+    }
     let mut known = lock(&seat.known);
-    let handle = StreamHandle(stream);
-    if handle == StreamHandle::DEFAULT || known.contains(&handle) {
+    if let Some(&handle) = known.get(&stream) {
         return Ok(handle);
     }
     let foreign = pool.device().foreign_streams().ok_or("the device takes no foreign streams")?;
     // SAFETY: whoever calls through C promises that the stream is one of that GPU, and lives as long
     // as the pool has blocks of it.
     let adopted = unsafe { foreign.adopt_stream(stream) }.map_err(|error| error.to_string())?;
-    known.insert(adopted);
+    known.insert(stream, adopted);
     Ok(adopted)
 }
 

@@ -164,7 +164,10 @@ pub unsafe extern "C" fn forebay_stream_raw(
     answer(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(raw, "raw") }?;
-        let value = kept(stream)?.map_or(0, |entry| entry.handle().0);
+        let value = kept(stream)?.map_or(0, |entry| {
+            let streams = entry.device.device().foreign_streams();
+            streams.map_or(entry.handle().0, |streams| streams.raw_stream(entry.handle()))
+        });
         let value = usize::try_from(value)
             .map_err(|_| Failure::argument("stream", value, "one whose value is a pointer here"))?;
         to.set(core::ptr::without_provenance_mut(value));

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 
 use forebay_capi::error::forebay_last_error;
 use forebay_capi::torch::{forebay_torch_alloc, forebay_torch_free};
@@ -24,6 +24,28 @@ fn last_error() -> String {
 fn allocate(size: isize, device: i32) -> *mut c_void {
     // SAFETY: the default stream is there as long as the device.
     unsafe { forebay_torch_alloc(size, device, null_mut()) }
+}
+
+/// Likewise, on a stream that the driver knows by a value with a meaning of its own.
+fn allocate_on(value: usize) -> *mut c_void {
+    // SAFETY: both default streams are there as long as the device and the thread.
+    unsafe { forebay_torch_alloc(1 << 20, 0, without_provenance_mut(value)) }
+}
+
+fn free_on(block: *mut c_void, value: usize) {
+    // SAFETY: likewise; nothing was ever enqueued.
+    unsafe { forebay_torch_free(block, 0, 0, without_provenance_mut(value)) }
+}
+
+/// What a thread frees on its own default stream it gets again there, by whichever way it comes.
+fn own_stream() {
+    for _ in 0..3 {
+        let block = allocate_on(2);
+        assert!(!block.is_null(), "{}", last_error());
+        free_on(block, 2);
+        assert_eq!(allocate_on(2), block, "{}", last_error());
+        free_on(block, 2);
+    }
 }
 
 fn free(block: *mut c_void, device: i32) {
@@ -66,6 +88,18 @@ fn blocks_come_and_go_and_wrong_use_is_told() {
         assert!(allocate(512, device).is_null());
         assert!(!last_error().is_empty());
     }
+
+    // The default stream by its other name, and each thread's own.
+    let block = allocate_on(1);
+    free_on(block, 0);
+    assert_eq!(allocate_on(1), block, "one stream under two values");
+    free_on(block, 1);
+    own_stream();
+    let elsewhere = || {
+        own_stream();
+        assert_eq!(last_error(), "");
+    };
+    std::thread::spawn(elsewhere).join().unwrap();
 
     let threads: Vec<_> = (0..4_usize)
         .map(|_| {

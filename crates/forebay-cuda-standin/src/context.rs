@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdriverProcAddressQueryResult, CUresult, cuuint64_t,
 };
 use forebay_core::DeviceOrdinal;
-use forebay_hal::Peers;
+use forebay_hal::{Peers, Streams};
 
 use crate::answer::{Answer, Export, exports, put, said};
 use crate::control::{settings, text};
@@ -81,7 +81,7 @@ pub(crate) fn ordinal_of(device: CUdevice) -> Answer<u32> {
 fn attribute(attribute: CUdevice_attribute) -> c_int {
     use CUdevice_attribute as A;
     match attribute {
-        A::CU_DEVICE_ATTRIBUTE_MAX_PITCH => c_int::MAX,
+        A::CU_DEVICE_ATTRIBUTE_MAX_PITCH => settings().max_pitch,
         A::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
         | A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
         | A::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED
@@ -220,6 +220,11 @@ exports! {
         let (_, ordinal) = current()?;
         // SAFETY: a place of the caller's.
         unsafe { put(device, CUdevice::try_from(ordinal).unwrap_or(0)) }
+    }
+
+    "cuCtxSynchronize" 2000 fn cuCtxSynchronize() {
+        let (machine, device) = here()?;
+        said(machine.device(device)?.synchronize_device())
     }
 
     "cuCtxGetStreamPriorityRange" 5050 fn cuCtxGetStreamPriorityRange(

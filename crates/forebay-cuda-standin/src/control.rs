@@ -16,6 +16,8 @@ pub(crate) struct Settings {
     pub(crate) version: c_int,
     /// How many devices there are.
     pub(crate) devices: u32,
+    /// The largest pitch its copies take.
+    pub(crate) max_pitch: c_int,
     /// Functions it says it has not.
     pub(crate) missing: Vec<String>,
     faults: Vec<Fault>,
@@ -46,6 +48,7 @@ struct Fault {
 static SETTINGS: Mutex<Settings> = Mutex::new(Settings {
     version: 13_000,
     devices: 2,
+    max_pitch: c_int::MAX,
     missing: Vec::new(),
     faults: Vec::new(),
     calls: 0,
@@ -97,6 +100,12 @@ extern "C" fn forebay_standin_configure(version: c_int, devices: u32) {
     let mut settings = settings();
     settings.version = version;
     settings.devices = devices;
+}
+
+/// Sets the largest pitch of copies. Before the device is opened by forebay.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_standin_max_pitch(pitch: c_int) {
+    settings().max_pitch = pitch;
 }
 
 /// Says of a function that the driver has it not. Before the driver is loaded by forebay.

@@ -10,7 +10,9 @@
 //!
 //! It is strict where the real driver is: most calls want a current context, an event is recorded
 //! only on streams of its own context, a page maps whole or not at all, and functions of the host
-//! run one after another, so that one that blocks holds back all others.
+//! run one after another, so that one that blocks holds back all others. The legacy default stream and
+//! the blocking streams of its context, each thread's own among them, wait for each other as they do
+//! there.
 //!
 //! Each file that the system loads is a driver of its own: a test that wants another version or
 //! broken functions copies the library and calls what `control` exports before `cuInit`.

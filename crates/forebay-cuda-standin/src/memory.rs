@@ -12,7 +12,7 @@ use forebay_hal::{Advice, Device, ManagedMemory, Memory, PinnedFlags, PinnedMemo
 use crate::answer::{Answer, exports, put, said};
 use crate::context::here;
 use crate::machine::{machine, span};
-use crate::streams::stream;
+use crate::streams::ordered;
 
 /// The least piece of pinned memory that begins at a whole page, and what smaller ones begin at
 /// multiples of: as the driver does it.
@@ -38,7 +38,7 @@ fn place_at(location: CUmemLocation) -> Answer<Option<DeviceOrdinal>> {
 
 fn prefetch(at: u64, size: usize, to: Option<DeviceOrdinal>, handle: CUstream) -> Answer {
     let (machine, _) = here()?;
-    let entry = stream(handle)?;
+    let entry = ordered(handle)?;
     let (owner, _) = machine.find(at).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
     let device = machine.device(owner)?;
     // The simulated device knows no other's streams, and forebay uses its own.

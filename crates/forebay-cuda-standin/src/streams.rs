@@ -14,12 +14,27 @@ use forebay_hal::{EventKind, Priority, Progress, StreamHandle, Streams};
 
 use crate::answer::{Answer, exports, put, said};
 use crate::context::{current, handle, here, number};
-use crate::machine::{EventEntry, StreamEntry, machine};
+use crate::machine::{EventEntry, StreamEntry, Tie, machine};
 
 thread_local! {
     /// The thread's own streams, by context.
-    static OWN: RefCell<HashMap<u64, u64>> = RefCell::new(HashMap::new());
+    static OWN: RefCell<Own> = RefCell::default();
 }
+
+/// A thread's own streams: they go with the thread, and their work still runs.
+#[derive(Default)]
+struct Own(HashMap<u64, u64>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        for value in self.0.values() {
+            let _ = end_stream(*value);
+        }
+    }
+}
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
 
 /// The driver has one thread for all functions of the host: one that blocks holds back the rest.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -40,7 +55,10 @@ impl Data {
 pub(crate) fn stream(stream: CUstream) -> Answer<StreamEntry> {
     let (context, device) = current()?;
     let value = match number(stream) {
-        0 | 1 => return Ok(StreamEntry { device, context, stream: StreamHandle::DEFAULT }),
+        0 | 1 => {
+            let (stream, tie) = (StreamHandle::DEFAULT, Tie::Legacy);
+            return Ok(StreamEntry { device, context, stream, tie });
+        }
         2 => own_stream(context, device)?,
         value => value,
     };
@@ -50,26 +68,79 @@ pub(crate) fn stream(stream: CUstream) -> Answer<StreamEntry> {
 
 /// The calling thread's own stream, made when it is first asked for.
 fn own_stream(context: u64, device: u32) -> Answer<u64> {
-    if let Some(known) = OWN.with_borrow(|own| own.get(&context).copied()) {
+    if let Some(known) = OWN.with_borrow(|own| own.0.get(&context).copied()) {
         return Ok(known);
     }
-    let made = make_stream(context, device, Priority::Normal)?;
-    OWN.with_borrow_mut(|own| own.insert(context, made));
+    let made = make_stream(context, device, Priority::Normal, Tie::Blocking)?;
+    OWN.with_borrow_mut(|own| own.0.insert(context, made));
     Ok(made)
 }
 
-fn make_stream(context: u64, device: u32, priority: Priority) -> Answer<u64> {
+/// What a stream's handle stands for, with its next work in order with the legacy default stream: work
+/// there waits for all that blocking streams of its context have, and theirs for what it has.
+pub(crate) fn ordered(handle: CUstream) -> Answer<StreamEntry> {
+    let entry = stream(handle)?;
+    match entry.tie {
+        Tie::NonBlocking => {}
+        Tie::Blocking => wait_for(entry, StreamHandle::DEFAULT)?,
+        Tie::Legacy => {
+            let tables = machine()?.tables();
+            let blocking = tables.streams.values().filter(|other| {
+                other.tie == Tie::Blocking
+                    && (other.context, other.device) == (entry.context, entry.device)
+            });
+            let blocking: Vec<StreamHandle> = blocking.map(|other| other.stream).collect();
+            drop(tables);
+            blocking.into_iter().try_for_each(|other| wait_for(entry, other))?;
+        }
+    }
+    Ok(entry)
+}
+
+/// Makes later work of a stream wait for what another has. One that is gone has nothing.
+fn wait_for(entry: StreamEntry, other: StreamHandle) -> Answer {
+    let device = machine()?.device(entry.device)?;
+    if !matches!(device.query_stream(other), Ok(Progress::Pending)) {
+        return Ok(());
+    }
+    let event = said(device.create_event(EventKind::Order))?;
+    let waits =
+        device.record_event(event, other).and_then(|()| device.wait_event(entry.stream, event));
+    said(device.destroy_event(event))?;
+    match waits {
+        // Its thread may have ended meanwhile.
+        Err(forebay_hal::Error::Invalid { .. }) => Ok(()),
+        waits => said(waits),
+    }
+}
+
+fn end_stream(value: u64) -> Answer {
+    let machine = machine()?;
+    let removed = machine.tables().streams.remove(&value);
+    // The names of the default stream and of a thread's own are not in the table: nobody ends those.
+    let entry = removed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    said(machine.device(entry.device)?.destroy_stream(entry.stream))
+}
+
+fn make_stream(context: u64, device: u32, priority: Priority, tie: Tie) -> Answer<u64> {
     let machine = machine()?;
     let stream = said(machine.device(device)?.create_stream(priority))?;
     let mut tables = machine.tables();
     let value = tables.next();
-    tables.streams.insert(value, StreamEntry { device, context, stream });
+    tables.streams.insert(value, StreamEntry { device, context, stream, tie });
     Ok(value)
 }
 
 fn event(event: CUevent) -> Answer<EventEntry> {
     let found = machine()?.tables().events.get(&number(event)).copied();
     found.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// What a stream's handle stands for, to be asked or waited for: the legacy default stream is done when
+/// the blocking streams are.
+fn looked_at(handle: CUstream) -> Answer<StreamEntry> {
+    let entry = stream(handle)?;
+    if entry.tie == Tie::Legacy { ordered(handle) } else { Ok(entry) }
 }
 
 fn answered(progress: Progress) -> Answer {
@@ -82,7 +153,7 @@ fn answered(progress: Progress) -> Answer {
 exports! {
     "cuStreamCreateWithPriority" 5050 fn cuStreamCreateWithPriority(
         place: *mut CUstream,
-        _flags: c_uint,
+        flags: c_uint,
         priority: c_int,
     ) {
         let (context, device) = current()?;
@@ -90,31 +161,28 @@ exports! {
             0.. => Priority::Normal,
             _ => Priority::High,
         };
-        let made = make_stream(context, device, priority)?;
+        let tie = if flags & NON_BLOCKING == 0 { Tie::Blocking } else { Tie::NonBlocking };
+        let made = make_stream(context, device, priority, tie)?;
         // SAFETY: a place of the caller's.
         unsafe { put(place, handle(made)) }
     }
 
     "cuStreamDestroy" 4000 fn cuStreamDestroy_v2(handle: CUstream) {
-        let (machine, value) = (machine()?, number(handle));
-        let removed = machine.tables().streams.remove(&value);
-        // The names of the default stream and of a thread's own are not in the table: nobody ends those.
-        let entry = removed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        said(machine.device(entry.device)?.destroy_stream(entry.stream))
+        end_stream(number(handle))
     }
 
     "cuStreamQuery" 2000 fn cuStreamQuery(handle: CUstream) {
-        let entry = stream(handle)?;
+        let entry = looked_at(handle)?;
         answered(said(machine()?.device(entry.device)?.query_stream(entry.stream))?)
     }
 
     "cuStreamSynchronize" 2000 fn cuStreamSynchronize(handle: CUstream) {
-        let entry = stream(handle)?;
+        let entry = looked_at(handle)?;
         said(machine()?.device(entry.device)?.synchronize_stream(entry.stream))
     }
 
     "cuStreamWaitEvent" 3020 fn cuStreamWaitEvent(handle: CUstream, waited: CUevent, _flags: c_uint) {
-        let (entry, waited) = (stream(handle)?, event(waited)?);
+        let (entry, waited) = (ordered(handle)?, event(waited)?);
         said(machine()?.device(entry.device)?.wait_event(entry.stream, waited.event))
     }
 
@@ -136,7 +204,7 @@ exports! {
         function: CUhostFn,
         data: *mut c_void,
     ) {
-        let entry = stream(handle)?;
+        let entry = ordered(handle)?;
         let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let data = Data(data);
         let task = Box::new(move || {
@@ -153,7 +221,7 @@ exports! {
         value: cuuint32_t,
         flags: c_uint,
     ) {
-        let entry = stream(handle)?;
+        let entry = ordered(handle)?;
         if flags != 0 || machine()?.find(address).is_none() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -182,7 +250,7 @@ exports! {
     }
 
     "cuEventRecord" 2000 fn cuEventRecord(recorded: CUevent, handle: CUstream) {
-        let (entry, recorded) = (stream(handle)?, event(recorded)?);
+        let (entry, recorded) = (ordered(handle)?, event(recorded)?);
         if entry.context != recorded.context {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }

@@ -13,7 +13,7 @@ use forebay_hal::{
 use crate::answer::{Answer, exports, said};
 use crate::context::{device_of, number};
 use crate::machine::machine;
-use crate::streams::stream;
+use crate::streams::ordered;
 
 /// One end of a copy, as its address tells, and whose memory it is if a device's.
 fn place(address: u64) -> Answer<(Place, Option<u32>)> {
@@ -35,7 +35,7 @@ fn copy(
     extent: Extent,
     on: CUstream,
 ) -> Answer {
-    let entry = stream(on)?;
+    let entry = ordered(on)?;
     let ((to, to_owner), (from, from_owner)) = (place(to)?, place(from)?);
     if to_owner.or(from_owner).is_some_and(|owner| owner != entry.device)
         || (to_owner.is_some() && from_owner.is_some() && to_owner != from_owner)
@@ -49,7 +49,7 @@ fn copy(
 }
 
 fn fill(to: u64, pitch: u64, (width, rows): (u64, u64), pattern: Pattern, on: CUstream) -> Answer {
-    let entry = stream(on)?;
+    let entry = ordered(on)?;
     let width = width.checked_mul(pattern.width().get());
     let width = Bytes::new(width.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?);
     let fill = said(Fill::plane(Address::new(to), Bytes::new(pitch), (width, rows), pattern))?;
@@ -115,7 +115,7 @@ exports! {
         size: usize,
         on: CUstream,
     ) {
-        let entry = stream(on)?;
+        let entry = ordered(on)?;
         let place = |context, address| -> Answer<PeerPlace> {
             let device = DeviceOrdinal(device_of(number(context))?);
             Ok(PeerPlace { device, address: Address::new(address) })

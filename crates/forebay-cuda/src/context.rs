@@ -137,6 +137,12 @@ impl Context {
         function(current.table)
     }
 
+    /// Waits for all work in this context, whoever enqueued it.
+    pub(crate) fn synchronize(&self) -> Result<(), Refusal> {
+        // SAFETY: it has no arguments, and this context is current.
+        self.call(|table| unsafe { table.context_synchronize() })
+    }
+
     /// What the driver knows of `address`, asked in this context.
     pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
         let _current = self.enter().ok()?;

@@ -19,8 +19,8 @@ use crate::memory::ALIGNMENT;
 use crate::refusal::{self, Asked};
 use crate::space::Space;
 use crate::stream::{StreamTable, lock};
-use crate::sys::Refusal;
 use crate::sys::values::attribute;
+use crate::sys::{RawStream, Refusal};
 use crate::virtual_memory::granularity_of;
 
 /// The most pitch every driver takes, for those that do not say.
@@ -251,6 +251,7 @@ fn capabilities(context: &Context, has_granularity: bool) -> Capabilities {
         (Capabilities::PEERS, peers),
         (Capabilities::PRIORITIES, priorities),
         (Capabilities::HOST_TASKS, context.has_tasks()),
+        (Capabilities::PER_THREAD_STREAMS, table.context_synchronize.is_some()),
     ] {
         bits.set(bit, has);
     }
@@ -373,5 +374,9 @@ unsafe impl ForeignStreams for CudaDevice {
 
     fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.forget(stream)
+    }
+
+    fn raw_stream(&self, stream: StreamHandle) -> u64 {
+        if stream.is_per_thread() { RawStream::PER_THREAD.0 } else { stream.0 }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Work under way may use them, and the driver's calls that take pages away do not wait for it. So a
 //! thread waits for the device's streams, as they stood when it went, and only then gives everything
-//! back. Dropping the device itself waits for nothing.
+//! back. Where the device had threads' default streams, the thread waits for the whole context: those
+//! of other threads cannot be marked from here. Dropping the device itself waits for nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,12 +22,18 @@ struct Leftovers {
     context: &'static Context,
     space: Arc<Mutex<Space>>,
     ends: Vec<EventCore>,
+    /// Whether threads' default streams may use it.
+    per_thread: bool,
 }
 
 impl Leftovers {
     /// Waits, then gives everything back. Errors have nobody to go to: what the driver does not take
     /// it keeps.
     fn clear(self) {
+        if self.per_thread && self.context.synchronize().is_err() {
+            // Nobody knows when the work is done: it stays with the process.
+            return;
+        }
         for end in &self.ends {
             if end.synchronize().is_err() {
                 // The context is broken: all in it goes with the process.
@@ -120,7 +127,8 @@ impl Drop for CudaDevice {
                 Err(_) => return,
             }
         }
-        let leftovers = Leftovers { context: self.context, space: Arc::clone(&self.space), ends };
+        let (context, space) = (self.context, Arc::clone(&self.space));
+        let leftovers = Leftovers { context, space, ends, per_thread: streams.has_per_thread() };
         let thread = std::thread::Builder::new().name("forebay-cuda-leftovers".to_owned());
         // Without a thread they stay with the process: nobody may be made to wait here.
         let _ = thread.spawn(move || leftovers.clear());

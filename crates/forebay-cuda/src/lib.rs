@@ -46,6 +46,7 @@ mod missing;
 mod peer;
 mod pinned;
 mod pool;
+mod recall;
 mod refusal;
 mod shape;
 mod sharing;

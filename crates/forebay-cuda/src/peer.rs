@@ -23,21 +23,23 @@ impl CudaDevice {
     pub(crate) fn let_go_of_peer(&self, call: Call, peer: DeviceOrdinal) -> Result<()> {
         let mut peers = lock(&self.context.peers);
         let Some(found) = peers.get_mut(&peer.0) else { return Ok(()) };
-        found.count = found.count.saturating_sub(1);
-        if found.count > 0 {
+        if found.count > 1 {
+            found.count -= 1;
             return Ok(());
         }
-        let was_enabled = found.was_enabled;
-        peers.remove(&peer.0);
-        if was_enabled {
+        if found.was_enabled {
+            peers.remove(&peer.0);
             return Ok(());
         }
         let theirs = self.context_of(call, peer)?;
         // SAFETY: both contexts are live.
         let disabled = self.context.call(|table| unsafe { table.context_disable_peer(theirs) });
+        // It is off the books only when the driver has done it.
         disabled.map_err(|refusal| {
             self.refused(call, refusal, &Asked::of("peer", peer, "a peer that was enabled"))
-        })
+        })?;
+        peers.remove(&peer.0);
+        Ok(())
     }
 }
 
@@ -95,11 +97,14 @@ unsafe impl Peers for CudaDevice {
     fn disable_peer(&self, peer: DeviceOrdinal) -> Result<()> {
         let call = Call::DisablePeer;
         self.context.driver.checked_ordinal(call, "peer", peer)?;
-        if !lock(&self.enabled_peers).remove(&peer) {
+        let mut enabled = lock(&self.enabled_peers);
+        if !enabled.contains(&peer) {
             let given = format!("device {peer}, which is not enabled");
             return Err(invalid(call, "peer", given, "a device that enable_peer enabled"));
         }
-        self.let_go_of_peer(call, peer)
+        self.let_go_of_peer(call, peer)?;
+        enabled.remove(&peer);
+        Ok(())
     }
 
     unsafe fn copy_peer(&self, copy: &PeerCopy, stream: StreamHandle) -> Result<()> {

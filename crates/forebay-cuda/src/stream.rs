@@ -7,10 +7,9 @@
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
 
 use forebay_core::StreamId;
-use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, invalid};
+use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, invalid, own_thread};
 
 use crate::CudaDevice;
 use crate::context::Context;
@@ -56,35 +55,46 @@ pub(crate) struct StreamCore {
     pub(crate) raw: RawStream,
     home: Home,
     lane: Arc<Mutex<Lane>>,
-    /// The handle that means each thread's own stream has as many lanes as threads use it.
-    lanes: Mutex<HashMap<ThreadId, Arc<Mutex<Lane>>>>,
 }
 
 impl StreamCore {
     /// A stream that someone else made.
     pub(crate) fn lent(raw: RawStream) -> Self {
-        let (lane, lanes) = (Arc::default(), Mutex::default());
-        Self { raw, home: Home::Elsewhere, lane, lanes }
+        Self { raw, home: Home::Elsewhere, lane: Arc::default() }
+    }
+
+    /// Whether this stands for the default stream of whichever thread calls.
+    pub(crate) fn is_per_thread(&self) -> bool {
+        self.raw == RawStream::PER_THREAD
     }
 
     /// What the stream has for tasks; locked while a row of calls belongs together.
+    ///
+    /// For the default stream of a thread it is a new one each time, because there is nobody to tell
+    /// when the thread ends: [`end_lane`](Self::end_lane) gives up what it came to have. Only the
+    /// thread itself enqueues there, so no two rows of calls mix.
     pub(crate) fn lane(&self) -> Arc<Mutex<Lane>> {
-        if self.raw != RawStream::PER_THREAD {
-            return Arc::clone(&self.lane);
+        if self.is_per_thread() { Arc::default() } else { Arc::clone(&self.lane) }
+    }
+
+    /// Ends a row of calls with a lane that [`lane`](Self::lane) gave.
+    pub(crate) fn end_lane(&self, lane: &mut Lane, context: &'static Context) {
+        if self.is_per_thread() {
+            self.give_up(lane, context);
         }
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(lanes.entry(std::thread::current().id()).or_default())
     }
 
     /// Gives up what a stream of another's had here, while the stream is still live.
     pub(crate) fn close(&self, context: &'static Context) {
-        let mut lane = lock(&self.lane);
+        self.give_up(&mut lock(&self.lane), context);
+    }
+
+    fn give_up(&self, lane: &mut Lane, context: &'static Context) {
+        // A task that is still to run keeps the word.
         lane.signal = None;
         if let Some(stage) = lane.stage.take() {
             context.stages.retire(context, stage, self.raw);
         }
-        // Stages of other threads' streams cannot be asked about from here: they are left to the
-        // process, a few megabytes at most.
     }
 }
 
@@ -138,8 +148,7 @@ impl StreamPool {
             // Taken off the list before the driver is asked, so that nobody else takes it.
             let Some(found) = context.streams.of(priority).remove(&number) else { continue };
             let home = Home::Pool { context, priority, number };
-            let lanes = Mutex::default();
-            let core = StreamCore { raw: found.raw, home, lane: found.lane, lanes };
+            let core = StreamCore { raw: found.raw, home, lane: found.lane };
             // Where it is busy, `core` goes back on the list as it goes out of scope.
             if query(context, core.raw)? == Progress::Done {
                 return Ok(core);
@@ -153,7 +162,7 @@ impl StreamPool {
         })?;
         context.driver.streams_made.fetch_add(1, Ordering::Relaxed);
         let home = Home::Pool { context, priority, number: forebay_hal::fresh_handle() };
-        Ok(StreamCore { raw, home, lane: Arc::default(), lanes: Mutex::default() })
+        Ok(StreamCore { raw, home, lane: Arc::default() })
     }
 }
 
@@ -208,6 +217,9 @@ pub(crate) struct StreamTable {
     /// Destroyed ones whose work may not be done.
     draining: Vec<Arc<StreamCore>>,
     ids: u64,
+    /// Whether the threads' default streams were ever adopted. Then there may be work on them for
+    /// good, of threads that nobody knows.
+    per_thread: bool,
 }
 
 impl StreamTable {
@@ -215,7 +227,7 @@ impl StreamTable {
         let core = Arc::clone(default);
         let known = Known { core, adopted: 0, id: DEFAULT_ID, whose: Whose::Default };
         let known = HashMap::from([(StreamHandle::DEFAULT.0, known)]);
-        Self { known, draining: Vec::new(), ids: OURS }
+        Self { known, draining: Vec::new(), ids: OURS, per_thread: false }
     }
 
     /// The next identity of our own.
@@ -230,10 +242,18 @@ impl StreamTable {
         self.draining.retain(|core| query(context, core.raw) != Ok(Progress::Done));
     }
 
-    /// Every stream with work of this device, known or on its way out.
+    /// Every stream with work of this device, known or on its way out; but for the threads' default
+    /// streams, which [`has_per_thread`](Self::has_per_thread) is about.
     pub(crate) fn all(&self) -> Vec<Arc<StreamCore>> {
         let known = self.known.values().map(|known| &known.core);
-        known.chain(&self.draining).map(Arc::clone).collect()
+        let all = known.chain(&self.draining).filter(|core| !core.is_per_thread());
+        all.map(Arc::clone).collect()
+    }
+
+    /// Whether threads' default streams may have work of this device. The driver shows a thread its
+    /// own alone, so only a wait for the whole context sees the end of all of it.
+    pub(crate) const fn has_per_thread(&self) -> bool {
+        self.per_thread
     }
 
     /// The streams of others.
@@ -246,8 +266,9 @@ impl StreamTable {
 /// The stream calls of the contract.
 impl CudaDevice {
     fn known(&self, call: Call, stream: StreamHandle) -> Result<Known> {
+        own_thread(call, stream)?;
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
-        table.known.get(&stream.0).cloned().ok_or_else(|| not_a_stream(call, stream))
+        table.known.get(&key(stream)).cloned().ok_or_else(|| not_a_stream(call, stream))
     }
 
     /// A live stream.
@@ -271,7 +292,7 @@ impl CudaDevice {
     pub(crate) fn end_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::DestroyStream;
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        match table.known.get(&stream.0).map(|known| known.whose) {
+        match table.known.get(&key(stream)).map(|known| known.whose) {
             Some(Whose::Own) => {}
             Some(Whose::Default) => {
                 let given = format!("{stream}, the default stream");
@@ -294,6 +315,11 @@ impl CudaDevice {
         let known = self.known(Call::StreamId, stream)?;
         if known.whose != Whose::Foreign {
             return Ok(known.id);
+        }
+        if known.core.is_per_thread() {
+            // By the thread, whose number never comes back: counted down from the top, where the
+            // identities of streams made here never get to.
+            return Ok(StreamId(!StreamHandle::of_this_thread().0 | OURS));
         }
         // Asked each time: a maker may have destroyed it and got the same value for a new one.
         let mut id = 0;
@@ -319,20 +345,31 @@ impl CudaDevice {
         })
     }
 
-    fn wait_for(&self, core: &StreamCore) -> core::result::Result<(), Refusal> {
+    pub(crate) fn wait_for(&self, core: &StreamCore) -> core::result::Result<(), Refusal> {
         // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
         self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
     }
 
     /// Waits for the streams of this device, and for no other: other libraries' work in the same
-    /// context is none of its business.
+    /// context is none of its business. Where threads' default streams were adopted it is: nothing
+    /// less than a wait for the context sees the end of those of other threads.
     pub(crate) fn wait_for_all(&self) -> Result<()> {
-        let streams = self.streams.read().unwrap_or_else(PoisonError::into_inner).all();
+        let call = Call::SynchronizeDevice;
+        let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
+        let (streams, per_thread) = (table.all(), table.has_per_thread());
+        drop(table);
+        if per_thread {
+            // A driver without the function says so: an answer before the work is done is worse.
+            return self.context.synchronize().map_err(|refusal| {
+                let asked = Asked::of("device", &self.descriptor, "a device that is up");
+                self.refused(call, refusal, &asked)
+            });
+        }
         for core in &streams {
             self.wait_for(core).map_err(|refusal| {
                 let given = StreamHandle(core.raw.0);
                 let asked = Asked::of("stream", given, "a live stream");
-                self.refused(Call::SynchronizeDevice, refusal, &asked)
+                self.refused(call, refusal, &asked)
             })?;
         }
         Ok(())
@@ -345,11 +382,30 @@ impl CudaDevice {
     /// * `raw` names a live stream of the context, until it is forgotten as often as it was adopted.
     pub(crate) unsafe fn adopt(&self, raw: u64) -> Result<StreamHandle> {
         let call = Call::AdoptStream;
-        // Two names of one stream: one name here.
-        let raw = if RawStream(raw) == RawStream::LEGACY { RawStream::NULL.0 } else { raw };
-        let stream = StreamHandle(raw);
+        // Two names of one stream: one name here. This stream is tied to others without being told:
+        // its work waits for what was enqueued before on every stream of the context that was not
+        // made with NON_BLOCKING, the threads' default streams among them, and those wait for its.
+        // Nothing here relies on that. Whatever must be in order across streams is ordered by an
+        // event or by a wait of the host, so the tie can only make work wait longer. Nor can it make
+        // two wait for each other: it leads from later work to earlier work of the same context, as
+        // every event does; streams made here are NON_BLOCKING and have no part in it; and what a
+        // stream waits for besides is the end of a task, whose thread waits for no stream.
+        let (raw, stream) = match RawStream(raw) {
+            RawStream::LEGACY => (RawStream::NULL, StreamHandle::DEFAULT),
+            // One for each thread behind one value: by its number it could not be told from a
+            // stream, so it has a name of its own, which also is a value to adopt it by.
+            RawStream::PER_THREAD => (RawStream::PER_THREAD, StreamHandle::PER_THREAD),
+            RawStream(raw) if StreamHandle(raw) == StreamHandle::PER_THREAD => {
+                (RawStream::PER_THREAD, StreamHandle::PER_THREAD)
+            }
+            raw => (raw, StreamHandle(raw.0)),
+        };
+        if stream.is_per_thread() && stream != StreamHandle::PER_THREAD {
+            let allowed = "a value that the driver gave";
+            return Err(invalid(call, "raw", stream, allowed));
+        }
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = table.known.get_mut(&raw) {
+        if let Some(known) = table.known.get_mut(&stream.0) {
             if known.whose == Whose::Own {
                 let given = format!("{stream}, which this device made");
                 return Err(invalid(call, "raw", given, "a stream that another library made"));
@@ -357,10 +413,11 @@ impl CudaDevice {
             known.adopted += 1;
             return Ok(stream);
         }
-        self.check_context(RawStream(raw))?;
+        self.check_context(raw)?;
         let id = table.next_id();
-        let core = Arc::new(StreamCore::lent(RawStream(raw)));
-        table.known.insert(raw, Known { core, adopted: 1, id, whose: Whose::Foreign });
+        let core = Arc::new(StreamCore::lent(raw));
+        table.per_thread |= core.is_per_thread();
+        table.known.insert(stream.0, Known { core, adopted: 1, id, whose: Whose::Foreign });
         Ok(stream)
     }
 
@@ -382,17 +439,27 @@ impl CudaDevice {
 
     pub(crate) fn forget(&self, stream: StreamHandle) -> Result<()> {
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(known) = table.known.get_mut(&stream.0).filter(|known| known.adopted > 0) else {
+        let place = key(stream);
+        let Some(known) = table.known.get_mut(&place).filter(|known| known.adopted > 0) else {
             let allowed = "a stream that was adopted and not yet forgotten as often";
             return Err(invalid(Call::ForgetStream, "stream", stream, allowed));
         };
         known.adopted -= 1;
         if known.adopted == 0 && known.whose == Whose::Foreign {
             known.core.close(self.context);
-            table.known.remove(&stream.0);
+            table.known.remove(&place);
         }
         Ok(())
     }
+}
+
+/// Where a stream is in the table: the calling thread's default stream by either of its names in one
+/// place. Another thread's is nowhere.
+fn key(stream: StreamHandle) -> u64 {
+    if stream.is_per_thread() && !stream.is_of_another_thread() {
+        return StreamHandle::PER_THREAD.0;
+    }
+    stream.0
 }
 
 fn not_a_stream(call: Call, stream: StreamHandle) -> Error {

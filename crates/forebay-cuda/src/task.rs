@@ -101,10 +101,13 @@ impl Signals {
         let flags = host_alloc::PORTABLE | host_alloc::DEVICE_MAP;
         context.call(|table| {
             // SAFETY: the addresses are written to places of our own, and the second is asked for
-            // memory just got.
+            // memory just got, which is given back where there is none.
             unsafe {
                 table.mem_host_alloc(&raw mut host, AT_ONCE * APART, flags)?;
-                table.mem_host_device_pointer(&raw mut device, host, 0)
+                table.mem_host_device_pointer(&raw mut device, host, 0).inspect_err(|_| {
+                    // Nobody knows of it yet.
+                    let _ = table.mem_free_host(host);
+                })
             }
         })?;
         context.note_inner(host, AT_ONCE * APART);

@@ -4,7 +4,8 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
 
 use crate::CudaDevice;
-use crate::refusal::Asked;
+use crate::recall::Recall;
+use crate::refusal::{Asked, words};
 use crate::shape::{Piece, Shape, Side, host_pointer};
 use crate::space::{Finding, USABLE, Use};
 use crate::stage::MOST;
@@ -15,6 +16,9 @@ use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
 /// Up to this much the host's part of a copy is made by the driver's own thread: handing it to
 /// another would take longer.
 const BRIEF: Bytes = Bytes::new(64 << 10);
+
+/// How often a stream is waited for after a copy failed half way, before the device counts as lost.
+const WAITS: usize = 3;
 
 impl CudaDevice {
     /// Refuses rows that are not memory of the device, as far as the books or the driver know.
@@ -95,10 +99,12 @@ impl CudaDevice {
         });
         let lane = core.lane();
         let mut lane = lock(&lane);
+        // One task: where it is refused it never runs.
         self.enqueue_own(task, copy.extent().bytes(), core.raw, &mut lane)
     }
 
-    /// A copy between ordinary host memory and the device, by way of pinned memory.
+    /// A copy between ordinary host memory and the device, by way of pinned memory. Where it fails
+    /// half way nothing of it touches the host's memory any more.
     ///
     /// # Safety
     ///
@@ -119,6 +125,30 @@ impl CudaDevice {
                 self.context.stages.retire(self.context, old, core.raw);
             }
         }
+        let recall = Recall::default();
+        // SAFETY: as the caller promised.
+        let outcome =
+            unsafe { self.enqueue_staged(shape, host_is_source, core, &mut lane, &recall) };
+        if outcome.is_err() {
+            recall.call_off();
+        }
+        core.end_lane(&mut lane, self.context);
+        outcome
+    }
+
+    /// Enqueues the pieces of such a copy through the stage of `lane`, which is there.
+    ///
+    /// # Safety
+    ///
+    /// * As for `Transfers::copy`, or `recall` is called off where this fails.
+    unsafe fn enqueue_staged(
+        &self,
+        shape: &Shape,
+        host_is_source: bool,
+        core: &StreamCore,
+        lane: &mut Lane,
+        recall: &Recall,
+    ) -> core::result::Result<(), Refusal> {
         let Some((stage, room)) = lane.stage.as_ref().map(|stage| (stage.address, stage.size))
         else {
             return Ok(());
@@ -129,25 +159,55 @@ impl CudaDevice {
                 if host_is_source { (piece.to, piece.from) } else { (piece.from, piece.to) };
             let (into, out_of) = if host_is_source { (packed, host) } else { (host, packed) };
             let rows = Piece { to: into, from: out_of, ..piece };
-            // SAFETY: the host's rows are valid until the copy is done, as the caller promised, and
-            // the stage has room for the piece and is this stream's alone.
-            let task: hal::HostTask = Box::new(move || unsafe { rows.copy_here() });
+            // SAFETY: the host's rows are valid until the copy is done or called off, as the caller
+            // promised, and the stage has room for the piece and is this stream's alone.
+            let task = recall.task(move || unsafe { rows.copy_here() });
             let (to, from) = if host_is_source { (device, packed) } else { (packed, device) };
             let wire = Piece { to, from, ..piece };
             let bytes = piece.bytes();
             if host_is_source {
-                self.enqueue_own(task, bytes, core.raw, &mut lane)?;
+                self.enqueue_own(task, bytes, core.raw, lane)?;
                 self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
             } else {
                 self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
-                self.enqueue_own(task, bytes, core.raw, &mut lane)?;
+                self.enqueue_own(task, bytes, core.raw, lane)?;
             }
         }
         Ok(())
     }
 
-    /// A copy the driver makes alone.
-    fn copy_direct(&self, shape: &Shape, core: &StreamCore) -> core::result::Result<(), Refusal> {
+    /// A copy the driver makes alone, in one call unless its rows lie too far apart. Where it fails
+    /// half way and the host's memory takes part, what was enqueued is waited for: the driver
+    /// cannot be told to leave that memory alone.
+    fn copy_direct(&self, copy: &hal::Copy, shape: &Shape, core: &StreamCore) -> Result<()> {
+        let mut enqueued = 0_u64;
+        let outcome = self.enqueue_direct(shape, core, &mut enqueued);
+        let Err(refusal) = outcome else { return Ok(()) };
+        if enqueued > 0 && (copy.to().is_host() || copy.from().is_host()) {
+            let mut waited = self.wait_for(core);
+            for _ in 1..WAITS {
+                waited = waited.or_else(|_| self.wait_for(core));
+            }
+            if let Err(later) = waited {
+                let table = Some(self.context.table());
+                let reason = format!(
+                    "{} after {enqueued} parts of a copy, and these cannot be waited for: {}",
+                    words(refusal, table),
+                    words(later, table)
+                );
+                return Err(hal::Error::Lost { call: Call::Copy, reason: reason.into() });
+            }
+        }
+        Err(self.copy_refused(copy, refusal))
+    }
+
+    /// Enqueues the parts of such a copy, and counts them.
+    fn enqueue_direct(
+        &self,
+        shape: &Shape,
+        core: &StreamCore,
+        enqueued: &mut u64,
+    ) -> core::result::Result<(), Refusal> {
         let fits = |side: Side| side.row <= self.max_pitch;
         self.context.call(|table| match *shape {
             Shape { slices: slices @ 2.., rows, width, to, from } if fits(to) && fits(from) => {
@@ -172,6 +232,7 @@ impl CudaDevice {
             _ => {
                 for piece in shape.pieces(Bytes::MAX, self.max_pitch) {
                     enqueue_plane(table, &piece, core.raw)?;
+                    *enqueued += 1;
                 }
                 Ok(())
             }
@@ -212,7 +273,8 @@ fn enqueue_plane(
 }
 
 // SAFETY: every byte of a shape goes through exactly one of the driver's calls or one task, in the
-// order of the stream; device sides are looked up first, in the books and with the driver.
+// order of the stream; device sides are looked up first, in the books and with the driver. Where a
+// copy fails half way, its tasks are called off and its copies of the host's memory waited for.
 unsafe impl Transfers for CudaDevice {
     unsafe fn copy(&self, copy: &hal::Copy, stream: StreamHandle) -> Result<()> {
         let call = Call::Copy;
@@ -244,7 +306,7 @@ unsafe impl Transfers for CudaDevice {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_staged(&shape, false, &core) }
             }
-            _ => self.copy_direct(&shape, &core),
+            _ => return self.copy_direct(copy, &shape, &core),
         };
         outcome.map_err(|refusal| self.copy_refused(copy, refusal))
     }
@@ -257,6 +319,8 @@ unsafe impl Transfers for CudaDevice {
             return Ok(());
         }
         self.check_rows((call, "to"), fill.written(), fill.rows(), Use::Write)?;
+        // Row by row where they lie too far apart: then a part may be enqueued where the rest is
+        // refused, and is written in the order of the stream, as the contract allows.
         let filled = self.context.call(|table| {
             let flat = |row: Span| fill_row(table, row, fill.pattern(), core.raw);
             let mut rows = fill.rows();

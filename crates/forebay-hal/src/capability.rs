@@ -42,6 +42,10 @@ bitflags::bitflags! {
         /// Giving memory back never waits for work under way. CUDA's `cuMemFree` and its like do:
         /// such a call must not be made while holding what a host function needs.
         const PROMPT_FREE = 1 << 15;
+        /// Each thread has a default stream of its own,
+        /// [`StreamHandle::PER_THREAD`](crate::StreamHandle::PER_THREAD). Where the device has
+        /// [`ForeignStreams`](crate::ForeignStreams), it may have to be adopted first, once.
+        const PER_THREAD_STREAMS = 1 << 16;
     }
 }
 

@@ -26,14 +26,18 @@
 //!
 //! # Rules for every call of every device
 //!
-//! * A call that fails has changed nothing, with one exception: after [`Error::Lost`] the device
-//!   gives no promise but that releasing what it gave still returns.
+//! * A call that fails has changed nothing, with two exceptions. After [`Error::Lost`] the device
+//!   gives no promise but that releasing what it gave still returns. A copy or fill that fails may
+//!   have enqueued a part of itself: see [`Transfers`] for what of it can still happen.
 //! * A handle that was never given out, or was given back, is refused with [`Error::Invalid`].
-//! * Any thread may make any call at any time.
+//! * Any thread may make any call at any time. Only the default stream of a thread belongs to that
+//!   thread: a call that is given another thread's is refused with [`Error::Invalid`].
 //! * The caller's current device or context is the same after a call as before it.
 //! * Only calls whose name begins with `synchronize` wait for the device. The four that give back
 //!   plain, managed, pinned and registered memory may too, where the device lacks
-//!   [`Capabilities::PROMPT_FREE`]: the drivers' own frees wait for all work there is.
+//!   [`Capabilities::PROMPT_FREE`]: the drivers' own frees wait for all work there is. And a copy
+//!   that fails after a part of it was enqueued may wait for its stream before it says so, where
+//!   that part uses the caller's host memory and cannot be called off.
 //!
 //! Whether a device keeps all this is not a matter of opinion: the `conformance` module (feature
 //! `conformance`) has a named case for each promise, and a device's test file is a few lines that
@@ -66,7 +70,7 @@ pub use sharing::Sharing;
 pub use stream_end::{StreamEnd, on_stream_end};
 pub use stream::{
     Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
-    StreamHandle, Streams, fresh_handle, run_host_task,
+    StreamHandle, Streams, fresh_handle, own_thread, run_host_task,
 };
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

@@ -69,7 +69,13 @@ impl StreamHandle {
 
 impl fmt::Display for StreamHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stream handle {:#x}", self.0)
+        match *self {
+            Self::PER_THREAD => f.write_str("the calling thread's default stream"),
+            Self(value) if self.is_per_thread() => {
+                write!(f, "the default stream of thread {}", value & !Self::OF_A_THREAD)
+            }
+            Self(value) => write!(f, "stream handle {value:#x}"),
+        }
     }
 }
 
@@ -115,6 +121,17 @@ pub enum Progress {
     Pending,
 }
 
+/// Refuses the default stream of a thread other than the calling one, for devices: a driver would
+/// take it for the calling thread's.
+pub fn own_thread(call: Call, stream: StreamHandle) -> Result<()> {
+    if stream.is_of_another_thread() {
+        let allowed = "a stream of the calling thread: only its own thread can use the default \
+                       stream of a thread";
+        return Err(invalid(call, "stream", stream, allowed));
+    }
+    Ok(())
+}
+
 /// A number for a handle: from 1, since 0 is the default stream, and never the same twice in a
 /// process. So a handle of one device, given to another by mistake, is not taken for its own.
 pub fn fresh_handle() -> u64 {
@@ -147,6 +164,11 @@ pub fn run_host_task(task: HostTask) {
 ///   events allow, but it does run: no stream that `create_stream` made waits for another without
 ///   being told to. A stream that others made has whatever ties its maker gave it.
 /// * [`StreamHandle::DEFAULT`] is a stream like any other, and cannot be destroyed.
+/// * With [`Capabilities::PER_THREAD_STREAMS`](crate::Capabilities::PER_THREAD_STREAMS) each thread
+///   has a default stream of its own: [`StreamHandle::PER_THREAD`] and
+///   [`StreamHandle::of_this_thread`] both mean the calling thread's, in every call. It cannot be
+///   destroyed, and its identity is no other thread's, ever. Every call that is given another
+///   thread's refuses it with [`Error::Invalid`]. Events order such streams with all others.
 /// * `record_event` puts the event after everything enqueued on the stream before it, and replaces
 ///   an earlier record of the same event. `wait_event` waits for the record that was the latest
 ///   when it was called; without one, for nothing. `query_event` and `synchronize_event` likewise.
@@ -174,7 +196,7 @@ pub unsafe trait Streams {
     /// Waits until all work of the stream is done.
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<()>;
 
-    /// Waits until all work of all streams is done.
+    /// Waits until all work of all streams is done, of every thread's own streams too.
     fn synchronize_device(&self) -> Result<()>;
 
     /// Runs a host function in stream order.
@@ -220,6 +242,10 @@ pub unsafe trait Streams {
 /// * Adopting counts: a stream adopted twice is known until it was forgotten twice.
 /// * The value by which the driver knows the default stream is adopted as
 ///   [`StreamHandle::DEFAULT`]: most programs' current stream is that one.
+/// * With [`Capabilities::PER_THREAD_STREAMS`](crate::Capabilities::PER_THREAD_STREAMS) the value by
+///   which the driver knows the calling thread's default stream is adopted as
+///   [`StreamHandle::PER_THREAD`], and so is the value of that handle itself. Once is enough for all
+///   threads.
 /// * A stream that `create_stream` made is refused, and so is forgetting what was not adopted.
 pub unsafe trait ForeignStreams {
     /// Makes a stream known by the value its maker's library gives it.
@@ -232,6 +258,11 @@ pub unsafe trait ForeignStreams {
 
     /// Undoes one [`adopt_stream`](Self::adopt_stream). Does not wait for the stream's work.
     fn forget_stream(&self, stream: StreamHandle) -> Result<()>;
+
+    /// The value by which the driver knows a stream: what other libraries are to be given.
+    fn raw_stream(&self, stream: StreamHandle) -> u64 {
+        stream.0
+    }
 }
 
 /// Who ends a stream.

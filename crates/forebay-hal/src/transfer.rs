@@ -419,6 +419,15 @@ impl Iterator for Rows {
 /// * Nothing to do is a success, once the stream was found live.
 /// * A device address that is not memory of this device is refused with
 ///   [`Error::Invalid`](crate::Error::Invalid) where the device can tell when the call is made.
+/// * A call that fails has finished with the host's memory when it returns: nothing that it enqueued
+///   reads or writes there any more. What it had written there by then stays. It may have waited for
+///   a part that was on its way.
+/// * A call that fails leaves the device's memory as if it had succeeded, but for the bytes: in the
+///   order of the stream the rows read may still be read and the rows written may still be written,
+///   with bytes that are not defined. Whoever gives that memory back does so in the order of the
+///   stream, or waits for the stream first. No other memory is touched.
+/// * After [`Error::Lost`](crate::Error::Lost) neither is promised: host memory that was lent to the
+///   copy must stay.
 pub unsafe trait Transfers {
     /// Enqueues a copy.
     ///

@@ -109,6 +109,12 @@ impl Course {
         self.handle
     }
 
+    /// The number by which the driver knows it, for other libraries.
+    fn raw(&self) -> Result<u64, Refusal> {
+        let streams = self.site.device()?.foreign_streams();
+        Ok(streams.map_or(self.handle.0, |streams| streams.raw_stream(self.handle)))
+    }
+
     /// The device.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.site
@@ -278,7 +284,7 @@ impl PyStream {
     /// The number by which the driver knows it; 0 for the default stream.
     #[getter]
     fn handle(&self) -> Result<u64, Refusal> {
-        Ok(self.course()?.handle().0)
+        self.course()?.raw()
     }
 
     /// The device it is of.
@@ -295,7 +301,7 @@ impl PyStream {
 
     /// The version of the protocol and the handle, for libraries that take streams of others.
     fn __cuda_stream__(&self) -> Result<(u32, u64), Refusal> {
-        Ok((0, self.course()?.handle().0))
+        Ok((0, self.course()?.raw()?))
     }
 
     /// Wait until all its work is done.

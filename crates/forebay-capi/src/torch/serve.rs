@@ -71,7 +71,7 @@ pub(super) fn allocate<const WAY: u8>(
     contained(core::ptr::null_mut(), move || {
         let number = stream.addr() as u64;
         match (pools::sure(device, number), u64::try_from(size)) {
-            (Some(pool), Ok(bytes)) => from(pool, bytes, StreamHandle(number), device, tag),
+            (Some((pool, stream)), Ok(bytes)) => from(pool, bytes, stream, device, tag),
             _ => from_own(size, device, stream, tag),
         }
     })
@@ -136,9 +136,9 @@ pub(super) fn free(block: *mut c_void, device: c_int, stream: *mut c_void) -> bo
     }
     let (address, number) = (Address::new(block.addr() as u64), stream.addr() as u64);
     match pools::sure(device, number) {
-        Some(pool) => match pool.free(address, StreamHandle(number)) {
+        Some((pool, stream)) => match pool.free(address, stream) {
             Ok(()) => true,
-            Err(error) => free_elsewhere(&error, address, StreamHandle(number)),
+            Err(error) => free_elsewhere(&error, address, stream),
         },
         None => free_surely(address, device, number),
     }

@@ -168,6 +168,8 @@ functions! {
     Required context_pop = "cuCtxPopCurrent" "cuCtxPopCurrent_v2" 4000 (context: *mut RawContext);
     /// The device of the calling thread's context.
     Required context_get_device = "cuCtxGetDevice" "cuCtxGetDevice" 2000 (device: *mut c_int);
+    /// Waits for all work of the calling thread's context.
+    Optional context_synchronize = "cuCtxSynchronize" "cuCtxSynchronize" 2000 ();
     /// The priorities streams may have.
     Optional context_priority_range = "cuCtxGetStreamPriorityRange" "cuCtxGetStreamPriorityRange"
         5050 (least: *mut c_int, greatest: *mut c_int);

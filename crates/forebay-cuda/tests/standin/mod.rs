@@ -118,6 +118,12 @@ impl Standin {
         calls()
     }
 
+    /// Sets the largest pitch of copies, for devices that are opened from now on.
+    pub(crate) fn max_pitch(&self, pitch: i32) {
+        let set: extern "C" fn(i32) = self.call("forebay_standin_max_pitch");
+        set(pitch);
+    }
+
     /// Loses a device.
     pub(crate) fn lose(&self, ordinal: u32) {
         let lose: extern "C" fn(u32) = self.call("forebay_standin_lose");

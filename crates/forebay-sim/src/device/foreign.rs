@@ -1,7 +1,9 @@
 //! Streams that another library made on the same device: here, the test that plays that library.
 
 use forebay_core::Bytes;
-use forebay_hal::{Call, ForeignStreams, Priority, Result, StreamHandle, fresh_handle, invalid};
+use forebay_hal::{
+    Call, Capabilities, ForeignStreams, Priority, Result, StreamHandle, fresh_handle, invalid,
+};
 
 use super::SimDevice;
 use crate::machine::HandleReuse;
@@ -38,7 +40,10 @@ unsafe impl ForeignStreams for SimDevice {
     unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
         let call = Call::AdoptStream;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
-        let default = raw == StreamHandle::DEFAULT.0;
+        // The calling thread's default stream has no other value here than its handle's.
+        let own = StreamHandle(raw) == StreamHandle::PER_THREAD
+            && self.can(Capabilities::PER_THREAD_STREAMS);
+        let default = raw == StreamHandle::DEFAULT.0 || own;
         if !default && !state.foreign.contains_key(&(self.ordinal, raw)) {
             let given = format!("{raw:#x}");
             return Err(invalid(call, "raw", given, "a live stream that others made"));
@@ -51,7 +56,9 @@ unsafe impl ForeignStreams for SimDevice {
     fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::ForgetStream;
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
-        let key = (self.ordinal, stream);
+        // By either name of it.
+        let own = stream == StreamHandle::of_this_thread();
+        let key = (self.ordinal, if own { StreamHandle::PER_THREAD } else { stream });
         match state.adopted.get_mut(&key) {
             None => Err(invalid(call, "stream", stream, "a stream that was adopted")),
             Some(1) => {

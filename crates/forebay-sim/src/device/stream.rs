@@ -42,6 +42,9 @@ unsafe impl Streams for SimDevice {
         if stream == StreamHandle::DEFAULT {
             return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
         }
+        if stream.is_per_thread() {
+            return Err(invalid(call, "stream", stream, "a stream that was created"));
+        }
         let Some(id) = state.handles.remove(&(self.ordinal, stream)) else {
             let allowed = "a stream that this device created and nobody destroyed";
             return Err(invalid(call, "stream", stream, allowed));
@@ -54,7 +57,7 @@ unsafe impl Streams for SimDevice {
     }
 
     fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
-        let state = self.engine.enter(self.ordinal, Call::StreamId, Bytes::ZERO)?;
+        let mut state = self.engine.enter(self.ordinal, Call::StreamId, Bytes::ZERO)?;
         state.stream(Call::StreamId, self.ordinal, stream)
     }
 
@@ -69,7 +72,7 @@ unsafe impl Streams for SimDevice {
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
-        let state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
+        let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let id = state.stream(call, self.ordinal, stream)?;
         let point = Self::end_of(&state, call, id, stream)?;
         drop(self.engine.wait_for(state, call, self.ordinal, &point)?);

@@ -10,6 +10,7 @@
 //! ```
 
 mod lane;
+mod own;
 mod run;
 mod space;
 mod store;
@@ -20,7 +21,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Random, Serial, Span, StreamId};
-use forebay_hal::{Call, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid};
+use forebay_hal::{
+    Call, Capabilities, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid,
+};
 
 pub(crate) use self::lane::{EventState, Lane, LaneState, Point, Reach};
 pub(crate) use self::space::{
@@ -34,6 +37,8 @@ use crate::cost::CostModel;
 use crate::fault::{FaultKind, Faults};
 use crate::finding::{Effect, Operation};
 use crate::machine::{CallCounts, SimOptions};
+
+const PER_THREAD_STREAMS: Capabilities = Capabilities::PER_THREAD_STREAMS;
 
 /// How much host memory the checker remembers before it forgets what is past.
 const HOST_CELLS: usize = 4096;
@@ -59,6 +64,8 @@ pub(crate) struct State {
     /// How often each of them was adopted. By value alone, as a driver has it: a value that comes
     /// back names the new stream.
     pub(crate) adopted: BTreeMap<(DeviceOrdinal, StreamHandle), u64>,
+    /// Threads' default streams, each made when its thread first names it.
+    pub(crate) own: own::OwnStreams,
     /// Values of foreign streams that are gone, to be given out again where that is asked for.
     pub(crate) spare_foreign: Vec<u64>,
     /// Handles of destroyed streams, to be given out again where that is asked for.
@@ -134,6 +141,7 @@ impl Engine {
             handles: BTreeMap::new(),
             foreign: BTreeMap::new(),
             adopted: BTreeMap::new(),
+            own: own::OwnStreams::default(),
             spare_foreign: Vec::new(),
             spare_handles: Vec::new(),
             events: BTreeMap::new(),
@@ -307,11 +315,14 @@ impl State {
 
     /// The stream behind a handle of `device`.
     pub(crate) fn stream(
-        &self,
+        &mut self,
         call: Call,
         device: DeviceOrdinal,
         handle: StreamHandle,
     ) -> Result<StreamId> {
+        if handle.is_per_thread() && !self.options.without.contains(PER_THREAD_STREAMS) {
+            return self.own_stream(call, device, handle);
+        }
         let own = self.handles.get(&(device, handle));
         let adopted = self.adopted.get(&(device, handle));
         let adopted = adopted.and_then(|_| self.foreign.get(&(device, handle.0)));

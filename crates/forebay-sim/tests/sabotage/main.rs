@@ -122,6 +122,7 @@ sabotages! {
         "streams/one_event_holds_several_streams",
         "streams/a_task_waits_for_events",
         "streams/threads_make_and_destroy_while_others_work",
+        "streams/an_event_orders_the_default_streams_of_two_threads",
         "peers/an_event_orders_two_devices",
     ];
     wait_follows_the_event: order::WaitFollowsTheEvent::default() => [
@@ -155,6 +156,14 @@ sabotages! {
         "streams/no_stream_waits_for_another",
         "streams/the_default_stream_waits_for_no_other",
         "streams/no_stream_waits_for_the_default",
+    ];
+    own_streams_are_one: order::OwnStreamsAreOne => [
+        "streams/each_thread_has_a_default_stream_of_its_own",
+        "streams/threads_default_streams_do_not_wait_for_each_other",
+        "streams/another_threads_default_stream_is_refused_everywhere",
+    ];
+    synchronizes_own_thread_alone: order::SynchronizesOwnThreadAlone => [
+        "streams/synchronize_device_waits_for_every_threads_default_stream",
     ];
     forgets_no_stream: order::ForgetsNoStream => [
         "streams/a_stream_not_adopted_is_refused",

@@ -178,6 +178,53 @@ impl Tamper for WorkGoesToOneStream {
     }
 }
 
+/// The default streams of all threads are one, as where their one name is taken for a stream's.
+#[derive(Debug)]
+pub(crate) struct OwnStreamsAreOne;
+
+fn shared(stream: StreamHandle) -> StreamHandle {
+    if stream.is_per_thread() { StreamHandle::DEFAULT } else { stream }
+}
+
+impl Tamper for OwnStreamsAreOne {
+    fn stream_id(&self, inner: &dyn Device, stream: StreamHandle) -> Result<StreamId> {
+        inner.stream_id(shared(stream))
+    }
+
+    fn query_stream(&self, inner: &dyn Device, stream: StreamHandle) -> Result<Progress> {
+        inner.query_stream(shared(stream))
+    }
+
+    fn synchronize_stream(&self, inner: &dyn Device, stream: StreamHandle) -> Result<()> {
+        inner.synchronize_stream(shared(stream))
+    }
+
+    fn enqueue_host(&self, inner: &dyn Device, task: HostTask, stream: StreamHandle) -> Result<()> {
+        inner.enqueue_host(task, shared(stream))
+    }
+
+    unsafe fn copy(&self, inner: &dyn Device, copy: &Copy, stream: StreamHandle) -> Result<()> {
+        // SAFETY: the caller keeps the contract of the call itself.
+        unsafe { inner.copy(copy, shared(stream)) }
+    }
+
+    unsafe fn fill(&self, inner: &dyn Device, fill: &Fill, stream: StreamHandle) -> Result<()> {
+        // SAFETY: the caller keeps the contract of the call itself.
+        unsafe { inner.fill(fill, shared(stream)) }
+    }
+}
+
+/// `synchronize_device` sees the calling thread's default stream alone.
+#[derive(Debug)]
+pub(crate) struct SynchronizesOwnThreadAlone;
+
+impl Tamper for SynchronizesOwnThreadAlone {
+    fn synchronize_device(&self, inner: &dyn Device) -> Result<()> {
+        inner.synchronize_stream(StreamHandle::DEFAULT)?;
+        inner.synchronize_stream(StreamHandle::PER_THREAD)
+    }
+}
+
 /// Every stream has the same identity.
 #[derive(Debug)]
 pub(crate) struct ReusesStreamIds;

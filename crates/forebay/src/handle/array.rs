@@ -199,10 +199,12 @@ impl<T: Plain, A: Allocate> DeviceArray<T, A> {
         let (device, stream) = (self.block.allocator().device(), self.block.stream());
         // That nobody else frees the block is kept by those who hold its address.
         // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
-        // leaked where that failed. The device's side is within the block, which `new` or `from_block`
+        // leaked where that failed; a copy that fails has let go of it. The device's side is within the block, which `new` or `from_block`
         // has measured, and which this handle gives back in the order of the same stream.
         if let Err(error) = unsafe { device.copy(&copy, stream) } {
-            // A call that fails has enqueued nothing, except on a device that is lost.
+            // Nothing of a copy that failed touches the host's memory any more, except on a device
+            // that is lost. On the device's side a part may still be under way, in the order of the
+            // stream, in which the block is given back too.
             if matches!(error, hal::Error::Lost { .. }) {
                 core::mem::forget(stage);
             }

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use forebay::cuda::sys::{RawContext, RawFunction, RawModule, RawStream, Refusal, Table};
-use forebay::hal::{Copy, Fill, Memory, Pattern, Place, Streams, Transfers};
+use forebay::hal::{Copy, Fill, ForeignStreams, Memory, Pattern, Place, Streams, Transfers};
 use forebay::{Address, Alignment, Bytes, CudaDevice, Device, Priority, Stream};
 
 use crate::{Step, as_device};
@@ -107,6 +107,12 @@ impl Hands {
         Ok(Stream::new(&as_device(&self.device), Priority::Normal)?)
     }
 
+    /// The default stream of whichever thread uses it.
+    pub(crate) fn own_stream(&self) -> Step<Stream> {
+        // SAFETY: such a stream is there as long as its thread.
+        Ok(unsafe { Stream::foreign(&as_device(&self.device), RawStream::PER_THREAD.0) }?)
+    }
+
     /// Runs a kernel whose last argument is `last`.
     fn launch(
         &self,
@@ -122,8 +128,7 @@ impl Hands {
             (&raw mut value).cast(),
             (&raw mut last).cast(),
         ];
-        // A stream's handle is the driver's own.
-        let raw = RawStream(stream.handle().0);
+        let raw = RawStream(self.device.raw_stream(stream.handle()));
         // SAFETY: a kernel of this context with four arguments of these widths; what it writes to
         // is a block that the caller has, in the order of its stream.
         within(&self.device, |table| unsafe {

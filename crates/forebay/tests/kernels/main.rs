@@ -18,7 +18,9 @@ mod front;
 mod hands;
 mod leftovers;
 mod order;
+mod own;
 mod prompt;
+mod room;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -73,7 +75,7 @@ fn find() -> Result<Found, String> {
 type Case = fn(&Hands) -> Step;
 
 /// Every case that is about work on streams.
-const CASES: [(&str, Case); 11] = [
+const CASES: [(&str, Case); 15] = [
     ("what is freed on a busy stream waits for it", order::freed),
     ("with the wait left out that is seen to fail", order::freed_without_wait),
     ("what another stream uses waits for it", order::used_elsewhere),
@@ -83,6 +85,10 @@ const CASES: [(&str, Case); 11] = [
     ("what a forgotten stream freed waits for it", order::forgotten),
     ("with the record left out that is seen to fail too", order::forgotten_without_record),
     ("a request that takes another stream's memory returns at once", order::at_once),
+    ("what a thread frees on its own stream waits for it", own::freed),
+    ("trim takes no pages from under a thread's own stream", own::trimmed),
+    ("a refused request leaves others their memory", room::refused),
+    ("trim waits without holding up a request that grows", room::grown_meanwhile),
     ("no call waits while work runs elsewhere", prompt::no_hidden_wait),
     ("no call waits while a pool at its limit moves pages", prompt::no_hidden_wait_at_the_limit),
 ];

@@ -18,17 +18,17 @@ use crate::{Step, ensure};
 
 /// How long the old work takes: far longer than anything the pool does without waiting. A stand-in
 /// shares its processor with whatever else is tested.
-fn delay(hands: &Hands) -> Duration {
+pub(crate) fn delay(hands: &Hands) -> Duration {
     Duration::from_millis(if hands.real { 150 } else { 600 })
 }
 
 /// What the pool may take, and a block that leaves no room for a second.
-const LIMIT: Bytes = Bytes::mib(64);
-const SIZE: Bytes = Bytes::mib(48);
+pub(crate) const LIMIT: Bytes = Bytes::mib(64);
+pub(crate) const SIZE: Bytes = Bytes::mib(48);
 
 /// What the old work and the new one write.
-const OLD: u32 = 0x0bad_0bad;
-const NEW: u32 = 0x600d_600d;
+pub(crate) const OLD: u32 = 0x0bad_0bad;
+pub(crate) const NEW: u32 = 0x600d_600d;
 
 /// What came of a case: how many words were wrong in the end, and how long the request took.
 struct Seen {
@@ -54,19 +54,19 @@ fn without(hands: &Hands, call: Call) -> Arc<dyn Device> {
     Front::new(hands.pool_device(), Box::new(|| ()), script)
 }
 
-fn pool(device: &Arc<dyn Device>) -> Step<Pool> {
+pub(crate) fn pool(device: &Arc<dyn Device>) -> Step<Pool> {
     // Pages of the least size, so that what can be moved is not a matter of luck.
     let mut growth = Growth::default();
     growth.largest_page = Bytes::mib(2);
     Ok(PoolOptions::new().growth(growth).max_bytes(LIMIT).build(device)?)
 }
 
-fn span(block: Block) -> (forebay::Address, Bytes) {
+pub(crate) fn span(block: Block) -> (forebay::Address, Bytes) {
     (block.address(), block.size())
 }
 
 /// A block that was written once, so that the first launch of a kernel is not part of any time.
-fn written(hands: &Hands, pool: &Pool, size: Bytes, stream: &Stream) -> Step<Block> {
+pub(crate) fn written(hands: &Hands, pool: &Pool, size: Bytes, stream: &Stream) -> Step<Block> {
     let block = pool.allocate(size, stream.handle())?;
     hands.write(stream, span(block), 0, Duration::ZERO)?;
     stream.synchronize()?;

@@ -12,6 +12,7 @@ mod info;
 mod managed;
 mod mapping;
 mod memory;
+mod own;
 mod pages;
 mod peers;
 mod pinned;
@@ -57,6 +58,7 @@ pub(super) const ALL: &[&[Case]] = &[
     fills::CASES,
     streams::CASES,
     foreign::CASES,
+    own::CASES,
     events::CASES,
     elapsed::CASES,
     tasks::CASES,

@@ -1,0 +1,250 @@
+//! Copies that fail half way: when the call has returned, nothing touches the caller's host memory.
+
+#![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
+
+mod standin;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_cuda::CudaDevice;
+use forebay_cuda::sys::Code;
+use forebay_hal::{
+    Call, Copy, Error, Extent, ForeignStreams, Memory, PinnedFlags, PinnedMemory, Pitch, Place,
+    Priority, Progress, StreamHandle, Streams, Transfers,
+};
+use standin::Standin;
+
+/// Three stages of two megabytes and a part of one: four pieces.
+const SIZE: usize = (7 << 20) + 12_345;
+const PIECES: u64 = 4;
+
+/// What is in memory before, and what the caller puts there once the call has failed.
+const BEFORE: u8 = 0x11;
+const AFTER: u8 = 0x77;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From the host to the device.
+    Up,
+    /// From the device to the host.
+    Down,
+}
+
+fn linear(way: Way, memory: Address, host: *const u8) -> Copy {
+    let (there, here) = (Place::Device(memory), Place::Host(Address::of_pointer(host)));
+    let (to, from) = if way == Way::Up { (there, here) } else { (here, there) };
+    Copy::linear(to, from, Bytes::new(SIZE as u64)).unwrap()
+}
+
+fn copy(device: &CudaDevice, way: Way, memory: Address, host: *const u8, stream: StreamHandle) {
+    // SAFETY: both sides outlive the copy, which is waited for.
+    unsafe { device.copy(&linear(way, memory, host), stream) }.unwrap();
+    device.synchronize_stream(stream).unwrap();
+}
+
+/// Holds a stream until the sender is used or gone.
+fn hold(device: &CudaDevice, stream: StreamHandle) -> Sender<()> {
+    let (open, gate) = channel::<()>();
+    let task = move || {
+        let _ = gate.recv_timeout(Duration::from_secs(20));
+    };
+    device.enqueue_host(Box::new(task), stream).unwrap();
+    open
+}
+
+/// Makes the call number `after` of a function fail in the middle of a copy, and looks who touches the
+/// host's memory from then on.
+fn fail_in_the_middle(
+    standin: &Standin,
+    (device, stream, memory): (&CudaDevice, StreamHandle, Address),
+    (way, busy): (Way, bool),
+    (name, after): (&str, u64),
+) {
+    let what = format!("{way:?}, {name} after {after}, held: {busy}");
+    let mut host = vec![BEFORE; SIZE];
+    copy(device, Way::Up, memory, host.as_ptr(), stream);
+    let gate = busy.then(|| hold(device, stream));
+    standin.fail(Some(name), after, Code::ERROR_OUT_OF_MEMORY);
+    // SAFETY: the device's memory outlives the stream's work; the host's is not used by a copy that
+    // failed, which is what is tested, and it outlives the work besides.
+    let copied = unsafe { device.copy(&linear(way, memory, host.as_mut_ptr()), stream) };
+    let error = copied.unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { call: Call::Copy, .. }), "{what}: {error}");
+    assert_eq!(standin.clear(), 0, "{what}: the fault was due");
+    if busy {
+        assert_eq!(device.query_stream(stream).unwrap(), Progress::Pending, "{what}: no wait");
+        let touched = host.iter().filter(|&&byte| byte != BEFORE).count();
+        assert_eq!(touched, 0, "{what}: bytes written before their turn");
+    }
+    // From here on the memory is the caller's.
+    host.fill(AFTER);
+    drop(gate);
+    device.synchronize_stream(stream).unwrap();
+    let written = host.iter().filter(|&&byte| byte != AFTER).count();
+    assert_eq!(written, 0, "{what}: bytes written after the call had failed");
+    copy(device, Way::Down, memory, host.as_mut_ptr(), stream);
+    let read = host.iter().filter(|&&byte| byte == AFTER).count();
+    assert_eq!(read, 0, "{what}: bytes read after the call had failed");
+    // And the next copies are as good as any.
+    host.fill(0x5a);
+    copy(device, Way::Up, memory, host.as_ptr(), stream);
+    host.fill(0);
+    copy(device, Way::Down, memory, host.as_mut_ptr(), stream);
+    assert!(host.iter().all(|&byte| byte == 0x5a), "{what}: a later copy");
+}
+
+fn fail_everywhere(standin: &Standin, device: &CudaDevice, stream: StreamHandle) {
+    let memory = device.allocate(Bytes::new(SIZE as u64), Alignment::BLOCK).unwrap();
+    let host = vec![BEFORE; SIZE];
+    // The stage, the word and the thread are there before anything is counted.
+    copy(device, Way::Up, memory, host.as_ptr(), stream);
+    let here = (device, stream, memory);
+    for name in ["cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitValue32"] {
+        for after in 0..PIECES {
+            for way in [Way::Up, Way::Down] {
+                for busy in [true, false] {
+                    // A task that runs before its wait is refused is waited for, and then the copy
+                    // goes on: on a stream that is not held that is a matter of luck.
+                    if busy || name != "cuStreamWaitValue32" {
+                        fail_in_the_middle(standin, here, (way, busy), (name, after));
+                    }
+                }
+            }
+        }
+    }
+    // SAFETY: the work is done.
+    unsafe { device.free(memory) }.unwrap();
+}
+
+#[test]
+fn a_failed_copy_of_ordinary_memory_leaves_it_alone() {
+    let standin = Standin::load("staged").unwrap();
+    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    fail_everywhere(&standin, &device, stream);
+}
+
+#[test]
+fn a_failed_copy_on_a_threads_default_stream_leaves_memory_alone() {
+    let standin = Standin::load("staged-own").unwrap();
+    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    // SAFETY: the thread's own stream is there as long as the thread.
+    let stream = unsafe { device.adopt_stream(2) }.unwrap();
+    fail_everywhere(&standin, &device, stream);
+    device.forget_stream(stream).unwrap();
+}
+
+/// Rows further apart than the driver's copies take, so that each is a call of its own.
+const ROW: usize = 4096;
+const PITCH: usize = 300_000;
+const ROWS: usize = 4;
+
+struct Rows {
+    standin: Standin,
+    device: Arc<CudaDevice>,
+    stream: StreamHandle,
+    memory: Address,
+    pinned: Address,
+}
+
+impl Rows {
+    fn new(name: &str) -> Self {
+        let standin = Standin::load(name).unwrap();
+        standin.max_pitch(262_144);
+        let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+        let stream = device.create_stream(Priority::Normal).unwrap();
+        let size = Bytes::new((ROWS * PITCH) as u64);
+        let memory = device.allocate(size, Alignment::BLOCK).unwrap();
+        let pinned = device.allocate_pinned(size, PinnedFlags::empty()).unwrap();
+        Self { standin, device, stream, memory, pinned }
+    }
+
+    fn copy(&self, way: Way) -> Copy {
+        let (there, here) = (Place::Device(self.memory), Place::Host(self.pinned));
+        let (to, from) = if way == Way::Up { (there, here) } else { (here, there) };
+        let (pitch, extent) = (
+            Pitch::rows(Bytes::new(PITCH as u64)),
+            Extent::plane(Bytes::new(ROW as u64), ROWS as u64),
+        );
+        Copy::volumes(to, pitch, from, pitch, extent).unwrap()
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.pinned.get().try_into().unwrap())
+    }
+
+    /// Fills the host's side, which no copy uses meanwhile.
+    fn fill(&self, byte: u8) {
+        // SAFETY: pinned memory of that size.
+        unsafe { self.pointer().write_bytes(byte, ROWS * PITCH) };
+    }
+
+    /// What is on the host's side, which no copy uses meanwhile.
+    fn host(&self) -> Vec<u8> {
+        // SAFETY: as above, and filled before anything else was done with it.
+        unsafe { core::slice::from_raw_parts(self.pointer(), ROWS * PITCH) }.to_vec()
+    }
+
+    fn try_copy(&self, way: Way) -> Result<(), Error> {
+        // SAFETY: both sides live as long as the stand-in.
+        unsafe { self.device.copy(&self.copy(way), self.stream) }
+    }
+}
+
+#[test]
+fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
+    let rows = Rows::new("pinned");
+    let (device, stream) = (&rows.device, rows.stream);
+    for way in [Way::Up, Way::Down] {
+        for after in 0..ROWS {
+            let what = format!("{way:?}, row {after}");
+            rows.fill(BEFORE);
+            rows.try_copy(Way::Up).unwrap();
+            device.synchronize_stream(stream).unwrap();
+            let task = || std::thread::sleep(Duration::from_millis(100));
+            device.enqueue_host(Box::new(task), stream).unwrap();
+            rows.standin.fail(Some("cuMemcpyAsync"), after as u64, Code::ERROR_OUT_OF_MEMORY);
+            let error = rows.try_copy(way).unwrap_err();
+            assert!(
+                matches!(error, Error::OutOfMemory { call: Call::Copy, .. }),
+                "{what}: {error}"
+            );
+            let ended = device.query_stream(stream).unwrap();
+            // Where nothing was enqueued there is nothing to wait for.
+            let right = if after == 0 { Progress::Pending } else { Progress::Done };
+            assert_eq!(ended, right, "{what}");
+            rows.fill(AFTER);
+            device.synchronize_stream(stream).unwrap();
+            assert!(rows.host().iter().all(|&byte| byte == AFTER), "{what}: written late");
+            rows.try_copy(Way::Down).unwrap();
+            device.synchronize_stream(stream).unwrap();
+            let mut lines = rows.host();
+            for row in lines.chunks_mut(PITCH) {
+                row[ROW..].fill(BEFORE);
+            }
+            assert!(lines.iter().all(|&byte| byte == BEFORE), "{what}: read late");
+        }
+    }
+}
+
+#[test]
+fn a_failed_copy_that_cannot_be_waited_for_is_a_lost_device() {
+    let rows = Rows::new("unwaited");
+    rows.fill(BEFORE);
+    rows.standin.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
+    for _ in 0..3 {
+        rows.standin.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
+    }
+    let error = rows.try_copy(Way::Down).unwrap_err();
+    assert!(matches!(error, Error::Lost { call: Call::Copy, .. }), "{error}");
+    assert!(error.to_string().contains("cannot be waited for"), "{error}");
+    assert_eq!(rows.standin.clear(), 0);
+    // One that passes is not the end.
+    rows.standin.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
+    rows.standin.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
+    let error = rows.try_copy(Way::Down).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+}
