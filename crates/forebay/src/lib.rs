@@ -28,6 +28,7 @@ mod block;
 mod class;
 pub mod config;
 mod error;
+mod fork;
 pub mod handle;
 mod pool;
 mod sync;

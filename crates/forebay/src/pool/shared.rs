@@ -67,7 +67,7 @@ pub(super) struct Shared {
     heap: Mutex<Heap>,
     works: Mutex<Works>,
     /// The works': who is capturing now.
-    captures: Captures,
+    pub(super) captures: Captures,
     /// The driver's calls.
     pub(super) log: CallLog,
     /// The debugging aids.
