@@ -5,15 +5,21 @@ Needs nothing but the library: ``FOREBAY_LIBRARY`` names it, or the package's ow
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
+
+from .errors import InvalidError, OutOfMemoryError, ProcessError
 
 __all__ = ["attribution", "configure", "empty_cache", "figures", "library", "library_path", "memory_info"]
 
 _lock = threading.Lock()
+#: Held while settings change, and until it is known whether they stay.
+_changing = threading.RLock()
 _loaded: ctypes.CDLL | None = None
 _path: str | None = None
 
@@ -39,6 +45,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)],
     ),
     "forebay_face_configure": (ctypes.c_int, [ctypes.c_char_p]),
+    "forebay_face_configure_undo": (ctypes.c_int, []),
     "forebay_face_trim": (ctypes.c_int, [ctypes.c_int]),
     "forebay_face_has_pool": (ctypes.c_int, [ctypes.c_int]),
 }
@@ -60,11 +67,14 @@ def library() -> ctypes.CDLL:
     with _lock:
         if _loaded is None:
             path = library_path()
-            loaded = ctypes.CDLL(path)
+            try:
+                loaded = ctypes.CDLL(path)
+            except OSError as error:
+                raise ProcessError(f"forebay's library cannot be loaded: {error}") from error
             for name, (result, arguments) in _SIGNATURES.items():
                 function = getattr(loaded, name, None)
                 if function is None:
-                    raise RuntimeError(f"{path} has no {name}: it is not forebay's library, or one of another version")
+                    raise ProcessError(f"{path} has no {name}: it is not forebay's library, or one of another version")
                 function.restype = result
                 function.argtypes = arguments
             _loaded, _path = loaded, path
@@ -75,7 +85,7 @@ def address_of(name: str) -> int:
     """The address of a function of the library, for those that take functions as numbers."""
     address = ctypes.cast(getattr(library(), name), ctypes.c_void_p).value
     if address is None:
-        raise RuntimeError(f"{_path} has no {name}")
+        raise ProcessError(f"{_path} has no {name}")
     return address
 
 
@@ -87,12 +97,12 @@ def last_error() -> str:
 def check(status: int) -> None:
     """Raises what a call said that gives 0 where it succeeds."""
     if status != 0:
-        raise RuntimeError(last_error())
+        raise ProcessError(last_error())
 
 
 def _text(pointer: int | None) -> Any:
     if not pointer:
-        raise RuntimeError(last_error())
+        raise ProcessError(last_error())
     try:
         return json.loads(ctypes.string_at(pointer))
     finally:
@@ -123,11 +133,26 @@ def configure(**settings: Any) -> None:
     """Sets settings of the process's pools, above those of the environment.
 
     Values are written as in ``FOREBAY_CONF``: ``configure(max_bytes="8GiB", upkeep=True)``. For pools that are there
-    already each changes too, or is refused where it cannot change any more.
+    already each changes too. Where one is refused, nothing is changed: ``forebay.InvalidError``.
     """
     if settings:
         text = ",".join(f"{key}:{_written(value)}" for key, value in settings.items())
-        check(library().forebay_face_configure(text.encode()))
+        with _changing:
+            if library().forebay_face_configure(text.encode()) != 0:
+                raise InvalidError(last_error())
+
+
+@contextlib.contextmanager
+def configured(settings: dict[str, Any]) -> Iterator[None]:
+    """As ``configure``; where what is done within fails, the settings are again what they were."""
+    with _changing:
+        configure(**settings)
+        try:
+            yield
+        except BaseException:
+            if settings:
+                library().forebay_face_configure_undo()
+            raise
 
 
 def _written(value: Any) -> str:
@@ -139,7 +164,7 @@ def _written(value: Any) -> str:
         return "none"
     text = str(value)
     if "," in text:
-        raise ValueError(f"a setting cannot have a comma in it: {text!r}")
+        raise InvalidError(f"a setting cannot have a comma in it: {text!r}")
     return text
 
 
@@ -170,12 +195,12 @@ def empty_cache(device: int = 0) -> None:
 
 
 def allocate(size: int, device: int, stream: int, tag: bytes) -> int:
-    """A block of at least ``size`` bytes in the order of ``stream``; 0 for none. ``MemoryError`` where there is none."""
+    """A block of at least ``size`` bytes in the order of ``stream``; 0 for none. ``OutOfMemoryError`` where there is none."""
     if size == 0:
         return 0
     block = library().forebay_face_alloc(size, device, stream, tag)
     if not block:
-        raise MemoryError(last_error())
+        raise OutOfMemoryError(last_error())
     return block
 
 

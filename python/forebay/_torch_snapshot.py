@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import sys
 import threading
 from typing import Any
 
 
 class Frames:
-    """Where in the program blocks were asked for: each place once, with a number."""
+    """Where in the program blocks were asked for, of the last ``most`` requests: each place once, with a number.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    A ring of events has at most as many requests in it, so a place that the ring still names is here, but for one of a
+    thread that was stopped between asking for the number and recording it, for as long as ``most`` requests took.
+    """
+
+    def __init__(self, most: int) -> None:
+        # A garbage collection may begin anywhere, and ask for memory on the same thread.
+        self._lock = threading.RLock()
+        #: The numbers of the last requests, the oldest first.
+        self._last: collections.deque[int] = collections.deque()
+        self._most = most
+        #: Each place with how many of the last requests came from it.
+        self._places: dict[int, tuple[Any, ...]] = {}
+        self._counts: dict[int, int] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._places: list[tuple[Any, ...]] = [()]
+        self._serial = itertools.count(1)
+
+    def __len__(self) -> int:
+        """How many places are kept."""
+        return len(self._places)
 
     def here(self, depth: int) -> int:
         """The number of the place of whoever called whoever calls this."""
@@ -23,17 +40,34 @@ class Frames:
             place.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
         key = tuple(place)
+        gone = None
         with self._lock:
             number = self._numbers.get(key)
             if number is None:
-                number = self._numbers[key] = len(self._places)
-                self._places.append(key)
+                number = next(self._serial)
+                self._numbers[key], self._places[number], self._counts[number] = number, key, 0
+            self._counts[number] += 1
+            self._last.append(number)
+            if len(self._last) > self._most:
+                gone = self._forget(self._last.popleft())
+        # Apart from the lock: what ends with it may free memory, and come back here.
+        del gone
         return number
+
+    def _forget(self, number: int) -> tuple[Any, ...] | None:
+        """Takes one request off a place; gives the place where it was the last."""
+        self._counts[number] -= 1
+        if self._counts[number]:
+            return None
+        del self._counts[number]
+        key = self._places.pop(number)
+        del self._numbers[key]
+        return key
 
     def of(self, number: int) -> list[dict[str, Any]]:
         """The frames of a place, the innermost first, as PyTorch's viewer has them."""
         with self._lock:
-            place = self._places[number] if number < len(self._places) else ()
+            place = self._places.get(number, ())
         return [{"name": code.co_name, "filename": code.co_filename, "line": line} for code, line in place]
 
 

@@ -37,20 +37,21 @@ def install(**settings: Any) -> None:
     """Makes forebay CuPy's allocator of GPU memory, in all threads.
 
     Arrays that there are stay what they are. ``settings`` are forebay's (``max_bytes="8GiB"``), for the pools of the
-    process. Calling it again changes the settings that are given, and nothing else.
+    process. Calling it again changes the settings that are given, and nothing else. Where it fails nothing is changed.
     """
     global _before, _installed
     import cupy
 
-    configure(**settings)
     if _installed is not None:
+        configure(**settings)
         return
     # Fails here, and not at the first array, where the library is not there.
     _process.library()
     allocator = cupy.cuda.PythonFunctionAllocator(_allocate, _free)
-    _before = cupy.cuda.get_allocator()
-    cupy.cuda.set_allocator(allocator.malloc)
-    _installed = allocator
+    before = cupy.cuda.get_allocator()
+    with _process.configured(settings):
+        cupy.cuda.set_allocator(allocator.malloc)
+    _before, _installed = before, allocator
 
 
 def uninstall() -> None:

@@ -1,7 +1,12 @@
-"""Exceptions: all of them are ``forebay.Error``.
+"""Exceptions: everything that forebay refuses is a ``forebay.Error``.
 
 Each says what was asked, what is allowed and what would help. Where Python has a class for the same mistake it is a
 base too, so that ``except MemoryError`` and ``except ValueError`` go on working.
+
+Three exceptions are Python's own, by its conventions: ``TypeError`` for an argument of the wrong type or number,
+``AttributeError`` and ``KeyError`` for a name that is not there, and whatever another library or a callback of the program
+raised, which passes through as it is. What PyTorch, CuPy and Numba want raised by their allocator, as
+``torch.OutOfMemoryError``, is theirs.
 """
 
 from __future__ import annotations
@@ -14,10 +19,12 @@ __all__ = [
     "ExportError",
     "ForkedError",
     "InUseError",
+    "InstallError",
     "InvalidError",
     "LapsedError",
     "LostError",
     "OutOfMemoryError",
+    "ProcessError",
     "TraceError",
     "UnsupportedError",
 ]
@@ -75,7 +82,7 @@ class ExportError(Error, BufferError):
     """Memory that cannot be shown as it was asked for: to the host, or by DLPack."""
 
 
-class UnsupportedError(Error):
+class UnsupportedError(Error, NotImplementedError):
     """Something that this device, driver or machine does not have."""
 
 
@@ -97,3 +104,11 @@ class ForkedError(ClosedError):
 
 class TraceError(Error):
     """A recording that cannot be read, written or played."""
+
+
+class InstallError(Error, RuntimeError):
+    """forebay cannot be the allocator of another library; nothing was changed."""
+
+
+class ProcessError(Error, RuntimeError):
+    """The process's pools, as PyTorch, CuPy, Numba and RMM have them, refused something."""

@@ -18,6 +18,7 @@ from numba import cuda
 
 from . import _process
 from ._process import attribution, configure
+from .errors import UnsupportedError
 
 __all__ = ["ForebayNumbaManager", "attribution", "configure", "install"]
 
@@ -70,7 +71,7 @@ class ForebayNumbaManager(cuda.HostOnlyCUDAMemoryManager):
 
     def get_ipc_handle(self, memory: Any) -> Any:
         """Not to be had: a block may be made of several pieces of the GPU's memory."""
-        raise NotImplementedError("forebay's blocks cannot be opened by other processes through Numba")
+        raise UnsupportedError("forebay's blocks cannot be opened by other processes through Numba")
 
     @property
     def interface_version(self) -> int:
@@ -83,7 +84,8 @@ _numba_memory_manager = ForebayNumbaManager
 
 
 def install(**settings: Any) -> None:
-    """Makes forebay the manager of Numba's GPU memory. Must come before Numba uses the GPU."""
-    configure(**settings)
+    """Makes forebay the manager of Numba's GPU memory. Must come before Numba uses the GPU. Where it fails nothing is
+    changed."""
     _process.library()
-    cuda.set_memory_manager(ForebayNumbaManager)
+    with _process.configured(settings):
+        cuda.set_memory_manager(ForebayNumbaManager)

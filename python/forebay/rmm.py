@@ -44,10 +44,10 @@ def resource(device: int = 0) -> Any:
 
 
 def install(device: int = 0, **settings: Any) -> Any:
-    """Makes forebay RMM's resource of a GPU; gives the resource, which RMM keeps too."""
+    """Makes forebay RMM's resource of a GPU; gives the resource, which RMM keeps too. Where it fails nothing is changed."""
     import rmm
 
-    configure(**settings)
     made = resource(device)
-    rmm.mr.set_per_device_resource(device, made)
+    with _process.configured(settings):
+        rmm.mr.set_per_device_resource(device, made)
     return made

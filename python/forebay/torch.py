@@ -12,11 +12,13 @@ and its kin show forebay's figures.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from . import _alloc_conf, _process
@@ -24,6 +26,7 @@ from ._process import attribution, configure
 from ._torch_snapshot import Frames, history_of, segments_of
 from ._torch_stats import MemoryStats, stats_of
 from ._torch_stats import summary as _summary
+from .errors import InstallError, InvalidError
 
 __all__ = [
     "attribution",
@@ -81,7 +84,9 @@ def install(
 ) -> None:
     """Makes forebay PyTorch's allocator of GPU memory, for the rest of the process.
 
-    Must come before PyTorch uses the GPU. Calling it again changes the settings that are given, and nothing else.
+    Must come before PyTorch uses the GPU. Calling it again changes the settings that are given, and nothing else. Where it
+    fails nothing is changed, neither in PyTorch nor in the settings: ``forebay.InstallError``, or ``forebay.InvalidError``
+    for a setting.
 
     device
         A GPU whose pool is made at once, so that what is wrong with it shows here. None: when it is first used.
@@ -105,52 +110,54 @@ def install(
         return
     _check_version(torch.__version__, untested)
     if torch.cuda.is_initialized():
-        raise RuntimeError(
+        raise InstallError(
             "PyTorch has used the GPU already, and its allocator cannot change any more: call forebay.torch.install() "
             "before the first tensor on a GPU, best right after the imports"
         )
     if getattr(getattr(torch, "version", None), "hip", None):
-        raise RuntimeError("this PyTorch is built for AMD's GPUs, and forebay works inside PyTorch with CUDA alone")
+        raise InstallError("this PyTorch is built for AMD's GPUs, and forebay works inside PyTorch with CUDA alone")
     if not hasattr(torch._C, "_cuda_customAllocator"):
-        raise RuntimeError("this PyTorch is built without CUDA, so there is no allocator of GPU memory to replace")
+        raise InstallError("this PyTorch is built without CUDA, so there is no allocator of GPU memory to replace")
     library = _process.library()
     way = "forebay_torch_alloc_or_throw"
     if library.forebay_torch_errors_from(_torch_library(torch).encode()) != 0:
         reason = _process.last_error()
         if not null_on_failure:
-            raise RuntimeError(
+            raise InstallError(
                 f"{reason}. Nothing was installed, since PyTorch would take a request that fails for memory; "
                 "install(null_on_failure=True) installs all the same"
             )
         way = "forebay_torch_alloc"
     translated, without = _alloc_conf.translated()
+    allocator = torch._C._cuda_customAllocator(_process.address_of(way), _process.address_of("forebay_torch_free"))
+    missing = [setter for setter in _HOOKS if not hasattr(allocator, setter)]
+    if missing:
+        raise InstallError(
+            f"PyTorch {torch.__version__} takes no {', '.join(missing)}, without which CUDA graphs and streams would "
+            "share memory; nothing was installed"
+        )
+    for setter, function in _HOOKS.items():
+        getattr(allocator, setter)(_process.address_of(function))
+    ours = torch.cuda.memory._CUDAAllocator(allocator)
     if without:
         warnings.warn(
             f"of PyTorch's settings of its allocator these mean nothing to forebay: {', '.join(without)}",
             RuntimeWarning,
             stacklevel=2,
         )
-    configure(**{**translated, **settings})
-    if device is not None:
-        _process.figures(device)
-    allocator = torch._C._cuda_customAllocator(_process.address_of(way), _process.address_of("forebay_torch_free"))
-    missing = [setter for setter in _HOOKS if not hasattr(allocator, setter)]
-    if missing:
-        raise RuntimeError(
-            f"PyTorch {torch.__version__} takes no {', '.join(missing)}, without which CUDA graphs and streams would "
-            "share memory; nothing was installed"
-        )
-    for setter, function in _HOOKS.items():
-        getattr(allocator, setter)(_process.address_of(function))
-    torch.cuda.memory.change_current_allocator(torch.cuda.memory._CUDAAllocator(allocator))
+    # From here on something changes: each step is taken back where a later one fails. PyTorch's allocator comes last,
+    # since PyTorch takes no other after it.
+    with _process.configured({**translated, **settings}):
+        if device is not None:
+            _process.figures(device)
+        with _patched(torch) if patch else contextlib.nullcontext():
+            torch.cuda.memory.change_current_allocator(ours)
     _installed = allocator
-    if patch:
-        _patch(torch)
 
 
 def _check_version(version: str, untested: bool) -> None:
     if sys.platform != "linux":
-        raise RuntimeError(f"forebay works inside PyTorch on Linux alone, and this is {sys.platform}")
+        raise InstallError(f"forebay works inside PyTorch on Linux alone, and this is {sys.platform}")
     parts = version.split("+")[0].split(".")
     try:
         number = (int(parts[0]), int(parts[1]))
@@ -158,7 +165,7 @@ def _check_version(version: str, untested: bool) -> None:
         number = (0, 0)
     if not untested and not OLDEST <= number <= NEWEST:
         known = " to ".join(".".join(map(str, one)) for one in (OLDEST, NEWEST))
-        raise RuntimeError(
+        raise InstallError(
             f"forebay knows how PyTorch {known} call an allocator, and this is {version}; "
             "install(untested=True) installs all the same"
         )
@@ -177,7 +184,7 @@ def mem_pool(**options: Any) -> Any:
     import torch
 
     if _installed is not None:
-        raise RuntimeError("forebay is PyTorch's allocator already: all memory is from it, and PyTorch makes no MemPool")
+        raise InstallError("forebay is PyTorch's allocator already: all memory is from it, and PyTorch makes no MemPool")
     # Null on purpose: inside a MemPool it is what PyTorch expects of a request that fails.
     allocator = torch._C._cuda_customAllocator(
         _process.address_of("forebay_torch_alloc"), _process.address_of("forebay_torch_free")
@@ -285,39 +292,43 @@ def _device_count() -> int:
     return torch.cuda.device_count()
 
 
+#: The places of what is recorded; None while nothing is.
 _frames: Frames | None = None
-_ask: Any = None
-_retired: list[Any] = []
+
+
+def _place(_device: int, _block: int | None, _size: int) -> int:
+    """The number of the place in the program that asks for a block: what is called for every one of them."""
+    frames = _frames
+    try:
+        return 0 if frames is None else frames.here(2)
+    except ValueError:
+        # A thread of PyTorch's own, with no Python in it.
+        return 0
+
+
+#: One function for the whole process: a thread may be about to call it at any time.
+_ASK = _process.ASK(_place)
 
 
 def record_memory_history(enabled: str | None = "all", max_entries: int = 1 << 20, **ignored: Any) -> None:
     """Records what is allocated and freed from now on, with the place in the Python program; None ends it.
 
-    As ``torch.cuda.memory._record_memory_history``: "state" is taken for "all". What was recorded is in ``snapshot()``.
-    Every request takes a few microseconds longer meanwhile.
+    As ``torch.cuda.memory._record_memory_history``: "state" is taken for "all". What was recorded is in ``snapshot()``: the
+    last ``max_entries`` events. As many places in the program are kept, and go with their events. Every request takes a few
+    microseconds longer meanwhile.
     """
-    global _frames, _ask
+    global _frames
+    if enabled not in (None, "all", "state"):
+        raise InvalidError(f"enabled can be None, 'state' or 'all', not {enabled!r}")
+    if max_entries < 0:
+        raise InvalidError(f"max_entries can be 0 or more, not {max_entries}")
     library = _process.library()
-    if _ask is not None:
-        # A thread may still be about to call it.
-        _retired.append(_ask)
     if enabled is None:
         library.forebay_torch_record(0, None)
-        _ask = None
+        _frames = None
         return
-    if enabled not in ("all", "state"):
-        raise ValueError(f"enabled can be None, 'state' or 'all', not {enabled!r}")
-    frames = _frames = Frames()
-
-    def ask(_device: int, _block: int | None, _size: int) -> int:
-        try:
-            return frames.here(2)
-        except ValueError:
-            # A thread of PyTorch's own, with no Python in it.
-            return 0
-
-    _ask = _process.ASK(ask)
-    library.forebay_torch_record(max_entries, ctypes.cast(_ask, ctypes.c_void_p))
+    _frames = Frames(max_entries)
+    library.forebay_torch_record(max_entries, ctypes.cast(_ASK, ctypes.c_void_p))
 
 
 def snapshot(device: Any = None) -> dict[str, Any]:
@@ -328,7 +339,7 @@ def snapshot(device: Any = None) -> dict[str, Any]:
     """
     only = None if device is None else _index(device)
     count = max(_device_count(), 1 if only is None else only + 1)
-    frames = _frames or Frames()
+    frames = _frames or Frames(0)
     segments: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
     settings: dict[str, Any] = {}
@@ -363,8 +374,9 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
     return found if mempool_id is None else [one for one in found if one["segment_pool_id"] == tuple(mempool_id)]
 
 
-def _patch(torch: Any) -> None:
-    """Lets PyTorch's own functions show forebay's figures, where they would raise."""
+@contextlib.contextmanager
+def _patched(torch: Any) -> Iterator[None]:
+    """Lets PyTorch's own functions show forebay's figures, where they would raise; not where what is within fails."""
     ours = {
         "memory_stats": memory_stats,
         "memory_stats_as_nested_dict": memory_stats_as_nested_dict,
@@ -384,7 +396,15 @@ def _patch(torch: Any) -> None:
         "_dump_snapshot": dump_snapshot,
         "_record_memory_history": record_memory_history,
     }
-    for name, function in ours.items():
-        for module in (torch.cuda.memory, torch.cuda):
-            if hasattr(module, name):
-                setattr(module, name, function)
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        for name, function in ours.items():
+            for module in (torch.cuda.memory, torch.cuda):
+                if hasattr(module, name):
+                    before.append((module, name, getattr(module, name)))
+                    setattr(module, name, function)
+        yield
+    except BaseException:
+        for module, name, function in before:
+            setattr(module, name, function)
+        raise

@@ -244,3 +244,30 @@ def test_pinned_memory_is_the_hosts(device):
     buffer.free()
     with pytest.raises(forebay.ClosedError):
         buffer.free()
+
+
+def test_numbers_out_of_range_are_forebays_own_errors(host):
+    with host.allocate(64) as buffer:
+        view = buffer.view("int8")
+        for use in (
+            lambda: buffer.view("int8", offset=-1),
+            lambda: view.view("int8", offset=2**64),
+            lambda: buffer.copy_from(b"x", offset=-1),
+            lambda: view.copy_from(b"x", offset=-1),
+            lambda: buffer.copy_to(bytearray(1), offset=2**70),
+            lambda: view.copy_to(bytearray(1), offset=2**70),
+            lambda: buffer.fill(256),
+            lambda: buffer.fill(-1),
+            lambda: buffer.fill(1, offset=-1),
+            lambda: buffer.fill(1, size=-1),
+            lambda: host.allocate(1, alignment=-1),
+            lambda: host.arena(4096).allocate(1, alignment=2**64),
+            lambda: forebay.trace_origins(-1),
+            lambda: forebay.replay("/nowhere.csv", passes=-1),
+        ):
+            with pytest.raises(forebay.InvalidError, match="out of range"):
+                use()
+        for use in (lambda: buffer.fill("x"), lambda: buffer.view("int8", offset=1.5)):
+            with pytest.raises(TypeError):
+                use()
+        del view

@@ -149,6 +149,9 @@ def test_a_stream_that_is_forgotten_is_so_at_once(cuda, kind):
         cuda.forget(kind(handle))
         streams_of_driver.destroy(handle)
         assert _streams_of(pool) == _streams_of(other) == set()
+        # Its memory is everybody's when its work is done: whoever asks before that may get other memory. The device waits
+        # for the streams that there are.
+        cuda.synchronize()
         held = pool.held
         with pool.allocate("1MiB"):
             assert pool.held == held, "what was freed on it is everybody's"

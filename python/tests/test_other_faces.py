@@ -149,6 +149,62 @@ def test_rmms_resource_is_told_of_streams(fakes, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "breaks"),
+    [
+        ("cupy", "cupy.cuda.set_allocator = refuse"),
+        ("cupy", "cupy.cuda.PythonFunctionAllocator = refuse"),
+        ("numba", "forebay.numba.cuda.set_memory_manager = refuse"),
+        ("rmm", "rmm.mr.set_per_device_resource = refuse"),
+        ("rmm", "rmm.mr.CallbackMemoryResource = refuse"),
+    ],
+)
+def test_an_install_that_fails_changes_no_settings(fakes, tmp_path, module, breaks):
+    faces.run(
+        f"""
+        import cupy, rmm
+        import forebay.{module}
+        from forebay import _process
+        def refuse(*_words):
+            raise RuntimeError("on purpose")
+        _process.configure(history=3)
+        {breaks}
+        try:
+            forebay.{module}.install(max_bytes="64MiB", history=9)
+        except RuntimeError as error:
+            assert "on purpose" in str(error)
+        else:
+            raise AssertionError
+        settings = _process.figures(0)["settings"]
+        assert (settings["max_bytes"], settings["history"]) == ("none", "3"), settings
+        assert "{module}" != "cupy" or not forebay.cupy.is_installed()
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_settings_change_all_together_or_not_at_all(fakes, tmp_path):
+    faces.run(
+        """
+        import forebay.errors
+        from forebay import _process
+        before = _process.figures(0)["settings"]
+        try:
+            _process.configure(history=9, max_bytes="64MiB", poison=True)
+        except forebay.errors.InvalidError as error:
+            assert "poison" in str(error)
+        else:
+            raise AssertionError
+        assert _process.figures(0)["settings"] == before
+        _process.configure(history=9)
+        _process.configure(history=9, max_bytes="64MiB")
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
 def test_one_pool_serves_all_and_tags_tell_who_has_what(fakes, tmp_path):
     faces.run(
         """

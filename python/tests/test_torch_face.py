@@ -86,9 +86,10 @@ def test_a_request_without_memory_raises_and_the_program_goes_on(fakes, tmp_path
         # Settings change, each alone.
         forebay.torch.install(max_bytes="128MiB")
         assert torch.empty(48 << 20).pointer
+        import forebay.errors
         try:
             forebay.torch.install(max_bytes="lots")
-        except RuntimeError as error:
+        except forebay.errors.InvalidError as error:
             assert "max_bytes" in str(error) and "lots" in str(error)
         else:
             raise AssertionError
@@ -206,15 +207,17 @@ def test_pytorchs_settings_are_kept_where_they_mean_something(fakes, tmp_path):
 def test_what_cannot_be_installed_says_why_and_changes_nothing(fakes, tmp_path, change, words):
     said = faces.run(
         f"""
-        import forebay.torch, torch
+        import forebay.errors, forebay.torch, torch
         before = torch.cuda.memory_stats
         {change}
         try:
-            forebay.torch.install()
-        except RuntimeError as error:
+            forebay.torch.install(max_bytes="64MiB")
+        except forebay.errors.InstallError as error:
+            assert isinstance(error, RuntimeError)
             print(error)
         assert torch._C.current is None and not forebay.torch.is_installed()
         assert torch.cuda.memory_stats is before
+        assert forebay.torch._process.figures(0)["settings"]["max_bytes"] == "none"
         """,
         tmp_path,
         [fakes],
@@ -222,10 +225,159 @@ def test_what_cannot_be_installed_says_why_and_changes_nothing(fakes, tmp_path, 
     assert words in said, said
 
 
+@pytest.mark.parametrize(
+    ("change", "device", "words"),
+    [
+        ("", 40, "40"),
+        ("torch.cuda.memory.change_current_allocator = refuse", None, "on purpose"),
+        ("torch.cuda.memory.change_current_allocator = refuse", 0, "on purpose"),
+        ("warnings.simplefilter('error')", None, "roundup_power2_divisions"),
+        ("torch.cuda = Unpatchable(torch.cuda)", None, "on purpose"),
+    ],
+    ids=["no such GPU", "PyTorch refuses", "PyTorch refuses, with a pool", "warnings are errors", "no patch"],
+)
+def test_an_install_that_fails_late_leaves_everything_as_it_was(fakes, tmp_path, change, device, words):
+    said = faces.run(
+        f"""
+        import warnings
+        import forebay.torch, torch
+        class Unpatchable:
+            def __init__(self, module):
+                self.__dict__["module"] = module
+            def __getattr__(self, name):
+                return getattr(self.module, name)
+            def __setattr__(self, name, value):
+                if name == "memory_reserved" and value.__module__ == "forebay.torch":
+                    refuse()
+                setattr(self.module, name, value)
+        def refuse(*_words):
+            raise RuntimeError("on purpose")
+        memory = torch.cuda.memory
+        before = {{name: getattr(memory, name) for name in memory._NAMES}}
+        forebay.torch.configure(history=3)
+        {change}
+        try:
+            forebay.torch.install({device}, max_bytes="64MiB", history=9)
+        except (RuntimeError, Warning) as error:
+            print(error)
+        else:
+            raise AssertionError("nothing failed")
+        assert not forebay.torch.is_installed() and torch._C.current is None
+        assert all(getattr(memory, name) is function for name, function in before.items())
+        assert torch.cuda.memory_reserved is before["memory_reserved"]
+        settings = forebay.torch._process.figures(0)["settings"]
+        assert (settings["max_bytes"], settings["history"]) == ("none", "3"), settings
+        assert forebay.torch._process.figures(0)["limit_bytes"] > 64 << 20
+        """,
+        tmp_path,
+        [fakes],
+        {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4"} if "simplefilter" in change else {},
+    )
+    assert words in said, said
+
+
+def test_places_go_with_the_events_they_belong_to(fakes, tmp_path):
+    """A program with many places in it does not grow by recording them."""
+    faces.run(
+        """
+        import gc, weakref
+        import forebay.torch, torch
+        forebay.torch.install()
+        torch.cuda.memory._record_memory_history(max_entries=10)
+        frames = forebay.torch._frames
+        codes = []
+        for line in range(2000):
+            code = compile("\\n" * line + "kept = torch.empty(512)", f"place{line}", "exec")
+            if line % 100 == 0:
+                codes.append(weakref.ref(code))
+            exec(code)
+            assert len(frames) <= 10, len(frames)
+        del code
+        gc.collect()
+        assert not any(code() for code in codes[:-1]), "the places keep the code of what is long over"
+        history = torch.cuda.memory._snapshot(0)["device_traces"][0]
+        allocated = [entry for entry in history if entry["action"] == "alloc"]
+        assert len(allocated) == 5, "every other event is a free"
+        for number, entry in enumerate(allocated):
+            assert f"place{1995 + number}" in [frame["filename"] for frame in entry["frames"]], entry["frames"]
+        # The same place, however often, is kept once and until its last event goes.
+        for _ in range(100):
+            torch.empty(512)
+        assert len(frames) == 1
+        # What ends the recording ends the places, and the next one begins with none.
+        gone = weakref.ref(frames)
+        del frames
+        for _ in range(3):
+            torch.cuda.memory._record_memory_history(None)
+            torch.cuda.memory._record_memory_history(max_entries=10)
+        gc.collect()
+        assert gone() is None and len(forebay.torch._frames) == 0
+        torch.cuda.memory._record_memory_history(None)
+        assert forebay.torch._frames is None
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_every_refusal_is_forebays_own(fakes, tmp_path):
+    faces.run(
+        """
+        import forebay.errors, forebay.torch, torch
+        from forebay import _process
+        from forebay.errors import Error, InstallError, InvalidError, OutOfMemoryError, ProcessError
+        forebay.torch.install(max_bytes="64MiB")
+        for wanted, use in [
+            (InvalidError, lambda: forebay.torch.configure(no_such=1)),
+            (InvalidError, lambda: forebay.torch.configure(max_bytes="1,2")),
+            (InvalidError, lambda: forebay.torch.install(max_bytes="lots")),
+            (InvalidError, lambda: forebay.torch.record_memory_history("some")),
+            (InvalidError, lambda: forebay.torch.record_memory_history(max_entries=-1)),
+            (InstallError, lambda: forebay.torch.mem_pool()),
+            (ProcessError, lambda: _process.figures(77)),
+            (ProcessError, lambda: _process.layout(77)),
+            (ProcessError, lambda: _process.memory_info(77)),
+            (ProcessError, lambda: _process.empty_cache(77)),
+            (ProcessError, lambda: _process.free(12345, 0, 0)),
+            (ProcessError, lambda: _process.record_use(12345, 0, 0)),
+            (OutOfMemoryError, lambda: _process.allocate(1 << 30, 0, 0, b"x")),
+        ]:
+            try:
+                use()
+            except wanted as error:
+                assert isinstance(error, Error) and str(error)
+            else:
+                raise AssertionError(wanted)
+        assert issubclass(OutOfMemoryError, MemoryError) and issubclass(InvalidError, ValueError)
+        assert issubclass(InstallError, RuntimeError) and issubclass(ProcessError, RuntimeError)
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_a_library_that_is_none_is_told(fakes, tmp_path):
+    faces.run(
+        """
+        import forebay.errors, forebay._process
+        for _ in range(2):
+            try:
+                forebay._process.library()
+            except forebay.errors.ProcessError as error:
+                assert "/nowhere.so" in str(error)
+            else:
+                raise AssertionError
+        """,
+        tmp_path,
+        [fakes],
+        {"FOREBAY_LIBRARY": "/nowhere.so"},
+    )
+
+
 def test_a_pool_beside_pytorchs_own_allocator(fakes, tmp_path):
     faces.run(
         """
-        import forebay.torch, torch
+        import forebay.errors, forebay.torch, torch
         pool = forebay.torch.mem_pool(no_split=True)
         assert pool.options == {"no_split": True}
         torch._C.current = pool.allocator
@@ -235,7 +387,7 @@ def test_a_pool_beside_pytorchs_own_allocator(fakes, tmp_path):
         forebay.torch.install()
         try:
             forebay.torch.mem_pool()
-        except RuntimeError as error:
+        except forebay.errors.InstallError as error:
             assert "already" in str(error)
         else:
             raise AssertionError

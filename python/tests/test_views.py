@@ -303,3 +303,143 @@ def test_what_a_stream_that_was_adopted_still_writes_is_not_handed_out(cuda):
         del again, buffer
     cuda.forget(consumer)
     streams_of_driver.destroy(consumer)
+
+
+def _plain_arrays():
+    """Arrays whose bytes are all there is to them, whatever the protocol calls them."""
+    return [np.arange(4, dtype="<f8"), np.arange(4, dtype=">i4"), np.zeros(3, "datetime64[s]"), np.zeros(2, "S5"),
+            np.zeros(2, "U5"), np.zeros(2, [("O", "i4"), ("x", "c16")]), np.float64(1).reshape(()), np.zeros((0, 3))]
+
+
+def _of_references():
+    """Objects whose bytes are references or addresses."""
+    structure = np.zeros(2, [("a", "i4"), ("b", object)])
+    return [np.array([1, "two", None], dtype=object), np.empty((0,), dtype=object), structure,
+            memoryview(np.array([[], {}], dtype=object)), (ctypes.py_object * 2)(1, 2), (ctypes.c_char_p * 2)(b"a", b"b"),
+            (ctypes.POINTER(ctypes.c_int) * 2)(), (ctypes.CFUNCTYPE(None) * 2)(), (ctypes.c_void_p * 2)()]
+
+
+def test_references_are_copied_neither_way(pool):
+    """A reference made of bytes would end the process when it is let go."""
+    with pool.allocate(4096) as buffer:
+        buffer.fill(0xAB)
+        view = buffer.view("int8")
+        for memory in (buffer, view):
+            for given in _of_references():
+                for copy in (memory.copy_to, memory.copy_from):
+                    with pytest.raises(forebay.InvalidError, match="references or addresses"):
+                        copy(given)
+        del view, memory, copy
+        assert set(buffer.to_bytes()) == {0xAB}, "nothing was written"
+        array = np.array([{}, "kept"], dtype=object)
+        with pytest.raises(forebay.Error):
+            buffer.copy_to(array)
+        assert array.tolist() == [{}, "kept"]
+
+
+def test_plain_elements_of_any_kind_are_copied_byte_by_byte(pool):
+    with pool.allocate(4096) as buffer:
+        for array in _plain_arrays():
+            back = np.empty_like(array)
+            buffer.copy_from(array)
+            buffer.copy_to(back)
+            assert back.tobytes() == array.tobytes(), array.dtype
+
+
+@pytest.mark.parametrize("make", [
+    lambda: np.arange(8, dtype="u1")[::-1],
+    lambda: np.arange(8, dtype="u1")[::2],
+    lambda: np.asfortranarray(np.zeros((3, 4))),
+    lambda: np.broadcast_to(np.uint8(1), (4, 4)),
+    lambda: memoryview(bytearray(8))[::-1],
+], ids=["reversed", "every other", "Fortran's order", "broadcast", "memoryview"])
+def test_memory_that_is_not_in_one_piece_is_refused(pool, make):
+    with pool.allocate(4096) as buffer:
+        buffer.fill(7)
+        given = make()
+        before = given.tobytes()
+        for copy in (buffer.copy_from, buffer.copy_to):
+            with pytest.raises(forebay.Error) as told:
+                copy(given)
+            assert isinstance(told.value, (ValueError, BufferError)) and told.value.__cause__ is not None
+        assert given.tobytes() == before and set(buffer.to_bytes()) == {7}
+
+
+def test_memory_that_may_be_read_alone_is_no_target(pool):
+    frozen = np.zeros(8, "u1")
+    frozen.flags.writeable = False
+    with pool.allocate(8) as buffer:
+        buffer.fill(9)
+        for target in (b"12345678", frozen, memoryview(b"12345678"), forebay.from_dlpack(frozen)):
+            with pytest.raises(forebay.Error):
+                buffer.copy_to(target)
+        with pytest.raises(forebay.InvalidError, match="read alone"):
+            forebay.from_dlpack(frozen).copy_from(buffer.to_bytes())
+        assert not frozen.any()
+
+
+def test_what_shows_no_memory_is_the_wrong_type(pool):
+    with pool.allocate(8) as buffer:
+        for given in (3, None, "text", [1, 2], object()):
+            for copy in (buffer.copy_from, buffer.copy_to):
+                with pytest.raises(TypeError):
+                    copy(given)
+
+
+def test_the_same_memory_may_be_source_and_target(host):
+    with host.allocate(16) as buffer:
+        buffer.copy_from(bytes(range(16)))
+        memory = memoryview(buffer)
+        buffer.copy_from(memory[:8], offset=4)
+        assert buffer.to_bytes()[4:12] == bytes(range(8))
+        buffer.copy_to(memory)
+        memory.release()
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f8", object, "datetime64[s]", [("a", "i4")], "S3"])
+def test_elements_that_a_view_cannot_have_are_refused(host, dtype):
+    """The other order of bytes has the same name in numpy."""
+    with host.allocate(64) as buffer, pytest.raises(forebay.InvalidError, match="is no type of elements"):
+        buffer.view(np.dtype(dtype))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+@pytest.mark.parametrize("change,said", [
+    ({"ndim": -1}, "-1 dimensions"),
+    ({"shape": None}, "no lengths"),
+    ({"data": None}, "no memory"),
+    ({"byte_offset": 2**64 - 1}, "no memory"),
+    ({"code": 3}, "elements of kind 3"),
+    ({"lanes": 4}, "4 at a time"),
+    ({"bits": 7}, "7 bits"),
+    ({"shape": [-1]}, "below zero"),
+    ({"shape": [2**62]}, "larger than memory|no memory"),
+    ({"strides": [-1]}, "not in one piece"),
+    ({"device_type": 9}, "device kind 9"),
+    ({"device_type": 2, "device_id": -1}, "no device"),
+])
+def test_tensors_that_make_no_sense_are_refused(change, said):
+    """A capsule is whatever another library put there."""
+    memory, lists = (ctypes.c_uint8 * 64)(), []
+
+    def numbers(values):
+        lists.append((ctypes.c_int64 * len(values))(*values))
+        return ctypes.cast(lists[-1], ctypes.POINTER(ctypes.c_int64))
+
+    fields = {"data": ctypes.addressof(memory), "device_type": 1, "ndim": 1, "code": 0, "bits": 32, "lanes": 1,
+              "shape": [4], "strides": [1], **change}
+    for name in ("shape", "strides"):
+        fields[name] = None if fields[name] is None else numbers(fields[name])
+    tensor = _Tensor(**fields)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    name = ctypes.create_string_buffer(b"dltensor")
+    capsule = new(ctypes.addressof(tensor), name, None)
+    with pytest.raises(forebay.Error, match=said):
+        forebay.from_dlpack(capsule)

@@ -713,6 +713,21 @@ forebay_status forebay_free_sized(forebay_pool pool, void *block, uint64_t size,
 forebay_status forebay_free_anywhere(void *block, forebay_stream stream);
 
 /**
+ * Gives back a block whose stream was closed: waits until the device has done all its work, then frees
+ * the block in the order of the default stream. For owners that outlive their stream; `forebay_free`
+ * does not wait, and is the way wherever a stream is there. What is no live block of the pool is refused
+ * without a wait. Null is ignored.
+ *
+ * Where the device cannot be waited for, as while a graph is captured, nothing is changed: the block
+ * stays live and can be freed later.
+ *
+ * The caller promises:
+ *
+ * * Nothing but work that was enqueued on the device before uses the block.
+ */
+forebay_status forebay_free_synchronized(forebay_pool pool, void *block);
+
+/**
  * Says that a block is used on `stream` too, beside the one it will be freed on: its memory is used
  * again only after what is enqueued on both by then.
  *

@@ -273,6 +273,9 @@ public:
 
     void free(void *block, const stream &on = stream()) const { check(forebay_free(get(), block, on.get())); }
 
+    /* Gives back a block whose stream was closed: waits for the device, then frees in the order of the default stream. */
+    void free_synchronized(void *block) const { check(forebay_free_synchronized(get(), block)); }
+
     void free_sized(void *block, std::uint64_t size, const stream &on = stream()) const {
         check(forebay_free_sized(get(), block, size, on.get()));
     }
@@ -398,8 +401,10 @@ private:
     owner owner_;
 };
 
-/* Values in device memory, given back on the stream they were allocated on. Pool and stream must outlive it; one
- * that does not is found out by the library, and the memory went with the pool. */
+/* Values in device memory, given back in the order of the stream they were allocated on. Where that stream was closed
+ * first, the buffer waits for the device when it goes, and its memory goes back all the same; copies, fills and
+ * synchronize() throw, since there is no order left to do them in. The pool must outlive the buffer: its memory goes with
+ * the pool, and every later call throws. */
 template <typename T>
 class buffer {
     static_assert(std::is_trivially_copyable<T>::value, "what is copied to a device is copied byte by byte");
@@ -427,14 +432,23 @@ public:
 
     ~buffer() {
         if (data_ != nullptr) {
-            static_cast<void>(forebay_free(pool_, data_, stream_));
+            static_cast<void>(give_back());
         }
     }
 
-    /* Gives it back now, and tells where that is refused. */
+    /* Gives it back now, in the order of its stream; nothing where there is nothing. Where that is refused it throws, and
+     * the buffer keeps its memory: free() can be called again, here or with another stream. */
     void free() {
-        count_ = 0;
-        check(forebay_free(pool_, std::exchange(data_, nullptr), stream_));
+        if (data_ != nullptr) {
+            settle(give_back());
+        }
+    }
+
+    /* The same in the order of another stream of the device, which the caller has made wait for the buffer's. */
+    void free(const stream &on) {
+        if (data_ != nullptr) {
+            settle(forebay_free(pool_, data_, on.get()));
+        }
     }
 
     /* Gives the block up to the caller, who frees it. */
@@ -497,6 +511,31 @@ public:
     }
 
 private:
+    /* In the order of its stream; where that was closed, once the device has done all its work. */
+    forebay_status give_back() const noexcept {
+        const forebay_status status = forebay_free(pool_, data_, stream_);
+        /* The stream's handle or the pool's: of the pool's the second call says so again. */
+        const bool closed = status == FOREBAY_STATUS_INVALID_HANDLE && stream_.id != 0;
+        return closed ? forebay_free_synchronized(pool_, data_) : status;
+    }
+
+    /* Lets go of the block where it was freed, or is not the buffer's any more; then throws what was refused. A block that
+     * was freed by its address is not tried again: the address may be another block's by then. After
+     * FOREBAY_STATUS_CORRUPTED the block is taken back. */
+    void settle(forebay_status status) {
+        switch (status) {
+        case FOREBAY_STATUS_OK:
+        case FOREBAY_STATUS_NOT_A_BLOCK:
+        case FOREBAY_STATUS_DOUBLE_FREE:
+        case FOREBAY_STATUS_CORRUPTED:
+            static_cast<void>(release());
+            break;
+        default:
+            break;
+        }
+        check(status);
+    }
+
     void require(std::size_t count) const {
         if (count > count_) {
             throw std::out_of_range("more values than the buffer has: " + std::to_string(count) + " of " +

@@ -286,6 +286,32 @@ pub unsafe extern "C" fn forebay_free_anywhere(
     })
 }
 
+/// Gives back a block whose stream was closed: waits until the device has done all its work, then frees
+/// the block in the order of the default stream. For owners that outlive their stream; `forebay_free`
+/// does not wait, and is the way wherever a stream is there. What is no live block of the pool is refused
+/// without a wait. Null is ignored.
+///
+/// Where the device cannot be waited for, as while a graph is captured, nothing is changed: the block
+/// stays live and can be freed later.
+///
+/// # Safety
+///
+/// * Nothing but work that was enqueued on the device before uses the block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_free_synchronized(
+    pool: forebay_pool,
+    block: *mut c_void,
+) -> forebay_status {
+    answer(|| {
+        let entry = table::find::<PoolEntry>(pool.id)?;
+        let (pool, block) = (entry.pool(), address(block));
+        if pool.block_at(block).is_some() {
+            entry.device().device().synchronize_device()?;
+        }
+        Ok(pool.free(block, StreamHandle::DEFAULT)?)
+    })
+}
+
 /// Says that a block is used on `stream` too, beside the one it will be freed on: its memory is used
 /// again only after what is enqueued on both by then.
 ///

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::fork;
-use forebay::{CudaDevice, Device, Pool, PoolOptions, Settings, StreamHandle};
+use forebay::{CudaDevice, Device, Pool, PoolId, PoolOptions, Settings, StreamHandle};
 
 /// As many GPUs as one machine has, and more.
 const MOST: usize = 64;
@@ -114,22 +114,90 @@ pub(crate) fn refusals(ordinal: i32) -> u64 {
     seat(numbered(ordinal)).map_or(0, |seat| seat.refusals.load(Ordering::Relaxed))
 }
 
+/// What `configure` changed last, for `take_back`.
+struct Change {
+    /// What the process's pools went by before.
+    before: Option<Settings>,
+    keys: Vec<String>,
+    /// The pools that were there.
+    there: Vec<PoolId>,
+    /// What was changed of them: the pool, the key, the value it had.
+    had: Vec<(PoolId, String, String)>,
+}
+
+static LAST: Mutex<Option<Change>> = Mutex::new(None);
+
 /// Puts settings above those of the environment, for pools that are made from now on. Where there are
-/// pools already, each setting changes there too, or is refused where it cannot change any more; then
-/// the pools before it have it, and nothing after it has.
+/// pools already, each setting changes there too. Where one is refused, nothing is changed.
 pub(crate) fn configure(text: &str) -> Result<(), String> {
     let settings = Settings::parse_conf(text).map_err(|error| error.to_string())?;
     let _making = lock(&MAKING);
+    let before = Pool::process_settings();
     let whole = wanted()?.overlay(settings);
     whole.check().map_err(|error| error.to_string())?;
-    for entry in text.split(',').filter(|entry| !entry.trim().is_empty()) {
-        let Some((key, value)) = entry.split_once(':') else { continue };
-        for (_, pool) in made() {
-            pool.change(key.trim(), value.trim()).map_err(|error| error.to_string())?;
+    let entries: Vec<(&str, &str)> = text
+        .split(',')
+        .filter_map(|entry| entry.split_once(':'))
+        .map(|(key, value)| (key.trim(), value.trim()))
+        .collect();
+    let keys = entries.iter().map(|&(key, _)| key.to_owned()).collect();
+    let there = made().map(|(_, pool)| pool.id()).collect();
+    let mut change = Change { before, keys, there, had: Vec::new() };
+    for (key, value) in entries {
+        if let Err(reason) = change_pools(key, value, &whole, &mut change.had) {
+            undo(&change);
+            return Err(reason);
         }
     }
     Pool::set_process_settings(Some(whole));
+    *lock(&LAST) = Some(change);
     Ok(())
+}
+
+/// Changes one setting of the pools that are there, and notes what each had.
+fn change_pools(
+    key: &str,
+    value: &str,
+    wanted: &Settings,
+    had: &mut Vec<(PoolId, String, String)>,
+) -> Result<(), String> {
+    for (_, pool) in made() {
+        let values = (pool.settings().get(key), wanted.get(key));
+        let (Ok(now), Ok(wanted)) = values else { continue };
+        if now.value != wanted.value {
+            pool.change(key, value).map_err(|error| error.to_string())?;
+            had.push((pool.id(), key.to_owned(), now.value));
+        }
+    }
+    Ok(())
+}
+
+/// Takes the last `configure` back, once: for whoever installs something in several steps, of which a
+/// later one failed. Settings that cannot change any more stay with a pool that was made since.
+pub(crate) fn take_back() {
+    let _making = lock(&MAKING);
+    let last = lock(&LAST).take();
+    if let Some(change) = last {
+        Pool::set_process_settings(change.before.clone());
+        undo(&change);
+    }
+}
+
+fn undo(change: &Change) {
+    // The latest change first: a setting may be there twice.
+    for (id, key, value) in change.had.iter().rev() {
+        if let Some((_, pool)) = made().find(|(_, pool)| pool.id() == *id) {
+            // What could change could be this before.
+            let _ = pool.change(key, value);
+        }
+    }
+    // Pools that were made since began with what is taken back.
+    let Ok(before) = wanted() else { return };
+    for (_, pool) in made().filter(|(_, pool)| !change.there.contains(&pool.id())) {
+        for before in change.keys.iter().filter_map(|key| before.get(key).ok()) {
+            let _ = pool.change(before.key.name(), &before.value);
+        }
+    }
 }
 
 /// Settings as the environment and the program say.

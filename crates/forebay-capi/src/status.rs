@@ -176,6 +176,7 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::TooManyStreams { .. } => Status::TooMany,
         Error::Overrun { .. } | Error::WrittenAfterFree { .. } => Status::Corrupted,
         Error::Config(_) => Status::Config,
+        Error::Forked => Status::Forked,
         Error::Device(error) => of_device(error),
         // A class, a capture or a debugging aid that cannot be had, and addresses out of range.
         _ => Status::Unsupported,

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::fork::{Birth, Ending, Held, Native};
 use crate::lot::Lot;
 use crate::making::new_buffer;
-use crate::quantity::Size;
+use crate::quantity::{Size, whole_or_none};
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};
 use crate::stream::Course;
@@ -152,7 +152,7 @@ impl PyArena {
         &self,
         py: Python<'_>,
         size: Size,
-        alignment: Option<u64>,
+        #[pyo3(from_py_with = whole_or_none::<u64>)] alignment: Option<u64>,
     ) -> Result<Py<PyAny>, Refusal> {
         let lot = py.detach(|| {
             self.ground.with(|arena| {

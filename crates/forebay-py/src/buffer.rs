@@ -14,6 +14,7 @@ use crate::fork::Held;
 use crate::lot::{Lot, Pin};
 use crate::making::{Cargo, unpack};
 use crate::protocol::Shown;
+use crate::quantity::{whole, whole_or_none};
 use crate::refusal::Refusal;
 use crate::stream::PyStream;
 use crate::transfer::{self, Part};
@@ -108,7 +109,7 @@ impl BufferCore {
         py: Python<'_>,
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
-        offset: u64,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
     ) -> Result<Py<PyAny>, Refusal> {
         let (pin, face) = py.detach(|| self.show())?;
         part_of(py, (pin, &face), dtype, (shape, offset))
@@ -120,7 +121,7 @@ impl BufferCore {
     fn copy_from(
         &self,
         source: &Bound<'_, PyAny>,
-        offset: u64,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Refusal> {
         let (pin, face) = source.py().detach(|| self.show())?;
@@ -133,7 +134,7 @@ impl BufferCore {
     fn copy_to(
         &self,
         target: &Bound<'_, PyAny>,
-        offset: u64,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Refusal> {
         let (pin, face) = target.py().detach(|| self.show())?;
@@ -157,9 +158,9 @@ impl BufferCore {
     fn fill(
         &self,
         py: Python<'_>,
-        value: u8,
-        offset: u64,
-        size: Option<u64>,
+        #[pyo3(from_py_with = whole::<u8>)] value: u8,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
+        #[pyo3(from_py_with = whole_or_none::<u64>)] size: Option<u64>,
         stream: Option<&Bound<'_, PyAny>>,
         wait: bool,
     ) -> Result<(), Refusal> {

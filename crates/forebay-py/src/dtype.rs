@@ -97,7 +97,10 @@ impl Dtype {
             };
             Self::named(name)
         });
-        found.ok_or_else(|| {
+        // numpy has the same name for both orders of bytes.
+        let swapped = given.getattr("isnative").and_then(|native| native.extract::<bool>());
+        let swapped = swapped.is_ok_and(|native| !native);
+        found.filter(|_| !swapped).ok_or_else(|| {
             let names: Vec<&str> = ALL.iter().map(|dtype| dtype.name).collect();
             let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
             Refusal::invalid(format!(

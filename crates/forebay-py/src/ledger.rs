@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::device::site_of;
 use crate::pool::PyPool;
+use crate::quantity::whole;
 use crate::refusal::Refusal;
 use crate::site::{Site, lock};
 
@@ -105,12 +106,14 @@ fn frames(py: Python<'_>, depth: usize) -> PyResult<Vec<String>> {
 /// For ``leaks()``. Each allocation then takes some microseconds more.
 #[pyfunction]
 #[pyo3(signature = (frames = 8))]
-pub(crate) fn trace_origins(frames: usize) -> Result<(), Refusal> {
-    if frames > MOST_FRAMES {
-        let said = format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}");
-        return Err(Refusal::invalid(said));
-    }
-    FRAMES.store(frames, Ordering::Relaxed);
+pub(crate) fn trace_origins(
+    #[pyo3(from_py_with = whole::<u64>)] frames: u64,
+) -> Result<(), Refusal> {
+    let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MOST_FRAMES);
+    let depth = depth.ok_or_else(|| {
+        Refusal::invalid(format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}"))
+    })?;
+    FRAMES.store(depth, Ordering::Relaxed);
     Ok(())
 }
 

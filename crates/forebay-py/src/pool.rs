@@ -18,7 +18,7 @@ use crate::fork::{Birth, Native, unlocked};
 use crate::ledger;
 use crate::lot::Lot;
 use crate::making::new_buffer;
-use crate::quantity::{Size, seconds};
+use crate::quantity::{Size, seconds, whole_or_none};
 use crate::refusal::Refusal;
 use crate::scope::PyScope;
 use crate::settings;
@@ -131,7 +131,7 @@ impl PyPool {
         py: Python<'_>,
         size: Size,
         stream: Option<&Bound<'_, PyAny>>,
-        alignment: Option<u64>,
+        #[pyo3(from_py_with = whole_or_none::<u64>)] alignment: Option<u64>,
     ) -> Result<Py<PyAny>, Refusal> {
         let course = course_of(&self.site, stream)?;
         let origin = ledger::origin(py);

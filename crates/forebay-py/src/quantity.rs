@@ -4,6 +4,8 @@ use core::time::Duration;
 use std::str::FromStr;
 
 use forebay::Bytes;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 use pyo3::{Borrowed, FromPyObject};
@@ -43,6 +45,50 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
         let bytes: u64 = given.extract().map_err(|_| refused())?;
         Ok(Self(Bytes::new(bytes)))
     }
+}
+
+/// A whole number, for an argument. One that the type does not hold is an `InvalidError`, where the
+/// bindings would raise `OverflowError`; what is no whole number stays a `TypeError`.
+pub(crate) fn whole<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<T>
+where
+    T: FromPyObjectOwned<'py> + Limits,
+{
+    let py = given.py();
+    given.extract::<T>().map_err(|error| {
+        let error: PyErr = error.into();
+        if !error.is_instance_of::<PyOverflowError>(py) {
+            return error;
+        }
+        let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        let most = T::MOST;
+        Refusal::invalid(format!("{given} is out of range: allowed are 0 to {most}")).into()
+    })
+}
+
+/// The same where it may be left out.
+pub(crate) fn whole_or_none<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<Option<T>>
+where
+    T: FromPyObjectOwned<'py> + Limits,
+{
+    if given.is_none() { Ok(None) } else { whole(given).map(Some) }
+}
+
+/// A type of whole numbers from 0 on.
+pub(crate) trait Limits {
+    /// The largest.
+    const MOST: u64;
+}
+
+impl Limits for u8 {
+    const MOST: u64 = 255;
+}
+
+impl Limits for u32 {
+    const MOST: u64 = u32::MAX as u64;
+}
+
+impl Limits for u64 {
+    const MOST: u64 = u64::MAX;
 }
 
 /// A time from a number of seconds.

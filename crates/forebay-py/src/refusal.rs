@@ -124,6 +124,7 @@ fn class_of(error: &forebay::Error) -> &'static str {
         | Error::AddressRange { .. }
         | Error::Config(_)
         | Error::Device(hal::Error::Invalid { .. }) => "InvalidError",
+        Error::Forked => "ForkedError",
         _ => "Error",
     }
 }

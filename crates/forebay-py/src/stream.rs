@@ -17,8 +17,9 @@ use crate::site::{Site, lock};
 pub(crate) struct Course {
     site: Arc<Site>,
     handle: StreamHandle,
-    /// Nothing for the default stream, which nobody ends.
-    stream: Option<Native<Stream>>,
+    /// Nothing for the default stream, which nobody ends, and once it was forgotten: then the device does
+    /// not know it any more either.
+    stream: Mutex<Option<Native<Stream>>>,
     /// The pools that have blocks in its order: they are told before it goes.
     pools: Mutex<Vec<PoolId>>,
     /// Whether it was said that its maker destroys it: nothing is enqueued there any more.
@@ -60,7 +61,7 @@ impl Course {
             return Ok(course);
         }
         let course = Self::foreign(site, raw, maker)?;
-        if course.stream.is_some() {
+        if !course.is_default() {
             streams.adopted.insert(raw, Arc::clone(&course));
         }
         Ok(course)
@@ -78,7 +79,7 @@ impl Course {
             return Ok((course, true));
         }
         let course = Self::foreign(site, raw, None)?;
-        let known = course.stream.is_none();
+        let known = course.is_default();
         Ok((course, known))
     }
 
@@ -99,7 +100,7 @@ impl Course {
         stream: Option<Stream>,
         maker: Option<Py<PyAny>>,
     ) -> Self {
-        let (site, stream) = (Arc::clone(site), stream.map(Native::new));
+        let (site, stream) = (Arc::clone(site), Mutex::new(stream.map(Native::new)));
         let (pools, forgotten) = (Mutex::default(), AtomicBool::new(false));
         Self { site, handle, stream, pools, forgotten, _maker: maker }
     }
@@ -120,9 +121,13 @@ impl Course {
         &self.site
     }
 
+    fn is_default(&self) -> bool {
+        self.handle == StreamHandle::DEFAULT
+    }
+
     /// Notes that a pool has blocks in its order.
     pub(crate) fn used_by(&self, pool: PoolId) {
-        if self.stream.is_some() {
+        if !self.is_default() {
             let mut pools = lock(&self.pools);
             if !pools.contains(&pool) {
                 pools.push(pool);
@@ -167,6 +172,10 @@ impl Course {
             lock(&self.pools).retain(|&known| known != id);
         }
         self.forgotten.store(true, Ordering::Relaxed);
+        // The device would ask for it when it waits for all its work, and its maker destroys it. Apart from
+        // the lock, as the device has its own.
+        let known = lock(&self.stream).take();
+        drop(known);
         Ok(())
     }
 
@@ -184,8 +193,8 @@ impl Course {
 
 impl Drop for Course {
     fn drop(&mut self) {
-        let Some(stream) = &self.stream else { return };
-        if stream.get().is_err() {
+        let stream = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !stream.as_ref().is_some_and(|stream| stream.get().is_ok()) {
             return;
         }
         for &pool in lock(&self.pools).iter() {

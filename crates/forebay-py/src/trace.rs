@@ -12,7 +12,7 @@ use forebay_trace::{
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::quantity::Size;
+use crate::quantity::{Size, whole};
 use crate::refusal::Refusal;
 use crate::settings;
 use crate::site::cuda_here;
@@ -68,7 +68,7 @@ pub(crate) fn replay<'py>(
     trace: PathBuf,
     device: &str,
     policy: Option<&Bound<'py, PyAny>>,
-    passes: u32,
+    #[pyo3(from_py_with = whole::<u32>)] passes: u32,
     capacity: Option<Size>,
     verify: bool,
 ) -> Result<Bound<'py, PyList>, Refusal> {

@@ -14,6 +14,7 @@ use crate::fork::Held;
 use crate::lot::Pin;
 use crate::making::{Cargo, new_view, unpack};
 use crate::protocol::Shown;
+use crate::quantity::whole;
 use crate::refusal::Refusal;
 
 /// A part of a buffer as elements of one type, in a shape. Its memory is kept as long as it lives.
@@ -91,7 +92,7 @@ impl ViewCore {
         py: Python<'_>,
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
-        offset: u64,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
     ) -> Result<Py<PyAny>, Refusal> {
         let (pin, face) = py.detach(|| self.show())?;
         part_of(py, (pin, &face), dtype, (shape, offset))
@@ -102,7 +103,7 @@ impl ViewCore {
     fn copy_from(
         &self,
         source: &Bound<'_, PyAny>,
-        offset: u64,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Refusal> {
         copy_from((&self.pin, &self.face), source, offset, stream)
@@ -113,7 +114,7 @@ impl ViewCore {
     fn copy_to(
         &self,
         target: &Bound<'_, PyAny>,
-        offset: u64,
+        #[pyo3(from_py_with = whole::<u64>)] offset: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Refusal> {
         copy_to((&self.pin, &self.face), target, offset, stream)

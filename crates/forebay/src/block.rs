@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::{self as hal, Call, Device, StreamHandle};
 
 use crate::{Class, Error, Result};
 
@@ -140,6 +140,28 @@ pub trait Allocate: Send + Sync {
 
     /// The device the blocks are on.
     fn device(&self) -> &Arc<dyn Device>;
+
+    /// The pool that requests reach in the end, if there is one. Requests of
+    /// [`allocate_async`](crate::handle::allocate_async) to one pool are served in their order, and do
+    /// not wait for those to another.
+    fn pool_id(&self) -> Option<PoolId> {
+        None
+    }
+
+    /// Whether work on streams is being captured into a graph
+    /// ([`Pool::capture`](crate::Pool::capture)): then nobody records events there.
+    fn is_capturing(&self) -> bool {
+        false
+    }
+
+    /// Notes that the block at `address` is used on `stream` beside the one it will be freed on, as
+    /// [`Pool::record_use`](crate::Pool::record_use). Asked of an allocator that
+    /// [is capturing](Self::is_capturing), in place of an event; refused unless an allocator has it.
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        let _ = (address, stream);
+        let missing = "an allocator that notes further uses of its blocks".into();
+        Err(hal::Error::Unsupported { call: Call::RecordEvent, missing }.into())
+    }
 }
 
 /// Passes every call on to what a pointer points to.
@@ -164,6 +186,18 @@ macro_rules! behind {
 
             fn device(&self) -> &Arc<dyn Device> {
                 (**self).device()
+            }
+
+            fn pool_id(&self) -> Option<PoolId> {
+                (**self).pool_id()
+            }
+
+            fn is_capturing(&self) -> bool {
+                (**self).is_capturing()
+            }
+
+            fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+                (**self).record_use(address, stream)
             }
         })*
     };

@@ -127,6 +127,8 @@ pub enum Error {
         /// Why not, and what would help.
         missing: &'static str,
     },
+    /// The process was forked since, and what the parent made is not the child's own.
+    Forked,
     /// A setting is not allowed.
     Config(Box<ConfigError>),
     /// The device refused.
@@ -225,6 +227,10 @@ impl fmt::Display for Error {
             Self::AidUnavailable { aid, device, missing } => {
                 write!(f, "{aid} cannot be on for {device}: {missing}")
             }
+            Self::Forked => f.write_str(
+                "this was made before the process forked, and its threads and its device did not come \
+                 along; make devices and pools after the fork, or start the child by exec",
+            ),
             Self::Config(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
         }

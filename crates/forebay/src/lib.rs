@@ -21,6 +21,13 @@
 //! Whoever uses a pool needs this crate alone: the quantities and the device contract are here under
 //! their own names, all of the contract in [`hal`], and the devices in `host` and `cuda` (features of
 //! these names, on unless said otherwise) and `sim` (feature `sim`).
+//!
+//! # Forks
+//!
+//! What was made before a `fork()` is not the child's: the driver refuses a child, the threads that are a
+//! host's streams are not there, and a lock that another thread held is never given up. A child makes
+//! devices and pools of its own, and lets those of its parent be: it neither uses nor drops them. Where a
+//! call can tell without cost it returns [`Error::Forked`]; the fast path of a pool does not look.
 
 pub mod adaptor;
 pub mod arena;
@@ -28,6 +35,7 @@ mod block;
 mod class;
 pub mod config;
 mod error;
+mod fork;
 pub mod handle;
 mod pool;
 mod sync;

@@ -129,8 +129,8 @@ pub unsafe extern "C" fn forebay_face_memory_info(
 }
 
 /// Puts settings, as `key:value,key:value`, above those of the environment for every pool of the process
-/// that is made from now on, and changes them in those that are there. 0, or -1 with the reason in
-/// [`forebay_last_error`](crate::error::forebay_last_error).
+/// that is made from now on, and changes them in those that are there: all of them, or none. 0, or -1 with
+/// the reason in [`forebay_last_error`](crate::error::forebay_last_error).
 ///
 /// # Safety
 ///
@@ -144,6 +144,17 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
             text.ok_or_else(|| "no settings were given".to_owned())
                 .and_then(|text| pools::configure(&text)),
         )
+    })
+}
+
+/// Takes the last [`forebay_face_configure`] that succeeded back, once: for whoever installs something in
+/// several steps, of which a later one failed. Nothing where there is none. 0, or -1 with the reason in
+/// [`forebay_last_error`](crate::error::forebay_last_error).
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_face_configure_undo() -> c_int {
+    guarded(-1, || {
+        pools::take_back();
+        0
     })
 }
 

@@ -51,8 +51,9 @@ pub use self::captures::{
     forebay_torch_release_pool,
 };
 pub use self::faces::{
-    forebay_face_alloc, forebay_face_configure, forebay_face_forget_stream, forebay_face_free,
-    forebay_face_has_pool, forebay_face_memory_info, forebay_face_record_use, forebay_face_trim,
+    forebay_face_alloc, forebay_face_configure, forebay_face_configure_undo,
+    forebay_face_forget_stream, forebay_face_free, forebay_face_has_pool, forebay_face_memory_info,
+    forebay_face_record_use, forebay_face_trim,
 };
 pub use self::figures::{
     forebay_torch_figures, forebay_torch_layout, forebay_torch_records, forebay_torch_reset_peaks,

@@ -37,6 +37,7 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
     FORKED(forebay_free(pool, block, DEFAULT));
     FORKED(forebay_free_sized(pool, block, 4096, stream));
     FORKED(forebay_free_anywhere(block, DEFAULT));
+    FORKED(forebay_free_synchronized(pool, block));
     FORKED(forebay_record_use(pool, block, stream));
     FORKED(forebay_pool_statistics(pool, &figures));
     FORKED(forebay_pool_snapshot(pool, &text));

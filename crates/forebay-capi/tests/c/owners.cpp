@@ -80,6 +80,57 @@ void buffers(const forebay::pool &pool, const forebay::stream &stream) {
     EXPECT(nothing.empty() && nothing.data() == nullptr && nothing.to_vector().empty());
 }
 
+// A buffer whose stream went first is freed all the same, by free() and by its end.
+void buffers_outlive_streams(const forebay::device &device, const forebay::pool &pool) {
+    forebay::buffer<int> freed, ended;
+    {
+        const forebay::stream gone{device};
+        freed = forebay::buffer<int>{pool, 1 << 20, gone};
+        ended = forebay::buffer<int>{pool, 1 << 20, gone};
+        freed.fill_bytes(1);
+        ended.fill_bytes(2);
+    }
+    EXPECT(thrown_by([&] { ended.fill_bytes(3); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    EXPECT(pool.statistics().blocks == 2);
+    freed.free();
+    EXPECT(freed.data() == nullptr && freed.empty() && pool.statistics().blocks == 1);
+    {
+        const forebay::buffer<int> moved = std::move(ended);
+    }
+    EXPECT(pool.statistics().blocks == 0 && pool.statistics().live_bytes == 0);
+    pool.free_synchronized(nullptr);
+    void *block = pool.alloc(512);
+    pool.free_synchronized(block);
+    EXPECT(thrown_by([&] { pool.free_synchronized(block); }) == FOREBAY_STATUS_DOUBLE_FREE);
+}
+
+// A free that is refused leaves the buffer what it was, to be tried again.
+void frees_are_tried_again(const forebay::device &device, const forebay::pool &pool) {
+    const forebay::device elsewhere{"sim:1"};
+    const forebay::stream foreign{elsewhere}, other{device};
+    forebay::buffer<int> kept{pool, 100, other};
+    kept.fill_bytes(7);
+    for (int round = 0; round < 2; round++) {
+        EXPECT(thrown_by([&] { kept.free(foreign); }) == FOREBAY_STATUS_WRONG_DEVICE);
+        EXPECT(kept.data() != nullptr && kept.size() == 100 && pool.statistics().blocks == 1);
+    }
+    EXPECT(kept.to_vector() == std::vector<int>(100, 0x07070707));
+    kept.free(other);
+    EXPECT(kept.data() == nullptr && kept.empty() && pool.statistics().blocks == 0);
+    kept.free(foreign);
+
+    // What another freed is nobody's to free again: its address may be the next block's.
+    forebay::buffer<int> robbed{pool, 100, other};
+    void *address = robbed.data();
+    pool.free(address, other);
+    EXPECT(thrown_by([&] { robbed.free(); }) == FOREBAY_STATUS_DOUBLE_FREE);
+    void *next = pool.alloc(400, other);
+    EXPECT(next == address && robbed.data() == nullptr);
+    robbed.free();
+    EXPECT(pool.statistics().blocks == 1);
+    pool.free(next, other);
+}
+
 void blocks(const forebay::pool &pool, const forebay::stream &stream) {
     void *block = pool.alloc(4096);
     pool.record_use(block, stream);
@@ -151,6 +202,8 @@ int main(int count, char **words) {
         EXPECT(stream.raw() != nullptr);
         stream.close();
     }
+    buffers_outlive_streams(device, pool);
+    frees_are_tried_again(device, pool);
     arenas(pool);
     wrong_use(device);
     {

@@ -68,6 +68,7 @@ static void no_pool(forebay_pool pool) {
     EXPECT_STATUS(forebay_alloc_batch(pool, &number, 1, DEFAULT, &block), HANDLE);
     EXPECT_STATUS(forebay_free(pool, &pool, DEFAULT), HANDLE);
     EXPECT_STATUS(forebay_free_sized(pool, &pool, 512, DEFAULT), HANDLE);
+    EXPECT_STATUS(forebay_free_synchronized(pool, &pool), HANDLE);
     EXPECT_STATUS(forebay_record_use(pool, &pool, DEFAULT), HANDLE);
     EXPECT_STATUS(forebay_forget_stream(pool, DEFAULT), HANDLE);
     EXPECT_STATUS(forebay_block_query(pool, &pool, &info), HANDLE);

@@ -149,10 +149,15 @@ fn understand(lent: &Lent) -> Result<(Face, Address, Arc<Site>, Reach), Refusal>
         let Tensor { code, bits, lanes, .. } = *tensor;
         Refusal::Unsupported(format!("elements of kind {code} with {bits} bits, {lanes} at a time"))
     })?;
-    let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
+    let dimensions = usize::try_from(tensor.dimensions).map_err(|_| {
+        Refusal::invalid(format!("the tensor has {} dimensions", tensor.dimensions))
+    })?;
     // SAFETY: a tensor has as many lengths as dimensions, and as many strides where it has any.
     let (shape, strides) =
         unsafe { (list(tensor.shape, dimensions), list(tensor.strides, dimensions)) };
+    if shape.is_none() && dimensions > 0 {
+        return Err(Refusal::invalid("the tensor has dimensions and no lengths"));
+    }
     let lengths: Option<Vec<u64>> =
         shape.unwrap_or_default().iter().map(|&length| u64::try_from(length).ok()).collect();
     let lengths = lengths.ok_or_else(|| Refusal::invalid("the tensor has a length below zero"))?;
@@ -174,7 +179,14 @@ fn understand(lent: &Lent) -> Result<(Face, Address, Arc<Site>, Reach), Refusal>
         }
     }
     let start = Address::new(tensor.data.expose_provenance() as u64);
-    let address = start.checked_add(Bytes::new(tensor.byte_offset)).unwrap_or(Address::NULL);
+    let address = start.checked_add(Bytes::new(tensor.byte_offset));
+    let address = address.filter(|address| {
+        let end = address.checked_add(Bytes::new(bytes));
+        bytes == 0 || (!start.is_null() && end.is_some())
+    });
+    let address = address.ok_or_else(|| {
+        Refusal::invalid(format!("the tensor of {bytes} B has no memory at {start}"))
+    })?;
     let (site, reach) = match tensor.device_type {
         place::CPU => (Site::named("host")?, Reach::Host),
         place::CUDA_HOST => (Site::named("host")?, Reach::Host),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment};
 use forebay_hal::{Call, Device, StreamHandle, invalid};
 
-use crate::{Allocate, Block, Request, Result};
+use crate::{Allocate, Block, PoolId, Request, Result};
 
 /// An allocator whose blocks all begin at a multiple of some alignment at least: for programs that
 /// cannot be changed to ask for it.
@@ -75,5 +75,17 @@ impl<A: Allocate> Allocate for Aligned<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        self.inner.pool_id()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.record_use(address, stream)
     }
 }

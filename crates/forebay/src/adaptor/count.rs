@@ -7,7 +7,7 @@ use forebay_hal::{Device, StreamHandle};
 
 use super::ledger::Ledger;
 use crate::sync::lock;
-use crate::{Allocate, Block, Request, Result};
+use crate::{Allocate, Block, PoolId, Request, Result};
 
 /// What went through an adaptor, all figures of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,5 +161,17 @@ impl<A: Allocate> Allocate for Counted<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        self.inner.pool_id()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.record_use(address, stream)
     }
 }

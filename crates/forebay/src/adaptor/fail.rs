@@ -6,7 +6,7 @@ use forebay_core::{Address, Bytes, Random};
 use forebay_hal::{Call, Device, StreamHandle};
 
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, Request, Result, Shortage};
+use crate::{Allocate, Block, Error, PoolId, Request, Result, Shortage};
 
 /// Which requests fail. Those of no bytes never do, and do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,5 +183,17 @@ impl<A: Allocate> Allocate for Failing<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        self.inner.pool_id()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.record_use(address, stream)
     }
 }

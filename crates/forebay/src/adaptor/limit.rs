@@ -7,7 +7,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
 use super::ledger::Ledger;
-use crate::{Allocate, Block, Error, Request, Result, Shortage};
+use crate::{Allocate, Block, Error, PoolId, Request, Result, Shortage};
 
 /// An allocator that lets at most so many bytes through at a time.
 ///
@@ -143,5 +143,17 @@ impl<A: Allocate> Allocate for Limited<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        self.inner.pool_id()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.record_use(address, stream)
     }
 }

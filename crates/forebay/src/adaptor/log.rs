@@ -11,7 +11,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
 use crate::sync::lock;
-use crate::{Allocate, Block, Request, Result};
+use crate::{Allocate, Block, PoolId, Request, Result};
 
 /// The first line of a log.
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
@@ -201,5 +201,17 @@ impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        self.inner.pool_id()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.record_use(address, stream)
     }
 }

@@ -12,7 +12,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
 use super::ledger::Ledger;
-use crate::{Allocate, Block, Request, Result};
+use crate::{Allocate, Block, PoolId, Request, Result};
 
 /// How many blocks a report lists unless all are asked for.
 const LISTED: usize = 32;
@@ -225,5 +225,17 @@ impl<A: Allocate> Allocate for Tracked<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        self.inner.pool_id()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.inner.record_use(address, stream)
     }
 }

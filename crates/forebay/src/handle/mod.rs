@@ -28,6 +28,9 @@
 //!   belongs to that one from then on.
 //! * [`set_stream`](OwnedBlock::set_stream): the caller has ordered the two streams, and says so.
 //!
+//! While work is captured ([`Pool::capture`](crate::Pool::capture)) a drop records no event. A block that
+//! other streams use stays with the pool then, which takes it back once the device was waited for.
+//!
 //! A stream must not be destroyed while a handle belongs to it or has noted it: a driver may give
 //! the handle's value to another stream, and the order would be kept with the wrong one.
 //!

@@ -134,14 +134,23 @@ impl<A: Allocate> OwnedBlock<A> {
         }
     }
 
+    /// Whether the handle's stream need not wait for others before the block is used there again.
+    pub(super) fn is_settled(&mut self) -> bool {
+        let stream = self.stream;
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        uses.iter().all(|&other| other == stream)
+    }
+
     /// Makes the handle's stream wait for the streams that were noted, on the device, and forgets
-    /// them. Where it fails they stay noted.
+    /// them. Where it fails they stay noted. It records events: not for while work of these streams is
+    /// captured.
     pub fn settle(&mut self) -> Result<()> {
         self.hand_over_to(self.stream)
     }
 
     /// Makes `stream` wait for the handle's stream and for those that were noted, on the device;
-    /// from then on the handle belongs to `stream`. Where it fails it belongs where it did.
+    /// from then on the handle belongs to `stream`. Where it fails it belongs where it did. As
+    /// [`settle`](Self::settle), it records events.
     pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         let earlier = uses.iter().copied().chain([self.stream]);
@@ -180,7 +189,15 @@ impl<A: Allocate> OwnedBlock<A> {
             return Ok(());
         }
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
+        if !uses.is_empty() && self.allocator.is_capturing() {
+            // An event would be part of the graph. The allocator keeps the block until it knows by itself
+            // that these streams are done.
+            for &other in uses.iter().filter(|&&other| other != self.stream) {
+                self.allocator.record_use(self.block.address(), other)?;
+            }
+        } else {
+            order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
+        }
         // Someone may have freed the block by its address, and the address be another's by now.
         // Nobody may lose a block to a handle that is not its owner.
         self.allocator.free_block(self.block, self.stream)?;

@@ -209,8 +209,10 @@ impl<A: Allocate> Rented<A> {
 impl<A: Allocate> Drop for Rented<A> {
     fn drop(&mut self) {
         let Some(mut owned) = self.owned.take() else { return };
-        // What cannot be put in order is not kept: its own drop tries again, and tells if it must.
-        if owned.settle().is_ok() {
+        // What cannot be put in order is not kept: its own drop tries again, and tells if it must. While
+        // work is captured it cannot, as that takes an event: its drop leaves it to the allocator.
+        let may_record = !self.desk.allocator.is_capturing();
+        if owned.is_settled() || (may_record && owned.settle().is_ok()) {
             // As above: the allocator is called when the shelf is unlocked.
             let evicted = self.desk.shelf().put(owned, &self.desk.options);
             drop(evicted);

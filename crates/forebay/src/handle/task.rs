@@ -1,29 +1,38 @@
 //! Allocation as a future: for growth that must not stall the caller.
 //!
 //! ```text
-//!   allocate_async ──► queue ──► one thread: allocate ──► slot ──► the future, woken
-//!        │                                                 │
-//!        └── future dropped: the slot is over ─────────────┴──► a block that comes late goes back
+//!   allocate_async ──► queue of the pool ──► a thread: allocate ──► slot ──► the future, woken
+//!        │                                                            │
+//!        └── future dropped: the slot is over ────────────────────────┴──► a late block goes back
 //! ```
 //!
-//! No runtime is needed: the future is a plain one. There is one helper thread for the process,
-//! started when there is something to do and ended when there was nothing for a while.
+//! No runtime is needed: the future is a plain one. Each pool has a queue of its own, and at most one
+//! thread serves a queue at a time: requests of one pool keep their order, and one that waits holds up no
+//! other pool. Helper threads serve whichever queue has something to do. They are started when no idle one
+//! is there, up to a bound, and end when there was nothing for a while.
+//!
+//! One lock guards the queues ([`Desk`]). No request is served under it.
 
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
+use crate::fork::Birth;
 use crate::sync::lock;
-use crate::{Allocate, Error, Pool, Request, Result, Tag};
+use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
-/// How long the helper thread waits for more before it ends. Long enough that requests that come in
+/// How many helper threads there are at most. A pool takes up one while a request of it waits, so this
+/// many pools can wait at once before a further one is held up. A thread that waits costs its stack.
+const MOST_THREADS: usize = 64;
+
+/// How long a helper thread waits for more before it ends. Long enough that requests that come in
 /// bursts find it there, since starting one takes tens of microseconds; short enough that a program
 /// which has done with it does not keep it.
 const IDLE: Duration = Duration::from_millis(100);
@@ -31,8 +40,10 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Asks `allocator` for a block on another thread; the future gives it.
 ///
 /// The request is queued at once, not when the future is first polled, so that memory can be on its
-/// way while the caller does something else. Requests are served one after the other, in order, each
-/// under the [tag](crate::Tag) that the caller had when it was made.
+/// way while the caller does something else. Requests of one pool are served one after the other, in
+/// order, each under the [tag](crate::Tag) that the caller had when it was made. Requests of different
+/// pools do not wait for each other; those of allocators that have no pool count as of one for each
+/// device.
 ///
 /// Dropping the future early loses nothing: a request that has not begun is not made, and a block
 /// that comes late is given back.
@@ -65,6 +76,7 @@ pub fn allocate_async<A>(allocator: &A, request: Request) -> Allocation<A>
 where
     A: Allocate + Clone + 'static,
 {
+    let queue = Queue::of(allocator);
     let slot = Arc::new(Slot { stage: Mutex::new(Stage::Pending(None)) });
     let promise = Promise { slot: Arc::clone(&slot) };
     let allocator = allocator.clone();
@@ -76,7 +88,7 @@ where
             promise.slot.fulfil(OwnedBlock::new(&allocator, request));
         }
     };
-    if let Err(error) = WORKER.submit(Box::new(job)) {
+    if let Err(error) = WORKERS.submit(queue, Box::new(job)) {
         // The job is gone, and its promise has said something less exact; this is the reason.
         *slot.lock() = Stage::Ready(Err(error));
     }
@@ -192,72 +204,172 @@ fn polled_again() -> Error {
     invalid(Call::Allocate, "future", "polled after it was ready", "one that is not ready").into()
 }
 
-/// Whether the helper thread is there.
-enum Hand {
-    /// It is not: whoever brings a job starts it.
-    Absent,
-    /// It is, and looks at the queue before it ends.
-    Present,
+/// Whose requests a queue has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Queue {
+    /// Those of a pool.
+    Pool(PoolId),
+    /// Those of allocators without a pool, by the address of their device.
+    Device(usize),
 }
 
+impl Queue {
+    fn of(allocator: &impl Allocate) -> Self {
+        let device = || Arc::as_ptr(allocator.device()).cast::<()>().addr();
+        allocator.pool_id().map_or_else(|| Self::Device(device()), Self::Pool)
+    }
+}
+
+/// What there is to do, and who does it.
 struct Desk {
-    jobs: VecDeque<HostTask>,
-    hand: Hand,
+    /// The requests of each queue that wait. A queue is here as long as one of its requests waits or is
+    /// served.
+    queues: BTreeMap<Queue, VecDeque<HostTask>>,
+    /// Queues with something to do that no thread serves, the longest waiting first.
+    ready: VecDeque<Queue>,
+    /// Helper threads there are.
+    threads: usize,
+    /// Those of them that wait for something to do.
+    idle: usize,
 }
 
-/// The helper thread and what it has to do.
-struct Worker {
+impl Desk {
+    /// Takes the next request of the queue that has waited the longest.
+    fn take(&mut self) -> Option<(Queue, HostTask)> {
+        let queue = self.ready.pop_front()?;
+        Some((queue, self.queues.get_mut(&queue)?.pop_front()?))
+    }
+
+    /// Notes that nobody serves a queue any more: it is ready again, or empty and gone.
+    fn put_back(&mut self, queue: Queue) {
+        match self.queues.get(&queue) {
+            Some(jobs) if !jobs.is_empty() => self.ready.push_back(queue),
+            _ => drop(self.queues.remove(&queue)),
+        }
+    }
+}
+
+/// The helper threads and what they have to do.
+struct Workers {
     desk: Mutex<Desk>,
     arrival: Condvar,
+    /// The process that first asked for something: the threads are there alone.
+    born: OnceLock<Birth>,
 }
 
-static WORKER: Worker = Worker {
-    desk: Mutex::new(Desk { jobs: VecDeque::new(), hand: Hand::Absent }),
-    arrival: Condvar::new(),
-};
+static WORKERS: Workers = Workers::new();
 
-impl Worker {
+impl Workers {
+    const fn new() -> Self {
+        let queues = BTreeMap::new();
+        let desk = Desk { queues, ready: VecDeque::new(), threads: 0, idle: 0 };
+        let desk = Mutex::new(desk);
+        Self { desk, arrival: Condvar::new(), born: OnceLock::new() }
+    }
+
     fn desk(&self) -> MutexGuard<'_, Desk> {
         // No job runs under the lock, and what does leaves the desk whole.
         lock(&self.desk)
     }
 
-    /// Queues a job, and starts the thread where it is not there. Where it cannot be started the job
-    /// is dropped.
-    fn submit(&'static self, job: HostTask) -> Result<()> {
+    /// Queues a job, and starts a thread where none is idle. Where no thread is there and none can be
+    /// started the job is dropped.
+    fn submit(&'static self, queue: Queue, job: HostTask) -> Result<()> {
+        // Before the lock, which a thread that a fork left behind may hold.
+        self.born.get_or_init(Birth::here).check()?;
         let mut desk = self.desk();
-        if matches!(desk.hand, Hand::Absent) {
-            let thread = std::thread::Builder::new().name("forebay-allocate".to_owned());
-            let started = thread.spawn(|| self.work());
-            if let Err(error) = started {
-                // The job's drop is not this module's code alone, so the lock goes first.
-                drop(desk);
-                return Err(transient(format!("no thread to allocate on: {error}")));
-            }
-            desk.hand = Hand::Present;
+        if let Some(jobs) = desk.queues.get_mut(&queue) {
+            // Whoever serves the queue, or will, comes to it.
+            jobs.push_back(job);
+            return Ok(());
         }
-        desk.jobs.push_back(job);
+        if desk.ready.len() >= desk.idle && desk.threads < MOST_THREADS {
+            let thread = std::thread::Builder::new().name("forebay-allocate".to_owned());
+            match thread.spawn(|| self.work()) {
+                Ok(_) => desk.threads += 1,
+                Err(error) if desk.threads == 0 => {
+                    // The job's drop is not this module's code alone, so the lock goes first.
+                    drop(desk);
+                    return Err(transient(format!("no thread to allocate on: {error}")));
+                }
+                // The threads that are there come to it.
+                Err(_) => {}
+            }
+        }
+        desk.queues.insert(queue, VecDeque::from([job]));
+        desk.ready.push_back(queue);
         self.arrival.notify_one();
         Ok(())
     }
 
     /// Does what is queued, until nothing has been for a while.
     fn work(&self) {
-        while let Some(job) = self.next() {
+        while let Some((queue, job)) = self.next() {
             // A job that panics is over, and the thread goes on.
             run_host_task(job);
+            self.desk().put_back(queue);
         }
     }
 
-    /// The next job, or none: then the thread is no longer counted on.
-    fn next(&self) -> Option<HostTask> {
-        let waited =
-            self.arrival.wait_timeout_while(self.desk(), IDLE, |desk| desk.jobs.is_empty());
+    /// The next job and its queue, or none: then the thread is no longer counted on.
+    fn next(&self) -> Option<(Queue, HostTask)> {
+        let mut desk = self.desk();
+        desk.idle += 1;
+        let waited = self.arrival.wait_timeout_while(desk, IDLE, |desk| desk.ready.is_empty());
         let (mut desk, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let job = desk.jobs.pop_front();
-        if job.is_none() {
-            desk.hand = Hand::Absent;
+        desk.idle -= 1;
+        let taken = desk.take();
+        if taken.is_none() {
+            desk.threads -= 1;
         }
-        job
+        taken
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
+    use super::*;
+
+    static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+    static SERVED: AtomicUsize = AtomicUsize::new(0);
+
+    fn wait_at_the_gate() {
+        let open = GATE.1.wait_while(lock(&GATE.0), |open| !*open);
+        drop(open.unwrap_or_else(PoisonError::into_inner));
+        SERVED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wait_until(workers: &Workers, what: &str, holds: impl Fn(&Desk) -> bool) {
+        let begun = Instant::now();
+        while !holds(&workers.desk()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// More pools wait than there are threads: no more are started, all are served in the end, and then
+    /// nothing is left, neither a thread nor a queue.
+    #[test]
+    fn threads_are_bounded_and_end_when_idle() {
+        let workers: &'static Workers = Box::leak(Box::new(Workers::new()));
+        let count = MOST_THREADS + 5;
+        for number in 0..count {
+            for _ in 0..2 {
+                let queue = Queue::Device(number);
+                workers.submit(queue, Box::new(wait_at_the_gate)).unwrap();
+            }
+        }
+        wait_until(workers, "all are at the gate", |desk| desk.ready.len() == 5);
+        assert_eq!(workers.desk().threads, MOST_THREADS);
+        *lock(&GATE.0) = true;
+        GATE.1.notify_all();
+        wait_until(workers, "the threads have ended", |desk| desk.threads == 0);
+        assert_eq!(SERVED.load(Ordering::SeqCst), 2 * count);
+        let desk = workers.desk();
+        assert!(desk.queues.is_empty() && desk.ready.is_empty() && desk.idle == 0);
     }
 }

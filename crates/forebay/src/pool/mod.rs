@@ -333,6 +333,18 @@ impl Allocate for Pool {
     fn device(&self) -> &Arc<dyn Device> {
         Self::device(self)
     }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        Some(self.id())
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.shared.captures.any()
+    }
+
+    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        Self::record_use(self, address, stream)
+    }
 }
 
 impl fmt::Debug for Pool {

@@ -355,3 +355,60 @@ fn handles_work_on_the_host() {
     assert_eq!(pool.statistics().live, Bytes::ZERO);
     device.destroy_stream(side).unwrap();
 }
+
+/// Every call that a capture would see or be spoilt by.
+pub(super) fn seen_by_a_capture(bench: &Bench) -> Vec<u64> {
+    use forebay_hal::Call;
+    let calls = bench.machine.calls();
+    [
+        Call::CreateEvent,
+        Call::RecordEvent,
+        Call::WaitEvent,
+        Call::QueryEvent,
+        Call::SynchronizeEvent,
+        Call::SynchronizeStream,
+        Call::SynchronizeDevice,
+    ]
+    .map(|call| calls.of(call))
+    .to_vec()
+}
+
+/// A handle that other streams use is dropped while work is captured: nothing is recorded, the memory is
+/// used by nobody until those streams are done, and none of it is lost.
+#[test]
+fn dropped_while_work_is_captured_nothing_is_recorded_and_nothing_lost() {
+    let _turn = counting_lost();
+    let lost = lost_frees().count;
+    let bench = Bench::new();
+    let [own, reader, third] = [(); 3].map(|()| bench.stream());
+    let plain = OwnedBlock::new(&bench.pool, Request::new(Bytes::mib(1), own)).unwrap();
+    let used = OwnedBlock::new(&bench.pool, Request::new(Bytes::mib(2), own)).unwrap();
+    let adapted = OwnedBlock::new(&Arc::new(bench.pool.clone()), Request::new(Bytes::mib(2), own));
+    let adapted = adapted.unwrap();
+    let freed = OwnedBlock::new(&bench.pool, Request::new(Bytes::mib(2), own)).unwrap();
+    bench.write("before", used.block(), own);
+    bench.order(own, reader);
+    bench.read("elsewhere", used.block(), reader);
+    for handle in [&used, &freed] {
+        handle.used_on(reader);
+        handle.used_on(own);
+        handle.used_on(third);
+    }
+    adapted.used_on(reader);
+    let (block, before) = (used.block(), seen_by_a_capture(&bench));
+    let capture = bench.pool.capture().unwrap();
+    drop(plain);
+    drop(used);
+    drop(adapted);
+    freed.free().unwrap();
+    assert_eq!(seen_by_a_capture(&bench), before);
+    assert_eq!(bench.live(), Bytes::ZERO);
+    drop(capture);
+    let next = OwnedBlock::new(&bench.pool, Request::new(Bytes::mib(2), own)).unwrap();
+    assert_ne!(next.address(), block.address(), "the reader may not be done");
+    bench.write("after", next.block(), own);
+    drop(next);
+    bench.assert_no_race();
+    bench.pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((bench.pool.held(), lost_frees().count), (Bytes::ZERO, lost));
+}

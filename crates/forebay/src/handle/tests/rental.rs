@@ -170,3 +170,26 @@ fn threads_rent_from_one_rental() {
     drop(rental);
     assert_eq!(bench.live(), Bytes::ZERO);
 }
+
+/// Returned while work is captured: what only its own stream used is kept, what others used goes to the
+/// pool, and nothing is recorded.
+#[test]
+fn returned_while_work_is_captured_nothing_is_recorded() {
+    let bench = Bench::new();
+    let [own, other] = [(); 2].map(|()| bench.stream());
+    let rental = Rental::new(&bench.pool, own);
+    let (plain, used) = (rental.rent(Bytes::mib(1)).unwrap(), rental.rent(Bytes::mib(2)).unwrap());
+    used.used_on(other);
+    let before = super::owned::seen_by_a_capture(&bench);
+    let capture = bench.pool.capture().unwrap();
+    drop(plain);
+    drop(used);
+    assert_eq!(super::owned::seen_by_a_capture(&bench), before);
+    assert_eq!((rental.figures().kept_blocks, bench.live()), (1, Bytes::mib(1)));
+    drop(rental.rent(Bytes::mib(1)).unwrap());
+    assert_eq!(rental.figures().hits, 1);
+    drop(capture);
+    rental.clear();
+    bench.pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(bench.pool.held(), Bytes::ZERO);
+}

@@ -81,6 +81,10 @@ impl Allocate for Gated {
     fn device(&self) -> &Arc<dyn Device> {
         Allocate::device(&self.pool)
     }
+
+    fn pool_id(&self) -> Option<PoolId> {
+        Some(self.pool.id())
+    }
 }
 
 /// Waits until everything queued before was served: the queue keeps its order.
@@ -180,6 +184,75 @@ fn a_panic_is_an_error() {
     gated.open();
     let error = block_on(allocate_async(&gated, request(Bytes::mib(1)))).unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
+    drain(&bench.pool);
+}
+
+/// Blocked in one pool, while another on the same device and one on another device are served.
+#[test]
+fn a_request_that_waits_holds_up_no_other_pool() {
+    let (bench, elsewhere) = (Bench::new(), Bench::new());
+    let shared: Arc<dyn Device> = bench.device.clone();
+    let beside = PoolOptions::new().build(&shared).unwrap();
+    let gated = Gated::new(&bench.pool);
+    let waiting = allocate_async(&gated, request(Bytes::mib(1)));
+    gated.wait_for_arrivals(1);
+    for pool in [&beside, &elsewhere.pool] {
+        let mut growth = allocate_async(pool, request(Bytes::mib(1)));
+        let mut polled = || Pin::new(&mut growth).poll(&mut Context::from_waker(Waker::noop()));
+        let begun = std::time::Instant::now();
+        let block = loop {
+            match polled() {
+                Poll::Ready(block) => break block.unwrap(),
+                Poll::Pending => assert!(begun.elapsed() < Duration::from_secs(20), "held up"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        drop(block);
+    }
+    assert_eq!(format!("{waiting:?}"), "Allocation { stage: \"pending\" }");
+    gated.open();
+    drop(block_on(waiting).unwrap());
+}
+
+/// However many threads there are, the requests of a pool are served in the order they came.
+#[test]
+fn requests_of_one_pool_keep_their_order() {
+    let benches = [Bench::new(), Bench::new(), Bench::new()];
+    let recorders = benches.each_ref().map(|bench| Recorder::new(&bench.pool));
+    let futures: Vec<_> = (1..=90_u64)
+        .map(|number| {
+            let recorder = &recorders[usize::try_from(number % 3).unwrap()];
+            allocate_async(recorder, request(Bytes::new(number)))
+        })
+        .collect();
+    futures.into_iter().for_each(|future| drop(block_on(future).unwrap()));
+    for recorder in &recorders {
+        let sizes: Vec<u64> =
+            recorder.requests.lock().unwrap().iter().map(|request| request.size().get()).collect();
+        assert!(sizes.len() == 30 && sizes.is_sorted(), "{sizes:?}");
+    }
+}
+
+/// In a forked child the threads are not there: an error, and not a wait for ever.
+#[cfg(unix)]
+#[test]
+fn a_forked_child_is_told() {
+    let bench = Bench::new();
+    drain(&bench.pool);
+    // SAFETY: the child calls what takes no lock of a thread that it does not have, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let mut growth = allocate_async(&bench.pool, request(Bytes::mib(1)));
+        let polled = Pin::new(&mut growth).poll(&mut Context::from_waker(Waker::noop()));
+        let told = matches!(polled, Poll::Ready(Err(Error::Forked)));
+        // SAFETY: as above.
+        unsafe { libc::_exit(if told { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this test's own, and the status can be written.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child went on, or hung");
     drain(&bench.pool);
 }
 
