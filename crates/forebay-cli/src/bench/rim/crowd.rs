@@ -88,7 +88,11 @@ fn beside<T>(
         let _ends = Ends(&ended);
         for _ in 0..crowd {
             let busy = || {
-                while !ended.load(Ordering::Relaxed) && pairs(pool, STREAM, 100).is_ok() {}
+                while !ended.load(Ordering::Relaxed) {
+                    if pairs(pool, STREAM, 100).is_err() {
+                        break;
+                    }
+                }
             };
             Builder::new().stack_size(STACK).spawn_scoped(scope, busy).map_err(said)?;
         }
