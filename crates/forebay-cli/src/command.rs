@@ -58,8 +58,10 @@ pub enum Command {
     Replay(ReplayOptions),
     /// Time named workloads on forebay's pool, on the driver, and against mimalloc.
     ///
-    /// "forebay bench alloc" times all of them, "forebay bench alloc HOT MP-T" those two. An operation is an allocation and a free. Its time is the best of several rounds by this
-    /// machine's clock; on the simulated device the driver's calls are priced by the cost table of
+    /// "forebay bench alloc" times all but the RIM workloads, "forebay bench alloc HOT MP-T" those two,
+    /// "forebay bench alloc RIM" those that load a pool with very many threads, streams, holes and
+    /// pools, which takes about two minutes. An operation is an allocation and a free unless the
+    /// workload says otherwise. Its time is the best of several rounds by this machine's clock; on the simulated device the driver's calls are priced by the cost table of
     /// one H200 and shown beside it. The pool goes by the FOREBAY_ variables, and what is not the
     /// default is said. Exits with 0 where no workload failed.
     Bench(BenchOptions),
@@ -168,7 +170,7 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Subjects,
 
-    /// The workloads to time, by name, in any case; all of them unless some are named.
+    /// The workloads to time, by name, in any case; all but RIM unless some are named.
     #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
     pub workloads: Vec<Case>,
 

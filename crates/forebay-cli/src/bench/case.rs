@@ -8,12 +8,21 @@ use clap::builder::PossibleValue;
 use forebay_trace::workload::Workload;
 
 use super::hot;
+use super::rim::Rim;
 
-/// Everything there is, in the order it is measured in.
-static ALL: LazyLock<Vec<Case>> = LazyLock::new(|| {
+/// What is measured unless something is named, in that order: what takes seconds.
+static USUAL: LazyLock<Vec<Case>> = LazyLock::new(|| {
     let played = Workload::ALL.iter().copied().map(Case::Played);
     played.chain([Case::HotPair, Case::HotStatistics, Case::HotThreads]).collect()
 });
+
+/// Everything that can be measured, in that order.
+static ALL: LazyLock<Vec<Case>> =
+    LazyLock::new(|| USUAL.iter().copied().chain(Rim::ALL.map(Case::Rim)).collect());
+
+/// Everything that can be named: a name for the whole rim beside those of its workloads.
+static NAMES: LazyLock<Vec<Case>> =
+    LazyLock::new(|| ALL.iter().copied().chain([Case::WholeRim]).collect());
 
 /// A workload of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +36,27 @@ pub enum Case {
     HotStatistics,
     /// The hot pair on several threads.
     HotThreads,
+    /// A workload at the rim of what a pool is asked to bear.
+    Rim(Rim),
+    /// All of those.
+    WholeRim,
 }
 
 impl Case {
-    /// Those that are `wanted`, each once and in the usual order; all where none is named.
+    /// Those that are `wanted`, each once and in the usual order; where none is named, all but the
+    /// workloads at the rim, which take minutes.
     pub(super) fn chosen(wanted: &[Self]) -> impl Iterator<Item = Self> {
-        ALL.iter().copied().filter(|case| wanted.is_empty() || wanted.contains(case))
+        let is_wanted = |case: &Self| match case {
+            case if wanted.contains(case) => true,
+            Self::Rim(_) => wanted.contains(&Self::WholeRim),
+            _ => wanted.is_empty(),
+        };
+        ALL.iter().copied().filter(is_wanted)
+    }
+
+    /// Whether it has devices of its own, so that none can be chosen.
+    pub(super) const fn chooses_devices(self) -> bool {
+        matches!(self, Self::Rim(_) | Self::WholeRim)
     }
 
     /// The name in commands and files.
@@ -42,6 +66,8 @@ impl Case {
             Self::HotPair => hot::PAIRS,
             Self::HotStatistics => hot::STATISTICS,
             Self::HotThreads => hot::THREADS,
+            Self::Rim(rim) => rim.name(),
+            Self::WholeRim => "RIM",
         }
     }
 
@@ -52,13 +78,15 @@ impl Case {
             Self::HotPair => "pairs of what was just freed, against mimalloc, in turns",
             Self::HotStatistics => "the hot pair with statistics and without, in turns",
             Self::HotThreads => "the hot pair on threads with streams of their own",
+            Self::Rim(rim) => rim.about(),
+            Self::WholeRim => "all RIM workloads: minutes, and only where they are named",
         }
     }
 }
 
 impl ValueEnum for Case {
     fn value_variants<'a>() -> &'a [Self] {
-        &ALL
+        &NAMES
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -85,10 +113,19 @@ mod tests {
     }
 
     #[test]
+    fn the_rim_is_measured_only_where_it_is_named() {
+        assert!(Case::chosen(&[]).all(|case| !case.chooses_devices()));
+        let one = [Case::Rim(Rim::Holes)];
+        assert_eq!(Case::chosen(&one).collect::<Vec<_>>(), one);
+        let whole: Vec<Case> = Case::chosen(&[Case::WholeRim, one[0]]).collect();
+        assert_eq!(whole, Rim::ALL.map(Case::Rim));
+    }
+
+    #[test]
     fn every_name_is_its_own() {
-        let mut names: Vec<&str> = ALL.iter().map(|case| case.name()).collect();
+        let mut names: Vec<&str> = NAMES.iter().map(|case| case.name()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ALL.len());
+        assert_eq!(names.len(), NAMES.len());
     }
 }

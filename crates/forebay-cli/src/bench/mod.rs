@@ -3,6 +3,7 @@
 //! ```text
 //!   Workload ──► Sequence ──► for each round, for each allocator: a fresh device, a fresh allocator
 //!   hot pairs ──────────────► for each round, in turn: a batch each, warm
+//!   rim ────────────────────► devices and clocks of each workload's own, with targets
 //!                                              │
 //!                     row: plain data ◄────────┘
 //!                      ├────► table, a workload at a time, for people
@@ -18,6 +19,7 @@ mod foreign;
 mod ground;
 pub(crate) mod hot;
 mod play;
+mod rim;
 mod row;
 mod subject;
 #[cfg(test)]
@@ -26,6 +28,7 @@ mod text;
 
 pub use case::Case;
 pub use foreign::Against;
+pub use rim::{Figures, Rim, Target};
 pub use row::{Each, Row};
 
 use std::io::{self, Write};
@@ -117,7 +120,7 @@ impl Terms<'_> {
     /// about as long as twenty.
     fn steps(&self, case: Case) -> u64 {
         match case {
-            Case::Played(_) => 20,
+            Case::Played(_) | Case::Rim(_) | Case::WholeRim => 20,
             Case::HotPair | Case::HotStatistics => u64::from(self.effort.hot().0) + 1,
             Case::HotThreads => u64::from(self.effort.threaded().0) + 1,
         }
@@ -164,6 +167,10 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
             return Ok(Ending::BadUsage);
         }
     };
+    if options.device != Place::Sim && options.workloads.iter().any(|case| case.chooses_devices()) {
+        complain("RIM workloads choose their devices themselves; leave --device out");
+        return Ok(Ending::BadUsage);
+    }
     let foreign = match load_foreign(options) {
         Ok(foreign) => foreign,
         Err(error) => {
@@ -197,6 +204,13 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
             Case::HotPair => hot::against_mimalloc(terms, &hot::SIZES, &progress),
             Case::HotStatistics => hot::against_uncounted(terms, &progress),
             Case::HotThreads => hot::on_threads(terms, &progress),
+            Case::Rim(rim) => {
+                let rows = rim.measure(terms);
+                progress.advance(terms.steps(case));
+                rows
+            }
+            // The workloads stand for themselves.
+            Case::WholeRim => Ok(Vec::new()),
         };
         let rows = rows.unwrap_or_else(|error| {
             ending = Ending::Fault;
@@ -216,6 +230,8 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
                 serde_json::to_writer(&mut text, row)?;
                 text.push(b'\n');
             }
+        } else if case.chooses_devices() {
+            rim::text::workload(case, &rows, &mut text)?;
         } else if !rows.is_empty() {
             text::workload(case, &rows, &mut text)?;
         }
@@ -223,7 +239,11 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
     }
     drop(progress);
     if !options.json {
-        text::reading_aid(terms.place, out)?;
+        if Case::chosen(&options.workloads).any(|case| !case.chooses_devices()) {
+            text::reading_aid(terms.place, out)?;
+        } else {
+            rim::text::reading_aid(out)?;
+        }
         out.flush()?;
     }
     Ok(ending)

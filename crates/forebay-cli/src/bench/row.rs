@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Terms;
+use super::{Figures, Terms};
 use crate::replay::Place;
 use crate::settings::{Named, changed};
 
@@ -49,6 +49,9 @@ pub struct Row {
     /// The throughput of so many threads over that of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_up: Option<f64>,
+    /// What the workloads at the rim tell besides; absent of all others.
+    #[serde(flatten)]
+    pub figures: Option<Figures>,
     /// The pool's settings that are not the defaults. Absent where there are none, and of others.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub settings: Named,
@@ -69,6 +72,8 @@ pub struct Each {
     pub p99_ns: u64,
     /// What one in a thousand exceeds.
     pub p99_9_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
     /// What two readings of the clock take with nothing in between.
     pub clock_ns: u64,
 }
@@ -77,12 +82,13 @@ impl Each {
     /// The figures of `times`, in any order; `None` of none.
     pub(super) fn of(mut times: Vec<u64>, clock_ns: u64) -> Option<Self> {
         times.sort_unstable();
-        let min_ns = times.first().copied()?;
+        let (min_ns, max_ns) = (times.first().copied()?, times.last().copied()?);
         let at = |parts: usize| {
             let rank = (times.len() * parts).div_ceil(1000).max(1);
             times.get(rank - 1).copied().unwrap_or(min_ns)
         };
-        Some(Self { min_ns, p50_ns: at(500), p99_ns: at(990), p99_9_ns: at(999), clock_ns })
+        let (p50_ns, p99_ns, p99_9_ns) = (at(500), at(990), at(999));
+        Some(Self { min_ns, p50_ns, p99_ns, p99_9_ns, max_ns, clock_ns })
     }
 }
 
@@ -109,6 +115,7 @@ impl Row {
             each: None,
             quotient: None,
             speed_up: None,
+            figures: None,
             settings: match allocator {
                 "forebay" => changed(terms.settings),
                 _ => Named::new(),
@@ -141,6 +148,7 @@ mod tests {
         let times: Vec<u64> = (1..=1000).rev().collect();
         let each = Each::of(times, 7).unwrap();
         assert_eq!((each.min_ns, each.p50_ns, each.p99_ns, each.p99_9_ns), (1, 500, 990, 999));
+        assert_eq!(each.max_ns, 1000);
         let one = Each::of(vec![5], 0).unwrap();
         assert_eq!((one.min_ns, one.p50_ns, one.p99_ns, one.p99_9_ns), (5, 5, 5, 5));
     }
@@ -152,7 +160,7 @@ mod tests {
             Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain, foreign: &[] };
         let row = Row::of("MP-T", "1 MiB", terms, "forebay");
         let said = serde_json::to_string(&row).unwrap();
-        for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings"] {
+        for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings", "ok"] {
             assert!(!said.contains(absent), "{said}");
         }
         assert!(said.contains("\"ns_per_op\":null"), "{said}");

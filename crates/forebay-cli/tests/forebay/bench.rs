@@ -165,6 +165,98 @@ fn people_get_a_table_with_what_it_means() {
     assert_eq!(wide, None, "nothing runs out of a terminal");
 }
 
+const RIM: [&str; 9] = [
+    "RIM-SEATS",
+    "RIM-STREAMS",
+    "RIM-HOLES",
+    "RIM-USES",
+    "RIM-CROWD",
+    "RIM-PROBE",
+    "RIM-REFUSE",
+    "RIM-SNAPSHOT",
+    "RIM-POOLS",
+];
+
+#[test]
+fn every_workload_at_the_rim_has_valid_rows() {
+    let run = forebay(&["bench", "alloc", "RIM", "--quick", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let rows = rows(&run);
+    let mut benches: Vec<&str> = rows.iter().map(|row| row["bench"].as_str().unwrap()).collect();
+    benches.dedup();
+    assert_eq!(benches, RIM, "each once, in the usual order");
+    for row in &rows {
+        assert_eq!(row["schema"], "forebay.bench.v1");
+        assert!(matches!(row["device"].as_str(), Some("sim" | "host")), "{row}");
+        assert!(matches!(row["allocator"].as_str(), Some("forebay" | "control")), "{row}");
+        assert!(row.get("error").is_none(), "{row}");
+        for key in ["threads", "ops", "rounds", "ns_per_op"] {
+            positive(row, key);
+        }
+        if row.get("p50_ns").is_some() {
+            let figures = ["min_ns", "p50_ns", "p99_ns", "p99_9_ns", "max_ns"];
+            let figures = figures.map(|key| row[key].as_u64().unwrap());
+            assert!(figures.is_sorted(), "{row}");
+        }
+        let none = Vec::new();
+        let targets = row.get("targets").map_or(&none, |targets| targets.as_array().unwrap());
+        let met: Option<Vec<bool>> = targets
+            .iter()
+            .map(|target| {
+                assert!(!target["what"].as_str().unwrap().is_empty(), "{row}");
+                Some(target["value"].as_f64()? <= target["at_most"].as_f64().unwrap())
+            })
+            .collect();
+        let ok = met.filter(|met| !met.is_empty()).map(|met| !met.contains(&false));
+        assert_eq!(row["ok"].as_bool(), ok, "{row}");
+        assert!(
+            row.as_object().unwrap().contains_key("ok"),
+            "null where there is no target: {row}"
+        );
+    }
+    let has = |bench: &str, key: &str| {
+        let mut rows = rows.iter().filter(|row| row["bench"] == bench);
+        assert!(rows.all(|row| row[key].as_f64().is_some()), "{bench} {key}");
+    };
+    for (bench, keys) in [
+        ("RIM-STREAMS", &["p50_ns", "p99_ns", "host_waits"][..]),
+        ("RIM-HOLES", &["p50_ns"]),
+        ("RIM-USES", &["query_events_per_op"]),
+        ("RIM-CROWD", &["p50_ns", "p99_ns"]),
+        ("RIM-PROBE", &["driver_calls_per_op", "driver_ns_per_op"]),
+        ("RIM-REFUSE", &["driver_calls_per_op", "held_before_bytes", "held_after_bytes"]),
+        ("RIM-REFUSE", &["device_free_before_bytes", "device_free_after_bytes"]),
+        ("RIM-SNAPSHOT", &["max_ns"]),
+        ("RIM-POOLS", &["pools", "reserved_bytes_per_pool"]),
+    ] {
+        keys.iter().for_each(|key| has(bench, key));
+    }
+}
+
+/// In words: a target with its bound, nothing too wide, and what is missed is not a failure.
+#[test]
+fn people_get_the_targets_of_the_rim() {
+    let run = forebay(&["bench", "alloc", "rim", "--quick"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    for workload in RIM {
+        assert!(said.lines().any(|line| line.starts_with(&format!("{workload}  "))), "{workload}");
+    }
+    assert!(said.contains("late thread / ordinary thread: "), "{said}");
+    assert!(said.contains("(at most 1.50)"), "{said}");
+    assert!(said.contains("does not change the exit status"), "{said}");
+    let wide = said.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(wide, None, "nothing runs out of a terminal");
+}
+
+#[test]
+fn the_rim_chooses_its_devices() {
+    let run = forebay(&["bench", "alloc", "RIM-HOLES", "--quick", "--device", "host"]);
+    assert_eq!(run.status.code(), Some(2));
+    assert!(text(&run.stderr).contains("leave --device out"), "{}", text(&run.stderr));
+    assert!(run.stdout.is_empty());
+}
+
 #[test]
 fn bad_usage_is_told_what_is_allowed() {
     for (arguments, allowed) in [

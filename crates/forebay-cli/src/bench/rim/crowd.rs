@@ -1,0 +1,149 @@
+//! RIM-CROWD: growing while many threads are busy.
+//!
+//! To grow, a pool may need every thread's cache. With more busy threads than cores, one that is not
+//! running cannot answer, and who waits for it waits for the scheduler. Beside each row stands a
+//! control: plain work that takes as long as growing takes alone, under the same load on another
+//! pool. What the control takes is the scheduler's share.
+
+use core::hint::black_box;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::thread::{Builder, scope, sleep};
+use std::time::Instant;
+
+use forebay::Pool;
+use forebay_core::Bytes;
+use forebay_hal::StreamHandle;
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{Deadline, STACK, Times, nanos, pairs, phantom, ratio, said};
+
+/// How many busy threads.
+const CROWDS: [usize; 3] = [16, 64, 200];
+
+const STREAM: StreamHandle = StreamHandle::DEFAULT;
+
+/// What each growth asks for: more than any page that is at hand.
+const GROWTH: Bytes = Bytes::mib(300);
+
+/// How often the pool grows: with 300 MiB each, 88 GiB of the 140.
+const GROWTHS: u32 = 300;
+
+/// How long the growing thread sleeps in between, so that the scheduler owes it time.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Steps of plain work that are timed at once.
+const WORK: u64 = 10_000;
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let (crowds, growths): (&[usize], u32) = match terms.effort {
+        Effort::Full => (&CROWDS, GROWTHS),
+        Effort::Quick => (&[4], 20),
+    };
+    let mut alone = Rim::Crowd.row(terms, "alone");
+    grow(terms, &new_pool(terms)?, growths)?.enter(&mut alone);
+    let steps = steps_for(alone.each.map_or(0, |each| each.p50_ns));
+    let mut rows = vec![alone];
+    for &crowd in crowds {
+        let case = format!("{crowd} busy threads");
+        let mut growing = Rim::Crowd.row(terms, &case);
+        let mut control = Rim::Crowd.row_of(terms, &case, "control");
+        (growing.threads, control.threads) = (crowd as u64 + 1, crowd as u64 + 1);
+        let pool = new_pool(terms)?;
+        let times = beside(&pool, crowd, || grow(terms, &pool, growths))?;
+        if times.count() < u64::from(growths) {
+            let cut = format!("cut off: {} of {growths} allocations", times.count());
+            growing.figures().cut_off = Some(cut);
+        }
+        times.enter(&mut growing);
+        let busy = new_pool(terms)?;
+        beside(&busy, crowd, || Ok(plain_work(terms, steps, growths)))?.enter(&mut control);
+        growing.aim("growing / control (mean)", ratio(growing.ns_per_op, control.ns_per_op), 3.0);
+        rows.extend([growing, control]);
+    }
+    Ok(rows)
+}
+
+fn new_pool(terms: Terms<'_>) -> Result<Pool, String> {
+    let (_machine, device) = phantom(140)?;
+    terms.pool(&device, None)
+}
+
+/// Does `work` while so many threads do pairs on `pool`.
+fn beside<T>(
+    pool: &Pool,
+    crowd: usize,
+    work: impl FnOnce() -> Result<T, String>,
+) -> Result<T, String> {
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let ended = AtomicBool::new(false);
+    scope(|scope| {
+        // However this ends, the threads do.
+        let _ends = Ends(&ended);
+        for _ in 0..crowd {
+            let busy = || {
+                while !ended.load(Ordering::Relaxed) {
+                    if pairs(pool, STREAM, 100).is_err() {
+                        break;
+                    }
+                }
+            };
+            Builder::new().stack_size(STACK).spawn_scoped(scope, busy).map_err(said)?;
+        }
+        sleep(Duration::from_millis(50));
+        work()
+    })
+}
+
+/// Allocations that grow the pool, with a pause after each.
+fn grow(terms: Terms<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
+    let deadline = Deadline::after(terms.effort, 15);
+    let mut times = Times::default();
+    for _ in 0..growths {
+        times.time(|| pool.allocate(GROWTH, STREAM)).map_err(said)?;
+        if deadline.is_over() {
+            break;
+        }
+        sleep(PAUSE);
+    }
+    Ok(times)
+}
+
+/// Plain work of so many steps, with the same pauses.
+fn plain_work(terms: Terms<'_>, steps: u64, rounds: u32) -> Times {
+    let deadline = Deadline::after(terms.effort, 15);
+    let mut times = Times::default();
+    for _ in 0..rounds {
+        times.time(|| work(steps));
+        if deadline.is_over() {
+            break;
+        }
+        sleep(PAUSE);
+    }
+    times
+}
+
+/// Work that uses the processor and nothing else.
+fn work(steps: u64) {
+    let mut sum = 0_u64;
+    for step in 0..steps {
+        sum = black_box(sum.wrapping_mul(3) ^ step);
+    }
+}
+
+/// How many steps of plain work take so long when nothing disturbs them.
+fn steps_for(nanoseconds: u64) -> u64 {
+    let once = |_| {
+        let began = Instant::now();
+        work(WORK);
+        nanos(began.elapsed())
+    };
+    let least = (0..50).map(once).min().unwrap_or(0).max(1);
+    nanoseconds.saturating_mul(WORK) / least
+}

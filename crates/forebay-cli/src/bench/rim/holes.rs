@@ -1,0 +1,128 @@
+//! RIM-HOLES: a heap with many holes.
+//!
+//! A program that lives long leaves holes of all sizes, and a request must find the best of them in a
+//! time that hardly grows with their number, whether they belong to one stream or to four. Blocks of
+//! 512 B to 32 KiB are laid and every second one freed; then each step frees a random block and
+//! allocates one of 512 B to 64 KiB. Only these allocations are timed.
+
+use forebay::{Block, Pool};
+use forebay_core::{Bytes, Random};
+use forebay_hal::StreamHandle;
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{Deadline, Times, counted, grouped, phantom, ratio, said, streams};
+
+/// How many holes, and how much longer than among the fewest an allocation may take: an index grows
+/// by its depth, and past 10,000 holes it no longer fits into the processor's caches.
+const COUNTS: [(usize, f64); 4] = [(1_000, 1.0), (10_000, 3.0), (100_000, 6.0), (500_000, 10.0)];
+
+const QUICK_COUNTS: [(usize, f64); 2] = [(100, 1.0), (1_000, 3.0)];
+
+/// On how many streams.
+const STREAMS: [usize; 2] = [1, 4];
+
+/// How much longer than with the same holes on one stream an allocation may take.
+const MORE_STREAMS: f64 = 4.0;
+
+/// The step of sizes.
+const STEP: u64 = 512;
+
+type Laid = (Block, StreamHandle);
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let counts: &[(usize, f64)] = match terms.effort {
+        Effort::Full => &COUNTS,
+        Effort::Quick => &QUICK_COUNTS,
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for &streams in &STREAMS {
+        for (index, &(count, at_most)) in counts.iter().enumerate() {
+            let mut row = among(terms, count, streams)?;
+            let mean = row.ns_per_op;
+            // The rows of one stream stand first, in the same order.
+            let (one_stream, fewest) = (rows.get(index), rows.len().checked_sub(index));
+            let of = |row: Option<&Row>| row.and_then(|row| row.ns_per_op);
+            let fewest = of(fewest.and_then(|first| rows.get(first)));
+            let one_stream = of(one_stream);
+            if index > 0 {
+                let least = grouped(counts.first().map_or(0, |&(least, _)| least));
+                let what = format!("{} holes / {least} holes (mean)", grouped(count));
+                row.aim(what, ratio(mean, fewest), at_most);
+            }
+            if streams > 1 {
+                let what = format!("{streams} streams / 1 stream (mean)");
+                row.aim(what, ratio(mean, one_stream), MORE_STREAMS);
+            }
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+fn among(terms: Terms<'_>, holes: usize, stream_count: usize) -> Result<Row, String> {
+    let case = format!("{}, {}", counted(holes, "hole"), counted(stream_count, "stream"));
+    let mut row = Rim::Holes.row(terms, case);
+    let (_machine, device) = phantom(192)?;
+    let pool = terms.pool(&device, None)?;
+    let streams = streams(&device, stream_count)?;
+    let streams: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
+    let mut random = Random::new(0x0123_4567);
+    let filling = Deadline::after(terms.effort, 30);
+    let (mut live, made) = lay(&pool, &streams, holes, &mut random, filling)?;
+    if made < holes {
+        row.figures().cut_off =
+            Some(filling.cut(format_args!("{} holes were made", grouped(made))));
+    }
+    let most = match terms.effort {
+        Effort::Full => 50_000,
+        Effort::Quick => 1_000,
+    };
+    let deadline = Deadline::after(terms.effort, 10);
+    let mut times = Times::default();
+    for _ in 0..most {
+        let Some(laid) = random.index(live.len()).and_then(|index| live.get_mut(index)) else {
+            break;
+        };
+        pool.free(laid.0.address(), laid.1).map_err(said)?;
+        let size = Bytes::new(STEP * random.between(1, 128));
+        let stream = random.pick(&streams).copied().unwrap_or(StreamHandle::DEFAULT);
+        let block = times.time(|| pool.allocate(size, stream)).map_err(said)?;
+        *laid = (block, stream);
+        if deadline.is_over() {
+            let done = deadline.cut(format_args!("{} of {most} allocations", times.count()));
+            row.figures().cut_off.get_or_insert(done);
+            break;
+        }
+    }
+    times.enter(&mut row);
+    Ok(row)
+}
+
+/// Makes so many holes with a live block after each, on random streams; gives the live blocks, and how
+/// many holes there was time for.
+fn lay(
+    pool: &Pool,
+    streams: &[StreamHandle],
+    holes: usize,
+    random: &mut Random,
+    deadline: Deadline,
+) -> Result<(Vec<Laid>, usize), String> {
+    let (mut to_free, mut live): (Vec<Laid>, Vec<Laid>) = (Vec::new(), Vec::new());
+    while live.len() < holes && !deadline.is_over() {
+        for laid in [&mut to_free, &mut live] {
+            let stream = random.pick(streams).copied().unwrap_or(StreamHandle::DEFAULT);
+            let size = Bytes::new(STEP * random.between(1, 64));
+            laid.push((pool.allocate(size, stream).map_err(said)?, stream));
+        }
+    }
+    let mut made = 0;
+    for (block, stream) in to_free {
+        if deadline.is_over() {
+            break;
+        }
+        pool.free(block.address(), stream).map_err(said)?;
+        made += 1;
+    }
+    Ok((live, made))
+}

@@ -1,0 +1,121 @@
+//! Workloads at the rim of what a pool is asked to bear: very many threads, streams, holes, pending
+//! uses and pools, and requests that cannot be granted.
+//!
+//! Each workload chooses its own devices, a simulated one unless its rows say otherwise. Targets are
+//! ratios within one run, or counts, so they hold on any machine. A target that is missed is a
+//! figure, not a failure: the exit status does not change. A case that would take too long is cut
+//! off, and its row says where.
+
+mod crowd;
+mod holes;
+mod pools;
+mod probe;
+mod refuse;
+mod seats;
+mod snapshot;
+mod streams;
+pub(super) mod text;
+mod tools;
+mod uses;
+
+pub use tools::{Figures, Target};
+
+use super::{Row, Terms};
+
+/// A workload at the rim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rim {
+    /// A thread that comes when many live, and very many threads.
+    Seats,
+    /// One thread that uses many streams in turn.
+    Streams,
+    /// A heap with many holes.
+    Holes,
+    /// Blocks that were freed while other streams use them.
+    Uses,
+    /// Growing while many threads are busy.
+    Crowd,
+    /// Large requests that are refused, each step of a program.
+    Probe,
+    /// One request that the device cannot grant.
+    Refuse,
+    /// Snapshots of a full pool.
+    Snapshot,
+    /// Many pools in one process.
+    Pools,
+}
+
+impl Rim {
+    /// All of them, in the order they are measured in.
+    pub(super) const ALL: [Self; 9] = [
+        Self::Seats,
+        Self::Streams,
+        Self::Holes,
+        Self::Uses,
+        Self::Crowd,
+        Self::Probe,
+        Self::Refuse,
+        Self::Snapshot,
+        Self::Pools,
+    ];
+
+    /// The name in commands and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Seats => "RIM-SEATS",
+            Self::Streams => "RIM-STREAMS",
+            Self::Holes => "RIM-HOLES",
+            Self::Uses => "RIM-USES",
+            Self::Crowd => "RIM-CROWD",
+            Self::Probe => "RIM-PROBE",
+            Self::Refuse => "RIM-REFUSE",
+            Self::Snapshot => "RIM-SNAPSHOT",
+            Self::Pools => "RIM-POOLS",
+        }
+    }
+
+    /// What it does, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Seats => "pairs of a thread that came as the 258th, and of 10,000 threads",
+            Self::Streams => "pairs of one thread on 1 to 1,024 streams in turn",
+            Self::Holes => "random allocations among 1,000 to 500,000 holes",
+            Self::Uses => "growing while up to 50,000 freed blocks are in use elsewhere",
+            Self::Crowd => "growing while 16 to 200 threads are busy",
+            Self::Probe => "a step that asks for too much and falls back",
+            Self::Refuse => "100 GiB asked of 140 GiB, of which another has 80 GiB",
+            Self::Snapshot => "snapshots of 117 GiB in 3,000 blocks, and growing meanwhile",
+            Self::Pools => "as many pools as one process can have, up to 2,000",
+        }
+    }
+
+    /// Measures it.
+    pub(super) fn measure(self, terms: Terms<'_>) -> Result<Vec<Row>, String> {
+        match self {
+            Self::Seats => seats::measure(terms),
+            Self::Streams => streams::measure(terms),
+            Self::Holes => holes::measure(terms),
+            Self::Uses => uses::measure(terms),
+            Self::Crowd => crowd::measure(terms),
+            Self::Probe => probe::measure(terms),
+            Self::Refuse => refuse::measure(terms),
+            Self::Snapshot => snapshot::measure(terms),
+            Self::Pools => pools::measure(terms),
+        }
+    }
+
+    /// A row of this workload about the pool.
+    fn row(self, terms: Terms<'_>, case: impl Into<String>) -> Row {
+        self.row_of(terms, case, "forebay")
+    }
+
+    /// A row of this workload about `allocator`.
+    fn row_of(self, terms: Terms<'_>, case: impl Into<String>, allocator: &'static str) -> Row {
+        Row {
+            figures: Some(Figures::default()),
+            rounds: 1,
+            ..Row::of(self.name(), case, terms, allocator)
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! RIM-POOLS: as many pools as one process can have.
+//!
+//! Each captured graph wants a private pool of stable memory, and a server has hundreds of graphs. A
+//! pool that reserves addresses in proportion to the device runs out of the process's addresses long
+//! before it runs out of memory. An operation is the making of a pool.
+
+use std::sync::Arc;
+
+use forebay::{Class, Pool};
+use forebay_core::{Bytes, TIB};
+use forebay_hal::{Call, Device, StreamHandle};
+use forebay_host::HostOptions;
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{Deadline, Times, grouped, phantom, pool_of, process_bytes, ratio, said};
+use crate::replay::Place;
+
+/// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.
+/// The simulated device has more, so what is reserved there is set against this.
+const ADDRESSES: f64 = 128.0 * TIB as f64;
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
+    let on_host = many(terms, "on the host", Place::Host, &host)?;
+    drop(host);
+    let (_machine, device) = phantom(140)?;
+    Ok(vec![on_host, many(terms, "simulated, 140 GiB", Place::Sim, &device)?])
+}
+
+fn many(
+    terms: Terms<'_>,
+    case: &str,
+    place: Place,
+    device: &Arc<dyn Device>,
+) -> Result<Row, String> {
+    let wanted: usize = match terms.effort {
+        Effort::Full => 2_000,
+        Effort::Quick => 8,
+    };
+    let mut row = Rim::Pools.row(terms, case);
+    row.device = place;
+    let before = process_bytes("VmSize");
+    let deadline = Deadline::after(terms.effort, 30);
+    let mut times = Times::default();
+    let mut pools: Vec<Pool> = Vec::new();
+    while pools.len() < wanted {
+        let made = times.time(|| {
+            let pool = pool_of(terms, device, Class::STABLE)?;
+            // A pool that serves nothing might reserve nothing.
+            pool.allocate(Bytes::new(512), StreamHandle::DEFAULT).map_err(said)?;
+            Ok::<Pool, String>(pool)
+        });
+        match made {
+            Ok(pool) => pools.push(pool),
+            Err(error) => {
+                let cut = format!("pool {} was refused: {error}", pools.len() + 1);
+                row.figures().cut_off = Some(cut);
+                break;
+            }
+        }
+        if deadline.is_over() && pools.len() < wanted {
+            row.figures().cut_off = Some(deadline.cut(format_args!("{} pools", pools.len())));
+            break;
+        }
+    }
+    let count = pools.len() as u64;
+    let grown = process_bytes("VmSize").zip(before);
+    let grown = grown.map(|(after, before)| after.saturating_sub(before));
+    let figures = row.figures();
+    figures.pools = Some(count);
+    figures.virtual_bytes_per_pool = grown.and_then(|grown| grown.checked_div(count));
+    let reserved = pools.first().map(reserved);
+    figures.reserved_bytes_per_pool = reserved;
+    let what = format!("{} / pools made", grouped(wanted));
+    row.aim(what, ratio(Some(wanted as f64), Some(count as f64)), 1.0);
+    let share = reserved.map(|reserved| reserved as f64 * wanted as f64 / ADDRESSES);
+    row.aim(format!("addresses of {} pools / 128 TiB", grouped(wanted)), share, 1.0);
+    times.enter(&mut row);
+    Ok(row)
+}
+
+/// The addresses of the device that a pool reserved.
+fn reserved(pool: &Pool) -> u64 {
+    let calls = pool.statistics().driver;
+    let reserves = calls.entries().filter(|&(call, ..)| call == Call::Reserve);
+    reserves.map(|(_, size, count)| size.get().saturating_mul(count)).sum()
+}

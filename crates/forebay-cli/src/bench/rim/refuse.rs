@@ -1,0 +1,53 @@
+//! RIM-REFUSE: one request that the device cannot grant.
+//!
+//! A pool that takes page after page until the device has no more, and then refuses, holds all of the
+//! device's memory for nothing, and whoever shares the device is refused too. Here another consumer
+//! has 80 of 140 GiB, the pool has 1 MiB, and 100 GiB are asked for. Nothing is to change.
+
+use forebay::Class;
+use forebay_core::{Alignment, Bytes};
+use forebay_hal::StreamHandle;
+
+use super::super::{Row, Terms};
+use super::Rim;
+use super::tools::{Times, phantom, pool_of, ratio, said};
+
+/// How many calls of the driver a refusal may make.
+const CALLS: f64 = 16.0;
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let stitched = refused(terms, "stitched", Class::STITCHED)?;
+    Ok(vec![stitched, refused(terms, "stable", Class::STABLE)?])
+}
+
+fn refused(terms: Terms<'_>, case: &str, class: Class) -> Result<Row, String> {
+    let mut row = Rim::Refuse.row(terms, case);
+    let (machine, device) = phantom(140)?;
+    let stream = StreamHandle::DEFAULT;
+    device.allocate(Bytes::gib(80), Alignment::DEVICE_PAGE).map_err(said)?;
+    let pool = pool_of(terms, &device, class)?;
+    pool.allocate(Bytes::mib(1), stream).map_err(said)?;
+    let free = || device.memory_info().map(|info| info.free.get()).map_err(said);
+    let (held, device_free) = (pool.held().get(), free()?);
+    let (calls, price) = (machine.calls().total(), machine.driver_time());
+    let mut times = Times::default();
+    if times.time(|| pool.allocate(Bytes::gib(100), stream)).is_ok() {
+        return Err("100 GiB fit where 60 GiB were left".to_owned());
+    }
+    let calls = (machine.calls().total() - calls) as f64;
+    let price = machine.driver_time().saturating_sub(price);
+    row.driver_ns_per_op = Some(price.as_nanos() as f64);
+    let held_after = pool.held().get();
+    let figures = row.figures();
+    figures.driver_calls_per_op = Some(calls);
+    (figures.held_before_bytes, figures.held_after_bytes) = (Some(held), Some(held_after));
+    figures.device_free_before_bytes = Some(device_free);
+    figures.device_free_after_bytes = Some(free()?);
+    row.aim("driver calls", Some(calls), CALLS);
+    let grown = ratio(Some(held_after as f64), Some(held as f64));
+    row.aim("bytes held after / before", grown, 1.0);
+    times.enter(&mut row);
+    // One call: it has no quantiles.
+    row.each = None;
+    Ok(row)
+}

@@ -1,0 +1,192 @@
+//! RIM-SEATS: threads that come when many others live.
+//!
+//! A pool has room for the caches of a number of threads. A thread that finds no room must not stay
+//! slow after room was made, and a server with thousands of threads must not fall to the speed of a
+//! lock. So 256 threads take their places, one more comes, and the 256 end; then the late thread is
+//! set against one that was there from the start. After that 10,000 living threads do pairs.
+
+use core::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
+
+use forebay::Pool;
+use forebay_hal::StreamHandle;
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{
+    Deadline, Gate, OpensAtEnd, STACK, Times, grouped, nanos, pairs, phantom, ratio, said,
+};
+
+/// How many threads come before the late one.
+const HOLDERS: usize = 256;
+
+const STREAM: StreamHandle = StreamHandle::DEFAULT;
+
+/// Pairs between two looks at the clock, of a thread in the crowd.
+const STRETCH: u32 = 50;
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let (_machine, device) = phantom(64)?;
+    let pool = terms.pool(&device, None)?;
+    let mut rows = late_thread(terms, &pool)?;
+    let ordinary = rows.first().and_then(|row| row.ns_per_op);
+    let count = match terms.effort {
+        Effort::Full => 10_000,
+        Effort::Quick => 300,
+    };
+    let mut crowd = living(terms, &pool, count)?;
+    let what = format!("{} threads (p50) / ordinary thread", grouped(count));
+    let median = crowd.median_ns();
+    crowd.aim(what, ratio(median, ordinary), 3.0);
+    rows.push(crowd);
+    Ok(rows)
+}
+
+/// A thread of the scope with a small stack.
+fn spawn<'scope, 'env, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, 'env>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, String> {
+    Builder::new().stack_size(STACK).spawn_scoped(scope, work).map_err(said)
+}
+
+/// An ordinary thread and a late one, a batch each in turn; the best batch of each counts.
+fn late_thread(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
+    let (rounds, count) = match terms.effort {
+        Effort::Full => (100, 5_000),
+        Effort::Quick => (5, 200),
+    };
+    // The ordinary thread is this one: it is there before the others.
+    pairs(pool, STREAM, 1)?;
+    let hold = Gate::default();
+    let (mut ordinary, mut late) = (Times::default(), Times::default());
+    scope(|scope| {
+        let _opens = OpensAtEnd(&hold);
+        let mut holders = Vec::new();
+        let (seated, is_seated) = channel();
+        for _ in 0..HOLDERS {
+            let (seated, hold) = (seated.clone(), &hold);
+            holders.push(spawn(scope, move || {
+                // Nobody listens only where the benchmark failed already.
+                let _ = seated.send(pairs(pool, STREAM, 1));
+                hold.wait();
+            })?);
+        }
+        for _ in 0..HOLDERS {
+            is_seated.recv().map_err(said)??;
+        }
+        let (order, orders) = channel();
+        let (done, took) = channel();
+        let done_at_first = done.clone();
+        spawn(scope, move || {
+            let _ = done_at_first.send(pairs(pool, STREAM, 1));
+            batches(pool, &orders, &done);
+        })?;
+        took.recv().map_err(said)??;
+        hold.open();
+        for holder in holders {
+            holder.join().map_err(|_| "a thread that held a place panicked")?;
+        }
+        for _ in 0..rounds {
+            ordinary.push(nanos(pairs(pool, STREAM, count)?));
+            order.send(count).map_err(said)?;
+            late.push(nanos(took.recv().map_err(said)??));
+        }
+        drop(order);
+        Ok::<(), String>(())
+    })?;
+    let row = |case: &str, times: &Times| {
+        let mut row = Rim::Seats.row(terms, case);
+        (row.ops, row.rounds) = (u64::from(count), rounds);
+        row.ns_per_op = times.least().map(|least| least as f64 / f64::from(count));
+        row
+    };
+    let first = row("ordinary thread", &ordinary);
+    let mut last = row("late thread", &late);
+    last.aim("late thread / ordinary thread", ratio(last.ns_per_op, first.ns_per_op), 1.5);
+    Ok(vec![first, last])
+}
+
+/// Does the batches that are ordered, until no more can come.
+fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, String>>) {
+    while let Ok(count) = orders.recv() {
+        if done.send(pairs(pool, STREAM, count)).is_err() {
+            return;
+        }
+    }
+}
+
+/// So many threads that live at once. The times of the row are those of threads: a pair, on the
+/// average of the thread's own pairs, so that waking them is in none of them.
+fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
+    let mut row = Rim::Seats.row(terms, format!("{} living threads", grouped(count)));
+    row.threads = count as u64;
+    let stretches = match terms.effort {
+        Effort::Full => 10,
+        Effort::Quick => 2,
+    };
+    let starting = Deadline::after(terms.effort, 30);
+    let hold = Gate::default();
+    let (mut times, mut pairs_done) = (Times::default(), 0_u64);
+    let cut_off = scope(|scope| {
+        let _opens = OpensAtEnd(&hold);
+        let (ready, is_ready) = channel();
+        let (done, is_done) = channel();
+        for index in 0..count {
+            let (ready, done, hold) = (ready.clone(), done.clone(), &hold);
+            let thread = spawn(scope, move || {
+                let _ = ready.send(pairs(pool, STREAM, 1));
+                hold.wait();
+                let _ = done.send(in_stretches(pool, stretches, Deadline::after(terms.effort, 20)));
+            });
+            if let Err(error) = thread {
+                let skipped = format!("left out: the system refused thread {index}: {error}");
+                return Ok(Some(skipped));
+            }
+            if starting.is_over() {
+                return Ok(Some(starting.cut(format_args!("{index} threads had come"))));
+            }
+        }
+        for _ in 0..count {
+            is_ready.recv().map_err(said)??;
+        }
+        hold.open();
+        for _ in 0..count {
+            let (took, done) = is_done.recv().map_err(said)??;
+            times.push(nanos(took) / u64::from(done).max(1));
+            pairs_done += u64::from(done);
+        }
+        Ok::<_, String>(None)
+    })?;
+    let all = count as u64 * u64::from(stretches * STRETCH);
+    row.figures().cut_off = cut_off;
+    if row.figures().cut_off.is_none() {
+        times.enter(&mut row);
+        // The clock is read once a stretch: nothing of it is in a pair.
+        if let Some(each) = &mut row.each {
+            each.clock_ns = 0;
+        }
+        row.ops = pairs_done;
+        if pairs_done < all {
+            row.figures().cut_off = Some(format!("cut off: {pairs_done} of {all} pairs were done"));
+        }
+    }
+    Ok(row)
+}
+
+/// Pairs of one thread, until they are done or the time is over: how long, and how many.
+fn in_stretches(
+    pool: &Pool,
+    stretches: u32,
+    deadline: Deadline,
+) -> Result<(Duration, u32), String> {
+    let mut took = Duration::ZERO;
+    for stretch in 0..stretches {
+        took += pairs(pool, STREAM, STRETCH)?;
+        if deadline.is_over() {
+            return Ok((took, (stretch + 1) * STRETCH));
+        }
+    }
+    Ok((took, stretches * STRETCH))
+}

@@ -1,0 +1,118 @@
+//! RIM-SNAPSHOT: snapshots of a full pool, and growing meanwhile.
+//!
+//! A monitor takes a snapshot every few seconds, and no request may stand still for it. What a
+//! snapshot takes must follow the blocks there are, not the bytes they span, and so must what the map
+//! of addresses takes in main memory: plain memory of 117 GiB in 3,000 blocks is where the two differ
+//! most. Stitched memory of the same blocks stands beside it.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::thread::{scope, sleep};
+
+use forebay::{Class, Pool};
+use forebay_core::{Bytes, MIB};
+use forebay_hal::StreamHandle;
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{Deadline, Times, counted, phantom, pool_of, process_bytes, ratio, said};
+
+const STREAM: StreamHandle = StreamHandle::DEFAULT;
+
+/// The size of the blocks, and of each growth.
+const BLOCK: Bytes = Bytes::mib(40);
+
+/// Between two growths.
+const PAUSE: Duration = Duration::from_micros(500);
+
+struct Extent {
+    blocks: u32,
+    snapshots: u32,
+    growths: u32,
+}
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let extent = match terms.effort {
+        Effort::Full => Extent { blocks: 3_000, snapshots: 5, growths: 200 },
+        Effort::Quick => Extent { blocks: 100, snapshots: 2, growths: 10 },
+    };
+    let stitched = of_class(terms, "stitched", Class::STITCHED, &extent)?;
+    let mut plain = of_class(terms, "plain", Class::PLAIN, &extent)?;
+    // A small map may fit into memory that the process has already: 1 MiB counts in any case.
+    let resident = |row: &mut Row| row.figures().resident_bytes.map(|bytes| bytes.max(MIB) as f64);
+    let [mut stitched_filled, stitched_snapshot, stitched_alone, stitched_meanwhile] = stitched;
+    let [filled, snapshot, ..] = &mut plain;
+    let quotient = ratio(resident(filled), resident(&mut stitched_filled));
+    filled.aim("resident memory, plain / stitched", quotient, 2.0);
+    let least = |row: &Row| row.each.map(|each| each.min_ns as f64);
+    let quotient = ratio(least(snapshot), least(&stitched_snapshot));
+    snapshot.aim("snapshot, plain / stitched (best)", quotient, 3.0);
+    let stitched = [stitched_filled, stitched_snapshot, stitched_alone, stitched_meanwhile];
+    Ok(stitched.into_iter().chain(plain).collect())
+}
+
+/// Filling, snapshots, growing alone, and growing while snapshots are taken.
+fn of_class(
+    terms: Terms<'_>,
+    name: &str,
+    class: Class,
+    extent: &Extent,
+) -> Result<[Row; 4], String> {
+    let (_machine, device) = phantom(192)?;
+    let pool = pool_of(terms, &device, class)?;
+    let case = format!("{name}, {}", counted(extent.blocks as usize, "block"));
+    let mut filled = Rim::Snapshot.row(terms, case);
+    let before = process_bytes("VmRSS");
+    let mut times = Times::default();
+    for _ in 0..extent.blocks {
+        times.time(|| pool.allocate(BLOCK, STREAM)).map_err(said)?;
+    }
+    let resident = process_bytes("VmRSS").zip(before);
+    filled.figures().resident_bytes = resident.map(|(after, before)| after.saturating_sub(before));
+    times.enter(&mut filled);
+
+    let mut snapshot = Rim::Snapshot.row(terms, format!("{name}, snapshot"));
+    let mut times = Times::default();
+    for _ in 0..extent.snapshots {
+        times.time(|| drop(pool.snapshot()));
+    }
+    times.enter(&mut snapshot);
+
+    let mut alone = Rim::Snapshot.row(terms, format!("{name}, growing alone"));
+    grow(terms, &pool, extent.growths, &mut alone)?;
+
+    let mut meanwhile = Rim::Snapshot.row(terms, format!("{name}, growing meanwhile"));
+    meanwhile.threads = 2;
+    let ended = AtomicBool::new(false);
+    scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                drop(pool.snapshot());
+            }
+        });
+        let grown = grow(terms, &pool, extent.growths, &mut meanwhile);
+        ended.store(true, Ordering::Relaxed);
+        grown
+    })?;
+    let stall = |row: &Row| row.each.map(|each| each.max_ns as f64);
+    let quotient = ratio(stall(&meanwhile), stall(&alone));
+    meanwhile.aim("longest stall, with snapshots / without", quotient, 10.0);
+    Ok([filled, snapshot, alone, meanwhile])
+}
+
+/// Allocations that grow the pool, with a pause after each.
+fn grow(terms: Terms<'_>, pool: &Pool, growths: u32, row: &mut Row) -> Result<(), String> {
+    let deadline = Deadline::after(terms.effort, 15);
+    let mut times = Times::default();
+    for _ in 0..growths {
+        times.time(|| pool.allocate(BLOCK, STREAM)).map_err(said)?;
+        if deadline.is_over() {
+            let done = deadline.cut(format_args!("{} of {growths} allocations", times.count()));
+            row.figures().cut_off = Some(done);
+            break;
+        }
+        sleep(PAUSE);
+    }
+    times.enter(row);
+    Ok(())
+}

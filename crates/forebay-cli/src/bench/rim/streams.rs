@@ -1,0 +1,69 @@
+//! RIM-STREAMS: one thread that uses many streams in turn.
+//!
+//! Inference servers and data loaders have a stream for each request. A pool that caches for a fixed
+//! number of them gets slow past that number, and one that waits for the device to make room stalls
+//! the host. Pairs are timed one by one, so that both show: the first in p50, the second in p99 and
+//! in the host's waits.
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{
+    Deadline, PAIR, Times, counted, grouped, host_waits, pairs, phantom, ratio, said, streams,
+};
+
+/// How many streams, around the numbers at which caches end.
+const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];
+
+/// What the middle pair on so many streams is set against, and the most it may be of that.
+const BOUNDS: [(usize, usize, f64); 5] =
+    [(9, 8, 3.0), (64, 8, 3.0), (65, 64, 2.0), (256, 64, 2.0), (1024, 64, 4.0)];
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let mut rows: Vec<Row> =
+        COUNTS.iter().map(|&count| in_turn(terms, count)).collect::<Result<_, String>>()?;
+    let medians: Vec<(usize, Option<f64>)> =
+        COUNTS.iter().copied().zip(rows.iter().map(Row::median_ns)).collect();
+    let median = |count| medians.iter().find(|&&(of, _)| of == count).and_then(|&(_, ns)| ns);
+    for (row, &count) in rows.iter_mut().zip(&COUNTS) {
+        for (_, than, at_most) in BOUNDS.into_iter().filter(|&(of, ..)| of == count) {
+            let what = format!("{} streams / {than} streams (p50)", grouped(count));
+            row.aim(what, ratio(median(count), median(than)), at_most);
+        }
+        let waits = row.figures().host_waits.map(|waits| waits as f64);
+        row.aim("host waits", waits, 0.0);
+    }
+    Ok(rows)
+}
+
+fn in_turn(terms: Terms<'_>, count: usize) -> Result<Row, String> {
+    let mut row = Rim::Streams.row(terms, counted(count, "stream"));
+    let most = match terms.effort {
+        Effort::Full => 200_000,
+        Effort::Quick => 2_000,
+    };
+    let (machine, device) = phantom(64)?;
+    let pool = terms.pool(&device, None)?;
+    let streams = streams(&device, count)?;
+    for stream in &streams {
+        pairs(&pool, stream.handle(), 1)?;
+    }
+    let before = host_waits(&machine.calls());
+    let deadline = Deadline::after(terms.effort, 5);
+    let mut times = Times::default();
+    for stream in streams.iter().cycle().take(most) {
+        let stream = stream.handle();
+        times
+            .time(|| {
+                let block = pool.allocate(PAIR, stream)?;
+                pool.free(block.address(), stream)
+            })
+            .map_err(said)?;
+        if times.count() % 64 == 0 && deadline.is_over() {
+            row.figures().cut_off = Some(deadline.cut(format_args!("{} pairs", times.count())));
+            break;
+        }
+    }
+    row.figures().host_waits = Some(host_waits(&machine.calls()) - before);
+    times.enter(&mut row);
+    Ok(row)
+}

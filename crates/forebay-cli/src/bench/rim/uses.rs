@@ -1,0 +1,95 @@
+//! RIM-USES: blocks that were freed while other streams use them.
+//!
+//! Such a block comes back when the other stream has come far enough, which an event tells. A pool
+//! that asks every pending event each time it grows is as slow as there are events. So blocks are
+//! freed while a task holds the other stream back, and then requests make the pool grow. The host is
+//! the device: its streams are threads, which a task can really hold.
+
+use std::sync::Arc;
+
+use forebay::{Block, Pool};
+use forebay_core::Bytes;
+use forebay_hal::{Call, Device, Priority, Stream};
+use forebay_host::HostOptions;
+
+use super::super::{Effort, Row, Terms};
+use super::Rim;
+use super::tools::{Deadline, Gate, OpensAtEnd, Times, grouped, ratio, said};
+use crate::replay::Place;
+
+/// How many uses are pending; the first is what the others are set against.
+const COUNTS: [usize; 4] = [0, 1_000, 10_000, 50_000];
+
+const QUICK_COUNTS: [usize; 2] = [0, 200];
+
+/// How often the pool grows.
+const GROWTHS: u64 = 20;
+
+/// Each request is larger than any before, so that nothing that was freed serves it.
+const LEAST_MIB: u64 = 40;
+
+pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    let counts: &[usize] = match terms.effort {
+        Effort::Full => &COUNTS,
+        Effort::Quick => &QUICK_COUNTS,
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for &count in counts {
+        let mut row = pending(terms, count)?;
+        if let Some(none) = rows.first() {
+            let what = format!("{} uses / none (mean)", grouped(count));
+            row.aim(what, ratio(row.ns_per_op, none.ns_per_op), 3.0);
+            let asked = row.figures().query_events_per_op;
+            row.aim("event queries an allocation", asked, 4.0);
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn pending(terms: Terms<'_>, count: usize) -> Result<Row, String> {
+    let mut row = Rim::Uses.row(terms, format!("{} uses pending", grouped(count)));
+    row.device = Place::Host;
+    let device: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
+    let pool = terms.pool(&device, None)?;
+    let own = Stream::new(&device, Priority::Normal).map_err(said)?;
+    let other = Stream::new(&device, Priority::Normal).map_err(said)?;
+    let gate = Arc::new(Gate::default());
+    let _opens = OpensAtEnd(&gate);
+    let held = Arc::clone(&gate);
+    let small = Bytes::new(512);
+    let blocks: Vec<Block> = (0..count)
+        .map(|_| pool.allocate(small, own.handle()).map_err(said))
+        .collect::<Result<_, String>>()?;
+    device.enqueue_host(Box::new(move || held.wait()), other.handle()).map_err(said)?;
+    let deadline = Deadline::after(terms.effort, 30);
+    for (index, block) in blocks.iter().enumerate() {
+        pool.record_use(block.address(), other.handle()).map_err(said)?;
+        pool.free(block.address(), own.handle()).map_err(said)?;
+        if deadline.is_over() {
+            row.figures().cut_off = Some(deadline.cut(format_args!("{index} uses were pending")));
+            break;
+        }
+    }
+    let before = queries(&pool);
+    let deadline = Deadline::after(terms.effort, 20);
+    let mut times = Times::default();
+    for step in 0..GROWTHS {
+        let size = Bytes::mib(LEAST_MIB + step);
+        times.time(|| pool.allocate(size, own.handle())).map_err(said)?;
+        if deadline.is_over() {
+            let done = deadline.cut(format_args!("{} of {GROWTHS} allocations", times.count()));
+            row.figures().cut_off.get_or_insert(done);
+            break;
+        }
+    }
+    let asked = queries(&pool) - before;
+    row.figures().query_events_per_op = ratio(Some(asked as f64), Some(times.count() as f64));
+    times.enter(&mut row);
+    Ok(row)
+}
+
+/// How often the pool asked whether an event has happened.
+fn queries(pool: &Pool) -> u64 {
+    pool.statistics().driver.of(Call::QueryEvent)
+}
