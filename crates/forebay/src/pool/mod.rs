@@ -358,6 +358,7 @@ impl fmt::Debug for Pool {
 #[cold]
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
+    shared.birth.check()?;
     match shared.take_near(size, stream) {
         Some(block) => Ok(block),
         None => shared.allocate(Request::new(size, stream)),
@@ -379,6 +380,7 @@ fn allocate_slowly_for(
 #[cold]
 #[inline(never)]
 fn free_slowly(shared: &Shared, address: Address, stream: StreamHandle) -> Result<()> {
+    shared.birth.check()?;
     if shared.give_near(address, stream, |_| true) {
         return Ok(());
     }
@@ -393,6 +395,7 @@ fn free_sized_slowly(
     size: Bytes,
     stream: StreamHandle,
 ) -> Result<()> {
+    shared.birth.check()?;
     let right = |known: Known| known.requested() == size.get() || known.size() == size;
     if shared.give_near(address, stream, right) {
         return Ok(());
@@ -415,6 +418,7 @@ fn free_block_slowly(
     generation: u32,
     stream: StreamHandle,
 ) -> Result<()> {
+    shared.birth.check()?;
     let pool = shared.id;
     if owner != pool {
         return Err(Error::WrongPool { address, pool, owner });

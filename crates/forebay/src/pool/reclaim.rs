@@ -71,6 +71,7 @@ impl Drop for Reclaiming<'_> {
 impl Shared {
     /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits.
     pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        self.birth.check()?;
         let trimmed = self.trim_unread(keep);
         self.read_pressure();
         trimmed

@@ -41,6 +41,7 @@ impl Shared {
     #[cold]
     #[inline(never)]
     pub(super) fn allocate(&self, request: Request) -> Result<Block> {
+        self.birth.check()?;
         let got = self.find(request);
         if self.pass.load(Ordering::Relaxed) == NO_PASS && !request.size.is_zero() {
             let (action, address) = match &got {
@@ -508,6 +509,7 @@ impl Shared {
     /// Notes that the block at `address` is used on `stream` too: its memory is reused only after
     /// what is enqueued there when it is freed.
     pub(super) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.birth.check()?;
         self.admit(stream)?;
         loop {
             // Apart from the heap's lock: finding out whose it is looks at other pools.

@@ -30,6 +30,7 @@ use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
+use crate::fork::Birth;
 use crate::sync::gate::{Gate, Gates};
 use crate::sync::seat;
 use crate::sync::tracked::{Guard, lock};
@@ -41,6 +42,8 @@ pub(super) const NO_PASS: u64 = u64::MAX;
 /// Everything a pool has.
 pub(super) struct Shared {
     pub(super) id: PoolId,
+    /// The process that made it.
+    pub(super) birth: Birth,
     pub(super) device: Arc<dyn Device>,
     settings: Mutex<Settings>,
     pub(super) options: PoolOptions,
@@ -101,6 +104,7 @@ impl Shared {
         let callbacks = Callbacks::default();
         let shared = Self {
             id,
+            birth: Birth::here(),
             device: Arc::clone(device),
             classes: rounding.classes().unwrap_or(SizeClasses::exact()),
             exact: rounding == Rounding::Exact,
@@ -158,6 +162,7 @@ impl Shared {
 
     /// Changes a setting of the living pool.
     pub(super) fn change(&self, key: &str, value: &str) -> Result<()> {
+        self.birth.check()?;
         let total = self.device.memory_info()?.total;
         let mut settings = self.settings();
         let mut changed = settings.clone();
@@ -427,6 +432,7 @@ impl Shared {
 
     /// Says that a stream will be destroyed. What fails has changed nothing but where free memory lies.
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.birth.check()?;
         self.admit(stream)?;
         // A finding there is told when the stream is forgotten, what the device says at once.
         let ended = self.end_quarantine_of(stream);
@@ -461,6 +467,7 @@ impl Shared {
 
     /// Does what was put off and is due.
     pub(super) fn process_deferred(&self) -> Result<()> {
+        self.birth.check()?;
         self.works().run_deferred(self.site(), false)?;
         self.give_back_segments()?;
         if let Some(guards) = self.care.guards() {

@@ -90,6 +90,7 @@ impl Shared {
     /// from one call of this to the next. Does not wait for the device; what work may still use goes
     /// when it is done. Gives how much is to go.
     pub(super) fn collect(&self, age: Duration) -> Result<Bytes> {
+        self.birth.check()?;
         let collected = self.collect_unread(age);
         self.read_pressure();
         collected
