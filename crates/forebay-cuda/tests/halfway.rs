@@ -204,6 +204,8 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
             rows.fill(BEFORE);
             rows.try_copy(Way::Up).unwrap();
             device.synchronize_stream(stream).unwrap();
+            // Where nothing comes to be enqueued nothing is waited for, so the stream may be held.
+            let gate = (after == 0).then(|| hold(device, stream));
             let task = || std::thread::sleep(Duration::from_millis(100));
             device.enqueue_host(Box::new(task), stream).unwrap();
             rows.standin.fail(Some("cuMemcpyAsync"), after as u64, Code::ERROR_OUT_OF_MEMORY);
@@ -213,10 +215,10 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
                 "{what}: {error}"
             );
             let ended = device.query_stream(stream).unwrap();
-            // Where nothing was enqueued there is nothing to wait for.
             let right = if after == 0 { Progress::Pending } else { Progress::Done };
             assert_eq!(ended, right, "{what}");
             rows.fill(AFTER);
+            drop(gate);
             device.synchronize_stream(stream).unwrap();
             assert!(rows.host().iter().all(|&byte| byte == AFTER), "{what}: written late");
             rows.try_copy(Way::Down).unwrap();
