@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use super::groups::{GroupId, Groups};
 use super::lengths::Lengths;
 use super::streams::Streams;
-use super::tree::{Hole, Place, Tree};
+use super::tree::{Hole, Place, Quick, Tree};
 
 /// All holes.
 #[derive(Clone, Debug)]
@@ -84,12 +84,6 @@ pub(super) struct Open {
     pub(super) above: bool,
 }
 
-/// The neighbours that a new hole touches and may be one with.
-struct Touching {
-    below: Option<Hole>,
-    above: Option<Hole>,
-}
-
 impl Holes {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -133,14 +127,11 @@ impl Holes {
         if !group.set.serve(taker) {
             return None;
         }
-        let (place, hole) = self.all.lowest(size)?;
+        let hole = self.all.take_quick(size)?;
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         if rest.start == rest.end {
-            self.all.remove(&place);
             self.lost(hole.group);
-        } else {
-            self.all.change(&place, hole, rest);
         }
         if self.lengths.is_some() {
             self.note_length(Some(hole), Some(rest).filter(|rest| rest.start < rest.end));
@@ -175,6 +166,27 @@ impl Holes {
     /// another shares a byte with it.
     #[inline]
     pub(super) fn add(&mut self, start: u64, end: u64, set: &Streams, open: Open) -> bool {
+        if self.lengths.is_none()
+            && let Some(group) = self.groups.alone()
+            && group.set == *set
+        {
+            let main = self.groups.main();
+            match self.all.add_quick(start, end, open) {
+                Quick::Added => self.gained(main),
+                Quick::Joined => {}
+                Quick::Bridged => self.lost(main),
+                Quick::Refused => return false,
+                Quick::Elsewhere => return self.add_between(start, end, set, open),
+            }
+            self.bytes += end - start;
+            return true;
+        }
+        self.add_between(start, end, set, open)
+    }
+
+    /// The same wherever its neighbours are, and in whatever order they are free.
+    #[inline(never)]
+    fn add_between(&mut self, start: u64, end: u64, set: &Streams, open: Open) -> bool {
         let place = self.all.locate(start);
         let (below, above) = (self.all.below(&place), self.all.above(&place));
         if below.is_some_and(|below| below.end > start)
@@ -182,78 +194,33 @@ impl Holes {
         {
             return false;
         }
-        let touching = Touching {
-            below: below.filter(|below| below.end == start && open.below),
-            above: above.filter(|above| above.start == end && open.above),
-        };
-        self.bytes += end - start;
-        match self.groups.alone() {
-            Some(group) if group.set == *set => {
-                let group = self.groups.main();
-                self.add_alone(&place, Hole { start, end, group }, &touching);
-            }
-            _ => self.add_among((start, end), set, &touching),
-        }
-        true
-    }
-
-    /// Adds a hole where all are of one group, and so is this.
-    #[inline]
-    fn add_alone(&mut self, place: &Place, hole: Hole, touching: &Touching) {
-        match (touching.below, touching.above) {
-            (None, None) => {
-                self.all.insert(place, hole);
-                self.gained(hole.group);
-            }
-            (Some(below), None) => {
-                self.all.change_below(place, below, Hole { end: hole.end, ..below });
-            }
-            (None, Some(above)) => {
-                self.all.change_above(place, above, Hole { start: hole.start, ..above });
-            }
-            (Some(below), Some(above)) => {
-                self.all.change_below(place, below, Hole { end: above.end, ..below });
-                self.all.remove_above(place, above);
-                self.lost(hole.group);
-            }
-        }
-        if self.lengths.is_some() {
-            let start = touching.below.map_or(hole.start, |below| below.start);
-            let end = touching.above.map_or(hole.end, |above| above.end);
-            self.note_length(touching.below, None);
-            self.note_length(touching.above, Some(Hole { start, end, ..hole }));
-        }
-    }
-
-    /// Adds a hole where there are several groups, or will be.
-    #[inline(never)]
-    fn add_among(&mut self, (start, end): (u64, u64), set: &Streams, touching: &Touching) {
+        let touched_below = below.filter(|below| below.end == start && open.below);
+        let touched_above = above.filter(|above| above.start == end && open.above);
         let mut union = *set;
-        let mut join = |other: &Hole, groups: &Groups| {
-            let other = groups.set(other.group);
+        let mut join = |other: &Hole| {
+            let other = self.groups.set(other.group);
             let joins = joins(&union, other);
             if joins && union != *other {
                 union = union.and(*other);
             }
             joins
         };
-        let below = touching.below.filter(|below| join(below, &self.groups));
-        let above = touching.above.filter(|above| join(above, &self.groups));
+        let below = touched_below.filter(&mut join);
+        let above = touched_above.filter(&mut join);
         let group = self.intern(&union);
         // Counted at once: the group may have no other hole, and must stay.
         self.gained(group);
-        let hole = Hole {
-            start: below.map_or(start, |below| below.start),
-            end: above.map_or(end, |above| above.end),
-            group,
-        };
-        if let Some(other) = touching.below.filter(|_| below.is_none()) {
+        if let Some(other) = touched_below.filter(|_| below.is_none()) {
             self.seams.insert(other.group, group, start);
         }
-        if let Some(other) = touching.above.filter(|_| above.is_none()) {
+        if let Some(other) = touched_above.filter(|_| above.is_none()) {
             self.seams.insert(other.group, group, end);
         }
-        self.unite(hole, [below, above]);
+        self.bytes += end - start;
+        let start = below.map_or(start, |below| below.start);
+        let end = above.map_or(end, |above| above.end);
+        self.unite(Hole { start, end, group }, [below, above]);
+        true
     }
 
     /// Puts `hole`, which is counted already, in the place of `parts`: all of them holes within it.

@@ -61,4 +61,10 @@ impl Lengths {
         let first = self.grouped.range((id, size, 0)..).next();
         first.filter(|hole| hole.0 == id).map(|hole| hole.1)
     }
+
+    #[cfg(test)]
+    pub(super) fn check(&self, holes: &[Hole]) {
+        let due = Self::new(holes.iter().copied());
+        assert_eq!((&self.all, &self.grouped), (&due.all, &due.grouped));
+    }
 }

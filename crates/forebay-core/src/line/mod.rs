@@ -60,6 +60,9 @@ const SNUG: u64 = 8;
 /// No line has addresses from here on: no machine has.
 const END: Offset = 1 << 57;
 
+/// A run that has no addresses.
+const NO_RUN: (Offset, Offset) = (Offset::MAX, 0);
+
 /// A page on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Placed {
@@ -106,6 +109,8 @@ pub struct Line {
     holes: Holes,
     /// What a block may span: pages that lie side by side, or each page.
     runs: Spans,
+    /// The run of the block that came back last, or none: the next is likely to be of the same.
+    recent: (Offset, Offset),
     backed: u64,
     /// The most bytes ever taken at once.
     peak: u64,
@@ -123,6 +128,7 @@ impl Line {
             aliases: BTreeMap::new(),
             holes: Holes::default(),
             runs: Spans::default(),
+            recent: NO_RUN,
             backed: 0,
             peak: 0,
         }
@@ -205,10 +211,16 @@ impl Line {
     pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        let run = self.runs.around(at, end).ok_or(LineError::InUse { at })?;
+        let is_recent = self.recent.0 <= at && end <= self.recent.1;
+        let run = if is_recent { Some(self.recent) } else { self.runs.around(at, end) };
+        let run = run.ok_or(LineError::InUse { at })?;
         // Nothing touches it beyond the run but what is on another island.
         let open = Open { below: at > run.0, above: end < run.1 };
-        if self.holes.add(at, end, &streams, open) { Ok(()) } else { Err(LineError::InUse { at }) }
+        if !self.holes.add(at, end, &streams, open) {
+            return Err(LineError::InUse { at });
+        }
+        self.recent = run;
+        Ok(())
     }
 
     /// The streams in whose order a hole is free that `taker` should wait for rather than cut one
@@ -272,6 +284,7 @@ impl Line {
         self.pages.insert(at, Placed { size, page });
         self.gaps.cut(at, end);
         self.runs.add_joined(at, end, joined, joined);
+        self.recent = NO_RUN;
         self.backed += size;
         Ok(())
     }
@@ -286,6 +299,7 @@ impl Line {
         self.holes.remove_range(at, end);
         self.pages.remove(&at);
         self.runs.cut(at, end);
+        self.recent = NO_RUN;
         self.aliases.insert(at, placed.size);
         self.backed -= placed.size;
         Ok((placed.page, Bytes::new(placed.size), streams))

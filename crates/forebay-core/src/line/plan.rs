@@ -56,7 +56,7 @@ impl Default for Growth {
 
 impl Growth {
     /// The size of a new page where `held` bytes will be held: a power of two.
-    fn page(&self, held: u64, granule: u64) -> u64 {
+    pub(super) fn page(&self, held: u64, granule: u64) -> u64 {
         let part = (held / self.part.max(1)).max(granule);
         let part = 1_u64 << part.ilog2();
         part.clamp(granule, self.largest_page.get().max(granule))
@@ -64,7 +64,7 @@ impl Growth {
 
     /// What the line may hold before pages of `page` bytes are moved, where `live` bytes will be
     /// in blocks and `peak` were at the most.
-    fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
+    pub(super) fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
         if live <= peak {
             return 0;
         }
@@ -202,11 +202,7 @@ impl Line {
     }
 
     /// The steps that fill the lowest gap in which any page fits; or what is lacking.
-    fn fill_elsewhere(
-        &self,
-        stretches: &[Stretch],
-        request: &Request<'_>,
-    ) -> Result<Plan, Lack> {
+    fn fill_elsewhere(&self, stretches: &[Stretch], request: &Request<'_>) -> Result<Plan, Lack> {
         let granule = self.granule.bytes().get();
         let whole = request.size.checked_next_multiple_of(granule).ok_or(Lack::Limit)?;
         let donors = self.donors(0, 0, request.taker);
@@ -224,12 +220,7 @@ impl Line {
     }
 
     /// The steps that leave `size` bytes from `at` backed.
-    fn fill(
-        &self,
-        stretches: &[Stretch],
-        at: Offset,
-        request: &Request<'_>,
-    ) -> Option<Plan> {
+    fn fill(&self, stretches: &[Stretch], at: Offset, request: &Request<'_>) -> Option<Plan> {
         let Request { size, taker, growth, limit } = *request;
         let granule = self.granule.bytes().get();
         let end = at.checked_add(size)?;

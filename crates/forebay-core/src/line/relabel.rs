@@ -251,8 +251,7 @@ impl Holes {
 
     /// Takes `start..end`, all of it free, out.
     pub(super) fn remove_range(&mut self, start: u64, end: u64) {
-        let touched: Vec<Hole> =
-            self.within(start).take_while(|hole| hole.start < end).collect();
+        let touched: Vec<Hole> = self.within(start).take_while(|hole| hole.start < end).collect();
         for hole in touched {
             for at in [hole.start, hole.end] {
                 if (start..=end).contains(&at)

@@ -1,7 +1,11 @@
 //! The line against a model that knows every cell by itself.
 
+mod differential;
 mod model;
 mod plans;
+mod reference;
+mod steps;
+mod whole;
 
 use proptest::prelude::*;
 
@@ -189,7 +193,8 @@ impl Pair {
     fn check(&self) {
         let (line, model) = (&self.line, &self.model);
         let holes = model.holes();
-        let known: Vec<_> = line.holes.each().map(|h| (h.start, h.end, *line.holes.set(&h))).collect();
+        let known: Vec<_> =
+            line.holes.each().map(|h| (h.start, h.end, *line.holes.set(&h))).collect();
         assert_eq!(known, holes);
         let sizes = || holes.iter().map(|hole| hole.1 - hole.0);
         assert_eq!(line.free_bytes().get(), sizes().sum::<u64>());

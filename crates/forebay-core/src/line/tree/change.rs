@@ -1,7 +1,7 @@
 //! Changes of a tree of holes: one in, one out, one changed where it stands.
 
 use super::node::{FAN, Inner, LEAF, Leaf, NO_NODE};
-use super::{GroupId, Hole, Place, Tree, visit};
+use super::{GroupId, Hole, Place, Step, Tree, visit};
 
 impl Tree {
     /// Puts in a hole that begins above the one before `place` and below the one after it.
@@ -64,42 +64,6 @@ impl Tree {
         }
     }
 
-    /// Changes the hole before a place, which begins where it did.
-    #[inline]
-    pub(in crate::line) fn change_below(&mut self, place: &Place, old: Hole, new: Hole) {
-        if let Some(index) = place.index.checked_sub(1) {
-            self.change(&Place { index, ..*place }, old, new);
-        } else if let Some((place, _)) = self.find(old.start) {
-            self.change(&place, old, new);
-        }
-    }
-
-    /// Changes the hole after a place.
-    #[inline]
-    pub(in crate::line) fn change_above(&mut self, place: &Place, old: Hole, new: Hole) {
-        if self.is_within(place) {
-            self.change(place, old, new);
-        } else if let Some((place, _)) = self.find(old.start) {
-            self.change(&place, old, new);
-        }
-    }
-
-    /// Takes out the hole after a place.
-    #[inline]
-    pub(in crate::line) fn remove_above(&mut self, place: &Place, old: Hole) {
-        if self.is_within(place) {
-            self.remove(place);
-        } else {
-            self.drop_at(old.start);
-        }
-    }
-
-    /// Whether the leaf of a place has a hole there.
-    #[inline]
-    fn is_within(&self, place: &Place) -> bool {
-        self.leaves.get(place.leaf).is_some_and(|leaf| place.index < leaf.holes.len())
-    }
-
     /// Has the holes of another group count. The caller knows that the tree has no hole of either
     /// group.
     #[inline]
@@ -109,38 +73,47 @@ impl Tree {
 
     /// Notes that the leaf of a place has a hole of `counted` bytes.
     #[inline]
-    fn grew(&mut self, place: &Place, counted: u64) {
-        for step in place.path.iter().take(self.height).rev() {
-            let Some(inner) = self.inners.get_mut(step.node) else { return };
-            if inner.mosts.get(step.child).is_none_or(|most| most >= counted) {
-                return;
-            }
-            inner.mosts.set(step.child, counted);
+    pub(super) fn grew(&mut self, place: &Place, counted: u64) {
+        let Some(inner) = self.inners.get_mut(place.last.node) else { return };
+        let grows = inner.mosts().get(place.last.child).is_some_and(|&most| most < counted);
+        if grows && inner.set_most(place.last.child, counted) {
+            self.measure_above(place);
         }
     }
 
     /// Notes that the leaf of a place had a hole of `counted` bytes that is shorter or gone.
     #[inline]
-    fn shrank(&mut self, place: &Place, counted: u64) {
-        let Some(step) = self.height.checked_sub(1).and_then(|last| place.path.get(last)) else {
+    pub(super) fn shrank(&mut self, place: &Place, counted: u64) {
+        let Some(inner) = self.inners.get(place.last.node) else { return };
+        if inner.mosts().get(place.last.child) != Some(&counted) {
             return;
-        };
-        let most = self.inners.get(step.node).and_then(|inner| inner.mosts.get(step.child));
-        if most == Some(counted) {
-            let most = self.most_of_leaf(place.leaf);
-            self.set_most(place, self.height, most);
+        }
+        let most = self.most_of_leaf(place.leaf);
+        if let Some(inner) = self.inners.get_mut(place.last.node)
+            && inner.set_most(place.last.child, most)
+        {
+            self.measure_above(place);
         }
     }
 
-    /// Notes the largest of the node that the way to `place` passes on `level`, and of those above.
-    fn set_most(&mut self, place: &Place, level: usize, mut most: u64) {
-        for step in place.path.iter().take(level).rev() {
+    /// Notes in the nodes above that the largest of the last node on the way to a place has changed.
+    #[inline]
+    fn measure_above(&mut self, place: &Place) {
+        if self.height > 1 {
+            let way = self.way(place);
+            let most = self.inners.get(place.last.node).map_or(0, Inner::most);
+            self.set_most(way.get(..self.height - 1).unwrap_or(&[]), most);
+        }
+    }
+
+    /// Notes the largest of the node that a way leads to, and of those above.
+    fn set_most(&mut self, way: &[Step], mut most: u64) {
+        for step in way.iter().rev() {
             visit();
             let Some(inner) = self.inners.get_mut(step.node) else { return };
-            if inner.mosts.get(step.child) == Some(most) {
+            if !inner.set_most(step.child, most) {
                 return;
             }
-            inner.mosts.set(step.child, most);
             most = inner.most();
         }
     }
@@ -167,20 +140,14 @@ impl Tree {
             leaf.below = number;
         }
         let (low, high) = (self.most_of_leaf(place.leaf), self.most_of_leaf(number));
-        self.add_child(place, self.height, low, (first, high, number));
+        let way = self.way(place);
+        self.add_child(&way, low, (first, high, number));
     }
 
-    /// Puts a node in beside the one that the way to `place` passes on `level`, whose largest is now
-    /// `most`.
-    fn add_child(
-        &mut self,
-        place: &Place,
-        level: usize,
-        most: u64,
-        (first, high, number): (u64, u64, usize),
-    ) {
+    /// Puts a node in beside the one that a way leads to, whose largest is now `most`.
+    fn add_child(&mut self, way: &[Step], most: u64, (first, high, number): (u64, u64, usize)) {
         visit();
-        let Some(above) = level.checked_sub(1) else {
+        let Some((&step, above)) = way.split_last() else {
             let mut root = Inner::default();
             root.insert(0, 0, most, self.root);
             root.insert(1, first, high, number);
@@ -188,13 +155,12 @@ impl Tree {
             self.height += 1;
             return;
         };
-        let Some(&step) = place.path.get(above) else { return };
         let Some(inner) = self.inners.get_mut(step.node) else { return };
-        inner.mosts.set(step.child, most);
+        inner.set_most(step.child, most);
         if !inner.children.is_full() {
             inner.insert(step.child + 1, first, high, number);
             let most = inner.most();
-            self.set_most(place, above, most);
+            self.set_most(above, most);
             return;
         }
         let mut upper = inner.split();
@@ -206,18 +172,17 @@ impl Tree {
         let (low, high) = (inner.most(), upper.most());
         let first = upper.firsts.get(0).unwrap_or(0);
         let number = self.new_inner(upper);
-        self.add_child(place, above, low, (first, high, number));
+        self.add_child(above, low, (first, high, number));
     }
 
     /// Makes one leaf of two that have become short, and takes one that is empty away, so that their
     /// number follows the holes'.
     #[cold]
-    fn tend_leaf(&mut self, place: &Place, left: usize) {
-        let Some(above) = self.height.checked_sub(1) else { return };
-        let Some(&step) = place.path.get(above) else { return };
+    pub(super) fn tend_leaf(&mut self, place: &Place, left: usize) {
+        let (way, step) = (self.way(place), place.last);
         if left == 0 {
             self.free_leaf(place.leaf);
-            self.remove_child(place, above, step.child);
+            self.remove_child(&way, step.child);
             return;
         }
         let Some(inner) = self.inners.get(step.node) else { return };
@@ -234,33 +199,32 @@ impl Tree {
             }
             let most = self.most_of_leaf(low);
             if let Some(inner) = self.inners.get_mut(step.node) {
-                inner.mosts.set(lower, most);
+                inner.set_most(lower, most);
             }
             self.free_leaf(high);
-            self.remove_child(place, above, lower + 1);
+            self.remove_child(&way, lower + 1);
             return;
         }
     }
 
-    /// Takes a child out of the inner node that the way to `place` passes on `level`.
-    fn remove_child(&mut self, place: &Place, level: usize, child: usize) {
+    /// Takes a child out of the last inner node on a way.
+    fn remove_child(&mut self, way: &[Step], child: usize) {
         visit();
-        let Some(&step) = place.path.get(level) else { return };
+        let Some((&step, above)) = way.split_last() else { return };
         let Some(inner) = self.inners.get_mut(step.node) else { return };
         inner.remove(child);
         let (left, most) = (inner.children.len(), inner.most());
-        let Some(above) = level.checked_sub(1) else {
+        let Some(&parent) = above.last() else {
             self.lower_root();
             return;
         };
-        self.set_most(place, level, most);
+        self.set_most(above, most);
         if left > FAN / 4 {
             return;
         }
-        let Some(&parent) = place.path.get(above) else { return };
         if left == 0 {
             self.free_inners.push(step.node);
-            self.remove_child(place, above, parent.child);
+            self.remove_child(above, parent.child);
             return;
         }
         let Some(outer) = self.inners.get(parent.node) else { return };
@@ -277,10 +241,10 @@ impl Tree {
             inner.append(first, &upper);
             let most = inner.most();
             if let Some(outer) = self.inners.get_mut(parent.node) {
-                outer.mosts.set(lower, most);
+                outer.set_most(lower, most);
             }
             self.free_inners.push(high);
-            self.remove_child(place, above, lower + 1);
+            self.remove_child(above, lower + 1);
             return;
         }
     }

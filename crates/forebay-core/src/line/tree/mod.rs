@@ -15,9 +15,11 @@
 
 mod change;
 mod node;
+mod quick;
 
 use super::groups::GroupId;
 use node::{Inner, Leaf, NO_NODE};
+pub(super) use quick::Quick;
 
 /// Free memory that one block may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,21 +37,19 @@ impl Hole {
     }
 }
 
-/// The most levels of inner nodes. Two nodes side by side have more than half of one node together,
-/// so this is enough for more holes than there are bytes.
-const LEVELS: usize = 12;
-
 /// One step on the way down: an inner node, and which child of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Step {
     node: usize,
     child: usize,
 }
 
-/// A place among the holes, and the way to it.
+/// A place among the holes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    path: [Step; LEVELS],
+    /// The last step on the way to its leaf. The others are looked for where they are needed, which
+    /// is seldom.
+    last: Step,
     leaf: usize,
     index: usize,
     /// Holes of this leaf begin at `floor` or above, and below `limit`.
@@ -114,12 +114,12 @@ impl Tree {
     pub(super) fn locate(&self, at: u64) -> Place {
         let mut place = Place::root();
         let mut node = self.root;
-        for level in 0..self.height {
+        for _ in 0..self.height {
             visit();
             let Some(inner) = self.inners.get(node) else { break };
             let firsts = inner.firsts.as_slice();
             let child = firsts.partition_point(|&first| first <= at).saturating_sub(1);
-            node = place.enter(level, node, child, inner);
+            node = place.enter(node, child, inner);
         }
         visit();
         place.leaf = node;
@@ -134,29 +134,41 @@ impl Tree {
     /// The lowest hole that counts and has `size` bytes.
     #[inline]
     pub(super) fn lowest(&self, size: u64) -> Option<(Place, Hole)> {
-        self.descend(Place::root(), 0, self.root, size)
+        self.descend(0, self.root, size)
     }
 
-    /// Goes down from a node on `level` to the lowest hole of `size` bytes under it.
+    /// Goes down from a node on `level` to the lowest hole of `size` bytes under it. The bounds of the
+    /// place are those of the whole tree where that is not the top.
     #[inline]
-    fn descend(
-        &self,
-        mut place: Place,
-        from: usize,
-        mut node: usize,
-        size: u64,
-    ) -> Option<(Place, Hole)> {
-        for level in from..self.height {
+    fn descend(&self, level: usize, mut node: usize, size: u64) -> Option<(Place, Hole)> {
+        let mut place = Place::root();
+        for _ in level..self.height {
             visit();
             let inner = self.inners.get(node)?;
-            let child = inner.mosts.as_slice().iter().position(|&most| most >= size)?;
-            node = place.enter(level, node, child, inner);
+            let child = inner.mosts().iter().position(|&most| most >= size)?;
+            node = place.enter(node, child, inner);
         }
         visit();
         place.leaf = node;
         let holes = self.leaves.get(node)?.holes.as_slice();
-        place.index = holes.iter().position(|hole| self.counted(hole) >= size)?;
+        let fits = |hole: &Hole| hole.size() >= size && hole.group == self.group;
+        place.index = holes.iter().position(fits)?;
         Some((place, *holes.get(place.index)?))
+    }
+
+    /// The way down to the leaf of a place.
+    fn way(&self, place: &Place) -> Vec<Step> {
+        let mut node = self.root;
+        let steps = (0..self.height).map_while(|_| {
+            visit();
+            let inner = self.inners.get(node)?;
+            let firsts = inner.firsts.as_slice();
+            let child = firsts.partition_point(|&first| first <= place.floor).saturating_sub(1);
+            let step = Step { node, child };
+            node = inner.children.get(child)?;
+            Some(step)
+        });
+        steps.collect()
     }
 
     /// The lowest hole that counts, begins at or above `at`, and has `size` bytes, which are more
@@ -170,15 +182,13 @@ impl Tree {
         if let Some(hole) = holes.get(index..)?.iter().find(fits) {
             return Some(*hole);
         }
-        for level in (0..self.height).rev() {
+        for (level, step) in self.way(&place).into_iter().enumerate().rev() {
             visit();
-            let step = place.path.get(level)?;
             let inner = self.inners.get(step.node)?;
-            let rest = inner.mosts.as_slice().get(step.child + 1..)?;
+            let rest = inner.mosts().get(step.child + 1..)?;
             let Some(next) = rest.iter().position(|&most| most >= size) else { continue };
-            let mut place = place;
-            let node = place.enter(level, step.node, step.child + 1 + next, inner);
-            return self.descend(place, level + 1, node, size).map(|found| found.1);
+            let node = inner.children.get(step.child + 1 + next)?;
+            return self.descend(level + 1, node, size).map(|found| found.1);
         }
         None
     }
@@ -254,16 +264,14 @@ impl Tree {
 impl Place {
     #[inline]
     fn root() -> Self {
-        let path = [Step::default(); LEVELS];
-        Self { path, leaf: NO_NODE, index: 0, floor: 0, limit: u64::MAX }
+        let last = Step { node: NO_NODE, child: 0 };
+        Self { last, leaf: NO_NODE, index: 0, floor: 0, limit: u64::MAX }
     }
 
     /// Goes down to a child; gives which node it is.
     #[inline]
-    fn enter(&mut self, level: usize, node: usize, child: usize, inner: &Inner) -> usize {
-        if let Some(step) = self.path.get_mut(level) {
-            *step = Step { node, child };
-        }
+    fn enter(&mut self, node: usize, child: usize, inner: &Inner) -> usize {
+        self.last = Step { node, child };
         let firsts = inner.firsts.as_slice();
         if let Some(&first) = firsts.get(child).filter(|_| child > 0) {
             self.floor = first;
@@ -272,6 +280,44 @@ impl Place {
             self.limit = next;
         }
         inner.children.get(child).unwrap_or(NO_NODE)
+    }
+}
+
+#[cfg(test)]
+impl Tree {
+    /// That every node is where its parent says, and its largest as large.
+    pub(super) fn check(&self) {
+        self.check_node(self.root, self.height, (0, u64::MAX));
+        let free = self.free_leaves.len() + self.free_inners.len();
+        assert!(
+            self.count_nodes(self.root, self.height) + free
+                <= self.leaves.len() + self.inners.len()
+        );
+    }
+
+    fn check_node(&self, node: usize, height: usize, (floor, limit): (u64, u64)) -> u64 {
+        if height == 0 {
+            let Some(leaf) = self.leaves.get(node) else { return 0 };
+            let holes = leaf.holes.as_slice();
+            assert!(self.height == 0 || !holes.is_empty());
+            assert!(holes.iter().all(|hole| (floor..limit).contains(&hole.start)));
+            return self.most_of_leaf(node);
+        }
+        let inner = &self.inners[node];
+        let firsts = inner.firsts.as_slice();
+        for (index, &child) in inner.children.as_slice().iter().enumerate() {
+            let low = if index == 0 { floor } else { firsts[index] };
+            let high = firsts.get(index + 1).copied().unwrap_or(limit);
+            assert_eq!(inner.mosts()[index], self.check_node(child, height - 1, (low, high)));
+        }
+        assert_eq!(inner.most(), inner.mosts().iter().copied().max().unwrap_or(0));
+        inner.most()
+    }
+
+    fn count_nodes(&self, node: usize, height: usize) -> usize {
+        let children = self.inners.get(node).filter(|_| height > 0);
+        let children = children.map_or(&[][..], |inner| inner.children.as_slice());
+        1 + children.iter().map(|&child| self.count_nodes(child, height - 1)).sum::<usize>()
     }
 }
 

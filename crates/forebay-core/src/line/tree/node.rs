@@ -41,13 +41,18 @@ impl<T: Copy + Default, const N: usize> Row<T, N> {
     }
 
     #[inline]
+    pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
+        self.items.get_mut(..self.len).unwrap_or_default()
+    }
+
+    #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
         self.as_slice().get(index).copied()
     }
 
     #[inline]
     pub(super) fn set(&mut self, index: usize, item: T) {
-        if let Some(old) = self.items.get_mut(..self.len).and_then(|items| items.get_mut(index)) {
+        if let Some(old) = self.as_mut_slice().get_mut(index) {
             *old = item;
         }
     }
@@ -120,8 +125,10 @@ pub(super) struct Inner {
     /// What the first child has here is not looked at.
     pub(super) firsts: Row<u64, FAN>,
     /// How large the largest hole of each child is, of those that count.
-    pub(super) mosts: Row<u64, FAN>,
+    mosts: Row<u64, FAN>,
     pub(super) children: Row<usize, FAN>,
+    /// The largest of `mosts`.
+    most: u64,
 }
 
 impl Inner {
@@ -129,20 +136,26 @@ impl Inner {
         self.firsts.insert(index, first);
         self.mosts.insert(index, most);
         self.children.insert(index, child);
+        self.most = self.most.max(most);
     }
 
     pub(super) fn remove(&mut self, index: usize) {
         self.firsts.remove(index);
         self.mosts.remove(index);
         self.children.remove(index);
+        self.measure();
     }
 
     pub(super) fn split(&mut self) -> Self {
-        Self {
+        let mut upper = Self {
             firsts: self.firsts.split(),
             mosts: self.mosts.split(),
             children: self.children.split(),
-        }
+            most: 0,
+        };
+        self.measure();
+        upper.measure();
+        upper
     }
 
     /// Puts the children of the next node, whose holes begin at `first` or above, behind its own.
@@ -152,9 +165,35 @@ impl Inner {
         self.firsts.set(joint, first);
         self.mosts.append(&next.mosts);
         self.children.append(&next.children);
+        self.most = self.most.max(next.most);
     }
 
+    /// How large the largest hole under it is, of those that count.
+    #[inline]
     pub(super) fn most(&self) -> u64 {
-        self.mosts.as_slice().iter().copied().max().unwrap_or(0)
+        self.most
+    }
+
+    #[inline]
+    pub(super) fn mosts(&self) -> &[u64] {
+        self.mosts.as_slice()
+    }
+
+    /// Notes how large the largest of a child is. Whether that changes the largest of all.
+    #[inline]
+    pub(super) fn set_most(&mut self, child: usize, most: u64) -> bool {
+        let before = self.most;
+        let old = self.mosts.get(child).unwrap_or(0);
+        self.mosts.set(child, most);
+        if most >= before {
+            self.most = most;
+        } else if old == before {
+            self.measure();
+        }
+        self.most != before
+    }
+
+    fn measure(&mut self) {
+        self.most = self.mosts.as_slice().iter().copied().max().unwrap_or(0);
     }
 }
