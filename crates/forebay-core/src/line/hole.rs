@@ -111,6 +111,13 @@ impl Holes {
         self.groups.set(hole.group)
     }
 
+    /// Every stream in whose order something is free that `taker` may not have.
+    pub(super) fn owners_beyond(&self, taker: &Streams) -> Streams {
+        let some = |id: GroupId| self.groups.get(id).is_some_and(|group| group.count > 0);
+        let beyond = self.groups.each().filter(|(id, set)| some(*id) && !set.serve(taker));
+        beyond.fold(Streams::NONE, |all, (_, set)| all.or(*set))
+    }
+
     /// The tree that counts the holes of a group.
     pub(super) fn tree(&self, id: GroupId) -> Option<&Tree> {
         if id == self.groups.main() {

@@ -268,22 +268,13 @@ impl Line {
 
     /// Every stream in whose order something is free that `taker` may not have.
     pub fn owners_beyond(&self, taker: Streams) -> Streams {
-        self.holes.owners_beyond(taker)
+        self.holes.owners_beyond(&taker)
     }
 
     /// Whether a hole holds `size` and may go to `taker`.
     pub fn can_take(&self, size: Bytes, taker: Streams) -> bool {
-        self.holes.each().any(|(start, hole)| hole.end - start >= size.get() && hole.streams.serve(taker))
-    }
-
-    /// Takes `from` out of every set and puts `to` in.
-    pub fn hand_over(&mut self, from: Streams, to: Streams) {
-        self.holes.hand_over(from, to);
-    }
-
-    /// Whether nothing but what is everybody's is free in the order of `stream`.
-    pub fn owns_nothing(&self, stream: Streams) -> bool {
-        self.holes.each().all(|(_, hole)| hole.streams == Streams::ALL || hole.streams.and(stream).is_empty())
+        let holds = |id| self.holes.tree(id).is_some_and(|tree| tree.most() >= size.get());
+        self.holes.groups.serving(&taker).any(holds)
     }
 
     /// Puts page `page` on the line, free in the order of `streams`.

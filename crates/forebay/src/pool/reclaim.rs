@@ -24,6 +24,7 @@ use forebay_hal::{Call, Progress, StreamHandle};
 
 use super::care::Synchronise;
 use super::deferred::End;
+use super::heap::span_of;
 use super::log::Point;
 use super::map::Side;
 use super::shared::Shared;
@@ -198,8 +199,7 @@ impl Shared {
         };
         let mut outcome = Ok(());
         for (side, page) in outgoing {
-            let span = self.heap().field(side).span(page.at, page.size);
-            let freed = free(span);
+            let freed = free(span_of(page.at, page.size));
             let mut works = self.works();
             works.ground(side).0.segment_went(self.site().heap, page, freed.is_ok());
             outcome = outcome.and(freed);
