@@ -81,7 +81,7 @@ impl Shared {
     fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
         self.end_quarantine()?;
-        self.fold(&mut self.works());
+        self.fold_all(&mut self.works());
         if self.captures.any() {
             return Ok(Bytes::ZERO);
         }
@@ -241,7 +241,7 @@ impl Shared {
         {
             return Err(error);
         }
-        self.fold(&mut self.works());
+        self.fold_all(&mut self.works());
         let settled = self.settle(patience);
         if self.make_room_after_wait(side, size, stream)? {
             return Ok(true);

@@ -275,11 +275,7 @@ impl Shared {
             return false;
         }
         let mut units = 0_u64;
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                units = units.saturating_add(shelf.magazine.small_held());
-            }
-        });
+        self.rows.measure(|shelves| units = units.saturating_add(shelves.small_held()));
         units << UNIT_SHIFT < most
     }
 
@@ -463,15 +459,19 @@ impl Shared {
         self.give_back(returns);
     }
 
-    /// Folds what all magazines hold into the heap. With the works' lock, so that none of their streams
-    /// is forgotten meanwhile.
+    /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
+    /// them when they are next there. With the works' lock, so that none of their streams is forgotten
+    /// meanwhile.
     pub(super) fn fold(&self, _works: &mut Works) {
         let mut returns = self.tidy();
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                shelf.empty(|_| true, &mut returns);
-            }
-        });
+        self.rows.drain(|shelves| shelves.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
+    pub(super) fn fold_all(&self, _works: &mut Works) {
+        let mut returns = self.tidy();
+        self.rows.drain_all(|shelves| shelves.drain(&mut returns));
         self.heap().give_all(returns);
     }
 

@@ -31,9 +31,10 @@ use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::fork::Birth;
-use crate::sync::gate::{Gate, Gates};
+use crate::sync::gate::Gate;
+use crate::sync::gates::Gates;
 use crate::sync::seat;
-use crate::sync::tracked::{Guard, lock};
+use crate::sync::tracked::{Guard, lock, try_lock};
 use crate::{Block, Error, PoolId, Result, Tag};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
@@ -212,11 +213,7 @@ impl Shared {
     /// Changes how much magazines hold; what is beyond goes the next time.
     pub(super) fn bound_magazines(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                shelf.magazine.set_bound(units);
-            }
-        });
+        self.rows.change(|shelves| shelves.set_bound(units));
     }
 
     pub(super) fn site(&self) -> Site<'_> {
@@ -512,12 +509,32 @@ impl OwnGate<'_> {
     #[inline(never)]
     fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut Shelves) -> R) -> R {
         loop {
+            if self.gate.is_asked() {
+                self.heed_request();
+            }
             // SAFETY: as above.
             if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
             self.shared.rows.wait();
         }
+    }
+
+    /// Does what a visitor that passed this thread over would have done: gives the heap what is in the
+    /// magazines, and fits their bound. Where the heap is locked, perhaps by this thread, the request
+    /// stays for the next entry.
+    fn heed_request(self) {
+        let Some(mut heap) = try_lock(&self.shared.heap) else { return };
+        let mut returns = Vec::new();
+        let drain = |shelves: &mut Shelves| {
+            self.gate.take_request();
+            shelves.set_bound(self.shared.bound_now());
+            shelves.drain(&mut returns);
+            // Inside, as in `give_near`: none of the streams is forgotten before its blocks are here.
+            heap.give_all(core::mem::take(&mut returns));
+        };
+        // SAFETY: as in `enter`.
+        unsafe { self.gate.enter(drain) };
     }
 }
 
