@@ -331,8 +331,10 @@ pub unsafe extern "C" fn forebay_record_use(
     })
 }
 
-/// Says that a stream will be destroyed by whoever made it: to be called before that, where it was
-/// adopted and stays open. `forebay_stream_close` does this by itself.
+/// Says that nothing more is allocated or freed on a stream here: what was freed on it becomes everybody's
+/// once its work so far is done. This tells one pool. A stream that is about to be destroyed by its maker
+/// is closed before that, as the device follows it while its handle is open; `forebay_stream_close` tells
+/// all pools by itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_forget_stream(
     pool: forebay_pool,
