@@ -561,6 +561,10 @@ fn magazine_units(settings: &Settings) -> u64 {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.log.is_forked() {
+            // The device, its threads and its memory are the parent's, and any lock may be held for ever.
+            return;
+        }
         registry::remove(self.id);
         if let Some(told) = &self.options.told
             && let Some(report) = self.left()

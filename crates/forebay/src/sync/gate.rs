@@ -130,6 +130,11 @@ impl<T> Gate<T> {
         self.state.fetch_and(!ASKED, Ordering::Relaxed);
     }
 
+    /// Leaves work to the owner, wherever it is: one of its next entries sees it.
+    pub(super) fn ask(&self) {
+        self.state.fetch_or(ASKED, Ordering::Relaxed);
+    }
+
     /// Whether the gate was emptied and its owner has not entered since.
     pub(super) fn is_emptied(&self) -> bool {
         self.state.load(Ordering::Relaxed) & EMPTIED != 0
@@ -246,7 +251,7 @@ impl<'a, T> Shut<'a, T> {
 
     /// Leaves the work to the owner, which is inside.
     pub(super) fn ask(&self) {
-        self.gate.state.fetch_or(ASKED, Ordering::Relaxed);
+        self.gate.ask();
     }
 }
 

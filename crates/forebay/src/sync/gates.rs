@@ -20,7 +20,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use super::gate::{Gate, Left, Shut};
-use super::lock;
+use super::{lock, try_lock};
 
 /// How many gates are made room for at once.
 const CHUNK: usize = 256;
@@ -95,7 +95,11 @@ impl<T> Gates<T> {
 
     /// As [`drain_all`](Self::drain_all), without waiting: owners that are inside are asked.
     pub(crate) fn drain(&self, mut work: impl FnMut(&mut T)) {
-        let keeper = lock(&self.keeper);
+        let Some(keeper) = try_lock(&self.keeper) else {
+            // A visitor waits for an owner, perhaps long: all of them are asked instead.
+            self.made().filter(|gate| !gate.is_emptied()).for_each(Gate::ask);
+            return;
+        };
         let emptied = |room: &mut T| {
             work(room);
             Left::Nothing
@@ -105,7 +109,10 @@ impl<T> Gates<T> {
 
     /// As [`each`](Self::each), without waiting: owners that are inside are asked.
     pub(crate) fn change(&self, mut work: impl FnMut(&mut T)) {
-        let keeper = lock(&self.keeper);
+        let Some(keeper) = try_lock(&self.keeper) else {
+            self.made().for_each(Gate::ask);
+            return;
+        };
         let changed = |room: &mut T| {
             work(room);
             Left::Something
@@ -113,9 +120,10 @@ impl<T> Gates<T> {
         self.visit(&keeper, |_| true, changed).iter().for_each(Shut::ask);
     }
 
-    /// Calls `work` with what is behind every gate that was not emptied and whose owner is outside.
+    /// Calls `work` with what is behind every gate that was not emptied and whose owner is outside; with
+    /// none while another visitor is there.
     pub(crate) fn measure(&self, mut work: impl FnMut(&mut T)) {
-        let keeper = lock(&self.keeper);
+        let Some(keeper) = try_lock(&self.keeper) else { return };
         let measured = |room: &mut T| {
             work(room);
             Left::Something
