@@ -415,7 +415,7 @@ fn free_block_slowly(
     shared: &Shared,
     address: Address,
     owner: PoolId,
-    generation: u32,
+    generation: u64,
     stream: StreamHandle,
 ) -> Result<()> {
     shared.birth.check()?;

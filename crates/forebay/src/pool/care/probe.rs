@@ -201,7 +201,7 @@ fn first_other(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
 impl Drop for Probe {
     fn drop(&mut self) {
         if self.log.is_forked() {
-            core::mem::forget(core::mem::take(&mut *lock(&self.own)));
+            core::mem::forget(self.own.get_mut().ok().and_then(Option::take));
             return;
         }
         let lent = core::mem::take(&mut lock(&self.mirrors).lent);
