@@ -56,6 +56,7 @@ impl<A: Allocate> OwnedBlock<A> {
         A: Clone,
     {
         let block = allocator.allocate(request)?;
+        allocator.own(block)?;
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }
 
@@ -70,6 +71,9 @@ impl<A: Allocate> OwnedBlock<A> {
     /// * No other handle owns it, and nobody frees it but this one.
     /// * The work that uses it is ordered before what is enqueued on `stream` from now on.
     pub unsafe fn from_raw(allocator: A, block: Block, stream: StreamHandle) -> Self {
+        // By the caller's promise it is live and nobody's.
+        let owned = allocator.own(block);
+        debug_assert!(owned.is_ok(), "{owned:?}");
         Self::of(allocator, block, block.size(), stream)
     }
 
@@ -83,6 +87,7 @@ impl<A: Allocate> OwnedBlock<A> {
     /// where there are any.
     #[must_use = "a block that is dropped is not freed"]
     pub fn into_raw(mut self) -> Block {
+        self.allocator.disown(self.block);
         self.give_up()
     }
 
@@ -198,11 +203,16 @@ impl<A: Allocate> OwnedBlock<A> {
         } else {
             order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
         }
-        // Someone may have freed the block by its address, and the address be another's by now.
-        // Nobody may lose a block to a handle that is not its owner.
-        self.allocator.free_block(self.block, self.stream)?;
-        self.give_up();
-        Ok(())
+        self.allocator.disown(self.block);
+        let Err(error) = self.allocator.free_block(self.block, self.stream) else {
+            self.give_up();
+            return Ok(());
+        };
+        if self.allocator.own(self.block).is_err() {
+            // Someone freed it by its address just now. It is not this handle's to touch any more.
+            self.give_up();
+        }
+        Err(error)
     }
 }
 

@@ -448,7 +448,7 @@ impl Ground {
             Err(error) => return Err(error.into()),
         };
         let span = Span::new(start, bytes).unwrap_or_default();
-        let made = if context.map.make(span, self.side) {
+        let made = if context.map.make_segment(span, self.side) {
             self.fill(span, context.fresh, log)
         } else {
             Err(Error::AddressRange { span })

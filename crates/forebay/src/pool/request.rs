@@ -301,6 +301,39 @@ impl Shared {
         }
     }
 
+    /// Makes a handle the owner of a live block.
+    pub(super) fn own(&self, block: Block) -> Result<()> {
+        let Block { address, pool: owner, generation, .. } = block;
+        if address.is_null() {
+            return Ok(());
+        }
+        if owner != self.id {
+            return Err(Error::WrongPool { address, pool: self.id, owner });
+        }
+        loop {
+            let (slot, known) = self.live(address)?;
+            if known.generation() != generation {
+                return Err(Error::Outlived { address, size: known.size() });
+            }
+            if known.owned() {
+                return Err(Error::Owned { address });
+            }
+            if slot.set_owned(known, true) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A handle does not own the block any more.
+    pub(super) fn disown(&self, block: Block) {
+        while let Ok((slot, known)) = self.live(block.address) {
+            let is_it = block.pool == self.id && known.generation() == block.generation;
+            if !is_it || !known.owned() || slot.set_owned(known, false) {
+                return;
+            }
+        }
+    }
+
     /// Frees the live block at `address` if `check` allows it, wherever it has to go.
     #[cold]
     #[inline(never)]
@@ -317,6 +350,9 @@ impl Shared {
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
             check(known)?;
+            if known.owned() {
+                return Err(Error::Owned { address });
+            }
             if known.used_elsewhere() {
                 self.recheck_users(address)?;
             }

@@ -45,7 +45,8 @@ impl Direct {
     }
 }
 
-impl Allocate for Direct {
+// SAFETY: for tests, which touch no memory that is not theirs.
+unsafe impl Allocate for Direct {
     fn allocate(&self, request: Request) -> Result<Block> {
         let mut truth = self.truth();
         let size = request.size().align_up(Alignment::BLOCK).unwrap_or(Bytes::MAX);

@@ -36,6 +36,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const STATE: u64 = 0b11;
 const LIVE: u64 = 1;
 const FREE: u64 = 2;
+/// Live, and freed by the handle that owns it alone. Of the states only the live ones have the lowest bit.
+const OWNED: u64 = 3;
 /// Uses on further streams were recorded.
 const USED: u64 = 1 << 2;
 /// The second word is that of a wide block.
@@ -174,7 +176,12 @@ impl Known {
 
     /// Whether it is live, as opposed to freed.
     pub(in crate::pool) fn live(self) -> bool {
-        self.word & STATE == LIVE
+        self.word & LIVE != 0
+    }
+
+    /// Whether a handle owns it.
+    pub(in crate::pool) fn owned(self) -> bool {
+        self.word & STATE == OWNED
     }
 
     /// How far from a multiple of 256 KiB it begins.
@@ -232,7 +239,7 @@ impl Slot {
     /// The live block in this slot, wherever in its addresses it begins.
     pub(super) fn live(&self) -> Option<Known> {
         // Most slots have none: one load tells.
-        let live = self.word.load(Ordering::Relaxed) & STATE == LIVE;
+        let live = self.word.load(Ordering::Relaxed) & LIVE != 0;
         live.then(|| self.read()).filter(|known| known.live())
     }
 
@@ -270,6 +277,12 @@ impl Slot {
     /// Turns the block that was looked at from live to free, if it still is as it was.
     pub(in crate::pool) fn claim(&self, known: Known) -> bool {
         known.live() && self.turn(known, known.word & !(STATE | USED) | FREE)
+    }
+
+    /// Makes a handle the owner of a live block, or no longer, if the block still is as it was.
+    pub(in crate::pool) fn set_owned(&self, known: Known, owned: bool) -> bool {
+        let state = if owned { OWNED } else { LIVE };
+        known.live() && self.turn(known, known.word & !STATE | state)
     }
 
     /// Makes a claimed block live again: the free could not be done.
