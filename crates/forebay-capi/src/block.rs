@@ -337,9 +337,12 @@ pub unsafe extern "C" fn forebay_block_query(
         let (pool, address) = (entry.pool(), address(block));
         let found = pool.block_at(address).zip(pool.requested_at(address));
         let (known, requested) = found.ok_or(forebay::Error::NotABlock { address })?;
+        // As many bits of it as the field has.
+        #[allow(clippy::cast_possible_truncation)]
+        let generation = known.generation() as u32;
         to.set(forebay_block_info {
             struct_size: 0,
-            generation: known.generation(),
+            generation,
             address: known.address().get(),
             size_bytes: known.size().get(),
             requested_bytes: requested.get(),

@@ -31,7 +31,7 @@ pub struct Block {
     pub(crate) address: Address,
     pub(crate) size: Bytes,
     pub(crate) pool: PoolId,
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
 }
 
 impl Block {
@@ -50,9 +50,9 @@ impl Block {
         self.pool
     }
 
-    /// How often its address had been given out before, as far as that is counted: tells it from a
-    /// later block at the same address.
-    pub fn generation(&self) -> u32 {
+    /// How often its address was given out, this time included: tells it from every other block that was
+    /// or will be at the same address.
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 }

@@ -338,9 +338,7 @@ impl Ground {
             Err(error) => return Err(error.into()),
         };
         let span = Span::new(start, bytes).unwrap_or_default();
-        // Both sides have slots of the finer kind: segments come where they come, and may share the
-        // addresses of a leaf.
-        let made = if context.map.make(span, Side::Small) {
+        let made = if context.map.make_segment(span, self.side) {
             self.fill(span, context.fresh, log)
         } else {
             Err(Error::AddressRange { span })

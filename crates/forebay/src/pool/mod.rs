@@ -394,7 +394,7 @@ fn free_block_slowly(
     shared: &Shared,
     address: Address,
     owner: PoolId,
-    generation: u32,
+    generation: u64,
     stream: StreamHandle,
 ) -> Result<()> {
     let pool = shared.id;

@@ -22,7 +22,9 @@ use super::event::{History, PoolEvent};
 use super::heap::{AllCounts, Heap, Return};
 use super::log::CallLog;
 use super::manner::Manner;
-use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{
+    AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
+};
 use super::marks::{Gauged, Marks};
 use super::shelf::{Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
@@ -320,23 +322,29 @@ impl Shared {
     ) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
         let Kept { address, slot } = if units > SMALL_UNITS {
-            self.take_large(shelf, units)?
+            self.take_large(shelf, units, size.saturating_sub(requested))?
         } else {
             shelf.magazine.take_small::<COUNTED>(units)?
         };
         let tag = tag.unless_tagged();
-        // SAFETY: the slot is of this pool's map.
-        let generation = unsafe { slot.get() }.hand_out_again(tagged(requested, tag));
         if COUNTED {
             shelf.counts.out(units, requested.get(), tag);
         }
+        // SAFETY: the slot is of this pool's map.
+        let generation = unsafe { slot.get() }.hand_out_again(size, tagged(requested, tag));
         Some(Block { address, size, pool: self.id, generation })
     }
 
     /// The large block of a magazine, where the heap would give the same.
     #[inline(never)]
-    fn take_large(&self, shelf: &mut Shelf, units: u64) -> Option<Kept> {
-        shelf.magazine.take_large_if(units, |kept| self.is_lone(kept.address))
+    fn take_large(&self, shelf: &mut Shelf, units: u64, added: Bytes) -> Option<Kept> {
+        if is_wide(added) {
+            return None;
+        }
+        shelf.magazine.take_large_if(units, |kept| {
+            // SAFETY: the slot is of this pool's map.
+            self.is_lone(kept.address) && !unsafe { kept.slot.get() }.is_wide()
+        })
     }
 
     /// Whether the heap would give the large block at `address` again for a request of its size.
@@ -381,14 +389,16 @@ impl Shared {
         let block = Kept { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let claim = || slot.claim_plain(known);
-        let kept = if units > SMALL_UNITS {
+        let (kept, requested) = if units > SMALL_UNITS {
             // Any other that is large goes to the heap.
-            self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim)
+            let kept = self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim);
+            (kept, known.requested())
         } else {
-            shelf.magazine.keep_small_if::<COUNTED>(units, block, claim)
+            let kept = shelf.magazine.keep_small_if::<COUNTED>(units, block, claim);
+            (kept, known.requested_small())
         };
         if COUNTED && kept {
-            shelf.counts.back(units, known.requested(), known.tag());
+            shelf.counts.back(units, requested, known.tag());
         }
         kept
     }

@@ -17,7 +17,7 @@ pub(super) struct Truth {
     room: HashMap<Address, Bytes>,
     pub(super) requested: u64,
     pub(super) peak_requested: u64,
-    allocations: u32,
+    allocations: u64,
 }
 
 impl Truth {
