@@ -159,7 +159,11 @@ pub unsafe trait Allocate: Send + Sync {
     }
 
     /// The caller does not own the block any more, and is about to free it or to hand it on.
-    fn disown(&self, block: Block) {
+    ///
+    /// # Safety
+    ///
+    /// * The caller [owns](Self::own) the block, and touches its memory no more before it owns it again.
+    unsafe fn disown(&self, block: Block) {
         let _ = block;
     }
 
@@ -215,8 +219,9 @@ macro_rules! behind {
                 (**self).own(block)
             }
 
-            fn disown(&self, block: Block) {
-                (**self).disown(block);
+            unsafe fn disown(&self, block: Block) {
+                // SAFETY: as the caller promised.
+                unsafe { (**self).disown(block) };
             }
 
             fn pool_id(&self) -> Option<PoolId> {

