@@ -121,7 +121,7 @@ impl Groups {
     pub(super) fn having(&self, some: &Streams) -> impl Iterator<Item = GroupId> {
         let number = some.lowest().and_then(|lowest| usize::try_from(lowest).ok());
         let groups = number.and_then(|number| self.by_stream.get(number));
-        groups.into_iter().flatten().copied().filter(move |&id| self.set(id).has(&some))
+        groups.into_iter().flatten().copied().filter(move |&id| self.set(id).has(some))
     }
 
     /// The groups whose holes may go to `taker`.

@@ -236,11 +236,11 @@ impl Holes {
         for part in parts.into_iter().flatten() {
             for at in [part.start, part.end] {
                 let outer = at == hole.start || at == hole.end;
-                if let Some((low, high)) = self.all.touching(at).filter(|_| outer) {
-                    if self.seams.remove(low.group, high.group, at) {
-                        let other = if at == hole.start { low.group } else { high.group };
-                        self.seams.insert(other, hole.group, at);
-                    }
+                if let Some((low, high)) = self.touching(at).filter(|_| outer)
+                    && self.seams.remove(low.group, high.group, at)
+                {
+                    let other = if at == hole.start { low.group } else { high.group };
+                    self.seams.insert(other, hole.group, at);
                 }
             }
         }

@@ -2,12 +2,17 @@
 //!
 //! Only a request that could wait for another stream needs them, so the index is made for the first
 //! such request, and dropped once as many holes have changed as it took to make it without anybody
-//! asking again. A program with one stream never has it.
+//! asking again. A program with one stream never has it, and neither has one with few holes: looking
+//! at all of them costs less than keeping it.
 
 use std::collections::BTreeSet;
 
 use super::groups::GroupId;
 use super::tree::Hole;
+
+/// Up to this many holes are looked at one by one. A thousand take about a microsecond, which is what
+/// the index costs a block that is taken and freed. Tests have few holes and are to have the index.
+pub(super) const FEW: usize = if cfg!(test) { 16 } else { 1024 };
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +50,9 @@ impl Lengths {
     }
 
     /// Whether nobody has asked for so long that making it anew costs no more than what was spent on
-    /// keeping it.
+    /// keeping it; or whether there are few holes.
     pub(super) fn is_stale(&self) -> bool {
-        self.changes > 64 + 4 * self.all.len()
+        self.changes > 64 + 4 * self.all.len() || self.all.len() < FEW / 2
     }
 
     /// The shortest hole of at least `size` bytes, the lowest of equals: its length and group.

@@ -152,7 +152,7 @@ impl Plan {
             return Err(Lack::Nothing);
         }
         let request = Request { size: size.get(), taker: &taker, growth, limit: limit.get() };
-        if line.can_take(size, taker) {
+        if line.has_hole(&request) {
             return Ok(Self { steps: Vec::new() });
         }
         let stretches = line.stretches(&taker);
@@ -187,6 +187,12 @@ impl Plan {
 }
 
 impl Line {
+    /// Whether a hole holds the request already.
+    fn has_hole(&self, request: &Request<'_>) -> bool {
+        let holds = |id| self.holes.tree(id).is_some_and(|tree| tree.most() >= request.size);
+        self.holes.groups.serving(request.taker).any(holds)
+    }
+
     /// The gap at the end of the range where the last page lies, or of the last range.
     fn last_gap(&self) -> Option<(Offset, Offset)> {
         let page = self.pages.last_key_value().map(|(&at, placed)| (at, at + placed.size));

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use super::groups::GroupId;
 use super::hole::{Holes, joins};
-use super::lengths::Lengths;
+use super::lengths::{FEW, Lengths};
 use super::streams::Streams;
 use super::tree::Hole;
 
@@ -30,6 +30,9 @@ impl Holes {
         if groups.all_serve(taker) {
             return None;
         }
+        if self.len() <= FEW && self.lengths.is_none() {
+            return self.better_by_scan(size, slack, taker);
+        }
         let lengths = self.lengths.get_or_insert_with(|| {
             Lengths::new(self.all.each().filter(|hole| !groups.set(hole.group).is_empty()))
         });
@@ -41,6 +44,23 @@ impl Holes {
         let enough = length.max(size.saturating_add(slack));
         let mut own = groups.serving(taker).filter_map(|id| lengths.shortest_of(id, size));
         if own.any(|own| own <= enough) { None } else { Some(*groups.set(owner)) }
+    }
+
+    /// The same by looking at every hole.
+    fn better_by_scan(&self, size: u64, slack: u64, taker: &Streams) -> Option<Streams> {
+        let (mut own, mut best) = (u64::MAX, (u64::MAX, GroupId::NONE));
+        for hole in self.all.each().filter(|hole| hole.size() >= size) {
+            let (length, set) = (hole.size(), self.set(&hole));
+            if set.serve(taker) {
+                if length - size <= slack {
+                    return None;
+                }
+                own = own.min(length);
+            } else if length < best.0 && !set.is_empty() {
+                best = (length, hole.group);
+            }
+        }
+        (best.0 < own).then(|| *self.groups.set(best.1))
     }
 
     /// Every stream in whose order something is free.
@@ -156,7 +176,7 @@ impl Holes {
     }
 
     /// The holes that touch at an address, where there may be any that are not one.
-    fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
+    pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
         if self.seams.is_empty() { None } else { self.all.touching(at) }
     }
 

@@ -2,7 +2,7 @@
 //! any machine.
 
 use super::A;
-use crate::line::tree::visits;
+use crate::line::tree::check::visits;
 use crate::line::{Boundaries, Line, Streams};
 use crate::{Bytes, PageSize, Random};
 
@@ -44,7 +44,7 @@ fn visits_per_step(holes: u64, streams: u64) -> f64 {
         let block = live.swap_remove(random.index(live.len()).unwrap());
         let size = (1 + random.below(8)) * CELL;
         let taker = Streams::only(u32::try_from(random.below(streams)).unwrap());
-        let before = visits::so_far();
+        let before = visits();
         line.give(block.0, Bytes::new(block.1), block.2).unwrap();
         if let Some(owners) = line.worth_waiting_for(Bytes::new(size), taker) {
             let owner = Streams::only(owners.numbers().next().unwrap());
@@ -54,7 +54,7 @@ fn visits_per_step(holes: u64, streams: u64) -> f64 {
             }
         }
         let at = line.take(Bytes::new(size), taker);
-        visited += visits::so_far() - before;
+        visited += visits() - before;
         live.extend(at.map(|at| (at, size, taker)));
     }
     f64::from(u32::try_from(visited).unwrap()) / f64::from(steps)
@@ -79,10 +79,10 @@ fn a_thousand_streams_cost_a_request_what_a_few_do() {
     }
     let (mut line, _) = line(4000, 1024, &mut Random::new(9));
     line.place(1 << 31, Bytes::mib(2), 0, A).unwrap();
-    let before = visits::so_far();
+    let before = visits();
     for _ in 0..100 {
         line.take(Bytes::new(CELL), A).unwrap();
     }
-    let visited = visits::so_far() - before;
+    let visited = visits() - before;
     assert!(visited < 100 * 40, "{visited} nodes for 100 requests");
 }

@@ -177,10 +177,10 @@ impl Tree {
 
     /// Makes one leaf of two that have become short, and takes one that is empty away, so that their
     /// number follows the holes'.
-    #[cold]
     pub(super) fn tend_leaf(&mut self, place: &Place, left: usize) {
-        let (way, step) = (self.way(place), place.last);
+        let step = place.last;
         if left == 0 {
+            let way = self.way(place);
             self.free_leaf(place.leaf);
             self.remove_child(&way, step.child);
             return;
@@ -193,6 +193,7 @@ impl Tree {
             if length(low) + length(high) > LEAF / 2 {
                 continue;
             }
+            let way = self.way(place);
             let Some(holes) = self.leaves.get(high).map(|leaf| leaf.holes.clone()) else { return };
             if let Some(leaf) = self.leaves.get_mut(low) {
                 leaf.holes.append(&holes);

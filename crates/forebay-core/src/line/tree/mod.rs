@@ -14,6 +14,8 @@
 //! be found by address.
 
 mod change;
+#[cfg(test)]
+pub(super) mod check;
 mod node;
 mod quick;
 
@@ -174,7 +176,7 @@ impl Tree {
     /// The lowest hole that counts, begins at or above `at`, and has `size` bytes, which are more
     /// than none.
     pub(super) fn lowest_from(&self, at: u64, size: u64) -> Option<Hole> {
-        let place = self.locate(at.checked_sub(1).unwrap_or_default());
+        let place = self.locate(at.saturating_sub(1));
         let holes = self.leaves.get(place.leaf)?.holes.as_slice();
         let fits = |hole: &&Hole| hole.start >= at && self.counted(hole) >= size;
         // Where `at` is nothing, a hole that begins there is right before the place.
@@ -283,65 +285,8 @@ impl Place {
     }
 }
 
-#[cfg(test)]
-impl Tree {
-    /// That every node is where its parent says, and its largest as large.
-    pub(super) fn check(&self) {
-        self.check_node(self.root, self.height, (0, u64::MAX));
-        let free = self.free_leaves.len() + self.free_inners.len();
-        assert!(
-            self.count_nodes(self.root, self.height) + free
-                <= self.leaves.len() + self.inners.len()
-        );
-    }
-
-    fn check_node(&self, node: usize, height: usize, (floor, limit): (u64, u64)) -> u64 {
-        if height == 0 {
-            let Some(leaf) = self.leaves.get(node) else { return 0 };
-            let holes = leaf.holes.as_slice();
-            assert!(self.height == 0 || !holes.is_empty());
-            assert!(holes.iter().all(|hole| (floor..limit).contains(&hole.start)));
-            return self.most_of_leaf(node);
-        }
-        let inner = &self.inners[node];
-        let firsts = inner.firsts.as_slice();
-        for (index, &child) in inner.children.as_slice().iter().enumerate() {
-            let low = if index == 0 { floor } else { firsts[index] };
-            let high = firsts.get(index + 1).copied().unwrap_or(limit);
-            assert_eq!(inner.mosts()[index], self.check_node(child, height - 1, (low, high)));
-        }
-        assert_eq!(inner.most(), inner.mosts().iter().copied().max().unwrap_or(0));
-        inner.most()
-    }
-
-    fn count_nodes(&self, node: usize, height: usize) -> usize {
-        let children = self.inners.get(node).filter(|_| height > 0);
-        let children = children.map_or(&[][..], |inner| inner.children.as_slice());
-        1 + children.iter().map(|&child| self.count_nodes(child, height - 1)).sum::<usize>()
-    }
-}
-
-/// Counts the nodes that tests have visited.
-#[cfg(test)]
-pub(super) mod visits {
-    use core::cell::Cell;
-
-    thread_local! {
-        static VISITS: Cell<u64> = const { Cell::new(0) };
-    }
-
-    pub(super) fn count() {
-        VISITS.with(|visits| visits.set(visits.get() + 1));
-    }
-
-    /// How many nodes this thread has visited so far.
-    pub(in crate::line) fn so_far() -> u64 {
-        VISITS.with(Cell::get)
-    }
-}
-
 #[inline]
 fn visit() {
     #[cfg(test)]
-    visits::count();
+    check::count();
 }
