@@ -70,7 +70,9 @@ macro_rules! left_out {
 left_out! {
     waits_for_other_streams: WaitEvent, at least 12 of [Order];
     records_of_events: RecordEvent, at least 12 of [Order];
-    waits_for_the_device: SynchronizeDevice, at least 12 of [Order];
+    // Of streams that died without a word, and before a pool goes. All other waits are for events, and
+    // what they bring is asked for once more.
+    waits_for_the_device: SynchronizeDevice, at least 8 of [Order];
     // Swallowed, a query says that the event was reached.
     queries_of_events: QueryEvent, at least 2 of [Order];
     mappings: Map, at least 20 of [Data, Answer];
