@@ -21,6 +21,10 @@ pub(in crate::line) fn visits() -> u64 {
 impl Tree {
     /// That every node is where its parent says, and its largest as large.
     pub(in crate::line) fn check(&self) {
+        if self.leaves.is_empty() {
+            // It is not in use.
+            return;
+        }
         self.check_node(self.root, self.height, (0, u64::MAX));
         let free = self.free_leaves.len() + self.free_inners.len();
         assert!(

@@ -124,7 +124,7 @@ pub(super) struct Inner {
     /// No hole of a child begins below this, and none of the child before it begins at or above.
     /// What the first child has here is not looked at.
     pub(super) firsts: Row<u64, FAN>,
-    /// How large the largest hole of each child is, of those that count.
+    /// How large the largest hole of each child is.
     mosts: Row<u64, FAN>,
     pub(super) children: Row<usize, FAN>,
     /// The largest of `mosts`.
@@ -168,7 +168,7 @@ impl Inner {
         self.most = self.most.max(next.most);
     }
 
-    /// How large the largest hole under it is, of those that count.
+    /// How large the largest hole under it is.
     #[inline]
     pub(super) fn most(&self) -> u64 {
         self.most
