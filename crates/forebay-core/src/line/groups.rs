@@ -187,8 +187,10 @@ impl Serving<'_> {
     /// Whether something is true of all groups that have holes and no bit.
     #[inline]
     fn all_of_rest(&self, is_so: impl Fn(bool) -> bool) -> bool {
-        let mut rest = self.groups.slots.iter().skip(FIRST).filter(|group| group.count > 0);
-        rest.all(|group| is_so(self.taker.may_have(&group.set)))
+        let rest = self.groups.slots.get(FIRST..).unwrap_or(&[]);
+        rest.iter()
+            .filter(|group| group.count > 0)
+            .all(|group| is_so(self.taker.may_have(&group.set)))
     }
 }
 

@@ -21,17 +21,22 @@ impl Holes {
     /// In whose order the smallest hole for `size` is free, where it may not go to `taker` and all
     /// that may are larger, by more than `slack` larger than `size`; the lowest of equals. What is
     /// nobody's is left out.
+    #[inline]
     pub(super) fn better_elsewhere(
         &mut self,
         size: u64,
         slack: u64,
         taker: Order<'_>,
     ) -> Option<Streams> {
-        let groups = &self.groups;
-        let serving = groups.serving_set(taker);
-        if serving.has_all() {
+        if self.groups.serving_set(taker).has_all() {
             return None;
         }
+        self.better_among(size, slack, taker)
+    }
+
+    fn better_among(&mut self, size: u64, slack: u64, taker: Order<'_>) -> Option<Streams> {
+        let groups = &self.groups;
+        let serving = groups.serving_set(taker);
         if self.len() <= FEW && self.lengths.is_none() {
             return self.better_by_scan(size, slack, taker);
         }

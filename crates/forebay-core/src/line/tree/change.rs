@@ -31,7 +31,7 @@ impl Tree {
         let Some(hole) = leaf.holes.get(place.index) else { return };
         leaf.holes.remove(place.index);
         let left = leaf.holes.len();
-        self.shrank(place, hole.size());
+        self.shrank(place, hole.size(), 0);
         if left <= LEAF / 4 && self.height > 0 {
             self.tend_leaf(place, left);
         }
@@ -58,7 +58,7 @@ impl Tree {
         if now > before {
             self.grew(place, now);
         } else {
-            self.shrank(place, before);
+            self.shrank(place, before, now);
         }
     }
 
@@ -66,23 +66,25 @@ impl Tree {
     #[inline]
     pub(super) fn grew(&mut self, place: &Place, size: u64) {
         let Some(inner) = self.inners.get_mut(place.last.node) else { return };
-        let grows = inner.mosts().get(place.last.child).is_some_and(|&most| most < size);
-        if grows && inner.set_most(place.last.child, size) {
+        let Some(&most) = inner.mosts().get(place.last.child) else { return };
+        if let Some(leaf) = self.leaves.get_mut(place.leaf) {
+            leaf.second = leaf.second.max(size.min(most));
+        }
+        if size > most && inner.set_most(place.last.child, size) {
             self.measure_above(place);
         }
     }
 
-    /// Notes that the leaf of a place had a hole of `size` bytes that is shorter or gone.
+    /// Notes that a hole of the leaf of a place had `old` bytes and has `new`, which are not more.
     #[inline]
-    pub(super) fn shrank(&mut self, place: &Place, size: u64) {
-        let Some(inner) = self.inners.get(place.last.node) else { return };
-        if inner.mosts().get(place.last.child) != Some(&size) {
+    pub(super) fn shrank(&mut self, place: &Place, old: u64, new: u64) {
+        let Some(inner) = self.inners.get_mut(place.last.node) else { return };
+        if inner.mosts().get(place.last.child) != Some(&old) {
             return;
         }
-        let most = self.most_of_leaf(place.leaf);
-        if let Some(inner) = self.inners.get_mut(place.last.node)
-            && inner.set_most(place.last.child, most)
-        {
+        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
+        let most = if new >= leaf.second { new } else { leaf.measure() };
+        if inner.set_most(place.last.child, most) {
             self.measure_above(place);
         }
     }
@@ -119,7 +121,8 @@ impl Tree {
         if place.index <= middle {
             lower.holes.insert(place.index, hole);
         }
-        let mut upper = Leaf { holes, below: place.leaf, above: next };
+        lower.second = u64::MAX;
+        let mut upper = Leaf { holes, below: place.leaf, above: next, ..Leaf::default() };
         if place.index > middle {
             upper.holes.insert(place.index - middle, hole);
         }
@@ -188,6 +191,7 @@ impl Tree {
             let Some(holes) = self.leaves.get(high).map(|leaf| leaf.holes.clone()) else { return };
             if let Some(leaf) = self.leaves.get_mut(low) {
                 leaf.holes.append(&holes);
+                leaf.second = u64::MAX;
             }
             let most = self.most_of_leaf(low);
             if let Some(inner) = self.inners.get_mut(step.node) {

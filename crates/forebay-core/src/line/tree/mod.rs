@@ -110,14 +110,11 @@ impl Tree {
         for _ in 0..self.height {
             visit();
             let Some(inner) = self.inners.get(node) else { break };
-            let firsts = inner.firsts.as_slice();
-            let child = firsts.partition_point(|&first| first <= at).saturating_sub(1);
-            node = place.enter(node, child, inner);
+            node = place.enter(node, inner.child_at(at), inner);
         }
         visit();
         place.leaf = node;
         if let Some(leaf) = self.leaves.get(node) {
-            // Counted rather than searched for: comparisons that wait for nothing.
             let below = leaf.holes.as_slice().iter().map(|hole| usize::from(hole.start <= at));
             place.index = below.sum();
         }
@@ -207,8 +204,7 @@ impl Tree {
         let steps = (0..self.height).map_while(|_| {
             visit();
             let inner = self.inners.get(node)?;
-            let firsts = inner.firsts.as_slice();
-            let child = firsts.partition_point(|&first| first <= place.floor).saturating_sub(1);
+            let child = inner.child_at(place.floor);
             let step = Step { node, child };
             node = inner.children.get(child)?;
             Some(step)

@@ -37,7 +37,7 @@ impl Tree {
         if let Some(entry) = leaf.holes.as_mut_slice().get_mut(place.index) {
             entry.start = start;
         }
-        self.shrank(place, hole.size());
+        self.shrank(place, hole.size(), hole.end - start);
     }
 
     /// Adds a hole and makes it one with neighbours whose group it joins.
