@@ -2,6 +2,7 @@
 //! the device, all at once and under the checker.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use forebay::{DeviceArray, Error, Pool, PoolOptions};
 use forebay_core::line::Growth;
@@ -15,7 +16,7 @@ use crate::stress::{Episode, Figures};
 fn run(episodes: impl Iterator<Item = Episode>) -> Figures {
     let mut sum = Figures::default();
     for episode in episodes {
-        let ended = episode.run();
+        let ended = episode.run(|_, device| device, &AtomicU64::new(0));
         sum.add(&ended.unwrap_or_else(|what| panic!("{episode:?}: {what}")));
     }
     sum
@@ -79,7 +80,9 @@ fn copies_with_a_fault(number: u64, kind: FaultKind) -> u64 {
     let mut kept: Vec<(DeviceArray<u8>, Vec<u8>)> = Vec::new();
     let first = machine.calls().total();
     machine.plan(Fault::new(When::Call(first + number), kind));
-    for (round, length) in [70_000, 700, 300_000, 5000, 900_000, 40, 150_000].into_iter().enumerate() {
+    for (round, length) in
+        [70_000, 700, 300_000, 5000, 900_000, 40, 150_000].into_iter().enumerate()
+    {
         let on = streams[round % streams.len()];
         let array = match DeviceArray::<u8>::new(&pool, length, on) {
             Ok(array) => Ok(array),
@@ -112,7 +115,11 @@ fn copies_with_a_fault(number: u64, kind: FaultKind) -> u64 {
     drop(pool);
     assert_eq!(machine.findings(), [], "call {number}");
     let left = machine.census();
-    assert_eq!((left.pages, left.mappings, left.regions, left.events), (0, 0, 0, 0), "call {number}");
+    assert_eq!(
+        (left.pages, left.mappings, left.regions, left.events),
+        (0, 0, 0, 0),
+        "call {number}"
+    );
     calls
 }
 

@@ -61,7 +61,11 @@ impl Shared {
                 let (held_after, free_after) = self.figures();
                 assert!(held_after <= held, "{size} refused: {held} held, then {held_after}");
                 let gone = held.saturating_sub(held_after);
-                assert_eq!(free_after, free.saturating_add(gone), "{size} refused: {gone} given up");
+                assert_eq!(
+                    free_after,
+                    free.saturating_add(gone),
+                    "{size} refused: {gone} given up"
+                );
             }
             Err(error) => panic!("{size}: {error}"),
         }
@@ -70,7 +74,8 @@ impl Shared {
 
     /// What the pool holds and what the other has is what the device gave out.
     fn add_up(&self) {
-        let theirs = self.theirs.iter().fold(Bytes::ZERO, |sum, &(_, size)| sum.saturating_add(size));
+        let theirs =
+            self.theirs.iter().fold(Bytes::ZERO, |sum, &(_, size)| sum.saturating_add(size));
         let given = self.machine.census().held;
         assert_eq!(self.pool.held().saturating_add(theirs), given, "{theirs} of the neighbor's");
     }

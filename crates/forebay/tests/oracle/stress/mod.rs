@@ -117,13 +117,9 @@ impl Episode {
         }
     }
 
-    /// Runs it on a simulated device of its own.
-    pub(crate) fn run(&self) -> Outcome<Figures> {
-        self.run_before(|_, device| device, &AtomicU64::new(0))
-    }
-
-    /// Runs it with a pool on the device that `front` gives; `done` counts along.
-    pub(crate) fn run_before(
+    /// Runs it on a simulated device of its own, with the pool on what `front` puts before it; `done` counts
+    /// along.
+    pub(crate) fn run(
         &self,
         front: impl FnOnce(&SimMachine, Arc<SimDevice>) -> Arc<dyn Device>,
         done: &AtomicU64,

@@ -47,7 +47,8 @@ impl<'a> Worker<'a> {
     pub(super) fn new(world: &'a World, seed: u64, number: usize) -> Outcome<Self> {
         let seed = seed.wrapping_mul(31).wrapping_add(number as u64);
         let (random, figures) = (Random::new(seed), Figures::default());
-        let mut new = Self { world, random, streams: Vec::new(), live: Vec::new(), tag: 0, figures };
+        let mut new =
+            Self { world, random, streams: Vec::new(), live: Vec::new(), tag: 0, figures };
         new.make_stream()?;
         world.know(StreamHandle::of_this_thread());
         Ok(new)
@@ -55,6 +56,9 @@ impl<'a> Worker<'a> {
 
     pub(super) fn step(&mut self) -> Outcome {
         self.figures.operations += 1;
+        if self.random.chance(1, 16) {
+            self.world.let_work()?;
+        }
         match self.random.below(1000) {
             0..420 => self.allocate(),
             420..740 => self.free_one(),

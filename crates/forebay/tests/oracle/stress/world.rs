@@ -21,6 +21,9 @@ const KNOWN_STREAMS: usize = 24;
 /// How many bytes at either end of a block are written and read. All of it is declared to the checker.
 const EDGE: u64 = 64;
 
+/// How many queries let the device do about what twenty operations enqueue.
+const QUERIES: u32 = 32;
+
 /// How many events a drop may lose: it tries twice, and planned faults can strike twice.
 const EVENTS_LOST_TO_FAULTS: usize = 3;
 
@@ -202,6 +205,15 @@ impl World {
             unsafe { self.sim.launch(kernel, stream) }
         };
         Ok(self.own_or_gone(launch)?.is_some())
+    }
+
+    /// Lets the device work for a while. A simulated one does nothing unless it is asked something; nothing is
+    /// ever on the default stream, so nothing is learnt by asking for that.
+    pub(super) fn let_work(&self) -> Outcome {
+        for _ in 0..QUERIES {
+            self.own(|| self.sim.query_stream(StreamHandle::DEFAULT))?;
+        }
+        Ok(())
     }
 
     /// An event after all that is on `stream` now; `None` where the stream is gone.
