@@ -142,19 +142,19 @@ def test_a_stream_that_is_forgotten_is_so_at_once(cuda, kind):
     """However many objects still have it: its maker destroys it right after."""
     (handle,) = streams_of_driver.make(1)
     adopted = cuda.adopt(handle)
-    with forebay.Pool(cuda) as pool, forebay.Pool(cuda) as other:
-        pool.allocate("1MiB", stream=adopted).free()
-        other.allocate("1MiB", stream=adopted).free()
+    with forebay.Pool(cuda, max_bytes="2MiB") as pool, forebay.Pool(cuda, max_bytes="2MiB") as other:
+        pool.allocate("2MiB", stream=adopted).free()
+        other.allocate("2MiB", stream=adopted).free()
         assert _streams_of(pool) == _streams_of(other) == {handle}
         cuda.forget(kind(handle))
         streams_of_driver.destroy(handle)
         assert _streams_of(pool) == _streams_of(other) == set()
-        # Its memory is everybody's when its work is done: whoever asks before that may get other memory. The device waits
-        # for the streams that there are.
+        # The pools may hold no more, so this is what was freed on the stream: everybody's once its work is done.
+        for each in (pool, other):
+            with each.allocate("2MiB"):
+                assert each.held == 2 << 20
+        # The device waits for the streams that there are.
         cuda.synchronize()
-        held = pool.held
-        with pool.allocate("1MiB"):
-            assert pool.held == held, "what was freed on it is everybody's"
     cuda.forget(kind(handle))
     cuda.forget(adopted)
     for use in (adopted.synchronize, adopted.done, lambda: adopted.wait_for(None)):

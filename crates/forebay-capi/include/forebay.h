@@ -738,8 +738,10 @@ forebay_status forebay_free_synchronized(forebay_pool pool, void *block);
 forebay_status forebay_record_use(forebay_pool pool, void *block, forebay_stream stream);
 
 /**
- * Says that a stream will be destroyed by whoever made it: to be called before that, where it was
- * adopted and stays open. `forebay_stream_close` does this by itself.
+ * Says that nothing more is allocated or freed on a stream here: what was freed on it becomes everybody's
+ * once its work so far is done. This tells one pool. A stream that is about to be destroyed by its maker
+ * is closed before that, as the device follows it while its handle is open; `forebay_stream_close` tells
+ * all pools by itself.
  */
 forebay_status forebay_forget_stream(forebay_pool pool, forebay_stream stream);
 
@@ -969,8 +971,10 @@ forebay_status forebay_stream_query(forebay_device device, forebay_stream stream
 
 /**
  * Closes a stream: one that was made here is destroyed, and its work still runs; one that was adopted
- * is forgotten. The pools of its device are told before that, so that what was freed on it serves
- * other streams. Closed it is in any case: where a pool could not be told, the status says so.
+ * is forgotten, and may be destroyed by its maker from then on. The pools of its device are told before
+ * that, so that what was freed on it serves other streams. A block of it that still lives goes back by
+ * `forebay_free_synchronized`, or by `forebay_free` on a stream that was made to wait for this one's work
+ * before. Closed it is in any case: where a pool could not be told, the status says so.
  */
 forebay_status forebay_stream_close(forebay_stream stream);
 

@@ -331,8 +331,10 @@ pub unsafe extern "C" fn forebay_record_use(
     })
 }
 
-/// Says that a stream will be destroyed by whoever made it: to be called before that, where it was
-/// adopted and stays open. `forebay_stream_close` does this by itself.
+/// Says that nothing more is allocated or freed on a stream here: what was freed on it becomes everybody's
+/// once its work so far is done. This tells one pool. A stream that is about to be destroyed by its maker
+/// is closed before that, as the device follows it while its handle is open; `forebay_stream_close` tells
+/// all pools by itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_forget_stream(
     pool: forebay_pool,
@@ -363,9 +365,12 @@ pub unsafe extern "C" fn forebay_block_query(
         let (pool, address) = (entry.pool(), address(block));
         let found = pool.block_at(address).zip(pool.requested_at(address));
         let (known, requested) = found.ok_or(forebay::Error::NotABlock { address })?;
+        // As many bits of it as the field has.
+        #[allow(clippy::cast_possible_truncation)]
+        let generation = known.generation() as u32;
         to.set(forebay_block_info {
             struct_size: 0,
-            generation: known.generation(),
+            generation,
             address: known.address().get(),
             size_bytes: known.size().get(),
             requested_bytes: requested.get(),

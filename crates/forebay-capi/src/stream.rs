@@ -224,8 +224,10 @@ pub unsafe extern "C" fn forebay_stream_query(
 }
 
 /// Closes a stream: one that was made here is destroyed, and its work still runs; one that was adopted
-/// is forgotten. The pools of its device are told before that, so that what was freed on it serves
-/// other streams. Closed it is in any case: where a pool could not be told, the status says so.
+/// is forgotten, and may be destroyed by its maker from then on. The pools of its device are told before
+/// that, so that what was freed on it serves other streams. A block of it that still lives goes back by
+/// `forebay_free_synchronized`, or by `forebay_free` on a stream that was made to wait for this one's work
+/// before. Closed it is in any case: where a pool could not be told, the status says so.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_stream_close(stream: forebay_stream) -> forebay_status {
     answer(|| {

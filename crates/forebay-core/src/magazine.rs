@@ -97,8 +97,9 @@ pub struct Magazine<B> {
     sizes: Vec<u64>,
     reserve: Vec<Clip<B>>,
     large: Large<B>,
-    /// What bins counted before their size became another.
-    tallies: [Tally; CLASSES],
+    /// What bins counted before their size became another, up to the largest class that was counted:
+    /// programs have many magazines of few sizes.
+    tallies: Vec<Tally>,
 }
 
 impl<B: Copy> Magazine<B> {
@@ -112,10 +113,10 @@ impl<B: Copy> Magazine<B> {
             bound,
             small,
             bins: [empty; BINS],
-            sizes: Vec::with_capacity(RESERVE),
-            reserve: Vec::with_capacity(RESERVE),
+            sizes: Vec::new(),
+            reserve: Vec::new(),
             large: Large { size: 0, block: None, taken: 0, kept: 0 },
-            tallies: [Tally::default(); CLASSES],
+            tallies: Vec::new(),
         }
     }
 
@@ -211,7 +212,7 @@ impl<B: Copy> Magazine<B> {
         }
         let large = &mut self.large;
         if large.size != size {
-            self.tallies[class_of(large.size)].add(Tally::of(large.size, large.taken, large.kept));
+            add(&mut self.tallies, large.size, large.taken, large.kept);
             (large.size, large.taken, large.kept) = (size, 0, 0);
         }
         large.block = Some(block);
@@ -301,7 +302,7 @@ impl<B: Copy> Magazine<B> {
     fn give_bin(&mut self, index: usize, size: u64, clip: Option<Clip<B>>) {
         let bin = &mut self.bins[index % BINS];
         if bin.size != size {
-            self.tallies[class_of(bin.size)].add(Tally::of(bin.size, bin.taken, bin.kept));
+            add(&mut self.tallies, bin.size, bin.taken, bin.kept);
             (bin.size, bin.taken, bin.kept) = (size, 0, 0);
         }
         bin.count = clip.map_or(0, |clip| clip.count);
@@ -332,7 +333,10 @@ impl<B: Copy> Magazine<B> {
     /// How often blocks were taken and kept, for each power of two from 1 up: a size counts with the
     /// largest that is not above it.
     pub fn tallies(&self) -> [Tally; CLASSES] {
-        let mut sums = self.tallies;
+        let mut sums = [Tally::default(); CLASSES];
+        for (sum, &tally) in sums.iter_mut().zip(&self.tallies) {
+            sum.add(tally);
+        }
         for bin in &self.bins {
             sums[class_of(bin.size)].add(Tally::of(bin.size, bin.taken, bin.kept));
         }
@@ -389,6 +393,20 @@ impl Tally {
         self.taken = self.taken.wrapping_add(other.taken);
         self.kept = self.kept.wrapping_add(other.kept);
         self.balance = self.balance.wrapping_add(other.balance);
+    }
+}
+
+/// Adds what was counted of a size to the tally of its class.
+fn add(tallies: &mut Vec<Tally>, size: u64, taken: u64, kept: u64) {
+    let class = class_of(size);
+    if (taken, kept) == (0, 0) {
+        return;
+    }
+    if tallies.len() <= class {
+        tallies.resize(class + 1, Tally::default());
+    }
+    if let Some(tally) = tallies.get_mut(class) {
+        tally.add(Tally::of(size, taken, kept));
     }
 }
 

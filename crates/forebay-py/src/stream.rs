@@ -194,7 +194,7 @@ impl Course {
 impl Drop for Course {
     fn drop(&mut self) {
         let stream = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !stream.as_ref().is_some_and(|stream| stream.get().is_ok()) {
+        if stream.as_ref().is_none_or(|stream| stream.get().is_err()) {
             return;
         }
         for &pool in lock(&self.pools).iter() {

@@ -31,7 +31,7 @@ pub struct Block {
     pub(crate) address: Address,
     pub(crate) size: Bytes,
     pub(crate) pool: PoolId,
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
 }
 
 impl Block {
@@ -50,9 +50,9 @@ impl Block {
         self.pool
     }
 
-    /// How often its address had been given out before, as far as that is counted: tells it from a
-    /// later block at the same address.
-    pub fn generation(&self) -> u32 {
+    /// How often its address was given out, this time included: tells it from every other block that was
+    /// or will be at the same address.
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 }
@@ -107,7 +107,17 @@ impl Request {
 }
 
 /// What hands out blocks: a pool, or an adaptor over another allocator.
-pub trait Allocate: Send + Sync {
+///
+/// # Safety
+///
+/// Handles read and write blocks in safe code, so an implementation promises:
+///
+/// * A block that it gives is memory of [`device`](Self::device), live and nobody else's, until it is freed
+///   here or the allocator and all its clones are gone.
+/// * [`own`](Self::own) succeeds for one owner at a time, and from then until
+///   [`disown`](Self::disown) nothing but that frees the block. One whose blocks nobody can name may leave
+///   both as they are.
+pub unsafe trait Allocate: Send + Sync {
     /// A block as requested. What it holds is not defined. No bytes: the null address, and no
     /// memory.
     fn allocate(&self, request: Request) -> Result<Block>;
@@ -141,6 +151,22 @@ pub trait Allocate: Send + Sync {
     /// The device the blocks are on.
     fn device(&self) -> &Arc<dyn Device>;
 
+    /// Makes the caller the owner of a block that was just given out: from now on it cannot be freed by its
+    /// address. Refused where it is not live any more, or has an owner.
+    fn own(&self, block: Block) -> Result<()> {
+        let _ = block;
+        Ok(())
+    }
+
+    /// The caller does not own the block any more, and is about to free it or to hand it on.
+    ///
+    /// # Safety
+    ///
+    /// * The caller [owns](Self::own) the block, and touches its memory no more before it owns it again.
+    unsafe fn disown(&self, block: Block) {
+        let _ = block;
+    }
+
     /// The pool that requests reach in the end, if there is one. Requests of
     /// [`allocate_async`](crate::handle::allocate_async) to one pool are served in their order, and do
     /// not wait for those to another.
@@ -167,7 +193,8 @@ pub trait Allocate: Send + Sync {
 /// Passes every call on to what a pointer points to.
 macro_rules! behind {
     ($($pointer:ty),*) => {
-        $(impl<A: Allocate + ?Sized> Allocate for $pointer {
+        // SAFETY: every call goes to what is pointed to, which keeps the promises.
+        $(unsafe impl<A: Allocate + ?Sized> Allocate for $pointer {
             fn allocate(&self, request: Request) -> Result<Block> {
                 (**self).allocate(request)
             }
@@ -186,6 +213,15 @@ macro_rules! behind {
 
             fn device(&self) -> &Arc<dyn Device> {
                 (**self).device()
+            }
+
+            fn own(&self, block: Block) -> Result<()> {
+                (**self).own(block)
+            }
+
+            unsafe fn disown(&self, block: Block) {
+                // SAFETY: as the caller promised.
+                unsafe { (**self).disown(block) };
             }
 
             fn pool_id(&self) -> Option<PoolId> {

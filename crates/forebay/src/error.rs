@@ -36,6 +36,11 @@ pub enum Error {
         /// How large the later block is.
         size: Bytes,
     },
+    /// A handle owns the block, and alone gives it back.
+    Owned {
+        /// The address.
+        address: Address,
+    },
     /// The pool's memory is not of the class that was asked for.
     WrongClass {
         /// What was asked for.
@@ -151,6 +156,11 @@ impl fmt::Display for Error {
                 f,
                 "the block that was at {address} is free already, and a later one of {size} is there \
                  now; nothing was changed"
+            ),
+            Self::Owned { address } => write!(
+                f,
+                "the block at {address} is owned by a handle; drop or free the handle, or take the block \
+                 out of it with into_raw"
             ),
             Self::WrongClass { wanted, offered } => write!(
                 f,

@@ -77,6 +77,9 @@ pub use pool::{
     PoolOptions, Scope, ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics,
     StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
 };
+/// The barrier of the pool's gates, for forebay's own bindings. Not part of the stable interface.
+#[doc(hidden)]
+pub use sync::barrier;
 pub use tag::{Tag, TagScope};
 
 /// The README's example compiles and runs, or the documentation tests say that it does not.

@@ -1,68 +1,46 @@
-//! A barrier of which one side is free, as the pool's own gates have it.
+//! The asymmetric barrier of the pool's own gates (`forebay::barrier`), as the handle table uses it.
 //!
-//! A thread that enters a pool writes down that it is inside and then looks whether the pool is open;
-//! whoever closes one marks it as closed and then looks who is inside. Each needs a full barrier
-//! between the two, or both may miss the other. Entering happens with every allocation and closing
-//! hardly ever, so whoever closes pays for both: `heavy` makes every running thread pass a barrier
-//! (`membarrier`), and `light` only keeps the compiler from reordering.
+//! A thread that enters a pool writes down that it is inside and then reads whether the pool is open; a
+//! thread that closes a pool marks it as closed and then reads which threads are inside. Each side
+//! needs a full barrier between the two, or both may miss the other. Entering is frequent and closing
+//! is rare, so the closing side pays for both.
 //!
-//! Where the system has no such call, nobody enters this way ([`available`]).
+//! Where the system has no one-sided barriers, no thread enters this way ([`available`]). Where a
+//! sandbox takes them away later, threads that enter this way go on, and closing a pool takes some
+//! milliseconds.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
-    use core::sync::atomic::{Ordering, compiler_fence, fence};
-    use std::sync::OnceLock;
+    use std::sync::Once;
 
-    use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+    pub(crate) use forebay::barrier::light;
 
-    /// Whether `heavy` does what it says. Asked of the system once.
+    /// Whether a thread may begin to enter by the light side.
     pub(crate) fn available() -> bool {
-        static AVAILABLE: OnceLock<bool> = OnceLock::new();
-        *AVAILABLE.get_or_init(|| {
-            // A call that a sandbox refuses once it refuses always: tried before it is relied on.
-            membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
-                && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-                && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
-        })
+        static PREPARED: Once = Once::new();
+        PREPARED.call_once(forebay::barrier::prepare);
+        forebay::barrier::one_sided()
     }
 
-    /// The side that is often: between a write of one's own and a read of what another writes. Only
-    /// where it is [`available`].
-    #[inline(always)]
-    pub(crate) fn light() {
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// The side that is rare. Where it is not [`available`] there is nobody on the other.
+    /// The rare side.
     pub(crate) fn heavy() {
-        fence(Ordering::SeqCst);
-        if available() {
-            // It can fail for want of kernel memory, for a moment.
-            while membarrier(MembarrierCommand::PrivateExpedited).is_err() {
-                std::thread::yield_now();
-            }
-        }
+        // Passed in either case: the light side stays sound, and closing is rare enough to be slow.
+        let _ = forebay::barrier::heavy();
     }
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 mod system {
-    use core::sync::atomic::{Ordering, fence};
+    pub(crate) use forebay::barrier::full as light;
 
-    /// Full barriers on both sides are to be had everywhere.
+    /// Full barriers on both sides are available everywhere.
     pub(crate) fn available() -> bool {
         true
     }
 
-    /// The side that is often.
-    #[inline(always)]
-    pub(crate) fn light() {
-        fence(Ordering::SeqCst);
-    }
-
-    /// The side that is rare.
+    /// The rare side.
     pub(crate) fn heavy() {
-        fence(Ordering::SeqCst);
+        forebay::barrier::full();
     }
 }
 

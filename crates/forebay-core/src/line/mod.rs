@@ -2,7 +2,8 @@
 //! whose order.
 //!
 //! ```text
-//!   addresses   0 ─────────────────────────────────────────────────────────────────>
+//!   addresses   ────────────────────────────────────────────────────────────────────>
+//!   reserved    [                                                                     ]
 //!   pages       [   page 1   ][ page 2 ]          [ page 3 ]  (alias)      [  page 4  ]
 //!   blocks      ####  ########                      ######                  ##########
 //!   holes           ..        .........           ..      ..
@@ -11,31 +12,56 @@
 //!
 //! A **hole** is free memory with pages behind all of it. It is free in the order of some streams:
 //! those on which it was freed, and those that have waited for them since. Neighbouring holes are
-//! one where a stream is common to both. Where nothing is mapped there is a **gap**, and where a
-//! page was taken from but its old mapping still stands there is an **alias**: both are addresses
-//! that no block may have.
+//! one where a stream is common to both. Holes that are free in the order of the same streams are a
+//! **group**. Where addresses are reserved and nothing is mapped there is a **gap**, and where a page
+//! was taken from but its old mapping still stands there is an **alias**: both are addresses that no
+//! block may have.
 //!
 //! The line decides nothing about growing; it answers questions and records what was done, each
 //! record leaving it whole. [`Plan`] is where the deciding is.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `streams` | sets of streams |
+//! | `tree` | holes by address, and the lowest of a size |
+//! | `groups`, `hole`, `relabel`, `lengths` | holes of many streams |
+//! | `gaps` | reserved ranges, gaps, and pages side by side |
+//! | `plan`, `window` | how to make room |
 
+mod error;
+mod gaps;
+mod groups;
 mod hole;
+mod lengths;
 mod plan;
+mod relabel;
+mod streams;
 #[cfg(test)]
 mod tests;
+mod tree;
+mod window;
 
 use std::collections::BTreeMap;
 
 use crate::{Bytes, PageSize};
 
-pub use hole::Streams;
-use hole::{Hole, Holes};
-pub use plan::{Growth, Plan, Step};
+pub use error::LineError;
+use gaps::Spans;
+use hole::{Holes, Open};
+pub use plan::{Growth, Lack, Plan, Step};
+pub use streams::Streams;
 
-/// A place on the line, in bytes from its start.
+/// An address on the line.
 pub type Offset = u64;
 
 /// A hole fits well where no more than this part of a block is left over: 8 means an eighth.
 const SNUG: u64 = 8;
+
+/// No line has addresses from here on: no machine has.
+const END: Offset = 1 << 57;
+
+/// A run that has no addresses.
+const NO_RUN: (Offset, Offset) = (Offset::MAX, 0);
 
 /// A page on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,60 +70,29 @@ struct Placed {
     page: u64,
 }
 
-/// Why a record does not fit what the line knows.
+/// What a block may span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum LineError {
-    /// The span is not a multiple of the granule, is empty, or passes the end of the line.
-    Malformed {
-        /// Where it begins.
-        at: Offset,
-        /// How long it is.
-        size: u64,
-    },
-    /// Something is there already: a page or an alias.
-    Occupied {
-        /// Where.
-        at: Offset,
-    },
-    /// No page or alias begins there.
-    Absent {
-        /// Where.
-        at: Offset,
-    },
-    /// A page is not free from end to end, or a block to be freed was not taken.
-    InUse {
-        /// Where.
-        at: Offset,
-    },
+pub enum Boundaries {
+    /// Pages that lie side by side are as one: holes and blocks go across.
+    Joined,
+    /// Every page is an island, as where a device gives segments: no hole and no block goes from
+    /// one to another, and a page may be put at any address.
+    Apart,
 }
-
-impl core::fmt::Display for LineError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Malformed { at, size } => {
-                write!(f, "{size} B at offset {at:#x} cannot be on the line")
-            }
-            Self::Occupied { at } => write!(f, "offset {at:#x} has a page or alias already"),
-            Self::Absent { at } => write!(f, "no page or alias begins at offset {at:#x}"),
-            Self::InUse { at } => write!(f, "what is at offset {at:#x} is in use"),
-        }
-    }
-}
-
-impl core::error::Error for LineError {}
 
 /// The addresses of a pool.
 ///
 /// ```
-/// use forebay_core::line::{Line, Streams};
+/// use forebay_core::line::{Boundaries, Line, Streams};
 /// use forebay_core::{Bytes, PageSize};
 ///
-/// let mut line = Line::new(PageSize::DEVICE, Bytes::gib(64));
-/// let a = Streams::only(0);
-/// line.place(0, Bytes::mib(2), 7, a)?;
+/// let mut line = Line::new(PageSize::DEVICE, Boundaries::Joined);
+/// let (at, a) = (0x7000_0000_0000, Streams::only(0));
+/// line.reserve(at, Bytes::gib(64))?;
+/// line.place(at, Bytes::mib(2), 7, a)?;
 /// let block = line.take(Bytes::mib(1), a).ok_or("a hole of 2 MiB holds 1 MiB")?;
-/// assert_eq!(line.free_bytes(), Bytes::mib(1));
+/// assert_eq!((block, line.free_bytes()), (at, Bytes::mib(1)));
 /// line.give(block, Bytes::mib(1), a)?;
 /// assert_eq!(line.largest_hole(), Bytes::mib(2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -105,31 +100,58 @@ impl core::error::Error for LineError {}
 #[derive(Clone, Debug)]
 pub struct Line {
     granule: PageSize,
-    size: u64,
+    boundaries: Boundaries,
+    reserved: Spans,
+    /// Where pages may be put.
+    gaps: Spans,
     pages: BTreeMap<Offset, Placed>,
     aliases: BTreeMap<Offset, u64>,
     holes: Holes,
-    /// Where pages lie side by side: where each such stretch begins, and where it ends, in order. A few,
-    /// where pages are mapped side by side.
-    runs: Vec<(Offset, Offset)>,
+    /// What a block may span: pages that lie side by side, or each page.
+    runs: Spans,
+    /// The run of the block that came back last, or none: the next is likely to be of the same.
+    recent: (Offset, Offset),
     backed: u64,
     /// The most bytes ever taken at once.
     peak: u64,
 }
 
 impl Line {
-    /// A line of `size` bytes with nothing on it.
-    pub fn new(granule: PageSize, size: Bytes) -> Self {
+    /// A line without addresses.
+    pub fn new(granule: PageSize, boundaries: Boundaries) -> Self {
         Self {
             granule,
-            size: size.align_down(granule.alignment()).get(),
+            boundaries,
+            reserved: Spans::default(),
+            gaps: Spans::default(),
             pages: BTreeMap::new(),
             aliases: BTreeMap::new(),
             holes: Holes::default(),
-            runs: Vec::new(),
+            runs: Spans::default(),
+            recent: NO_RUN,
             backed: 0,
             peak: 0,
         }
+    }
+
+    /// Adds a range of addresses in which pages may be put. It may touch others; a page lies in one
+    /// of them. A line whose pages are apart needs none, and has none.
+    pub fn reserve(&mut self, at: Offset, size: Bytes) -> Result<(), LineError> {
+        let end = self.whole_granules(at, size.get())?;
+        if self.boundaries == Boundaries::Apart {
+            return Err(LineError::Malformed { at, size: size.get() });
+        }
+        if self.reserved.meets(at, end) {
+            return Err(LineError::Occupied { at });
+        }
+        self.reserved.add(at, end);
+        self.gaps.add(at, end);
+        Ok(())
+    }
+
+    /// The bytes of all reserved ranges.
+    pub fn reserved_bytes(&self) -> Bytes {
+        Bytes::new(self.reserved.each().map(|(start, end)| end - start).sum())
     }
 
     /// What pages are multiples of.
@@ -168,27 +190,36 @@ impl Line {
     ///
     /// The lowest, not the smallest: what lives long gathers at the low end, and the high end,
     /// which large requests grow from, comes free in whole pages.
+    #[inline]
     pub fn take(&mut self, size: Bytes, streams: Streams) -> Option<Offset> {
         if size.is_zero() {
             return None;
         }
-        let at = self.holes.take(size.get(), streams)?;
+        let at = self.holes.take(size.get(), &streams)?;
         self.peak = self.peak.max(self.taken());
         Some(at)
     }
 
+    #[inline]
     fn taken(&self) -> u64 {
         // Every hole is backed.
         self.backed - self.holes.bytes()
     }
 
     /// Makes `size` bytes from `at` free, in the order of `streams`.
+    #[inline]
     pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        if !self.is_backed(at, end) || !self.holes.add(at, Hole { end, streams }) {
+        let is_recent = self.recent.0 <= at && end <= self.recent.1;
+        let run = if is_recent { Some(self.recent) } else { self.runs.around(at, end) };
+        let run = run.ok_or(LineError::InUse { at })?;
+        // Nothing touches it beyond the run but what is on another island.
+        let open = Open { below: at > run.0, above: end < run.1 };
+        if !self.holes.add(at, end, &streams, open) {
             return Err(LineError::InUse { at });
         }
+        self.recent = run;
         Ok(())
     }
 
@@ -200,10 +231,10 @@ impl Line {
     /// so far; a large hole cut for a small block is not whole again until the block is freed.
     #[inline]
     pub fn worth_waiting_for(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
-        if self.holes.all_serve(taker) {
+        if self.holes.groups.alone().is_some_and(|group| group.set.serve(&taker)) {
             return None;
         }
-        self.holes.better_elsewhere(size.get(), size.get() / SNUG, taker)
+        self.holes.better_elsewhere(size.get(), size.get() / SNUG, &taker)
     }
 
     /// Every stream in whose order something is free.
@@ -211,37 +242,39 @@ impl Line {
         self.holes.owners()
     }
 
+    /// Whether no hole is free in the order of `stream`, but for those that are free for all.
+    pub fn owns_nothing(&self, stream: Streams) -> bool {
+        self.holes.has_none_of(&stream)
+    }
+
     /// Records that `taker` has waited for `owner`: what is free in the order of `owner` is now
     /// free in the order of `taker` too. Nothing is free in the order of an empty set.
     pub fn waited(&mut self, taker: Streams, owner: Streams) {
-        self.holes.extend_owners(|set| !owner.is_empty() && set.contains(owner), taker);
+        self.holes.waited(&taker, &owner);
     }
 
     /// Records that everything freed on any of `streams` is known to be over: it is free for all.
     /// With [`Streams::ALL`] that is everything, memory that is nobody's too.
     pub fn idle(&mut self, streams: Streams) {
-        let over = |set: Streams| streams == Streams::ALL || !set.and(streams).is_empty();
-        self.holes.extend_owners(over, Streams::ALL);
+        self.holes.idle(&streams);
+    }
+
+    /// Records that stream `from` has ended and that `to` come after it: what was free in the order
+    /// of `from` is free in the order of `to` instead, and nobody's where `to` is empty. The number
+    /// may then be another stream's. What is free for all stays so.
+    pub fn hand_over(&mut self, from: Streams, to: Streams) {
+        self.holes.hand_over(&from, &to);
     }
 
     /// Every stream in whose order something is free that `taker` may not have.
     pub fn owners_beyond(&self, taker: Streams) -> Streams {
-        self.holes.owners_beyond(taker)
+        self.holes.owners_beyond(&taker)
     }
 
     /// Whether a hole holds `size` and may go to `taker`.
     pub fn can_take(&self, size: Bytes, taker: Streams) -> bool {
-        self.holes.each().any(|(start, hole)| hole.end - start >= size.get() && hole.streams.serve(taker))
-    }
-
-    /// Takes `from` out of every set and puts `to` in.
-    pub fn hand_over(&mut self, from: Streams, to: Streams) {
-        self.holes.hand_over(from, to);
-    }
-
-    /// Whether nothing but what is everybody's is free in the order of `stream`.
-    pub fn owns_nothing(&self, stream: Streams) -> bool {
-        self.holes.each().all(|(_, hole)| hole.streams == Streams::ALL || hole.streams.and(stream).is_empty())
+        let holds = |id| self.holes.tree(id).is_some_and(|tree| tree.most() >= size.get());
+        self.holes.groups.serving(&taker).any(holds)
     }
 
     /// Puts page `page` on the line, free in the order of `streams`.
@@ -254,12 +287,15 @@ impl Line {
     ) -> Result<(), LineError> {
         let size = size.get();
         let end = self.vacant(at, size)?;
+        let joined = self.boundaries == Boundaries::Joined;
         // Holes are in pages, and no page is there.
-        if !self.holes.add(at, Hole { end, streams }) {
+        if !self.holes.add(at, end, &streams, Open { below: joined, above: joined }) {
             return Err(LineError::InUse { at });
         }
         self.pages.insert(at, Placed { size, page });
-        self.back(at, end);
+        self.gaps.cut(at, end);
+        self.runs.add_joined(at, end, joined, joined);
+        self.recent = NO_RUN;
         self.backed += size;
         Ok(())
     }
@@ -273,7 +309,8 @@ impl Line {
         let streams = self.holes.covering(at, end).ok_or(LineError::InUse { at })?;
         self.holes.remove_range(at, end);
         self.pages.remove(&at);
-        self.unback(at, end);
+        self.runs.cut(at, end);
+        self.recent = NO_RUN;
         self.aliases.insert(at, placed.size);
         self.backed -= placed.size;
         Ok((placed.page, Bytes::new(placed.size), streams))
@@ -283,31 +320,33 @@ impl Line {
     /// [`clear`](Self::clear): something is about to be put there.
     pub fn hold(&mut self, at: Offset, size: Bytes) -> Result<(), LineError> {
         let end = self.vacant(at, size.get())?;
+        self.gaps.cut(at, end);
         self.aliases.insert(at, end - at);
         Ok(())
     }
 
     /// Records that the mapping behind an alias is gone: its addresses are a gap again.
     pub fn clear(&mut self, at: Offset) -> Result<(), LineError> {
-        self.aliases.remove(&at).map(drop).ok_or(LineError::Absent { at })
-    }
-
-    /// The pages that are free from end to end, as (where, size, size of the hole they are in).
-    fn free_pages(&self) -> Vec<(Offset, u64, u64)> {
-        let mut found = Vec::new();
-        for (start, end) in self.holes.runs() {
-            for (&at, placed) in self.pages.range(start..end) {
-                if at + placed.size <= end {
-                    found.push((at, placed.size, end - start));
-                }
-            }
+        let size = self.aliases.remove(&at).ok_or(LineError::Absent { at })?;
+        if self.boundaries == Boundaries::Joined {
+            let end = at + size;
+            let (below, above) = (!self.reserved.begins_at(at), !self.reserved.begins_at(end));
+            self.gaps.add_joined(at, end, below, above);
         }
-        found
+        Ok(())
     }
 
-    /// The pages that are free from end to end, for trimming: where, and how large.
+    /// The pages that are free from end to end, in whatever order their parts are, for trimming:
+    /// where, and how large.
     pub fn idle_pages(&self) -> impl Iterator<Item = (Offset, Bytes)> {
-        self.free_pages().into_iter().map(|(at, size, _)| (at, Bytes::new(size)))
+        let pages = self.pages.iter().map(|(&at, placed)| (at, placed.size));
+        let free = pages.filter(|&(at, size)| self.holes.covers(at, at + size));
+        free.map(|(at, size)| (at, Bytes::new(size)))
+    }
+
+    /// The bytes of all pages that are free from end to end, in whatever order their parts are.
+    pub fn free_whole_pages(&self) -> Bytes {
+        self.idle_pages().fold(Bytes::ZERO, |sum, (_, size)| sum.saturating_add(size))
     }
 
     /// The page that begins at `at`: which, and how large.
@@ -320,69 +359,46 @@ impl Line {
         self.pages.iter().map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
     }
 
+    /// Every page that has a byte of `start..end`: where, which, and how large.
+    pub fn pages_in(
+        &self,
+        start: Offset,
+        end: Offset,
+    ) -> impl Iterator<Item = (Offset, u64, Bytes)> {
+        let below = self.pages.range(..start).next_back();
+        let below = below.filter(|(at, placed)| **at + placed.size > start && start < end);
+        let inside = self.pages.range(start..end.max(start));
+        let pages = below.into_iter().chain(inside);
+        pages.map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
+    }
+
+    /// Whether `size` bytes from `at` are whole granules that can be on a line; gives their end.
+    fn whole_granules(&self, at: Offset, size: u64) -> Result<Offset, LineError> {
+        let granule = self.granule.bytes().get();
+        let whole = size > 0 && at.is_multiple_of(granule) && size.is_multiple_of(granule);
+        let end = at.checked_add(size).filter(|&end| whole && end <= END);
+        end.ok_or(LineError::Malformed { at, size })
+    }
+
     /// Whether `size` bytes from `at` can take a page or alias; gives their end.
     fn vacant(&self, at: Offset, size: u64) -> Result<Offset, LineError> {
-        let malformed = LineError::Malformed { at, size };
-        let end = at.checked_add(size).filter(|&end| end <= self.size).ok_or(malformed)?;
-        let granule = self.granule.bytes().get();
-        if size == 0 || !at.is_multiple_of(granule) || !size.is_multiple_of(granule) {
-            return Err(malformed);
-        }
-        if self.next_occupied(at) < end || self.occupied_at(at) {
-            return Err(LineError::Occupied { at });
-        }
-        Ok(end)
-    }
-
-    /// Whether every byte of `at..end` has a page behind it.
-    fn is_backed(&self, at: Offset, end: Offset) -> bool {
-        let number = self.runs_up_to(at);
-        number.checked_sub(1).and_then(|last| self.runs.get(last)).is_some_and(|run| end <= run.1)
-    }
-
-    /// Notes that `at..end`, where nothing was, has a page behind it.
-    fn back(&mut self, at: Offset, end: Offset) {
-        let number = self.runs_up_to(at);
-        let above = self.runs.get(number).copied().filter(|run| run.0 == end);
-        let end = above.map_or(end, |run| run.1);
-        if above.is_some() {
-            self.runs.remove(number);
-        }
-        match number.checked_sub(1).and_then(|below| self.runs.get_mut(below)) {
-            Some(below) if below.1 == at => below.1 = end,
-            _ => self.runs.insert(number, (at, end)),
+        let end = self.whole_granules(at, size)?;
+        match self.boundaries {
+            Boundaries::Joined if self.reserved.around(at, end).is_none() => {
+                Err(LineError::Malformed { at, size })
+            }
+            Boundaries::Joined if self.gaps.around(at, end).is_none() => {
+                Err(LineError::Occupied { at })
+            }
+            Boundaries::Apart if self.is_occupied(at, end) => Err(LineError::Occupied { at }),
+            Boundaries::Joined | Boundaries::Apart => Ok(end),
         }
     }
 
-    /// How many runs begin at or below `at`.
-    fn runs_up_to(&self, at: Offset) -> usize {
-        self.runs.partition_point(|run| run.0 <= at)
-    }
-
-    /// Notes that `at..end`, that a page was behind, has none.
-    fn unback(&mut self, at: Offset, end: Offset) {
-        let Some(number) = self.runs_up_to(at).checked_sub(1) else { return };
-        let Some(run) = self.runs.get_mut(number) else { return };
-        let (start, stop) = (run.0, core::mem::replace(&mut run.1, at));
-        if end < stop {
-            self.runs.insert(number + 1, (end, stop));
-        }
-        if start == at {
-            self.runs.remove(number);
-        }
-    }
-
-    /// Whether a page or alias covers `at`.
-    fn occupied_at(&self, at: Offset) -> bool {
-        let page = self.pages.range(..=at).next_back().map(|(&start, page)| start + page.size);
-        let alias = self.aliases.range(..=at).next_back().map(|(&start, &size)| start + size);
+    /// Whether a page or alias has a byte of `at..end`.
+    fn is_occupied(&self, at: Offset, end: Offset) -> bool {
+        let page = self.pages.range(..end).next_back().map(|(&start, page)| start + page.size);
+        let alias = self.aliases.range(..end).next_back().map(|(&start, &size)| start + size);
         page.is_some_and(|end| end > at) || alias.is_some_and(|end| end > at)
-    }
-
-    /// Where the next page or alias from `at` on begins; the end of the line where there is none.
-    fn next_occupied(&self, at: Offset) -> Offset {
-        let page = self.pages.range(at..).next().map(|(&start, _)| start);
-        let alias = self.aliases.range(at..).next().map(|(&start, _)| start);
-        page.unwrap_or(self.size).min(alias.unwrap_or(self.size))
     }
 }

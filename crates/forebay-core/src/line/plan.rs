@@ -17,11 +17,12 @@
 //! still likely to become wholly free.
 //!
 //! What is promised: where the pages that are free from end to end in the order of the taker, and
-//! what may still be made, come to the request in whole granules, there is a plan, as long as the
-//! line has that many addresses, and a page more, left beyond its last page. Bytes of pages that
-//! are partly in use cannot be moved, and are promised to nobody but the requests that fit them.
+//! what may still be made, come to the request in whole granules, there is a plan, as long as some
+//! gap has that many addresses and a page more; where none has, the plan lacks addresses and no
+//! memory. Bytes of pages that are partly in use cannot be moved, and are promised to nobody but the
+//! requests that fit them.
 
-use super::hole::Hole;
+use super::window::{Stretch, openings};
 use super::{Line, Offset, Streams};
 use crate::Bytes;
 
@@ -55,7 +56,7 @@ impl Default for Growth {
 
 impl Growth {
     /// The size of a new page where `held` bytes will be held: a power of two.
-    fn page(&self, held: u64, granule: u64) -> u64 {
+    pub(super) fn page(&self, held: u64, granule: u64) -> u64 {
         let part = (held / self.part.max(1)).max(granule);
         let part = 1_u64 << part.ilog2();
         part.clamp(granule, self.largest_page.get().max(granule))
@@ -63,7 +64,7 @@ impl Growth {
 
     /// What the line may hold before pages of `page` bytes are moved, where `live` bytes will be
     /// in blocks and `peak` were at the most.
-    fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
+    pub(super) fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
         if live <= peak {
             return 0;
         }
@@ -101,28 +102,42 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// A stretch of the line that a block may come to lie in: a hole, or a gap.
-#[derive(Clone, Copy, Debug)]
-struct Stretch {
-    start: Offset,
-    end: Offset,
-    is_gap: bool,
+/// What is missing for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lack {
+    /// Nothing was asked for.
+    Nothing,
+    /// Memory: the limit leaves no way.
+    Limit,
+    /// Addresses: once enough are reserved there is a plan.
+    Addresses,
 }
 
-/// Where a block could lie once its gaps are filled; the smaller, the better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Window {
-    missing: u64,
-    /// What of its opening stays free: a small opening that is used up is worth more than a large
-    /// one that is cut.
-    left: u64,
-    at: Offset,
+impl core::fmt::Display for Lack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "a request for no bytes needs no plan",
+            Self::Limit => "the limit leaves no room for the request",
+            Self::Addresses => "no reserved range has room for the request; reserve another",
+        })
+    }
+}
+
+impl core::error::Error for Lack {}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug)]
+struct Request<'a> {
+    size: u64,
+    taker: &'a Streams,
+    growth: &'a Growth,
+    limit: u64,
 }
 
 impl Plan {
     /// A plan for `size` bytes free in the order of `taker`, one stream, that leaves at most
-    /// `limit` bytes on the line, or as many as there are; `None` where the limit or the line
-    /// leaves no way, and where `size` is nothing.
+    /// `limit` bytes on the line, or as many as there are.
     ///
     /// Its pages are to be put on the line in the order of `taker`, new ones too: a page free for
     /// all would become one with a neighbour that the taker may not have.
@@ -132,150 +147,83 @@ impl Plan {
         taker: Streams,
         growth: &Growth,
         limit: Bytes,
-    ) -> Option<Self> {
+    ) -> Result<Self, Lack> {
         if size.is_zero() {
-            return None;
+            return Err(Lack::Nothing);
         }
-        let size = size.get();
-        let stretches = line.stretches(taker);
-        let least = openings(&stretches)
-            .filter_map(|opening| line.window(opening, size))
-            .min()
-            .and_then(|window| line.fill(&stretches, window.at, size, taker, growth, limit));
+        let request = Request { size: size.get(), taker: &taker, growth, limit: limit.get() };
+        if line.has_hole(&request) {
+            return Ok(Self { steps: Vec::new() });
+        }
+        let stretches = line.stretches(&taker);
+        let windows = openings(&stretches).filter_map(|opening| line.window(opening, size.get()));
+        let least = windows.min().and_then(|window| line.fill(&stretches, window.at, &request));
         // In a window between blocks a page may be too large for its gap, and pages within it stay
-        // where they are. Beyond the end of the line any page fits, and all can go there.
-        least.or_else(|| {
-            let end = stretches.last().filter(|last| last.is_gap && last.end == line.size)?;
-            line.fill(&stretches, end.start, size, taker, growth, limit)
+        // where they are. In a large gap any page fits, and all can go there.
+        let plan = least.or_else(|| {
+            let end = line.last_gap().filter(|gap| gap.1 - gap.0 >= request.size)?;
+            line.fill(&stretches, end.0, &request)
+        });
+        plan.map_or_else(|| line.fill_elsewhere(&stretches, &request), Ok)
+    }
+
+    /// How large the next segment is for a request of `size`, on a device that maps no pages: a block
+    /// cannot lie in two. `None` where the limit leaves no way.
+    pub fn segment(line: &Line, size: Bytes, growth: &Growth, limit: Bytes) -> Option<Bytes> {
+        let granule = line.granule.bytes().get();
+        let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
+        let room = limit.get().checked_sub(line.backed).filter(|&room| least <= room)?;
+        let page = growth.page(line.backed.saturating_add(least), granule);
+        Some(Bytes::new(least.max(page.min(room / granule * granule))))
+    }
+
+    /// The bytes of all pages that are to be made.
+    pub fn created(&self) -> Bytes {
+        self.steps.iter().fold(Bytes::ZERO, |sum, step| match step {
+            Step::Create { size, .. } => sum.saturating_add(*size),
+            Step::Move { .. } => sum,
         })
     }
 }
 
-impl Plan {
-    /// Where the next segment goes, and how large it is, on a device that maps no pages: apart from
-    /// all others, since a block cannot lie in two. `None` where the limit leaves no way.
-    pub fn segment(
-        line: &Line,
-        size: Bytes,
-        growth: &Growth,
-        limit: Bytes,
-    ) -> Option<(Offset, Bytes)> {
-        let granule = line.granule.bytes().get();
-        let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
-        let room = limit.get().checked_sub(line.backed)?;
-        // Beyond what is being given back as well: it is there until it is gone.
-        let page = line.pages.last_key_value().map(|(&start, page)| start + page.size);
-        let alias = line.aliases.last_key_value().map(|(&start, &size)| start + size);
-        let at = page.max(alias).map_or(Some(0), |top| top.checked_add(granule))?;
-        let page = growth.page(line.backed.saturating_add(least), granule);
-        let wanted = least.max(page.min(room / granule * granule));
-        let fits = least <= room && at.checked_add(wanted).is_some_and(|end| end <= line.size);
-        fits.then_some((at, Bytes::new(wanted)))
-    }
-}
-
-/// The stretches in runs without anything in between.
-fn openings(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
-    stretches.chunk_by(|one, next| one.end == next.start)
-}
-
 impl Line {
-    /// Where blocks may come to lie, in order: holes that `taker` can use, and gaps.
-    fn stretches(&self, taker: Streams) -> Vec<Stretch> {
-        let mut holes = self
-            .holes
-            .each()
-            .filter(|(_, hole)| hole.streams.serve(taker))
-            .map(|(start, Hole { end, .. })| Stretch { start, end, is_gap: false })
-            .peekable();
-        let mut pages = self.pages.iter().map(|(&at, page)| (at, at + page.size)).peekable();
-        let mut aliases = self.aliases.iter().map(|(&at, &size)| (at, at + size)).peekable();
-        let mut stretches = Vec::new();
-        let mut reached = 0;
-        loop {
-            let page_first = match (pages.peek(), aliases.peek()) {
-                (Some(page), Some(alias)) => page.0 < alias.0,
-                (page, _) => page.is_some(),
-            };
-            let taken = if page_first { pages.next() } else { aliases.next() };
-            let (start, end) = taken.unwrap_or((self.size, self.size));
-            while let Some(hole) = holes.next_if(|hole| hole.start < reached) {
-                stretches.push(hole);
-            }
-            if start > reached {
-                stretches.push(Stretch { start: reached, end: start, is_gap: true });
-            }
-            if taken.is_none() {
-                return stretches;
-            }
-            reached = end;
-        }
+    /// Whether a hole holds the request already.
+    fn has_hole(&self, request: &Request<'_>) -> bool {
+        let holds = |id| self.holes.tree(id).is_some_and(|tree| tree.most() >= request.size);
+        self.holes.groups.serving(request.taker).any(holds)
     }
 
-    /// The best window for `size` in an opening: from the start of one of its stretches, or up to
-    /// the end of one of its holes.
-    ///
-    /// Both ends of a window only ever go up, so all windows are measured in one pass.
-    fn window(&self, opening: &[Stretch], size: u64) -> Option<Window> {
+    /// The gap at the end of the range where the last page lies, or of the last range.
+    fn last_gap(&self) -> Option<(Offset, Offset)> {
+        let page = self.pages.last_key_value().map(|(&at, placed)| (at, at + placed.size));
+        let range = page.and_then(|(start, end)| self.reserved.around(start, end));
+        let (_, end) = range.or_else(|| self.reserved.last())?;
+        self.gaps.around(end.checked_sub(1)?, end)
+    }
+
+    /// The steps that fill the lowest gap in which any page fits; or what is lacking.
+    fn fill_elsewhere(&self, stretches: &[Stretch], request: &Request<'_>) -> Result<Plan, Lack> {
         let granule = self.granule.bytes().get();
-        let (start, end) = (opening.first()?.start, opening.last()?.end);
-        let left = (end - start).checked_sub(size)?;
-        let lengths = opening.iter().map(|it| if it.is_gap { it.end - it.start } else { 0 });
-        // What is missing below each stretch, and below the end of the opening.
-        let mut below = vec![0];
-        below.extend(lengths.scan(0_u64, |sum, length| {
-            *sum += length;
-            Some(*sum)
-        }));
-        // What of the gaps lies below `at`, which is in the stretch with this number: granules
-        // that a window from `at` shares count as above, those that a window up to it shares as
-        // below.
-        let under = |number: usize, at: Offset, up: bool| -> u64 {
-            let sum = below.get(number).copied().unwrap_or(0);
-            match opening.get(number) {
-                Some(it) if it.is_gap => {
-                    let edge = if up { at.div_ceil(granule) } else { at / granule };
-                    sum + (edge * granule).clamp(it.start, it.end) - it.start
-                }
-                _ => sum,
-            }
-        };
-        let mut best: Option<Window> = None;
-        let mut offer = |at: Offset, missing: u64| {
-            let window = Window { missing, left, at };
-            best = Some(best.map_or(window, |best| best.min(window)));
-        };
-        let mut upper = 0;
-        for (number, it) in opening.iter().enumerate() {
-            let Some(stop) = it.start.checked_add(size).filter(|&stop| stop <= end) else { break };
-            while opening.get(upper).is_some_and(|it| it.end < stop) {
-                upper += 1;
-            }
-            offer(it.start, under(upper, stop, true) - under(number, it.start, false));
+        let whole = request.size.checked_next_multiple_of(granule).ok_or(Lack::Limit)?;
+        let donors = self.donors(0, 0, request.taker);
+        let pages = donors.iter().filter(|_| request.growth.moves).map(|donor| donor.1);
+        let (movable, largest) =
+            pages.fold((0_u64, 0), |(sum, most), page| (sum.saturating_add(page), page.max(most)));
+        let room = request.limit.saturating_sub(self.backed) / granule * granule;
+        if whole > room.saturating_add(movable) {
+            return Err(Lack::Limit);
         }
-        let mut lower = 0;
-        for (number, it) in opening.iter().enumerate().filter(|(_, it)| !it.is_gap) {
-            let Some(at) = it.end.checked_sub(size).filter(|&at| at >= start) else { continue };
-            while opening.get(lower).is_some_and(|it| it.end <= at) {
-                lower += 1;
-            }
-            offer(at, under(number, it.end, true) - under(lower, at, false));
-        }
-        best
+        let needed = whole.saturating_add(largest);
+        let mut gaps = self.gaps.each().filter(|gap| gap.1 - gap.0 >= needed);
+        let filled = gaps.next().and_then(|gap| self.fill(stretches, gap.0, request));
+        filled.ok_or(Lack::Addresses)
     }
 
     /// The steps that leave `size` bytes from `at` backed.
-    fn fill(
-        &self,
-        stretches: &[Stretch],
-        at: Offset,
-        size: u64,
-        taker: Streams,
-        growth: &Growth,
-        limit: Bytes,
-    ) -> Option<Plan> {
+    fn fill(&self, stretches: &[Stretch], at: Offset, request: &Request<'_>) -> Option<Plan> {
+        let Request { size, taker, growth, limit } = *request;
         let granule = self.granule.bytes().get();
-        let end = at.checked_add(size).filter(|&end| end <= self.size)?;
+        let end = at.checked_add(size)?;
         let first = stretches.partition_point(|it| it.end <= at);
         let inside = stretches.get(first..)?.iter().take_while(|it| it.start < end);
         let gaps = inside.filter(|it| it.is_gap).map(|gap| {
@@ -288,10 +236,10 @@ impl Line {
         let held = self.backed.saturating_add(missing);
         let page = growth.page(held, granule);
         let live = self.taken().saturating_add(size);
-        let ceiling = growth.ceiling(page, live, self.peak).min(limit.get());
+        let ceiling = growth.ceiling(page, live, self.peak).min(limit);
         let moves = growth.moves && held > ceiling;
         let mut donors = if moves { self.donors(at, end, taker) } else { Vec::new() };
-        let mut room = limit.get().saturating_sub(self.backed);
+        let mut room = limit.saturating_sub(self.backed);
         let mut steps = Vec::new();
         for (mut at, to, gap_end) in gaps {
             // The gap may go on beyond what is needed; a page may reach into it.
@@ -318,16 +266,17 @@ impl Line {
 
     /// Pages outside `at..end` that are free in the order of `taker`, those of the smallest holes
     /// first: they are the least likely to be asked for.
-    fn donors(&self, at: Offset, end: Offset, taker: Streams) -> Vec<(Offset, u64)> {
+    fn donors(&self, at: Offset, end: Offset, taker: &Streams) -> Vec<(Offset, u64)> {
+        let granule = self.granule.bytes().get();
         // Neighbouring holes that both serve the taker are one, so a page is free for it only
         // within one hole.
-        let holes = self.holes.each().filter(|(_, hole)| hole.streams.serve(taker));
+        let groups = self.holes.groups.serving(taker);
         let mut pages: Vec<(u64, core::cmp::Reverse<u64>, Offset)> = Vec::new();
-        for (start, hole) in holes {
-            for (&from, placed) in self.pages.range(start..hole.end) {
+        for hole in groups.flat_map(|id| self.holes.holes_of(id, granule)) {
+            for (&from, placed) in self.pages.range(hole.start..hole.end) {
                 let outside = from + placed.size <= at || from >= end;
                 if from + placed.size <= hole.end && outside {
-                    pages.push((hole.end - start, core::cmp::Reverse(placed.size), from));
+                    pages.push((hole.size(), core::cmp::Reverse(placed.size), from));
                 }
             }
         }

@@ -49,7 +49,8 @@ impl<A: Allocate> Aligned<A> {
     }
 }
 
-impl<A: Allocate> Allocate for Aligned<A> {
+// SAFETY: blocks are those of the allocator within, which keeps the promises.
+unsafe impl<A: Allocate> Allocate for Aligned<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let alignment = request.alignment().max(self.alignment);
         let block = self.inner.allocate(request.aligned_to(alignment))?;
@@ -75,6 +76,15 @@ impl<A: Allocate> Allocate for Aligned<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.inner.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -131,7 +131,8 @@ impl<A: Allocate> Counted<A> {
     }
 }
 
-impl<A: Allocate> Allocate for Counted<A> {
+// SAFETY: blocks are those of the allocator within, which keeps the promises.
+unsafe impl<A: Allocate> Allocate for Counted<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let block = self.inner.allocate(request).inspect_err(|_| {
             self.lock().failed_allocations += 1;
@@ -161,6 +162,15 @@ impl<A: Allocate> Allocate for Counted<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.inner.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -157,7 +157,8 @@ impl<A: Allocate> Failing<A> {
     }
 }
 
-impl<A: Allocate> Allocate for Failing<A> {
+// SAFETY: blocks are those of the allocator within, which keeps the promises.
+unsafe impl<A: Allocate> Allocate for Failing<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let size = request.size();
         if !size.is_zero() {
@@ -183,6 +184,15 @@ impl<A: Allocate> Allocate for Failing<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.inner.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -118,7 +118,8 @@ impl Drop for Room<'_> {
     }
 }
 
-impl<A: Allocate> Allocate for Limited<A> {
+// SAFETY: blocks are those of the allocator within, which keeps the promises.
+unsafe impl<A: Allocate> Allocate for Limited<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let room = self.reserve(request.size())?;
         let block = self.inner.allocate(request)?;
@@ -143,6 +144,15 @@ impl<A: Allocate> Allocate for Limited<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.inner.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -167,7 +167,8 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
     }
 }
 
-impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
+// SAFETY: blocks are those of the allocator within, which keeps the promises.
+unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let (size, stream) = (request.size(), request.stream());
         let allocated = self.inner.allocate(request);
@@ -201,6 +202,15 @@ impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.inner.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

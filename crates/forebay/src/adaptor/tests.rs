@@ -237,7 +237,8 @@ fn what_is_to_fail_fails_and_nothing_else() {
 /// An allocator that looks at no alignment.
 struct Careless(Arc<Direct>);
 
-impl Allocate for Careless {
+// SAFETY: for tests, which touch no memory that is not theirs.
+unsafe impl Allocate for Careless {
     fn allocate(&self, request: Request) -> Result<Block> {
         self.0.allocate(request.aligned_to(Alignment::BLOCK))
     }

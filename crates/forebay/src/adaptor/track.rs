@@ -191,7 +191,8 @@ impl<A: Allocate> Tracked<A> {
     }
 }
 
-impl<A: Allocate> Allocate for Tracked<A> {
+// SAFETY: blocks are those of the allocator within, which keeps the promises.
+unsafe impl<A: Allocate> Allocate for Tracked<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let block = self.inner.allocate(request)?;
         if !block.address().is_null() {
@@ -225,6 +226,15 @@ impl<A: Allocate> Allocate for Tracked<A> {
 
     fn device(&self) -> &Arc<dyn Device> {
         self.inner.device()
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.inner.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        // SAFETY: as the caller promised.
+        unsafe { self.inner.disown(block) };
     }
 
     fn pool_id(&self) -> Option<PoolId> {

@@ -340,7 +340,8 @@ impl Stubborn {
     }
 }
 
-impl Allocate for Stubborn {
+// SAFETY: for tests, which touch no memory that is not theirs.
+unsafe impl Allocate for Stubborn {
     fn allocate(&self, request: Request) -> crate::Result<Block> {
         Allocate::allocate(&self.inner, request)
     }

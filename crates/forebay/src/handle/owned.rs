@@ -9,7 +9,7 @@ use forebay_hal::StreamHandle;
 use super::lost::{self, LostFree};
 use super::{Refused, may_pass, order};
 use crate::sync::lock;
-use crate::{Allocate, Block, Pool, Request, Result};
+use crate::{Allocate, Block, Error, Pool, Request, Result};
 
 /// A block that goes back to its allocator when this value goes, in the order of its stream.
 ///
@@ -56,6 +56,7 @@ impl<A: Allocate> OwnedBlock<A> {
         A: Clone,
     {
         let block = allocator.allocate(request)?;
+        allocator.own(block)?;
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }
 
@@ -70,6 +71,8 @@ impl<A: Allocate> OwnedBlock<A> {
     /// * No other handle owns it, and nobody frees it but this one.
     /// * The work that uses it is ordered before what is enqueued on `stream` from now on.
     pub unsafe fn from_raw(allocator: A, block: Block, stream: StreamHandle) -> Self {
+        // By the caller's promise it is live and nobody's.
+        let _ = allocator.own(block);
         Self::of(allocator, block, block.size(), stream)
     }
 
@@ -83,6 +86,8 @@ impl<A: Allocate> OwnedBlock<A> {
     /// where there are any.
     #[must_use = "a block that is dropped is not freed"]
     pub fn into_raw(mut self) -> Block {
+        // SAFETY: this handle owns it, and knows it no more after this.
+        unsafe { self.allocator.disown(self.block) };
         self.give_up()
     }
 
@@ -198,11 +203,22 @@ impl<A: Allocate> OwnedBlock<A> {
         } else {
             order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
         }
-        // Someone may have freed the block by its address, and the address be another's by now.
-        // Nobody may lose a block to a handle that is not its owner.
-        self.allocator.free_block(self.block, self.stream)?;
-        self.give_up();
-        Ok(())
+        // SAFETY: this handle owns it. While it does not, nobody can touch the memory by it: it is borrowed
+        // here until it owns the block again, or has none.
+        unsafe { self.allocator.disown(self.block) };
+        let Err(error) = self.allocator.free_block(self.block, self.stream) else {
+            self.give_up();
+            return Ok(());
+        };
+        let freed = self.allocator.own(self.block).is_err_and(|error| {
+            use Error::{DoubleFree, NotABlock, Outlived};
+            matches!(error, DoubleFree { .. } | NotABlock { .. } | Outlived { .. })
+        });
+        if freed {
+            // By its address, just now. It is not this handle's to touch any more.
+            self.give_up();
+        }
+        Err(error)
     }
 }
 
@@ -213,6 +229,9 @@ impl<A: Allocate> Drop for OwnedBlock<A> {
             given = self.give_back();
         }
         if let Err(error) = given {
+            // So that whoever reads of it can free it by its address.
+            // SAFETY: this handle owns it, and is going.
+            unsafe { self.allocator.disown(self.block) };
             lost::note(LostFree { block: self.block, stream: self.stream, error });
         }
     }

@@ -8,7 +8,7 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use super::ground::{Alias, Ground, Lifted, put_back, twice};
-use super::heap::{Field, Heap, Place};
+use super::heap::{Field, Heap, span_of};
 use super::log::CallLog;
 use crate::Result;
 use crate::sync::tracked::lock;
@@ -76,21 +76,15 @@ impl Ground {
         }
         let mut heap = lock(heap);
         let field = heap.field(self.side);
-        let start = field.span(page.at, page.size).start();
         let cleared = field.line.clear(page.at);
         debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
-        if let Place::Segments(by_place, by_address) = &mut field.place {
-            by_place.remove(&page.at);
-            by_address.remove(&start);
-        }
         heap.going = heap.going.saturating_sub(page.size);
         heap.note_held();
     }
 
     /// Takes the old mapping of a moved page away: nothing may use it any more.
     pub(super) fn clear(&mut self, heap: &Mutex<Heap>, alias: Alias, log: &CallLog) -> Result<()> {
-        let span = lock(heap).field(self.side).span(alias.at, alias.size);
-        self.unmap(span, log)?;
+        self.unmap(span_of(alias.at, alias.size), log)?;
         let cleared = lock(heap).field(self.side).line.clear(alias.at);
         debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
         Ok(())
@@ -136,7 +130,7 @@ impl Ground {
         page: Lifted,
         log: &CallLog,
     ) -> Result<()> {
-        let span = lock(heap).field(self.side).span(page.at, page.size);
+        let span = span_of(page.at, page.size);
         let tidied = self.tidy(heap, log);
         // A page that is mapped elsewhere too would not come back. What else could not be tidied is
         // nothing to this one.
@@ -172,9 +166,9 @@ impl Ground {
     /// has nobody to tell of errors.
     pub(super) fn tear_down(&mut self, field: &Field) {
         for (at, page, size) in field.line.pages() {
-            let span = field.span(at, size);
+            let span = span_of(at, size);
             match self.device.virtual_memory() {
-                Some(memory) if self.region.is_some() => {
+                Some(memory) if self.maps_pages => {
                     // SAFETY: the pool synchronised the device before, and whoever drops a pool has
                     // no more use for its blocks.
                     let _ = twice(|| unsafe { memory.unmap(span) });
@@ -190,18 +184,18 @@ impl Ground {
             // SAFETY: nobody was ever to use it.
             let _ = twice(|| unsafe { self.device.free(start) });
         }
-        let (Some(memory), Some(region)) = (self.device.virtual_memory(), self.region) else {
-            return;
-        };
+        let Some(memory) = self.device.virtual_memory() else { return };
         for (alias, _) in &self.stranded {
             // SAFETY: nobody was ever to use it.
-            let _ = twice(|| unsafe { memory.unmap(field.span(alias.at, alias.size)) });
+            let _ = twice(|| unsafe { memory.unmap(span_of(alias.at, alias.size)) });
         }
         for &(page, _) in &self.orphans {
             let _ = twice(|| memory.release_page(page));
         }
-        // SAFETY: likewise; aliases were cleared by the pool.
-        let _ = twice(|| unsafe { memory.release_region(region) });
+        for &region in &self.regions {
+            // SAFETY: likewise; aliases were cleared by the pool.
+            let _ = twice(|| unsafe { memory.release_region(region) });
+        }
     }
 }
 

@@ -3,26 +3,26 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::line::{Growth, Line, Offset, Plan, Step, Streams};
+use forebay_core::line::{Boundaries, Growth, Lack, Line, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
-use super::heap::{Field, Heap, Place};
+use super::heap::{Field, Heap, span_of};
 use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{AddressMap, LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
-/// How many times the device's memory the addresses of a line span. Pages that move leave gaps, and
-/// gaps are filled again, so a few times are enough; addresses cost nothing.
-const ADDRESSES_PER_BYTE: u64 = 8;
+/// The part of the device's memory that the first region of small blocks spans: they are little of what most
+/// programs hold.
+const SMALL_PART: u64 = 4;
 
-/// The least a line spans: enough for a device whose memory is not known to be larger.
-const LEAST_ADDRESSES: Bytes = Bytes::gib(64);
+/// The least a region spans, where there are that many addresses: a leaf of the address map.
+const LEAST_REGION: Bytes = LEAF.bytes();
 
-/// The line of a device that gives segments: longer than any memory.
-const SEGMENT_LINE: Bytes = Bytes::new(1 << 46);
+/// The least the first region spans where the device says little of its memory.
+const LEAST_FIRST: Bytes = Bytes::gib(4);
 
 /// From how many new pages on the device is asked first whether it has that much: asking takes a tenth of
 /// what one page does, and finding out by making pages until it says no takes them from everyone else.
@@ -67,8 +67,10 @@ pub(super) struct Ground {
     pub(super) device: Arc<dyn Device>,
     pub(super) manner: Manner,
     pub(super) side: Side,
-    /// The region reserved, where the device maps pages.
-    pub(super) region: Option<Address>,
+    /// Whether memory is made of pages, as opposed to segments.
+    pub(super) maps_pages: bool,
+    /// The regions reserved, by their starts.
+    pub(super) regions: Vec<Address>,
     /// Pages that are nowhere any more, which the device would not take back when asked. They count
     /// as going.
     pub(super) orphans: Vec<(PageHandle, Bytes)>,
@@ -88,29 +90,61 @@ impl Ground {
         side: Side,
         log: &CallLog,
     ) -> Result<(Self, Field)> {
-        let ground = |region| Self {
+        let ground = |maps_pages| Self {
             device: Arc::clone(device),
             manner: manner.clone(),
             side,
-            region,
+            maps_pages,
+            regions: Vec::new(),
             orphans: Vec::new(),
             stranded: Vec::new(),
             strays: Vec::new(),
         };
         let Some(memory) = manner.pages_of(&**device) else {
-            let place = Place::Segments(Default::default(), Default::default());
-            return Ok((ground(None), Field::new(PageSize::DEVICE, SEGMENT_LINE, place)));
+            return Ok((ground(false), Field::new(PageSize::DEVICE, Boundaries::Apart)));
         };
         let granule = memory.granularity().recommended;
         let total = device.memory_info()?.total;
-        let size = total.checked_mul(ADDRESSES_PER_BYTE).unwrap_or(total).max(LEAST_ADDRESSES);
-        let size = size.align_down(LEAF);
-        // One leaf of the address map more, so that the line can begin where one does.
-        let whole = size.saturating_add(LEAF.bytes());
-        let reserve = || memory.reserve(whole, granule.alignment());
-        let region = log.make(Call::Reserve, whole, reserve)?;
+        let first = match side {
+            Side::Small => Bytes::new(total.get() / SMALL_PART),
+            Side::Large => total,
+        };
+        let (mut ground, mut field) = (ground(true), Field::new(granule, Boundaries::Joined));
+        ground.reserve(&mut field, first.max(LEAST_FIRST), Bytes::ZERO, log)?;
+        Ok((ground, field))
+    }
+
+    /// Reserves more addresses: `wanted`, or less where the process has not that many left, but room for
+    /// `least` in any case.
+    fn reserve(
+        &mut self,
+        field: &mut Field,
+        wanted: Bytes,
+        least: Bytes,
+        log: &CallLog,
+    ) -> Result<()> {
+        let memory = self.memory()?;
+        let granule = field.line.granule();
+        // In whole leaves of the address map, and one more, so that the region can begin where one does:
+        // no leaf is of both sides.
+        let leaves = |size: Bytes| size.checked_align_up(LEAF).unwrap_or(size).max(LEAST_REGION);
+        let (mut size, least) = (leaves(wanted.max(least)), leaves(least));
+        let region = loop {
+            let whole = size.saturating_add(LEAF.bytes());
+            let reserve = || memory.reserve(whole, granule.alignment());
+            match log.make(Call::Reserve, whole, reserve) {
+                Ok(region) => break region,
+                Err(_) if size > least => {
+                    size = Bytes::new(size.get() / 2).align_down(LEAF).max(least);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
-        Ok((ground(Some(region.start())), Field::new(granule, size, Place::Region(start))))
+        let reserved = field.line.reserve(start.get(), size);
+        debug_assert!(reserved.is_ok(), "addresses that the line has already: {reserved:?}");
+        Ok(())
     }
 
     pub(super) fn memory(&self) -> Result<&dyn VirtualMemory> {
@@ -186,17 +220,26 @@ impl Ground {
             let field = heap.field(self.side);
             let limit =
                 context.limit.saturating_sub(held.saturating_sub(field.line.backed_bytes()));
-            if self.region.is_none() {
+            if !self.maps_pages {
                 let segment = Plan::segment(&field.line, size, context.growth, limit);
                 drop(heap);
                 return match segment {
-                    Some((at, wanted)) => self.add_segment(context, at, wanted, size, taker, log),
+                    Some(wanted) => self.add_segment(context, wanted, size, taker, log),
                     None => Ok(false),
                 };
             }
-            Plan::make(&field.line, size, taker, context.growth, limit)
+            let mut plan = Plan::make(&field.line, size, taker, context.growth, limit);
+            if plan == Err(Lack::Addresses) {
+                // As many again as there are: so a pool that grows reserves a few times at the most. A call
+                // of half a microsecond, under the heap's lock.
+                let page = context.growth.largest_page.max(field.line.granule().bytes());
+                let least = size.saturating_add(page);
+                self.reserve(field, field.line.reserved_bytes(), least, log)?;
+                plan = Plan::make(&field.line, size, taker, context.growth, limit);
+            }
+            plan
         };
-        let Some(plan) = plan else { return Ok(false) };
+        let Ok(plan) = plan else { return Ok(false) };
         if !self.device_has(&plan, log)? {
             return Ok(false);
         }
@@ -309,7 +352,7 @@ impl Ground {
             lifted.into_iter().for_each(|page| put_back(&mut field.line, page));
             return None;
         }
-        Some((field.span(to, size), lifted))
+        Some((span_of(to, size), lifted))
     }
 
     /// Undoes [`hold`](Self::hold).
@@ -388,7 +431,6 @@ impl Ground {
     fn add_segment(
         &mut self,
         context: Context<'_>,
-        at: Offset,
         wanted: Bytes,
         size: Bytes,
         taker: Streams,
@@ -406,9 +448,7 @@ impl Ground {
             Err(error) => return Err(error.into()),
         };
         let span = Span::new(start, bytes).unwrap_or_default();
-        // Both sides have slots of the finer kind: segments come where they come, and may share the
-        // addresses of a leaf.
-        let made = if context.map.make(span, Side::Small) {
+        let made = if context.map.make_segment(span, self.side) {
             self.fill(span, context.fresh, log)
         } else {
             Err(Error::AddressRange { span })
@@ -417,19 +457,17 @@ impl Ground {
             self.stray(context.heap, start, bytes);
             return Err(error);
         }
-        let mut heap = lock(context.heap);
-        let field = heap.field(self.side);
-        if field.line.place(at, bytes, start.get(), taker).is_err() {
-            drop(heap);
-            debug_assert!(false, "the plan put a segment where one is");
+        let placed = {
+            let mut heap = lock(context.heap);
+            let placed = heap.field(self.side).line.place(start.get(), bytes, start.get(), taker);
+            heap.note_held();
+            placed
+        };
+        if placed.is_err() {
+            debug_assert!(false, "the device gave a segment where one is: {placed:?}");
             self.stray(context.heap, start, bytes);
             return Ok(false);
         }
-        if let Place::Segments(by_place, by_address) = &mut field.place {
-            by_place.insert(at, (start, bytes));
-            by_address.insert(start, (at, bytes));
-        }
-        heap.note_held();
         Ok(true)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::line::{Line, Offset, Streams};
+use forebay_core::line::{Boundaries, Line, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::StreamHandle;
 
@@ -14,59 +14,20 @@ use super::marks::Gauged;
 use super::shelf::{Counts, Kept, Shelf};
 use super::stream_slots::{Fate, Owner, Serial, StreamSlots, SyncTicket};
 
-/// Where on the device the places of a line are.
-#[derive(Debug)]
-pub(super) enum Place {
-    /// One region of addresses: places are distances from its start.
-    Region(Address),
-    /// Segments that came at addresses of their own: by place and by address.
-    Segments(BTreeMap<Offset, (Address, Bytes)>, BTreeMap<Address, (Offset, Bytes)>),
-}
-
-/// The line of one side.
+/// The line of one side. Places on it are addresses.
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) line: Line,
-    pub(super) place: Place,
 }
 
 impl Field {
-    pub(super) fn new(granule: PageSize, size: Bytes, place: Place) -> Self {
-        Self { line: Line::new(granule, size), place }
-    }
-
-    /// The address of a place on the line.
-    pub(super) fn address(&self, at: Offset) -> Option<Address> {
-        match &self.place {
-            Place::Region(start) => start.checked_add(Bytes::new(at)),
-            Place::Segments(by_place, _) => {
-                let (&start, &(address, _)) = by_place.range(..=at).next_back()?;
-                address.checked_add(Bytes::new(at - start))
-            }
-        }
-    }
-
-    /// The place of an address.
-    pub(super) fn offset(&self, address: Address) -> Option<Offset> {
-        match &self.place {
-            Place::Region(start) => address.offset_from(*start).map(Bytes::get),
-            Place::Segments(_, by_address) => {
-                let (&start, &(at, size)) = by_address.range(..=address).next_back()?;
-                let within = address.offset_from(start).filter(|&within| within < size)?;
-                Some(at + within.get())
-            }
-        }
-    }
-
-    /// The addresses of a place on the line; nothing where they are none.
-    pub(super) fn span(&self, at: Offset, size: Bytes) -> Span {
-        self.address(at).and_then(|start| Span::new(start, size).ok()).unwrap_or_default()
+    pub(super) fn new(granule: PageSize, boundaries: Boundaries) -> Self {
+        Self { line: Line::new(granule, boundaries) }
     }
 
     /// Takes `size` bytes in the order of `taker`.
     pub(super) fn take(&mut self, size: Bytes, taker: Streams) -> Option<Address> {
-        let at = self.line.take(size, taker)?;
-        self.address(at)
+        self.line.take(size, taker).map(Address::new)
     }
 
     /// Gives back what of the memory at `found` lies before and after an aligned piece; gives where
@@ -87,8 +48,13 @@ impl Field {
     /// Takes `size` bytes back, in the order of `owner`; `false` where they are not out.
     #[must_use]
     pub(super) fn give(&mut self, address: Address, size: Bytes, owner: Streams) -> bool {
-        self.offset(address).is_some_and(|at| self.line.give(at, size, owner).is_ok())
+        self.line.give(address.get(), size, owner).is_ok()
     }
+}
+
+/// The addresses of a place on a line.
+pub(super) fn span_of(at: Offset, size: Bytes) -> Span {
+    Span::new(Address::new(at), size).unwrap_or_default()
 }
 
 /// A block on its way back to the heap.

@@ -2,7 +2,7 @@
 
 use forebay_core::Span;
 
-use super::heap::Field;
+use super::heap::{Field, span_of};
 use super::shared::Shared;
 use super::snapshot::named;
 use super::{BlockSnapshot, Pool};
@@ -60,5 +60,5 @@ fn layout_of(shared: &Shared) -> Layout {
 
 /// The addresses of the pages of one side.
 fn pages_of(field: &Field) -> impl Iterator<Item = Span> {
-    field.line.pages().map(|(at, _, size)| field.span(at, size))
+    field.line.pages().map(|(at, _, size)| span_of(at, size))
 }

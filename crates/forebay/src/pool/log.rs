@@ -8,21 +8,32 @@ use forebay_hal::{Call, Device, Event, EventHandle, EventKind, Progress, StreamH
 
 use super::DriverLog;
 use crate::Result;
+use crate::fork::Birth;
 use crate::sync::{lock, tracked};
 
 /// The calls of the driver that a pool made. Clones are the same log.
 ///
 /// Its lock is its own and the last of all: it is held to note a call, never while one is made, so
 /// whoever reads the log waits for nobody at the driver.
-#[derive(Clone, Debug, Default)]
-pub(super) struct CallLog(Arc<Mutex<DriverLog>>);
+#[derive(Clone, Debug)]
+pub(super) struct CallLog {
+    log: Arc<Mutex<DriverLog>>,
+    /// The process whose driver it is.
+    birth: Birth,
+}
+
+impl Default for CallLog {
+    fn default() -> Self {
+        Self { log: Arc::default(), birth: Birth::here() }
+    }
+}
 
 impl CallLog {
     /// Makes one call over one page or range of `size`, and notes it.
     pub(super) fn make<T>(&self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let made = make();
-        lock(&self.0).note(call, size, begun.elapsed());
+        lock(&self.log).note(call, size, begun.elapsed());
         made
     }
 
@@ -40,7 +51,12 @@ impl CallLog {
 
     /// The calls made so far.
     pub(super) fn so_far(&self) -> DriverLog {
-        lock(&self.0).clone()
+        lock(&self.log).clone()
+    }
+
+    /// Whether this is a forked child: then nothing of the parent's driver can be given back here.
+    pub(super) fn is_forked(&self) -> bool {
+        self.birth.check().is_err()
     }
 }
 
@@ -105,6 +121,10 @@ impl Point {
 impl Drop for Point {
     fn drop(&mut self) {
         let event = self.event.take();
+        if self.log.is_forked() {
+            core::mem::forget(event);
+            return;
+        }
         self.log.call(Call::DestroyEvent, || drop(event));
     }
 }

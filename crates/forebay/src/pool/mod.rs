@@ -313,7 +313,9 @@ impl Pool {
     }
 }
 
-impl Allocate for Pool {
+// SAFETY: the pool gives memory of its device's pages or segments, each byte to one live block, and a
+// block that is owned is refused to every free; clones keep the memory.
+unsafe impl Allocate for Pool {
     fn allocate(&self, request: Request) -> Result<Block> {
         self.allocate_as(request)
     }
@@ -328,6 +330,14 @@ impl Allocate for Pool {
 
     fn block_at(&self, address: Address) -> Option<Block> {
         Self::block_at(self, address)
+    }
+
+    fn own(&self, block: Block) -> Result<()> {
+        self.shared.own(block)
+    }
+
+    unsafe fn disown(&self, block: Block) {
+        self.shared.disown(block);
     }
 
     fn device(&self) -> &Arc<dyn Device> {
@@ -415,7 +425,7 @@ fn free_block_slowly(
     shared: &Shared,
     address: Address,
     owner: PoolId,
-    generation: u32,
+    generation: u64,
     stream: StreamHandle,
 ) -> Result<()> {
     shared.birth.check()?;

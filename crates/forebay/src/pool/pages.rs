@@ -4,10 +4,10 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::PageHandle;
 
 use super::Pool;
-use super::heap::Place;
+use super::heap::span_of;
 use super::map::Side;
 use super::shared::Shared;
-use crate::Result;
+use crate::{Class, Result};
 
 /// A part of a block, and the page behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +48,12 @@ impl Shared {
             Side::Small => &heap.small,
             Side::Large => &heap.large,
         };
-        if matches!(field.place, Place::Segments(..)) {
+        if self.options.class.contains(Class::PLAIN) || self.device.virtual_memory().is_none() {
             return Ok(Vec::new());
         }
-        let pages = field.line.pages().map(|(at, page, size)| (field.span(at, size), page));
-        let mut parts: Vec<PagePart> =
-            pages.filter_map(|(pages, page)| part(block, pages, PageHandle(page))).collect();
-        parts.sort_unstable_by_key(|part| part.span.start());
-        Ok(parts)
+        let pages = field.line.pages_in(block.start().get(), block.end().get());
+        let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
+        Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
     }
 }
 

@@ -104,10 +104,7 @@ impl Pool {
     /// Every living pool of `device`, whoever made it and has it. For whoever is about to destroy a
     /// stream, which all of them have to [forget](Self::forget_stream).
     pub fn all_of(device: &Arc<dyn Device>) -> Vec<Self> {
-        let pools = registry::all().into_iter().map(|shared| Self { shared });
-        pools
-            .filter(|pool| core::ptr::addr_eq(Arc::as_ptr(pool.device()), Arc::as_ptr(device)))
-            .collect()
+        registry::all_of(device).into_iter().map(|shared| Self { shared }).collect()
     }
 
     /// Lets the process forget its pool of `device`; says whether there was one. Clones that others

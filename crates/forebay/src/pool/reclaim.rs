@@ -24,6 +24,7 @@ use forebay_hal::{Call, Progress, StreamHandle};
 
 use super::care::Synchronise;
 use super::deferred::End;
+use super::heap::span_of;
 use super::log::Point;
 use super::map::Side;
 use super::shared::Shared;
@@ -80,7 +81,7 @@ impl Shared {
     fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
         self.end_quarantine()?;
-        self.fold(&mut self.works());
+        self.fold_all(&mut self.works());
         if self.captures.any() {
             return Ok(Bytes::ZERO);
         }
@@ -198,8 +199,7 @@ impl Shared {
         };
         let mut outcome = Ok(());
         for (side, page) in outgoing {
-            let span = self.heap().field(side).span(page.at, page.size);
-            let freed = free(span);
+            let freed = free(span_of(page.at, page.size));
             let mut works = self.works();
             works.ground(side).0.segment_went(self.site().heap, page, freed.is_ok());
             outcome = outcome.and(freed);
@@ -241,7 +241,7 @@ impl Shared {
         {
             return Err(error);
         }
-        self.fold(&mut self.works());
+        self.fold_all(&mut self.works());
         let settled = self.settle(patience);
         if self.make_room_after_wait(side, size, stream)? {
             return Ok(true);

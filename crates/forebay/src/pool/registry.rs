@@ -20,6 +20,8 @@ struct Entry {
     id: PoolId,
     pool: Weak<Shared>,
     map: AddressMap,
+    /// Where its device lies.
+    device: usize,
     /// Whether it wants the upkeep thread.
     upkeep: bool,
 }
@@ -38,11 +40,10 @@ pub(super) fn next_id() -> PoolId {
 
 /// A stream is about to go: every pool of its device forgets it.
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
-    for shared in all() {
-        let same = core::ptr::addr_eq(Arc::as_ptr(&shared.device), Arc::as_ptr(device));
+    for shared in all_of(device) {
         // A drop has nobody to tell of an error. What the pool could not do it does when it finds the
         // stream gone.
-        if same && shared.knows_stream(stream) {
+        if shared.knows_stream(stream) {
             let _ = shared.forget_stream(stream.resolved());
         }
     }
@@ -52,7 +53,8 @@ pub(super) fn add(shared: &Arc<Shared>) {
     forebay_hal::on_stream_end(forget_stream);
     let upkeep = shared.settings().upkeep();
     let (id, pool, map) = (shared.id, Arc::downgrade(shared), shared.map.clone());
-    pools().push(Entry { id, pool, map, upkeep });
+    let device = address_of(&shared.device);
+    pools().push(Entry { id, pool, map, device, upkeep });
 }
 
 pub(super) fn remove(id: PoolId) {
@@ -74,10 +76,20 @@ pub(super) fn with_upkeep() -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Every pool. Apart from the list's lock, as above.
-pub(super) fn all() -> Vec<Arc<Shared>> {
-    let weak: Vec<Weak<Shared>> = pools().iter().map(|entry| Weak::clone(&entry.pool)).collect();
+/// Every pool of `device`. Apart from the list's lock, as above; and of no other device, so that nobody has
+/// a pool for a moment that is none of theirs.
+pub(super) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
+    let device = address_of(device);
+    let pools = pools();
+    let of_it = pools.iter().filter(|entry| entry.device == device);
+    let weak: Vec<Weak<Shared>> = of_it.map(|entry| Weak::clone(&entry.pool)).collect();
+    drop(pools);
     weak.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Where a device object lies: which it is, as long as it lives, and a pool keeps its own alive.
+fn address_of(device: &Arc<dyn Device>) -> usize {
+    Arc::as_ptr(device).cast::<()>().addr()
 }
 
 /// The pool of that number, if it is there.

@@ -275,11 +275,7 @@ impl Shared {
             return false;
         }
         let mut units = 0_u64;
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                units = units.saturating_add(shelf.magazine.small_held());
-            }
-        });
+        self.rows.measure(|shelves| units = units.saturating_add(shelves.small_held()));
         units << UNIT_SHIFT < most
     }
 
@@ -305,6 +301,39 @@ impl Shared {
         }
     }
 
+    /// Makes a handle the owner of a live block.
+    pub(super) fn own(&self, block: Block) -> Result<()> {
+        let Block { address, pool: owner, generation, .. } = block;
+        if address.is_null() {
+            return Ok(());
+        }
+        if owner != self.id {
+            return Err(Error::WrongPool { address, pool: self.id, owner });
+        }
+        loop {
+            let (slot, known) = self.live(address)?;
+            if known.generation() != generation {
+                return Err(Error::Outlived { address, size: known.size() });
+            }
+            if known.owned() {
+                return Err(Error::Owned { address });
+            }
+            if slot.set_owned(known, true) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A handle does not own the block any more.
+    pub(super) fn disown(&self, block: Block) {
+        while let Ok((slot, known)) = self.live(block.address) {
+            let is_it = block.pool == self.id && known.generation() == block.generation;
+            if !is_it || !known.owned() || slot.set_owned(known, false) {
+                return;
+            }
+        }
+    }
+
     /// Frees the live block at `address` if `check` allows it, wherever it has to go.
     #[cold]
     #[inline(never)]
@@ -321,6 +350,9 @@ impl Shared {
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
             check(known)?;
+            if known.owned() {
+                return Err(Error::Owned { address });
+            }
             if known.used_elsewhere() {
                 self.recheck_users(address)?;
             }
@@ -463,15 +495,19 @@ impl Shared {
         self.give_back(returns);
     }
 
-    /// Folds what all magazines hold into the heap. With the works' lock, so that none of their streams
-    /// is forgotten meanwhile.
+    /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
+    /// them when they are next there. With the works' lock, so that none of their streams is forgotten
+    /// meanwhile.
     pub(super) fn fold(&self, _works: &mut Works) {
         let mut returns = self.tidy();
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                shelf.empty(|_| true, &mut returns);
-            }
-        });
+        self.rows.drain(|shelves| shelves.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
+    pub(super) fn fold_all(&self, _works: &mut Works) {
+        let mut returns = self.tidy();
+        self.rows.drain_all(|shelves| shelves.drain(&mut returns));
         self.heap().give_all(returns);
     }
 

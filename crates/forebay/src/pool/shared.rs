@@ -23,7 +23,9 @@ use super::ground::twice;
 use super::heap::{AllCounts, Heap};
 use super::log::CallLog;
 use super::manner::Manner;
-use super::map::{AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{
+    AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
+};
 use super::marks::{Gauged, Marks};
 use super::shelf::{Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
@@ -31,9 +33,10 @@ use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::fork::Birth;
-use crate::sync::gate::{Gate, Gates};
+use crate::sync::gate::Gate;
+use crate::sync::gates::Gates;
 use crate::sync::seat;
-use crate::sync::tracked::{Guard, lock};
+use crate::sync::tracked::{Guard, lock, try_lock};
 use crate::{Block, Error, PoolId, Result, Tag};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
@@ -212,11 +215,7 @@ impl Shared {
     /// Changes how much magazines hold; what is beyond goes the next time.
     pub(super) fn bound_magazines(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                shelf.magazine.set_bound(units);
-            }
-        });
+        self.rows.change(|shelves| shelves.set_bound(units));
     }
 
     pub(super) fn site(&self) -> Site<'_> {
@@ -336,23 +335,29 @@ impl Shared {
     ) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
         let Kept { address, slot } = if units > SMALL_UNITS {
-            self.take_large(shelf, units)?
+            self.take_large(shelf, units, size.saturating_sub(requested))?
         } else {
             shelf.magazine.take_small::<COUNTED>(units)?
         };
         let tag = tag.unless_tagged();
-        // SAFETY: the slot is of this pool's map.
-        let generation = unsafe { slot.get() }.hand_out_again(tagged(requested, tag));
         if COUNTED {
             shelf.counts.out(units, requested.get(), tag);
         }
+        // SAFETY: the slot is of this pool's map.
+        let generation = unsafe { slot.get() }.hand_out_again(size, tagged(requested, tag));
         Some(Block { address, size, pool: self.id, generation })
     }
 
     /// The large block of a magazine, where the heap would give the same.
     #[inline(never)]
-    fn take_large(&self, shelf: &mut Shelf, units: u64) -> Option<Kept> {
-        shelf.magazine.take_large_if(units, |kept| self.is_lone(kept.address))
+    fn take_large(&self, shelf: &mut Shelf, units: u64, added: Bytes) -> Option<Kept> {
+        if is_wide(added) {
+            return None;
+        }
+        shelf.magazine.take_large_if(units, |kept| {
+            // SAFETY: the slot is of this pool's map.
+            self.is_lone(kept.address) && !unsafe { kept.slot.get() }.is_wide()
+        })
     }
 
     /// Whether the heap would give the large block at `address` again for a request of its size.
@@ -397,14 +402,16 @@ impl Shared {
         let block = Kept { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let claim = || slot.claim_plain(known);
-        let kept = if units > SMALL_UNITS {
+        let (kept, requested) = if units > SMALL_UNITS {
             // Any other that is large goes to the heap.
-            self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim)
+            let kept = self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim);
+            (kept, known.requested())
         } else {
-            shelf.magazine.keep_small_if::<COUNTED>(units, block, claim)
+            let kept = shelf.magazine.keep_small_if::<COUNTED>(units, block, claim);
+            (kept, known.requested_small())
         };
         if COUNTED && kept {
-            shelf.counts.back(units, known.requested(), known.tag());
+            shelf.counts.back(units, requested, known.tag());
         }
         kept
     }
@@ -512,12 +519,32 @@ impl OwnGate<'_> {
     #[inline(never)]
     fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut Shelves) -> R) -> R {
         loop {
+            if self.gate.is_asked() {
+                self.heed_request();
+            }
             // SAFETY: as above.
             if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
             self.shared.rows.wait();
         }
+    }
+
+    /// Does what a visitor that passed this thread over would have done: gives the heap what is in the
+    /// magazines, and fits their bound. Where the heap is locked, perhaps by this thread, the request
+    /// stays for the next entry.
+    fn heed_request(self) {
+        let Some(mut heap) = try_lock(&self.shared.heap) else { return };
+        let mut returns = Vec::new();
+        let drain = |shelves: &mut Shelves| {
+            self.gate.take_request();
+            shelves.set_bound(self.shared.bound_now());
+            shelves.drain(&mut returns);
+            // Inside, as in `give_near`: none of the streams is forgotten before its blocks are here.
+            heap.give_all(core::mem::take(&mut returns));
+        };
+        // SAFETY: as in `enter`.
+        unsafe { self.gate.enter(drain) };
     }
 }
 
@@ -544,6 +571,10 @@ fn magazine_units(settings: &Settings) -> u64 {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.log.is_forked() {
+            // The device, its threads and its memory are the parent's, and any lock may be held for ever.
+            return;
+        }
         registry::remove(self.id);
         if let Some(told) = &self.options.told
             && let Some(report) = self.left()

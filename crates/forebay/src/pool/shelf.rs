@@ -1,20 +1,23 @@
-//! Shelves: what one thread has at hand of a pool, a magazine and counts for each stream it uses.
+//! Shelves: what one thread has cached of a pool, a magazine and counts for each stream it uses.
+//!
+//! ```text
+//!   front   the shelf of the stream used last: found by comparing one handle
+//!   index   handle ─> slot, hashed
+//!   slots   [ shelf | (in front) | shelf | ... ]      at most 1,024; the least recently used is evicted
+//! ```
 
-use forebay_core::{Address, Bytes, Magazine};
+use core::hash::{BuildHasherDefault, Hasher};
+use std::collections::HashMap;
+
+use forebay_core::{Address, Bytes, Magazine, Tally};
 use forebay_hal::StreamHandle;
 
 use super::heap::Return;
 use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 
-/// How many streams a thread has shelves for at once. Threads that use more put the one they have
-/// not used for the longest away.
-const SHELVES: usize = 8;
-
-/// As many as a tag's number can be, so that none needs to be checked.
-const TAGS: usize = 256;
-
-/// Powers of two of 512 B.
-pub(super) const CLASSES: usize = 64;
+/// How many streams a thread has shelves for at once. A shelf is 8.5 KiB, most of it the bins of its
+/// magazine, so a thread that uses this many takes 9 MiB.
+const SHELVES: usize = 1024;
 
 /// What happened to blocks of a range of sizes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,21 +30,40 @@ pub(super) struct ClassCounts {
 
 /// Counts of one thread on one stream. Sums wrap: a block freed by another thread than allocated it
 /// is below zero here and above there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
-    /// By the power of two of 512 B. What passes through a magazine is counted there.
-    pub(super) classes: [ClassCounts; CLASSES],
-    /// What live blocks have by tag, in units of 512 B.
-    pub(super) tags: [u64; TAGS],
+    /// By the power of two of 512 B, up to the largest that was counted. What passes through a magazine
+    /// is counted there.
+    pub(super) classes: Vec<ClassCounts>,
+    /// What live blocks have by tag, in units of 512 B, up to the highest tag that was counted.
+    pub(super) tags: Vec<u64>,
     /// What was asked for by live blocks, in bytes.
     pub(super) requested: u64,
 }
 
-impl Default for Counts {
-    fn default() -> Self {
-        let classes = [ClassCounts::default(); CLASSES];
-        Self { classes, tags: [0; TAGS], requested: 0 }
+impl ClassCounts {
+    fn add(&mut self, other: Self) {
+        self.allocations = self.allocations.wrapping_add(other.allocations);
+        self.frees = self.frees.wrapping_add(other.frees);
+        self.live = self.live.wrapping_add(other.live);
     }
+}
+
+/// The count at a place of a list that is as long as it had to be so far.
+#[inline(always)]
+fn entry<T: Clone + Default>(counts: &mut Vec<T>, at: usize) -> &mut T {
+    if at >= counts.len() {
+        lengthen(counts, at);
+    }
+    &mut counts[at]
+}
+
+#[cold]
+#[inline(never)]
+fn lengthen<T: Clone + Default>(counts: &mut Vec<T>, at: usize) {
+    // Exactly: there is a list for each thread and stream.
+    counts.reserve_exact(at + 1 - counts.len());
+    counts.resize(at + 1, T::default());
 }
 
 /// Which class a number of units counts in: the power of two not above it.
@@ -54,7 +76,7 @@ impl Counts {
     #[inline(always)]
     pub(super) fn out(&mut self, units: u64, requested: u64, tag: u8) {
         self.requested = self.requested.wrapping_add(requested);
-        let tagged = &mut self.tags[usize::from(tag) % TAGS];
+        let tagged = entry(&mut self.tags, usize::from(tag));
         *tagged = tagged.wrapping_add(units);
     }
 
@@ -62,13 +84,13 @@ impl Counts {
     #[inline(always)]
     pub(super) fn back(&mut self, units: u64, requested: u64, tag: u8) {
         self.requested = self.requested.wrapping_sub(requested);
-        let tagged = &mut self.tags[usize::from(tag) % TAGS];
+        let tagged = entry(&mut self.tags, usize::from(tag));
         *tagged = tagged.wrapping_sub(units);
     }
 
     /// A block went out.
     pub(super) fn allocated(&mut self, units: u64, requested: u64, tag: u8) {
-        let class = &mut self.classes[class_of(units) % CLASSES];
+        let class = entry(&mut self.classes, class_of(units));
         class.allocations = class.allocations.wrapping_add(1);
         class.live = class.live.wrapping_add(units);
         self.out(units, requested, tag);
@@ -76,7 +98,7 @@ impl Counts {
 
     /// A block came back.
     pub(super) fn freed(&mut self, units: u64, requested: u64, tag: u8) {
-        let class = &mut self.classes[class_of(units) % CLASSES];
+        let class = entry(&mut self.classes, class_of(units));
         class.frees = class.frees.wrapping_add(1);
         class.live = class.live.wrapping_sub(units);
         self.back(units, requested, tag);
@@ -103,12 +125,11 @@ impl Counts {
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        for (sum, one) in self.classes.iter_mut().zip(&other.classes) {
-            sum.allocations = sum.allocations.wrapping_add(one.allocations);
-            sum.frees = sum.frees.wrapping_add(one.frees);
-            sum.live = sum.live.wrapping_add(one.live);
+        for (class, one) in other.classes.iter().enumerate() {
+            entry(&mut self.classes, class).add(*one);
         }
-        for (sum, one) in self.tags.iter_mut().zip(&other.tags) {
+        for (tag, one) in other.tags.iter().enumerate() {
+            let sum = entry(&mut self.tags, tag);
             *sum = sum.wrapping_add(*one);
         }
         self.requested = self.requested.wrapping_add(other.requested);
@@ -129,16 +150,20 @@ pub(super) struct Shelf {
     /// Sizes in units of 512 B.
     pub(super) magazine: Magazine<Kept>,
     pub(super) counts: Counts,
+    /// When it was last in front, by the count of changes of the front.
+    used: u64,
 }
 
 impl Shelf {
     /// All that was counted on it, in its magazine too.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = self.counts.clone();
-        for (class, tally) in counts.classes.iter_mut().zip(self.magazine.tallies()) {
-            class.allocations = class.allocations.wrapping_add(tally.taken);
-            class.frees = class.frees.wrapping_add(tally.kept);
-            class.live = class.live.wrapping_add(tally.balance);
+        for (class, tally) in self.magazine.tallies().into_iter().enumerate() {
+            if tally != Tally::default() {
+                let (allocations, frees) = (tally.taken, tally.kept);
+                let tallied = ClassCounts { allocations, frees, live: tally.balance };
+                entry(&mut counts.classes, class).add(tallied);
+            }
         }
         counts
     }
@@ -171,15 +196,43 @@ impl Shelf {
     }
 }
 
+/// Hashes handles, which are addresses or small numbers and nobody's choice.
+#[derive(Debug, Default)]
+struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio, odd: the high bits are the good ones.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let spread = (self.0 ^ number).wrapping_mul(SPREAD);
+        self.0 = spread ^ spread >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The shelves of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Shelves {
-    /// The one used last.
+    /// The one used last. Its slot is vacant.
     front: Option<Box<Shelf>>,
-    /// The others, in the order of their last use.
-    // Boxed: changing the order moves pointers.
-    #[allow(clippy::vec_box)]
-    rest: Vec<Box<Shelf>>,
+    front_slot: usize,
+    /// All others.
+    slots: Vec<Option<Box<Shelf>>>,
+    /// Which slot is a stream's, that of the front included.
+    index: HashMap<StreamHandle, usize, BuildHasherDefault<HandleHasher>>,
+    /// How often the front has changed.
+    changes: u64,
+    /// Shelves to evict, with when they were last used, the oldest last. Those that were used since or
+    /// are gone are skipped. Ranked anew when it is used up, half of all at a time, so that evicting
+    /// one takes a logarithm's time on average.
+    oldest: Vec<(u64, StreamHandle)>,
     /// One that has to go: here until what it held and counted is the heap's.
     leaving: Option<Box<Shelf>>,
 }
@@ -201,10 +254,22 @@ impl Shelves {
     }
 
     fn bring_to_front(&mut self, stream: StreamHandle) -> Option<()> {
-        let found = self.rest.iter().position(|shelf| shelf.stream == stream)?;
-        let found = self.rest.remove(found);
-        self.rest.extend(self.front.replace(found));
+        let &slot = self.index.get(&stream)?;
+        let shelf = self.slots.get_mut(slot)?.take()?;
+        self.set_front(shelf, slot);
         Some(())
+    }
+
+    /// Puts a shelf in front, and what was there into its slot.
+    fn set_front(&mut self, shelf: Box<Shelf>, slot: usize) {
+        self.changes += 1;
+        if let Some(mut before) = self.front.replace(shelf)
+            && let Some(vacant) = self.slots.get_mut(self.front_slot)
+        {
+            before.used = self.changes;
+            *vacant = Some(before);
+        }
+        self.front_slot = slot;
     }
 
     /// Puts up a shelf for a stream that has none. Where there are too many, the one that was not used
@@ -212,10 +277,62 @@ impl Shelves {
     pub(super) fn put_up(&mut self, stream: StreamHandle, bound: u64) {
         let (magazine, counts) =
             (Magazine::new(bound, SMALL.get() >> UNIT_SHIFT), Counts::default());
-        self.rest.extend(self.front.replace(Box::new(Shelf { stream, magazine, counts })));
-        if self.rest.len() >= SHELVES {
-            self.leaving = Some(self.rest.remove(0));
+        let slot = self.slots.len();
+        self.slots.push(None);
+        self.index.insert(stream, slot);
+        self.set_front(Box::new(Shelf { stream, magazine, counts, used: 0 }), slot);
+        if self.index.len() > SHELVES && self.leaving.is_none() {
+            self.leaving = self.evict();
         }
+    }
+
+    /// Takes out the shelf that was not used for the longest, of those that are not in front.
+    fn evict(&mut self) -> Option<Box<Shelf>> {
+        if self.oldest.is_empty() {
+            self.rank();
+        }
+        loop {
+            let (used, stream) = match self.oldest.pop() {
+                Some(oldest) => oldest,
+                None => {
+                    self.rank();
+                    self.oldest.pop()?
+                }
+            };
+            let slot = self.index.get(&stream).copied();
+            let shelf = slot.and_then(|slot| self.slots.get(slot)?.as_ref());
+            if shelf.is_some_and(|shelf| shelf.used == used) {
+                return self.take_out(stream);
+            }
+        }
+    }
+
+    /// Ranks the half of all shelves that was not used for the longest, but for the front.
+    fn rank(&mut self) {
+        let shelves = self.slots.iter().flatten();
+        self.oldest = shelves.map(|shelf| (shelf.used, shelf.stream)).collect();
+        self.oldest.sort_unstable_by(|one, other| other.cmp(one));
+        self.oldest.drain(..self.oldest.len() / 2);
+    }
+
+    /// Takes out a shelf and its slot, into which the last one moves.
+    fn take_out(&mut self, stream: StreamHandle) -> Option<Box<Shelf>> {
+        let slot = self.index.remove(&stream)?;
+        let shelf = self.slots.swap_remove(slot);
+        match self.slots.get(slot) {
+            Some(Some(moved)) => {
+                self.index.insert(moved.stream, slot);
+            }
+            // That of the front has moved here.
+            Some(None) => {
+                self.front_slot = slot;
+                if let Some(front) = &self.front {
+                    self.index.insert(front.stream, slot);
+                }
+            }
+            None => {}
+        }
+        shelf.or_else(|| self.front.take())
     }
 
     /// Takes out the shelf that has to go.
@@ -225,23 +342,36 @@ impl Shelves {
 
     /// Whether a shelf has to go before a stream can have one.
     pub(super) fn is_full_for(&mut self, stream: StreamHandle) -> bool {
-        self.of(stream).is_none() && self.rest.len() + usize::from(self.front.is_some()) >= SHELVES
+        self.of(stream).is_none() && self.index.len() >= SHELVES
     }
 
     /// Takes out the shelf of a stream.
     pub(super) fn remove(&mut self, stream: StreamHandle) -> Option<Box<Shelf>> {
-        for place in [&mut self.front, &mut self.leaving] {
-            if let Some(shelf) = place.take_if(|shelf| shelf.stream == stream) {
-                return Some(shelf);
-            }
-        }
-        let found = self.rest.iter().position(|shelf| shelf.stream == stream)?;
-        Some(self.rest.remove(found))
+        let leaving = self.leaving.take_if(|shelf| shelf.stream == stream);
+        leaving.or_else(|| self.take_out(stream))
     }
 
     /// All of them.
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Shelf> {
-        let leaving = &mut self.leaving;
-        self.front.iter_mut().chain(&mut self.rest).chain(leaving).map(|shelf| &mut **shelf)
+        let rest = self.slots.iter_mut().flatten();
+        self.front.iter_mut().chain(rest).chain(&mut self.leaving).map(|shelf| &mut **shelf)
+    }
+
+    /// Takes all blocks out of the magazines.
+    pub(super) fn drain(&mut self, returns: &mut Vec<Return>) {
+        self.all().for_each(|shelf| shelf.empty(|_| true, returns));
+    }
+
+    /// Changes how much each magazine holds.
+    pub(super) fn set_bound(&mut self, units: u64) {
+        self.all().for_each(|shelf| shelf.magazine.set_bound(units));
+    }
+
+    /// What the magazines hold, but for large blocks, in units of 512 B.
+    pub(super) fn small_held(&mut self) -> u64 {
+        self.all().fold(0, |sum, shelf| sum.saturating_add(shelf.magazine.small_held()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use forebay_hal::{Device, Pattern, StreamHandle};
 use super::capture::Captures;
 use super::deferred::{Deferred, End, Task};
 use super::ground::{Context, Ground, Lifted, twice};
-use super::heap::Heap;
+use super::heap::{Heap, span_of};
 use super::log::{CallLog, Point};
 use super::manner::Manner;
 use super::map::{AddressMap, Side};
@@ -313,7 +313,7 @@ impl Works {
             }
             Task::EndSlot(number, serial) => site.heap().release_slot(number, serial),
             Task::Return(block, serial) => site.heap().give_after(block, serial),
-            Task::Release(side, page) if self.ground(side).0.region.is_none() => {
+            Task::Release(side, page) if !self.ground(side).0.maps_pages => {
                 self.outgoing.push((side, page));
             }
             Task::Release(side, page) => {
@@ -413,7 +413,7 @@ impl Works {
         self.deferred.settle_all();
         let _ = twice(|| self.run_deferred(site, true));
         for (side, page) in core::mem::take(&mut self.outgoing) {
-            let span = site.heap().field(side).span(page.at, page.size);
+            let span = span_of(page.at, page.size);
             self.ground(side).0.strays.push((span.start(), span.size()));
             self.ground(side).0.segment_went(site.heap, page, true);
         }

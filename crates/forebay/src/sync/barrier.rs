@@ -1,65 +1,135 @@
-//! A barrier of which one side is free.
+//! An asymmetric barrier: one side of a two-sided handshake costs nothing.
 //!
-//! Two threads that each write one flag and then read the other's need a full barrier between write
-//! and read, or both may miss the other. On the processor that barrier costs as much as everything
-//! else in a hot allocation. Where the system can interrupt all threads of the process
-//! (`membarrier`), the side that is rare pays for both: `heavy` makes every running thread pass a
-//! full barrier, and `light` only keeps the compiler from reordering.
+//! Two threads that each write a flag and then read the other's flag need a full barrier between
+//! write and read, or both may miss the other. A full barrier costs as much as the rest of a cached
+//! allocation. [`heavy`] pays for both sides: it makes every running thread of the process pass a
+//! full barrier, so the frequent side needs only [`light`], which stops the compiler from reordering.
 //!
-//! Where it cannot, both sides take a full barrier.
+//! ```text
+//!   Symmetric ── prepare(): membarrier works ──> OneSided ── membarrier is refused ──> Refused
+//!   both sides take full barriers               light() is enough     both sides, for good
+//! ```
+//!
+//! A sandbox can forbid `membarrier` after the process has started to rely on it. Threads that took
+//! the light side then still exist, so `heavy` falls back to a barrier that needs no permission
+//! (`interrupt_every_core`) and returns `false`: the caller has to move its threads to full barriers.
 
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
 mod system {
-    use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+    use core::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
+    use core::time::Duration;
 
+    use rustix::io::Errno;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
     use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
-    /// Whether `light` may rely on `heavy`. Only ever goes from no to yes, so that whoever saw yes
-    /// can rely on it.
-    static ONE_SIDED: AtomicBool = AtomicBool::new(false);
+    /// `membarrier` was not asked for, or the system does not have it.
+    const SYMMETRIC: u8 = 0;
+    /// `membarrier` works.
+    const ONE_SIDED: u8 = 1;
+    /// `membarrier` worked and is refused now.
+    const REFUSED: u8 = 2;
 
-    /// Asks the system for one-sided barriers. To be called before they pay; calling it again does
-    /// nothing.
-    pub(crate) fn prepare() {
-        if ONE_SIDED.load(Ordering::Relaxed)
+    static STATE: AtomicU8 = AtomicU8::new(SYMMETRIC);
+
+    /// How often a call that failed for want of kernel memory is tried again, a millisecond apart.
+    const RETRIES: u32 = 100;
+
+    /// How long a store may stay in the store buffer of its core, with a wide margin. A buffer drains
+    /// in well under a microsecond, whatever its core executes: this is four orders of magnitude more.
+    const DRAINED: Duration = Duration::from_millis(10);
+
+    /// Asks the system for one-sided barriers. Further calls do nothing.
+    pub fn prepare() {
+        if STATE.load(Ordering::Relaxed) != SYMMETRIC
             || !membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
         {
             return;
         }
         let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited);
-        // A call that is refused once by a sandbox is refused always: seen before it is relied on.
+        // Tried before it is relied on: most sandboxes are set up before the first pool.
         if registered.is_ok() && membarrier(MembarrierCommand::PrivateExpedited).is_ok() {
-            ONE_SIDED.store(true, Ordering::SeqCst);
+            let _ =
+                STATE.compare_exchange(SYMMETRIC, ONE_SIDED, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
-    /// Whether a light barrier is enough for the side that is often.
-    pub(crate) fn one_sided() -> bool {
-        ONE_SIDED.load(Ordering::SeqCst)
+    /// Whether [`light`] is enough for threads that begin to use it now.
+    pub fn one_sided() -> bool {
+        STATE.load(Ordering::SeqCst) == ONE_SIDED
     }
 
-    /// The side that is often: between writing one's flag and reading the other's. Enough where
-    /// [`one_sided`] said so before.
+    /// The frequent side, between writing one's own flag and reading the other's. Enough against
+    /// [`heavy`] wherever [`one_sided`] was true before.
     #[inline(always)]
-    pub(crate) fn light() {
+    pub fn light() {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The same, enough in any case.
-    pub(crate) fn full() {
+    /// A full barrier of the calling thread: either side, against [`full`] on the other.
+    pub fn full() {
         fence(Ordering::SeqCst);
     }
 
-    /// The side that is rare: likewise.
-    pub(crate) fn heavy() {
+    /// The rare side: every thread of the process passes a full barrier before this returns.
+    ///
+    /// `false` where the system refuses `membarrier`. The barrier was passed all the same, but it
+    /// took milliseconds: the caller should have the other side take [`full`] barriers from now on.
+    #[must_use]
+    pub fn heavy() -> bool {
         fence(Ordering::SeqCst);
-        // Read after the fence: a `light` that saw yes did so after it was stored.
-        if ONE_SIDED.load(Ordering::SeqCst) {
-            // It can fail for want of kernel memory, for a moment.
-            while membarrier(MembarrierCommand::PrivateExpedited).is_err() {
-                std::thread::yield_now();
+        if STATE.load(Ordering::SeqCst) == ONE_SIDED {
+            if expedited().is_ok() {
+                return true;
+            }
+            STATE.store(REFUSED, Ordering::SeqCst);
+        }
+        if STATE.load(Ordering::SeqCst) == REFUSED {
+            interrupt_every_core();
+            return false;
+        }
+        true
+    }
+
+    /// Calls `membarrier`; an error is one that will not pass.
+    fn expedited() -> Result<(), Errno> {
+        for _ in 0..RETRIES {
+            match membarrier(MembarrierCommand::PrivateExpedited) {
+                Err(Errno::NOMEM | Errno::AGAIN | Errno::INTR) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done,
             }
         }
+        membarrier(MembarrierCommand::PrivateExpedited)
+    }
+
+    /// A heavy barrier without `membarrier`, in two ways of which either is enough:
+    ///
+    /// * Taking the permission to write from a page that was written makes the kernel flush it from
+    ///   the address caches of all cores that run this process. On most x86-64 machines it interrupts
+    ///   them for that, and an interrupt is a full barrier. A thread that does not run passed one when
+    ///   it was switched out. Cores with broadcast flushes are not interrupted, and a sandbox may
+    ///   forbid the calls, so their outcome is not relied on.
+    /// * Sleeping much longer than a store can stay in a store buffer. The caller's flag was visible to
+    ///   all cores before, so a thread that read its old value did so before the sleep, and its own
+    ///   flag, written before that read, is visible after the sleep.
+    fn interrupt_every_core() {
+        const PAGE: usize = 4096;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the mapping is new, at an address of the system's choice, and nobody else has it.
+        let page =
+            unsafe { mmap_anonymous(core::ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
+        if let Ok(page) = page {
+            // SAFETY: the page was just mapped, can be written, and is this call's alone.
+            unsafe { page.cast::<u8>().write_volatile(1) };
+            // SAFETY: as above; the page is not accessed after this.
+            let _ = unsafe { mprotect(page, PAGE, MprotectFlags::READ) };
+            // SAFETY: as above; nothing refers to the page.
+            let _ = unsafe { munmap(page, PAGE) };
+        }
+        std::thread::sleep(DRAINED);
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -70,31 +140,36 @@ mod system {
     #[cfg(loom)]
     use loom::sync::atomic::{Ordering, fence};
 
-    /// Nothing to ask for.
-    pub(crate) fn prepare() {}
+    /// There is nothing to ask for.
+    pub fn prepare() {}
 
-    /// Whether a light barrier is enough: not by itself. The model checker has barriers that are
-    /// full on both sides, and so can look at the light way in.
-    pub(crate) fn one_sided() -> bool {
+    /// Whether a light barrier is enough. It is for the model checker alone, whose light barriers are
+    /// full ones, so that it can check the light way in.
+    pub fn one_sided() -> bool {
         cfg!(loom)
     }
 
-    /// The side that is often.
+    /// The frequent side.
     #[inline(always)]
-    pub(crate) fn light() {
+    pub fn light() {
         #[cfg(loom)]
         fence(Ordering::SeqCst);
     }
 
-    /// The same, enough in any case.
-    pub(crate) fn full() {
+    /// A full barrier of the calling thread.
+    pub fn full() {
         fence(Ordering::SeqCst);
     }
 
-    /// The side that is rare.
-    pub(crate) fn heavy() {
+    /// The rare side.
+    #[must_use]
+    pub fn heavy() -> bool {
         fence(Ordering::SeqCst);
+        true
     }
 }
 
-pub(crate) use system::{full, heavy, light, one_sided, prepare};
+pub use system::{full, heavy, light, one_sided, prepare};
+
+#[cfg(test)]
+mod tests;

@@ -1,36 +1,43 @@
-//! Gates: data that one thread enters almost for free, and any other by shutting it out.
+//! Gates: data that its owner enters almost for free, and any other thread by shutting the owner out.
 //!
 //! ```text
-//!   owner                         anyone else, one at a time
-//!   inside = yes                  shut = yes
+//!   owner                         visitor, one at a time
+//!   inside = yes                  SHUT = 1
 //!   light barrier                 heavy barrier
-//!   shut? ── yes ─> inside = no   wait until not inside
-//!     │             and wait      work
-//!     no: work                    shut = no
-//!   inside = no
+//!   state = 0? ── no ─> inside =  inside? ── yes, and it stays so ──> wait, or ASKED = 1
+//!     │           no, slow path     │                                 SHUT = 0, pass over
+//!    yes: work                      no: work
+//!   inside = no                   SHUT = 0
 //! ```
 //!
-//! Each writes its flag, then reads the other's, with a barrier between: at least one of them sees
-//! the other. The owner's way has no atomic read-modify-write and, where the system helps, no
-//! barrier ([`barrier`]): whether it does is told by the same byte that tells whether the gate is
-//! shut, so that asking costs nothing.
-
-use core::ops::Deref;
-use std::sync::{Mutex, OnceLock};
+//! Each side writes its flag and then reads the other's, with a barrier between, so at least one of
+//! them sees the other. The owner's fast path has no atomic read-modify-write and, where the system
+//! helps, no barrier instruction ([`barrier`]).
+//!
+//! The state is one byte, so that the fast path tests all of it at once; any bit sends the owner to
+//! the slow path:
+//!
+//! * `SHUT`: a visitor is at the data, or waits until the owner has left.
+//! * `FENCED`: the owner takes full barriers. Set once and never cleared.
+//! * `ASKED`: a visitor that would not wait found the owner inside and passed it over. The owner does
+//!   the visitor's work itself before it goes on ([`Gate::take_request`]). The visitor sets the bit
+//!   while the gate is shut, after its heavy barrier: the owner's next entry sees `SHUT` or what
+//!   follows it, so a request is never missed.
+//! * `EMPTIED`: a visitor took everything out, and the owner has not entered since. Visitors that
+//!   look for something to take skip the gate without shutting it. The owner's next entry clears it.
 
 use super::atomic::{AtomicBool, AtomicU8, Ordering};
 use super::barrier;
-
-use super::lock;
 #[cfg(not(loom))]
 use core::cell::UnsafeCell;
 #[cfg(loom)]
 use loom::cell::UnsafeCell;
 
-// The byte of a gate. Where it is 0 the owner may enter with a light barrier.
+// The bits of the state. Where it is 0 the owner may enter with a light barrier.
 const SHUT: u8 = 1;
-/// The owner needs a full barrier.
 const FENCED: u8 = 2;
+const ASKED: u8 = 4;
+const EMPTIED: u8 = 8;
 
 /// Data with an owner. Its own cache lines, so that owners do not slow each other.
 #[derive(Debug)]
@@ -41,8 +48,8 @@ pub(crate) struct Gate<T> {
     room: UnsafeCell<T>,
 }
 
-// SAFETY: the flags let one thread at a time at the data, each after the other (see `enter` and
-// `Shut`), so it is moved between threads and never shared.
+// SAFETY: the flags let one thread at a time at the data, each after the other (see `pass`, `enter`
+// and `Shut`), so it is moved between threads and never shared.
 unsafe impl<T: Send> Sync for Gate<T> {}
 
 /// The owner inside: leaves when dropped, by a panic too.
@@ -99,8 +106,12 @@ impl<T> Gate<T> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::full();
         let inside = Inside(&self.inside);
-        if self.state.load(Ordering::Acquire) & SHUT != 0 {
+        let state = self.state.load(Ordering::Acquire);
+        if state & SHUT != 0 {
             return None;
+        }
+        if state & EMPTIED != 0 {
+            self.state.fetch_and(!EMPTIED, Ordering::Relaxed);
         }
         // SAFETY: as in `pass`.
         let done = unsafe { with(&self.room, work) };
@@ -108,23 +119,25 @@ impl<T> Gate<T> {
         Some(done)
     }
 
-    /// Shuts the owner out. One thread at a time does: the keeper.
-    fn shut(&self) {
-        self.state.fetch_or(SHUT, Ordering::Relaxed);
+    /// Whether a visitor passed the owner over and left its work to it.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & ASKED != 0
     }
 
-    /// Waits until the owner, shut out, has left.
-    fn wait_until_left(&self) {
-        while self.inside.load(Ordering::Acquire) {
-            #[cfg(loom)]
-            loom::thread::yield_now();
-            #[cfg(not(loom))]
-            std::thread::yield_now();
-        }
+    /// Takes the request of visitors that passed the owner over. For the owner, inside the gate, before
+    /// it does what was asked for: a request that comes meanwhile stays for the next entry.
+    pub(crate) fn take_request(&self) {
+        self.state.fetch_and(!ASKED, Ordering::Relaxed);
     }
 
-    fn open(&self) {
-        self.state.fetch_and(!SHUT, Ordering::Release);
+    /// Leaves work to the owner, wherever it is: one of its next entries sees it.
+    pub(super) fn ask(&self) {
+        self.state.fetch_or(ASKED, Ordering::Relaxed);
+    }
+
+    /// Whether the gate was emptied and its owner has not entered since.
+    pub(super) fn is_emptied(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & EMPTIED != 0
     }
 }
 
@@ -176,130 +189,75 @@ unsafe fn with<T, R>(cell: &UnsafeCell<T>, work: impl FnOnce(&mut T) -> R) -> R 
     return cell.with_mut(|room| work(unsafe { &mut *room }));
 }
 
-/// A gate for each owner, made when it first comes.
+/// What a visitor leaves behind a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing that a visitor could take.
+    Nothing,
+    /// Perhaps something.
+    Something,
+}
+
+/// A gate that its visitor has shut. Opens when dropped, by a panic too.
 #[derive(Debug)]
-pub(crate) struct Gates<T> {
-    gates: Box<[OnceLock<Box<Gate<T>>>]>,
-    /// Held by whoever has shut them.
-    keeper: Mutex<()>,
+pub(super) struct Shut<'a, T> {
+    gate: &'a Gate<T>,
+    /// Whether the owner may have entered with a light barrier.
+    light: bool,
 }
-
-impl<T> Gates<T> {
-    /// For at most `count` owners.
-    pub(crate) fn new(count: usize) -> Self {
-        barrier::prepare();
-        Self { gates: (0..count).map(|_| OnceLock::new()).collect(), keeper: Mutex::new(()) }
-    }
-
-    /// The gate of an owner, made where there is none.
-    pub(crate) fn get_or_make(&self, owner: usize, make: impl FnOnce() -> T) -> Option<&Gate<T>> {
-        let made = self.gates.get(owner)?.get_or_init(|| Box::new(Gate::new(make())));
-        Some(made)
-    }
-
-    /// Waits until nobody has the gates shut.
-    pub(crate) fn wait(&self) {
-        drop(lock(&self.keeper));
-    }
-
-    /// Shuts all gates, calls `work` with what is behind each, and opens them again.
-    ///
-    /// `work` must not wait for an owner, nor enter or shut these gates.
-    pub(crate) fn each(&self, mut work: impl FnMut(&mut T)) {
-        let keeper = lock(&self.keeper);
-        let open = || self.gates.iter().filter_map(OnceLock::get);
-        // A gate made from here on is not among them: as if its owner came after.
-        let gates: Vec<&Gate<T>> = open().map(Deref::deref).collect();
-        let shut: Vec<Shut<'_, T>> = gates.into_iter().map(Shut::new).collect();
-        barrier::heavy();
-        // Each opens when it was worked on; by a panic all that are left do.
-        for gate in shut {
-            gate.0.wait_until_left();
-            // SAFETY: the gate is shut and its owner has left; only the keeper's holder shuts gates,
-            // and that is this thread.
-            unsafe { with(&gate.0.room, &mut work) };
-        }
-        drop(keeper);
-    }
-}
-
-/// A shut gate: opens when dropped, by a panic too.
-struct Shut<'a, T>(&'a Gate<T>);
 
 impl<'a, T> Shut<'a, T> {
-    /// Shuts a gate.
-    fn new(gate: &'a Gate<T>) -> Self {
-        gate.shut();
-        Self(gate)
+    /// Shuts the owner out from its next entry on.
+    ///
+    /// # Safety
+    ///
+    /// * One thread at a time visits a gate, and each sees what the one before did.
+    pub(super) unsafe fn new(gate: &'a Gate<T>) -> Self {
+        let before = gate.state.fetch_or(SHUT, Ordering::Relaxed);
+        Self { gate, light: before & FENCED == 0 }
+    }
+
+    /// Passes the barrier between shutting gates and looking whether their owners are inside.
+    pub(super) fn pass_barrier(gates: &[Self]) {
+        if !gates.iter().any(|shut| shut.light) {
+            // All owners take full barriers, and so may this side.
+            barrier::full();
+        } else if !barrier::heavy() {
+            // The barrier is passed, but the next would take milliseconds. An owner's next entry sees
+            // SHUT or what follows it, and this is set before the gate opens.
+            for shut in gates {
+                shut.gate.state.fetch_or(FENCED, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Does `work` with the data if the owner has left; `false`, and nothing done, while it is inside.
+    ///
+    /// # Safety
+    ///
+    /// * The [barrier](Self::pass_barrier) was passed since the gate was shut.
+    pub(super) unsafe fn visit(&self, work: impl FnOnce(&mut T) -> Left) -> bool {
+        if self.gate.inside.load(Ordering::Acquire) {
+            return false;
+        }
+        // SAFETY: the gate is shut and its owner was outside after that, so it stays outside until the
+        // gate opens; this thread is the only visitor.
+        let left = unsafe { with(&self.gate.room, work) };
+        if left == Left::Nothing {
+            self.gate.state.fetch_or(EMPTIED, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Leaves the work to the owner, which is inside.
+    pub(super) fn ask(&self) {
+        self.gate.ask();
     }
 }
 
 impl<T> Drop for Shut<'_, T> {
     fn drop(&mut self) {
-        self.0.open();
-    }
-}
-
-#[cfg(test)]
-#[cfg(not(loom))]
-mod tests {
-    use super::*;
-
-    /// Owners add to their own sums while another thread keeps collecting them: nothing is lost and
-    /// nothing counted twice.
-    #[test]
-    fn nothing_is_lost_between_owners_and_a_collector() {
-        const OWNERS: usize = 3;
-        let steps: u64 = if cfg!(miri) { 50 } else { 200_000 };
-        let gates: Gates<[u64; 4]> = Gates::new(OWNERS);
-        let mut collected = 0;
-        std::thread::scope(|scope| {
-            let owners: Vec<_> = (0..OWNERS)
-                .map(|owner| {
-                    let gates = &gates;
-                    scope.spawn(move || {
-                        let gate = gates.get_or_make(owner, || [0; 4]).unwrap();
-                        for _ in 0..steps {
-                            let add = |sums: &mut [u64; 4]| sums.iter_mut().for_each(|s| *s += 1);
-                            // SAFETY: this thread alone has this number.
-                            if let Some(mut passed) = unsafe { gate.pass() } {
-                                add(passed.room());
-                                passed.leave();
-                                continue;
-                            }
-                            // SAFETY: likewise.
-                            while unsafe { gate.enter(add) }.is_none() {
-                                gates.wait();
-                            }
-                        }
-                    })
-                })
-                .collect();
-            while !owners.iter().all(|owner| owner.is_finished()) {
-                gates.each(|sums| {
-                    assert!(sums.iter().all(|sum| *sum == sums[0]), "seen half way: {sums:?}");
-                    collected += core::mem::take(sums)[0];
-                });
-            }
-        });
-        gates.each(|sums| collected += core::mem::take(sums)[0]);
-        assert_eq!(collected, steps * OWNERS as u64);
-    }
-
-    /// Work that panics at one gate leaves none of them shut.
-    #[test]
-    fn every_gate_opens_again_after_a_panic() {
-        let gates: Gates<u32> = Gates::new(3);
-        for owner in 0..3 {
-            gates.get_or_make(owner, || 0).unwrap();
-        }
-        let each = || gates.each(|_| panic!("on purpose"));
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(each)).unwrap_err();
-        for owner in 0..3 {
-            let gate = gates.get_or_make(owner, || 0).unwrap();
-            // SAFETY: there is one thread here, in no gate.
-            assert_eq!(unsafe { gate.enter(|_| ()) }, Some(()), "gate {owner} is shut");
-        }
+        self.gate.state.fetch_and(!SHUT, Ordering::Release);
     }
 }
 
@@ -311,10 +269,28 @@ mod loom_tests {
 
     use super::*;
 
-    /// The owner and one who shuts, in every order the memory model allows: never both inside, and
-    /// what one wrote the other sees.
+    /// A visitor that takes what it finds, or asks the owner for it.
+    fn take_or_ask(gate: &Gate<u32>) -> (u32, bool) {
+        // SAFETY: the tests have one visitor.
+        let shut = [unsafe { Shut::new(gate) }];
+        Shut::pass_barrier(&shut);
+        let mut taken = 0;
+        let take = |sum: &mut u32| {
+            taken = core::mem::take(sum);
+            Left::Nothing
+        };
+        // SAFETY: the barrier was passed.
+        let visited = unsafe { shut[0].visit(take) };
+        if !visited {
+            shut[0].ask();
+        }
+        (taken, !visited)
+    }
+
+    /// The owner and a visitor that waits, in every order the memory model allows: never both inside,
+    /// and what one wrote the other sees.
     #[test]
-    fn loom_owner_and_other_are_never_both_inside() {
+    fn loom_owner_and_visitor_are_never_both_inside() {
         loom::model(|| {
             let gate = Arc::new(Gate::new(0_u32));
             let owner = Arc::clone(&gate);
@@ -328,18 +304,94 @@ mod loom_tests {
                 });
                 u32::from(once.is_some()) + u32::from(twice.is_some())
             });
-            let shut = Shut::new(&gate);
-            barrier::heavy();
-            gate.wait_until_left();
-            // SAFETY: shut, and the owner has left.
-            let seen = unsafe { with(&gate.room, |sum| *sum) };
+            // SAFETY: there is one visitor.
+            let shut = [unsafe { Shut::new(&gate) }];
+            Shut::pass_barrier(&shut);
+            let mut seen = 0;
+            // SAFETY: the barrier was passed.
+            while !unsafe {
+                shut[0].visit(|sum| {
+                    seen = *sum;
+                    Left::Something
+                })
+            } {
+                thread::yield_now();
+            }
             drop(shut);
             let entered = thread.join().unwrap();
             assert!(seen <= entered);
-            gate.shut();
-            gate.wait_until_left();
             // SAFETY: the owner's thread has ended.
             assert_eq!(unsafe { with(&gate.room, |sum| *sum) }, entered);
+        });
+    }
+
+    /// The owner and a visitor that does not wait: what the visitor passes over, the owner is asked for
+    /// at its next entry, and what it takes is not there any more. Nothing is lost or had twice.
+    #[test]
+    fn loom_a_request_is_never_lost() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new(1_u32));
+            let owner = Arc::clone(&gate);
+            let thread = thread::spawn(move || {
+                let mut added = 0;
+                // SAFETY: this thread is the owner.
+                if let Some(mut passed) = unsafe { owner.pass() } {
+                    *passed.room() += 1;
+                    added += 1;
+                    passed.leave();
+                }
+                // SAFETY: likewise.
+                if let Some(mut passed) = unsafe { owner.pass() } {
+                    *passed.room() += 1;
+                    added += 1;
+                    passed.leave();
+                }
+                added
+            });
+            let (taken, asked) = take_or_ask(&gate);
+            let added = thread.join().unwrap();
+            // The owner's thread, after the visitor: it must be told, and the fast path is closed.
+            assert_eq!(gate.is_asked(), asked);
+            assert_eq!(gate.is_emptied(), !asked);
+            // SAFETY: the owner's thread has ended; this is the next owner.
+            assert!(unsafe { gate.pass() }.is_none());
+            let drain = |sum: &mut u32| {
+                gate.take_request();
+                core::mem::take(sum)
+            };
+            // SAFETY: likewise.
+            let drained = unsafe { gate.enter(drain) }.unwrap();
+            assert!(!asked || taken == 0);
+            assert_eq!(taken + drained, 1 + added);
+            // SAFETY: likewise.
+            assert!(unsafe { gate.pass() }.is_some(), "the fast path is open again");
+        });
+    }
+
+    /// The owner serves a request while another comes: one of the two entries drains what was there.
+    #[test]
+    fn loom_a_request_that_comes_while_one_is_served_stays_or_is_served() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new(0_u32));
+            gate.state.fetch_or(ASKED, Ordering::Relaxed);
+            let owner = Arc::clone(&gate);
+            let thread = thread::spawn(move || {
+                let mut drained = 0;
+                let serve = |sum: &mut u32| {
+                    owner.take_request();
+                    drained = core::mem::take(sum);
+                    *sum += 1;
+                };
+                // SAFETY: this thread is the owner.
+                let entered = unsafe { owner.enter(serve) };
+                (drained, u32::from(entered.is_some()))
+            });
+            let (taken, asked) = take_or_ask(&gate);
+            let (drained, added) = thread.join().unwrap();
+            // SAFETY: the owner's thread has ended.
+            let rest = unsafe { with(&gate.room, |sum| *sum) };
+            assert_eq!(taken + drained + rest, added);
+            assert!(!asked || gate.is_asked() || added == 1, "the request is lost");
         });
     }
 }

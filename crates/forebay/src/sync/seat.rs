@@ -1,4 +1,12 @@
 //! Seats: a small number for each thread that allocates, and the tag it allocates under.
+//!
+//! A thread takes the lowest free seat when it first allocates and gives it back when it ends. The next
+//! thread takes over the seat with whatever lies behind its gates: magazines, and counts. That is
+//! sound because a seat passes through a lock, so all that the thread before did happens before, and
+//! because nothing behind a gate means a thread: magazines are by stream, and no two streams have the
+//! same handle (the pool gives the default stream of each thread a handle of its own). A magazine of
+//! a stream that only the thread before used is not used again; it is drained with the others and is
+//! the first to be evicted.
 
 use super::lock;
 use core::cell::Cell;
@@ -6,18 +14,25 @@ use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// How many threads can have a seat at once. The others are served, but not from magazines.
-pub(crate) const SEATS: usize = 256;
+/// How many threads can have a seat at once: more than a system lets a process have by default. The
+/// others are served without magazines, and get a seat when one is free.
+pub(crate) const SEATS: usize = 1 << 16;
 
 /// The thread has not asked yet.
 const UNASKED: usize = usize::MAX;
-/// There is none for it: all are taken, or it is about to end.
+/// There was none for it: all were taken, or it is about to end.
 const NONE: usize = usize::MAX - 1;
+
+/// How often a thread without a seat is served before it asks again. Asking takes a lock that all
+/// threads share, as does being served without a seat.
+const ASK_AGAIN: u32 = 1024;
 
 /// What a thread has of its own, without a destructor so that reaching it is one instruction.
 struct Local {
     seat: Cell<usize>,
     tag: Cell<u8>,
+    /// How often it was served without a seat since it last asked for one.
+    unseated: Cell<u32>,
     /// The pool this thread was in last, and its place there.
     pool: Cell<u64>,
     place: Cell<NonNull<()>>,
@@ -28,6 +43,7 @@ thread_local! {
         Local {
             seat: Cell::new(UNASKED),
             tag: Cell::new(0),
+            unseated: Cell::new(0),
             pool: Cell::new(0),
             place: Cell::new(NonNull::dangling()),
         }
@@ -36,23 +52,44 @@ thread_local! {
     static LEASE: Lease = Lease::take();
 }
 
-/// Seats that were given back, and how many were ever given.
-static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
+/// The seats of a process.
+struct Seats {
+    /// Those that were given back.
+    free: BTreeSet<usize>,
+    /// How many were ever taken.
+    taken: usize,
+}
 
-struct Lease(Option<usize>);
+static SEATS_LEFT: Mutex<Seats> = Mutex::new(Seats { free: BTreeSet::new(), taken: 0 });
+
+impl Seats {
+    /// The lowest that is free, so that the same program takes the same seats; `None` where `most` are
+    /// taken.
+    fn take(&mut self, most: usize) -> Option<usize> {
+        self.free.pop_first().or_else(|| {
+            let next = self.taken;
+            (next < most).then(|| {
+                self.taken = next + 1;
+                next
+            })
+        })
+    }
+}
+
+/// A thread's seat, if it has one.
+struct Lease(Cell<Option<usize>>);
 
 impl Lease {
     fn take() -> Self {
-        let mut free = lock(&FREE);
-        // The lowest, so that the same program takes the same seats.
-        let again = free.0.pop_first();
-        Self(again.or_else(|| {
-            let next = free.1;
-            (next < SEATS).then(|| {
-                free.1 = next + 1;
-                next
-            })
-        }))
+        Self(Cell::new(lock(&SEATS_LEFT).take(SEATS)))
+    }
+
+    /// The seat, asked for again where there was none.
+    fn seat(&self) -> Option<usize> {
+        if self.0.get().is_none() {
+            self.0.set(lock(&SEATS_LEFT).take(SEATS));
+        }
+        self.0.get()
     }
 }
 
@@ -63,8 +100,8 @@ impl Drop for Lease {
             local.seat.set(NONE);
             local.pool.set(0);
         });
-        if let Some(seat) = self.0 {
-            lock(&FREE).0.insert(seat);
+        if let Some(seat) = self.0.get() {
+            lock(&SEATS_LEFT).free.insert(seat);
         }
     }
 }
@@ -86,10 +123,16 @@ pub(crate) fn mine() -> Option<usize> {
 
 #[cold]
 fn ask(seat: usize) -> Option<usize> {
-    if seat != UNASKED {
+    let again = LOCAL.with(|local| {
+        let unseated = local.unseated.get().wrapping_add(1);
+        local.unseated.set(unseated % ASK_AGAIN);
+        unseated >= ASK_AGAIN
+    });
+    if seat != UNASKED && !again {
         return None;
     }
-    let given = LEASE.try_with(|lease| lease.0).ok().flatten();
+    // An error where the thread is about to end.
+    let given = LEASE.try_with(Lease::seat).ok().flatten();
     LOCAL.with(|local| local.seat.set(given.unwrap_or(NONE)));
     given
 }
@@ -146,5 +189,41 @@ mod tests {
         });
         let different: BTreeSet<usize> = seats.iter().copied().chain([own]).collect();
         assert_eq!(different.len(), 4, "{seats:?} and {own}");
+    }
+
+    #[test]
+    fn hundreds_of_living_threads_each_have_a_seat() {
+        const THREADS: usize = if cfg!(miri) { 10 } else { 600 };
+        let barrier = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let seat = || {
+                    let seat = mine();
+                    barrier.wait();
+                    assert!(seat.is_some());
+                };
+                let small = std::thread::Builder::new().stack_size(64 << 10);
+                small.spawn_scoped(scope, seat).unwrap();
+            }
+        });
+    }
+
+    /// All seats are taken, then one is given back: a thread that got none has it after some calls.
+    #[test]
+    fn a_thread_without_a_seat_gets_one_when_it_is_free() {
+        let mut seats = Seats { free: BTreeSet::new(), taken: 0 };
+        assert_eq!([seats.take(2), seats.take(2), seats.take(2)], [Some(0), Some(1), None]);
+        seats.free.insert(0);
+        assert_eq!([seats.take(2), seats.take(2)], [Some(0), None]);
+        std::thread::spawn(|| {
+            // As if there had been none when it first asked.
+            LOCAL.with(|local| local.seat.set(NONE));
+            LEASE.with(|lease| lock(&SEATS_LEFT).free.extend(lease.0.take()));
+            let calls = (1..=2 * ASK_AGAIN).find(|_| mine().is_some());
+            assert_eq!(calls, Some(ASK_AGAIN));
+            assert_eq!(mine(), LEASE.with(|lease| lease.0.get()), "it gives back what it has");
+        })
+        .join()
+        .unwrap();
     }
 }

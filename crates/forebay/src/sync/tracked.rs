@@ -29,6 +29,11 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
     Guard { guard: super::lock(mutex), _counted: Counted::new() }
 }
 
+/// The same where nobody has it, this thread too.
+pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<Guard<'_, T>> {
+    super::try_lock(mutex).map(|guard| Guard { guard, _counted: Counted::new() })
+}
+
 impl<T: ?Sized> Deref for Guard<'_, T> {
     type Target = T;
 

@@ -10,6 +10,7 @@ pub(super) const GRANULE: u64 = 4096;
 pub(super) const LINE: u64 = 20 * GRANULE;
 
 /// What a cell is.
+#[allow(clippy::large_enum_variant, reason = "there are few, and copying is what they are for")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     /// Nothing is mapped.

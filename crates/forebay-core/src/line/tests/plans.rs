@@ -1,7 +1,7 @@
 //! Plans for lines that are small enough to be drawn.
 
 use super::model::{GRANULE, LINE};
-use super::{A, B};
+use super::{A, B, line_of};
 use crate::line::{Growth, Line, Plan, Step, Streams};
 use crate::{Bytes, PageSize};
 
@@ -10,7 +10,7 @@ fn pages_grow_with_what_is_held() {
     let mib = |count: u64| Bytes::mib(count);
     let growth = Growth::default();
     for (held, due) in [(2, 2), (44, 2), (48, 4), (96, 8), (384, 32), (8192, 32)] {
-        let mut line = Line::new(PageSize::DEVICE, Bytes::gib(64));
+        let mut line = line_of(PageSize::DEVICE, Bytes::gib(64));
         line.place(0, mib(held), 1, A).unwrap();
         assert_eq!(line.take(mib(held), A), Some(0));
         let plan = Plan::make(&line, mib(1), A, &growth, Bytes::MAX).unwrap();
@@ -21,7 +21,7 @@ fn pages_grow_with_what_is_held() {
 
 #[test]
 fn free_pages_are_moved_before_any_is_made_above_the_spare() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
+    let mut line = line_of(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
     let page = Bytes::new(GRANULE);
     line.place(0, page, 1, A).unwrap();
     line.place(2 * GRANULE, Bytes::new(2 * GRANULE), 2, A).unwrap();
@@ -52,7 +52,7 @@ fn free_pages_are_moved_before_any_is_made_above_the_spare() {
 /// beyond the end, where any page fits.
 #[test]
 fn a_page_too_large_for_its_gap_goes_to_the_end() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
+    let mut line = line_of(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
     let (one, two) = (Bytes::new(GRANULE), Bytes::new(2 * GRANULE));
     line.place(3 * GRANULE, one, 3, A).unwrap();
     assert_eq!(line.take(one, A), Some(3 * GRANULE));
@@ -72,7 +72,7 @@ fn a_page_too_large_for_its_gap_goes_to_the_end() {
 /// becomes one with whatever it touches, and then it may be the taker's no longer.
 #[test]
 fn a_page_for_all_goes_to_the_hole_beside_it() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
+    let mut line = line_of(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
     let page = Bytes::new(GRANULE);
     line.place(0, page, 1, B).unwrap();
     let plan = Plan::make(&line, page, A, &Growth::default(), Bytes::MAX).unwrap();

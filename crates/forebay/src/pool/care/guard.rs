@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Alignment, Bytes, Ladder, PageSize, Span};
 use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, VirtualMemory};
 
-use super::super::log::Point;
+use super::super::log::{CallLog, Point};
 use super::super::map::{LARGEST, LEAF, Side};
 use super::super::request::Source;
 use super::super::shared::Shared;
@@ -139,6 +139,7 @@ pub(in super::super) struct Guards {
     /// The part of it that is used.
     region: Span,
     yard: Mutex<Yard>,
+    log: CallLog,
 }
 
 impl Guards {
@@ -172,7 +173,8 @@ impl Guards {
         };
         let device = Arc::clone(device);
         let region = Span::new(start, size).unwrap_or_default();
-        Ok(Self { device, granule, reserved, region, yard: Mutex::new(yard) })
+        let (yard, log) = (Mutex::new(yard), probe.log().clone());
+        Ok(Self { device, granule, reserved, region, yard, log })
     }
 
     fn memory(&self) -> Result<&dyn VirtualMemory> {
@@ -439,6 +441,9 @@ impl Drop for Guards {
     /// use for its blocks; a drop has nobody to tell of errors.
     fn drop(&mut self) {
         let Some(memory) = self.device.virtual_memory() else { return };
+        if self.log.is_forked() {
+            return;
+        }
         let mut yard = lock(&self.yard);
         let going = core::mem::take(&mut yard.going);
         let going = going.into_iter().map(|going| going.fenced);

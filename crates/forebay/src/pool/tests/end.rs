@@ -1,5 +1,6 @@
 //! Ends that are not as they should be: pools that go with blocks in use, and frees that are wrong.
 
+use core::time::Duration;
 use std::sync::Mutex;
 
 use super::*;
@@ -94,14 +95,43 @@ fn a_pool_that_goes_leaves_nothing_on_the_device() {
     }
 }
 
-/// What is freed behind a handle's back is found out when the handle frees it, and not by another's
-/// loss.
+/// A copy through a handle is under way while another thread frees the block by its address, forgets the
+/// stream it said and trims: the memory stays until the handle gives it back.
+#[test]
+fn no_safe_call_takes_memory_from_under_a_copy() {
+    let device: Arc<dyn Device> = forebay_host::HostDevice::open().unwrap();
+    let pool = Pool::new(&device).unwrap();
+    let [one, two] = [(); 2].map(|()| forebay_hal::Stream::new(&device, Priority::Normal).unwrap());
+    let mut array = pool.array::<u64>(1 << 18, one.handle()).unwrap();
+    let address = array.address();
+    let (go, flag) = std::sync::mpsc::channel::<()>();
+    device.enqueue_host(Box::new(move || _ = flag.recv()), one.handle()).unwrap();
+    std::thread::scope(|scope| {
+        let copy = scope.spawn(|| array.copy_from_slice(&vec![7; 1 << 18]));
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(pool.free(address, two.handle()).unwrap_err(), Error::Owned { address });
+        pool.forget_stream(two.handle()).unwrap();
+        pool.process_deferred().unwrap();
+        pool.collect(Duration::ZERO).unwrap();
+        drop(go);
+        pool.trim(Bytes::ZERO).unwrap();
+        copy.join().unwrap().unwrap();
+    });
+    let mut back = vec![0; 1 << 18];
+    array.copy_to_slice(&mut back).unwrap();
+    assert!(back.iter().all(|&word| word == 7));
+}
+
+/// A block that was taken out of its handle and freed is not the handle's to lose twice.
 #[test]
 fn a_handle_whose_block_was_freed_is_refused() {
     let (_, _, shared) = open(SimMachine::builder());
     let pool = Pool::new(&shared).unwrap();
     let owned = pool.owned(Bytes::mib(1), DEFAULT).unwrap();
     let address = owned.address();
+    pool.free(address, DEFAULT).unwrap_err();
+    // SAFETY: nothing reads or writes it from here on.
+    unsafe { Allocate::disown(&pool, owned.block()) };
     pool.free(address, DEFAULT).unwrap();
     let refused = owned.free().unwrap_err();
     assert!(matches!(refused.error(), Error::DoubleFree { .. }), "{}", refused.error());

@@ -325,7 +325,7 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
         let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
         let pool = Pool::new(&shared).unwrap();
         let kept = pool.allocate(Bytes::new(700), DEFAULT).unwrap();
-        for _ in 0..1000 {
+        for _ in 0..2000 {
             let stream = device.create_stream(Priority::Normal).unwrap();
             let block = pool.allocate(Bytes::new(700), stream).unwrap();
             pool.free(block.address(), stream).unwrap();
@@ -335,12 +335,13 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
             }
         }
         let figures = pool.statistics();
-        assert_eq!((figures.allocations, figures.frees, figures.blocks), (1001, 1000, 1));
+        assert_eq!((figures.allocations, figures.frees, figures.blocks), (2001, 2000, 1));
         assert_eq!(figures.live, kept.size());
-        let most = if forgets { 1 } else { 300 };
+        // Those a thread has shelves for, and those the heap counts apart.
+        let most = if forgets { 1 } else { 1300 };
         assert!(figures.streams.len() <= most, "{} streams are told of", figures.streams.len());
         let named: u64 = figures.streams.iter().map(|stream| stream.allocations).sum();
-        assert_eq!(named + figures.forgotten_allocations, 1001);
+        assert_eq!(named + figures.forgotten_allocations, 2001);
         assert!(figures.forgotten_frees >= 700, "{}", figures.forgotten_frees);
         let snapshot = pool.snapshot().statistics;
         assert_eq!(snapshot.forgotten_allocations, figures.forgotten_allocations);

@@ -1,0 +1,77 @@
+//! Spans of addresses: reserved ranges, the gaps in them, and where pages lie side by side.
+//!
+//! ```text
+//!   reserved   [                 one range                 ]      [        another        ]
+//!   pages      [ page ][ page ]        [ page ]                   [ page ]
+//!   runs       [      run     ]        [  run ]                   [  run ]
+//!   gaps                       [  gap ]        [    gap    ]              [      gap      ]
+//! ```
+//!
+//! A gap is within one reserved range, and so is a page: ranges that touch were reserved by calls of
+//! their own, and a driver maps no page across two.
+
+use std::collections::BTreeMap;
+
+use super::Offset;
+
+/// Spans that do not overlap: where each begins, and where it ends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans(BTreeMap<Offset, Offset>);
+
+impl Spans {
+    /// The span that has all of `start..end`.
+    #[inline]
+    pub(super) fn around(&self, start: Offset, end: Offset) -> Option<(Offset, Offset)> {
+        let (&first, &last) = self.0.range(..=start).next_back()?;
+        (end <= last).then_some((first, last))
+    }
+
+    /// Whether a span has a byte of `start..end`.
+    pub(super) fn meets(&self, start: Offset, end: Offset) -> bool {
+        let below = self.0.range(..end).next_back();
+        below.is_some_and(|(_, &last)| last > start)
+    }
+
+    /// Adds a span that meets none.
+    pub(super) fn add(&mut self, start: Offset, end: Offset) {
+        self.0.insert(start, end);
+    }
+
+    /// Adds a span that meets none and makes it one with those that touch it, below and above where
+    /// that is wanted.
+    pub(super) fn add_joined(&mut self, start: Offset, end: Offset, below: bool, above: bool) {
+        let next = if above { self.0.remove(&end) } else { None };
+        let end = next.unwrap_or(end);
+        match self.0.range_mut(..start).next_back() {
+            Some((_, last)) if *last == start && below => *last = end,
+            _ => self.add(start, end),
+        }
+    }
+
+    /// Takes `start..end` out of the span that has all of it.
+    pub(super) fn cut(&mut self, start: Offset, end: Offset) {
+        let Some((first, last)) = self.around(start, end) else { return };
+        self.0.remove(&first);
+        if first < start {
+            self.0.insert(first, start);
+        }
+        if end < last {
+            self.0.insert(end, last);
+        }
+    }
+
+    /// Every span, the lowest first.
+    pub(super) fn each(&self) -> impl Iterator<Item = (Offset, Offset)> {
+        self.0.iter().map(|(&start, &end)| (start, end))
+    }
+
+    /// The highest span.
+    pub(super) fn last(&self) -> Option<(Offset, Offset)> {
+        self.0.last_key_value().map(|(&start, &end)| (start, end))
+    }
+
+    /// Whether a span begins at `at`.
+    pub(super) fn begins_at(&self, at: Offset) -> bool {
+        self.0.contains_key(&at)
+    }
+}

@@ -1,0 +1,188 @@
+//! Sets of streams: in whose order memory is free.
+
+use core::cmp::Ordering;
+use core::hash::{Hash, Hasher};
+
+/// How many words hold the numbers of a set.
+const WORDS: usize = 16;
+
+/// A set of streams, by small numbers.
+///
+/// [`Streams::ALL`] is more than the set of all numbers: it also has every stream that has no number
+/// and every stream that will ever get one. So a number can be given to another stream without
+/// taking it out of what is free for all.
+///
+/// Most sets have one stream. The summary tells which words have any, so that comparing two sets
+/// looks at one word of each as a rule.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Streams {
+    /// Whether streams without a number are in it as well. Only [`Streams::ALL`] has them.
+    rest: bool,
+    /// Which words are not zero.
+    summary: u16,
+    words: [u64; WORDS],
+}
+
+impl Streams {
+    /// No stream.
+    pub const NONE: Self = Self { rest: false, summary: 0, words: [0; WORDS] };
+    /// Every stream there is or will be.
+    pub const ALL: Self = Self { rest: true, summary: u16::MAX, words: [u64::MAX; WORDS] };
+
+    /// How many streams can be told apart.
+    pub const MOST: u32 = 1024;
+
+    /// The set of one stream. Numbers from [`Streams::MOST`] on give the empty set: memory freed
+    /// there is nobody's until it is known to be idle.
+    #[inline]
+    pub const fn only(number: u32) -> Self {
+        let mut set = Self::NONE;
+        if number < Self::MOST {
+            set.summary = 1 << (number / 64);
+            set.words[(number / 64) as usize] = 1 << (number % 64);
+        }
+        set
+    }
+
+    /// Whether all of `other` is in it.
+    #[inline]
+    pub fn contains(&self, other: Self) -> bool {
+        self.has(&other)
+    }
+
+    /// The same of a set that need not be copied.
+    #[inline]
+    pub(super) fn has(&self, other: &Self) -> bool {
+        if other.summary & !self.summary != 0 || other.rest && !self.rest {
+            return false;
+        }
+        other.filled().all(|word| self.word(word) & other.word(word) == other.word(word))
+    }
+
+    /// Whether what is free in the order of all of these may go to `taker`. A taker that is no
+    /// stream that can be told apart may only have what is free for all.
+    #[inline]
+    pub(super) fn serve(&self, taker: &Self) -> bool {
+        if taker.is_empty() { self.rest } else { self.has(taker) }
+    }
+
+    /// Whether the two have a stream in common.
+    #[inline]
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        let mut common = ones(self.summary & other.summary);
+        common.any(|word| self.word(word) & other.word(word) != 0)
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.summary == 0
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self::of(self.rest && other.rest, |word| self.word(word) & other.word(word))
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self::of(self.rest || other.rest, |word| self.word(word) | other.word(word))
+    }
+
+    /// What is in it and not in `other`.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self::of(self.rest && !other.rest, |word| self.word(word) & !other.word(word))
+    }
+
+    /// The numbers of its streams, the lowest first.
+    pub fn numbers(self) -> impl Iterator<Item = u32> {
+        (0_u32..).zip(self.words).flat_map(|(word, mut bits)| {
+            core::iter::from_fn(move || {
+                let lowest = (bits != 0).then(|| bits.trailing_zeros())?;
+                bits &= bits - 1;
+                Some(word * 64 + lowest)
+            })
+        })
+    }
+
+    /// Whether it has one stream.
+    pub(super) fn is_single(&self) -> bool {
+        let only = self.summary.trailing_zeros() as usize;
+        self.summary.is_power_of_two() && self.word(only).is_power_of_two()
+    }
+
+    /// The lowest of its numbers.
+    #[inline]
+    pub(super) fn lowest(&self) -> Option<u32> {
+        let word = (self.summary != 0).then(|| self.summary.trailing_zeros())?;
+        Some(word * 64 + self.word(word as usize).trailing_zeros())
+    }
+
+    fn of(rest: bool, word: impl Fn(usize) -> u64) -> Self {
+        let mut set = Self { rest, ..Self::NONE };
+        for (number, into) in set.words.iter_mut().enumerate() {
+            *into = word(number);
+            set.summary |= u16::from(*into != 0) << number;
+        }
+        set
+    }
+
+    #[inline]
+    fn word(&self, number: usize) -> u64 {
+        self.words.get(number).copied().unwrap_or(0)
+    }
+
+    /// The words that are not zero.
+    #[inline]
+    fn filled(&self) -> impl Iterator<Item = usize> {
+        ones(self.summary)
+    }
+}
+
+/// The numbers of the bits that are set.
+#[inline]
+fn ones(mut bits: u16) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(lowest)
+    })
+}
+
+impl PartialEq for Streams {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.summary == other.summary
+            && self.rest == other.rest
+            && self.filled().all(|word| self.word(word) == other.word(word))
+    }
+}
+
+impl Eq for Streams {}
+
+impl PartialOrd for Streams {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// An order for maps, and nothing more.
+impl Ord for Streams {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let brief = (self.summary, self.rest).cmp(&(other.summary, other.rest));
+        brief.then_with(|| {
+            let words = self.filled().map(|word| self.word(word).cmp(&other.word(word)));
+            words.fold(Ordering::Equal, Ordering::then)
+        })
+    }
+}
+
+impl Hash for Streams {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.summary, self.rest).hash(state);
+        self.filled().for_each(|word| self.word(word).hash(state));
+    }
+}

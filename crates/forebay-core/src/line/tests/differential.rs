@@ -1,0 +1,340 @@
+//! Random programs, told to the line and to the list of holes it was before it had trees.
+
+use proptest::prelude::*;
+
+use super::reference::{Listed, Reference};
+use super::{A, B, config};
+use crate::line::{Boundaries, Growth, Lack, Line, LineError, Plan, Step, Streams};
+use crate::{Bytes, PageSize, Random};
+
+const CELL: u64 = 512;
+const GRANULE: u64 = 4096;
+/// Where the line begins: far up, as addresses do.
+const BASE: u64 = (1 << 56) + 6 * GRANULE;
+
+/// The line and the list, told the same.
+struct Twins {
+    line: Line,
+    list: Reference,
+    live: Vec<(u64, u64)>,
+    random: Random,
+    streams: u64,
+    granules: u64,
+    pages: u64,
+}
+
+impl Twins {
+    fn new(seed: u64, granules: u64, streams: u64, boundaries: Boundaries) -> Self {
+        let mut line = Line::new(PageSize::new(GRANULE).unwrap(), boundaries);
+        let apart = boundaries == Boundaries::Apart;
+        if !apart {
+            line.reserve(BASE, Bytes::new(granules * GRANULE)).unwrap();
+            assert_eq!(line.reserved_bytes().get(), granules * GRANULE);
+        }
+        let size = BASE + granules * GRANULE;
+        let mut list = Reference { size, granule: GRANULE, apart, ..Reference::default() };
+        // What lies below the line is no gap.
+        list.aliases.insert(0, BASE);
+        let (random, live) = (Random::new(seed), Vec::new());
+        Self { line, list, live, random, streams, granules, pages: 0 }
+    }
+
+    fn stream(&mut self) -> Streams {
+        let number = u32::try_from(self.random.below(self.streams)).unwrap();
+        // Some in the highest word of a set.
+        Streams::only(if number % 3 == 2 { Streams::MOST - number } else { number })
+    }
+
+    fn set(&mut self) -> Streams {
+        match self.random.below(20) {
+            0 => Streams::ALL,
+            1 => Streams::NONE,
+            2 | 3 => self.stream().or(self.stream()),
+            4 => self.stream().or(self.stream()).or(self.stream()),
+            _ => self.stream(),
+        }
+    }
+
+    fn place(&mut self) {
+        let at = BASE + self.random.below(self.granules) * GRANULE;
+        let (size, streams) = ((1 + self.random.below(4)) * GRANULE, self.set());
+        self.place_at(at, size, streams);
+    }
+
+    fn place_at(&mut self, at: u64, size: u64, streams: Streams) {
+        self.pages += 1;
+        let placed = self.line.place(at, Bytes::new(size), self.pages, streams);
+        let end = at + size;
+        let hits = |from: u64, length: u64| from < end && at < from + length;
+        let pages = self.list.pages.iter().any(|(&from, page)| hits(from, page.0));
+        let fits = self.list.apart || end <= self.list.size;
+        if !fits {
+            assert_eq!(placed, Err(LineError::Malformed { at, size }));
+        } else if pages || self.list.aliases.iter().any(|(&from, &length)| hits(from, length)) {
+            assert_eq!(placed, Err(LineError::Occupied { at }));
+        } else {
+            assert_eq!(placed, Ok(()));
+            self.list.pages.insert(at, (size, self.pages));
+            self.list.add(at, end, streams);
+        }
+    }
+
+    fn take(&mut self, most: u64) {
+        let (size, taker) = ((1 + self.random.below(most)) * CELL, self.set());
+        let worth = self.line.worth_waiting_for(Bytes::new(size), taker);
+        assert_eq!(worth, self.list.worth_waiting_for(size, taker));
+        let at = self.line.take(Bytes::new(size), taker);
+        assert_eq!(at, self.list.take(size, taker), "{size} B for {taker:?}");
+        self.live.extend(at.map(|at| (at, size)));
+    }
+
+    fn give(&mut self) {
+        let Some(index) = self.random.index(self.live.len()) else { return };
+        let (mut at, mut size) = self.live.swap_remove(index);
+        let streams = self.set();
+        if size > CELL && self.random.chance(1, 4) {
+            // In two parts.
+            self.live.push((at, CELL));
+            (at, size) = (at + CELL, size - CELL);
+        }
+        assert_eq!(self.line.give(at, Bytes::new(size), streams), Ok(()));
+        assert!(self.list.give(at, size, streams));
+        assert!(self.line.give(at, Bytes::new(CELL), streams).is_err(), "freed twice");
+    }
+
+    fn give_anything(&mut self) {
+        let at = BASE + self.random.below(self.granules * GRANULE / CELL) * CELL;
+        let (size, streams) = (self.random.below(20) * CELL, self.set());
+        let whole = self.live.iter().any(|&(from, length)| from < at + size && at < from + length);
+        if whole {
+            // Part of what is live would stay in the list of live blocks.
+            return;
+        }
+        let given = self.line.give(at, Bytes::new(size), streams).is_ok();
+        assert_eq!(given, self.list.give(at, size, streams));
+    }
+
+    fn lift(&mut self) {
+        let pages: Vec<u64> = self.list.pages.keys().copied().collect();
+        let Some(index) = self.random.index(pages.len()) else { return };
+        let lifted = self.line.lift(pages[index]).map(|(page, _, streams)| (page, streams));
+        assert_eq!(lifted.ok(), self.list.lift(pages[index]));
+    }
+
+    fn clear(&mut self) {
+        let aliases: Vec<u64> = self.list.aliases.keys().copied().filter(|&at| at > 0).collect();
+        let Some(index) = self.random.index(aliases.len()) else { return };
+        assert_eq!(self.line.clear(aliases[index]), Ok(()));
+        self.list.aliases.remove(&aliases[index]);
+    }
+
+    fn plan(&mut self) {
+        let (size, taker) = ((1 + self.random.below(80)) * CELL, self.stream());
+        let growth = Growth {
+            largest_page: Bytes::new(GRANULE << self.random.below(3)),
+            part: 1 + self.random.below(16),
+            spare_pages: self.random.below(3),
+            spare_part: 1 + self.random.below(4),
+            moves: self.random.chance(3, 4),
+        };
+        let limit = self.list.backed() + self.random.below(10 * GRANULE / CELL) * CELL;
+        let plan = Plan::make(&self.line, Bytes::new(size), taker, &growth, Bytes::new(limit));
+        match (self.list.plan(size, taker, &growth, limit), plan) {
+            (Some(due), Ok(plan)) => {
+                assert_eq!(plan.steps, due);
+                let made = due.iter().map(|step| match step {
+                    Step::Create { size, .. } => size.get(),
+                    Step::Move { .. } => 0,
+                });
+                assert_eq!(plan.created().get(), made.sum::<u64>());
+            }
+            (None, Ok(plan)) => assert!(!plan.steps.is_empty(), "in a gap below the last page"),
+            (None, Err(lack)) => self.check_lack(lack, size, taker, &growth, limit),
+            (Some(due), Err(lack)) => panic!("{lack}, where {due:?} would do"),
+        }
+    }
+
+    /// With another range there is a plan exactly where addresses were lacking.
+    fn check_lack(&self, lack: Lack, size: u64, taker: Streams, growth: &Growth, limit: u64) {
+        let mut line = self.line.clone();
+        line.reserve(BASE - (1 << 40), Bytes::new(1 << 30)).unwrap();
+        let again = Plan::make(&line, Bytes::new(size), taker, growth, Bytes::new(limit));
+        assert_eq!(again.is_ok(), lack == Lack::Addresses, "{lack:?}, then {again:?}");
+    }
+
+    fn step(&mut self) {
+        match self.random.below(32) {
+            0..=9 => self.take(20),
+            10..=18 => self.give(),
+            19 => self.give_anything(),
+            20 | 21 => {
+                let (taker, owner) = (self.set(), self.set());
+                self.line.waited(taker, owner);
+                self.list.waited(taker, owner);
+            }
+            22 => {
+                let streams = self.set();
+                if self.random.chance(1, 3) {
+                    self.line.idle(streams);
+                    self.list.idle(streams);
+                }
+            }
+            23 => {
+                let (from, to) = (self.stream(), self.set());
+                self.line.hand_over(from, to);
+                self.list.hand_over(from, to);
+                let has = |hole: &Listed| hole.2 != Streams::ALL && hole.2.contains(from);
+                assert_eq!(self.line.owns_nothing(from), !self.list.holes.iter().any(has));
+            }
+            24..=27 => self.place(),
+            28 => self.lift(),
+            29 => self.clear(),
+            _ if !self.list.apart => self.plan(),
+            _ => {}
+        }
+    }
+
+    fn check(&self) {
+        let (line, list) = (&self.line, &self.list);
+        line.holes.check(line);
+        let holes: Vec<Listed> =
+            line.holes.each().map(|hole| (hole.start, hole.end, *line.holes.set(&hole))).collect();
+        assert_eq!(holes, list.holes);
+        assert_eq!(line.owners(), list.owners());
+        assert_eq!((line.hole_count(), line.free_bytes().get()), (holes.len(), list.free()));
+        assert_eq!(line.backed_bytes().get(), list.backed());
+        let largest = holes.iter().map(|hole| hole.1 - hole.0).max().unwrap_or(0);
+        assert_eq!(line.largest_hole().get(), largest);
+        let free = |at: u64, end: u64| {
+            let inside = holes.iter().map(|hole| hole.1.min(end).saturating_sub(hole.0.max(at)));
+            inside.sum::<u64>() == end - at
+        };
+        let whole = list.pages.iter().filter(|&(&at, page)| free(at, at + page.0));
+        let whole: u64 = whole.map(|(_, page)| page.0).sum();
+        assert_eq!(line.free_whole_pages().get(), whole);
+    }
+}
+
+fn run(seed: u64, steps: u64, granules: u64, streams: u64, boundaries: Boundaries) {
+    let mut twins = Twins::new(seed, granules, streams, boundaries);
+    for _ in 0..if cfg!(miri) { 5 } else { steps } {
+        twins.step();
+        twins.check();
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn the_line_agrees_with_a_list_of_holes(seed in any::<u64>(), streams in 1_u64..8) {
+        run(seed, 150, 24, streams, Boundaries::Joined);
+    }
+
+    #[test]
+    fn a_line_of_islands_agrees_with_a_list_of_holes(seed in any::<u64>(), streams in 1_u64..5) {
+        run(seed, 150, 24, streams, Boundaries::Apart);
+    }
+}
+
+/// Thousands of holes, so that every tree grows and shrinks by levels.
+#[test]
+fn a_long_line_agrees_with_a_list_of_holes() {
+    for (seed, streams) in [(1, 1), (2, 4), (3, 40)] {
+        let mut twins = Twins::new(seed, 4096, streams, Boundaries::Joined);
+        for page in 0..512 {
+            twins.place_at(BASE + page * 8 * GRANULE, 8 * GRANULE, A);
+        }
+        for step in 0..if cfg!(miri) { 20 } else { 9000_u64 } {
+            // Long spells of taking and of freeing.
+            match (step / 3000 % 3, twins.random.chance(4, 5)) {
+                (0, true) | (1 | 2, false) => twins.take(3),
+                _ => twins.give(),
+            }
+            match twins.random.below(200) {
+                0 => twins.step(),
+                1 => twins.check(),
+                _ => {}
+            }
+        }
+        twins.check();
+        twins.line.idle(Streams::ALL);
+        twins.list.idle(Streams::ALL);
+        twins.check();
+    }
+}
+
+#[test]
+fn what_is_free_for_all_stays_so_when_a_number_is_handed_over() {
+    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
+    let page = Bytes::new(GRANULE);
+    line.place(0, page, 1, Streams::ALL).unwrap();
+    line.place(2 * GRANULE, page, 2, A).unwrap();
+    line.place(4 * GRANULE, page, 3, A.or(B)).unwrap();
+    assert!(!line.owns_nothing(A));
+    line.hand_over(A, Streams::NONE);
+    assert!(line.owns_nothing(A) && !line.owns_nothing(B));
+    assert_eq!(line.take(page, Streams::NONE), Some(0), "it is still everybody's");
+    assert_eq!(line.take(page, A), None, "the next stream with this number did not free these");
+    assert_eq!(line.take(page, B), Some(4 * GRANULE));
+    assert_eq!(line.take(page, Streams::only(Streams::MOST)), None);
+    line.idle(Streams::ALL);
+    assert_eq!(line.take(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
+}
+
+#[test]
+fn a_set_of_all_numbers_is_not_all_streams() {
+    let every = (0..Streams::MOST).map(Streams::only).fold(Streams::NONE, Streams::or);
+    assert!(every != Streams::ALL && Streams::ALL.contains(every));
+    assert_eq!(every.numbers().count(), 1024);
+    assert_eq!(every.without(B).numbers().count(), 1023);
+    assert_eq!(Streams::ALL.and(every), every);
+}
+
+#[test]
+fn ranges_may_touch_and_not_overlap() {
+    let granule = PageSize::new(GRANULE).unwrap();
+    let mut line = Line::new(granule, Boundaries::Joined);
+    let (size, page) = (Bytes::new(4 * GRANULE), Bytes::new(GRANULE));
+    assert_eq!(line.place(BASE, page, 1, A), Err(LineError::Malformed { at: BASE, size: GRANULE }));
+    let plan = |line: &Line| Plan::make(line, size, A, &Growth::default(), Bytes::MAX);
+    assert_eq!(plan(&line), Err(Lack::Addresses));
+    line.reserve(BASE, size).unwrap();
+    assert!(plan(&line).is_ok());
+    let inside = BASE + 3 * GRANULE;
+    assert_eq!(line.reserve(inside, size), Err(LineError::Occupied { at: inside }));
+    assert!(line.reserve(BASE + 1, size).is_err() && line.reserve(1 << 57, size).is_err());
+    line.reserve(BASE + size.get(), size).unwrap();
+    assert_eq!(line.reserved_bytes(), Bytes::new(8 * GRANULE));
+    // A block may lie across the two, a page may not.
+    let across = line.place(inside, Bytes::new(2 * GRANULE), 1, A);
+    assert_eq!(across, Err(LineError::Malformed { at: inside, size: 2 * GRANULE }));
+    line.place(inside, page, 1, A).unwrap();
+    line.place(BASE + size.get(), page, 2, A).unwrap();
+    assert_eq!(line.take(Bytes::new(2 * GRANULE), A), Some(inside));
+    let pages: Vec<u64> = line.pages_in(inside + 1, inside + 2).map(|page| page.0).collect();
+    assert_eq!(pages, [inside]);
+    assert_eq!(line.pages_in(inside, BASE + size.get() + 1).count(), 2);
+    assert_eq!(line.pages_in(BASE, inside).count(), 0);
+}
+
+#[test]
+fn segments_are_islands() {
+    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
+    let page = Bytes::new(GRANULE);
+    line.place(BASE, page, 1, A).unwrap();
+    line.place(BASE + GRANULE, page, 2, A).unwrap();
+    assert_eq!(line.place(BASE, page, 3, A), Err(LineError::Occupied { at: BASE }));
+    assert_eq!(line.hole_count(), 2);
+    assert_eq!(line.take(Bytes::new(2 * GRANULE), A), None);
+    assert_eq!(line.take(page, A), Some(BASE));
+    assert_eq!(line.take(page, A), Some(BASE + GRANULE));
+    let both = line.give(BASE, Bytes::new(2 * GRANULE), A);
+    assert_eq!(both, Err(LineError::InUse { at: BASE }), "no block lies in both");
+    line.give(BASE + GRANULE, page, A).unwrap();
+    line.give(BASE, page, A).unwrap();
+    assert_eq!((line.hole_count(), line.largest_hole()), (2, page));
+    let wanted = |limit| Plan::segment(&line, page, &Growth::default(), Bytes::new(limit));
+    assert_eq!(wanted(2 * GRANULE), None);
+    assert_eq!(wanted(3 * GRANULE), Some(page));
+}

@@ -1,0 +1,55 @@
+//! That everything the holes keep says the same.
+
+use std::collections::BTreeSet;
+
+use crate::line::Line;
+use crate::line::groups::GroupId;
+use crate::line::hole::{Holes, joins};
+use crate::line::tree::Hole;
+
+impl Holes {
+    /// Holds every index against a look at all holes.
+    pub(super) fn check(&self, line: &Line) {
+        let holes: Vec<Hole> = self.each().collect();
+        let mut seams = BTreeSet::new();
+        for pair in holes.windows(2) {
+            let (low, high) = (pair[0], pair[1]);
+            assert!(low.start < low.end && low.end <= high.start, "{low:?} and {high:?}");
+            let apart = line.runs.around(low.start, high.end).is_none();
+            if low.end == high.start && !apart {
+                assert!(!joins(self.set(&low), self.set(&high)), "{low:?} and {high:?} are one");
+                seams.insert((low.group.min(high.group), low.group.max(high.group), low.end));
+            }
+        }
+        assert!(self.seams.each().eq(seams));
+        assert_eq!(self.bytes(), holes.iter().map(Hole::size).sum::<u64>());
+        assert_eq!(self.len(), holes.len());
+        self.check_groups(&holes);
+        self.all.check();
+        if let Some(lengths) = &self.lengths {
+            let somebodys = holes.iter().filter(|hole| !self.set(hole).is_empty());
+            lengths.check(&somebodys.copied().collect::<Vec<_>>());
+        }
+    }
+
+    fn check_groups(&self, holes: &[Hole]) {
+        let ids: BTreeSet<GroupId> = self.groups.each().map(|(id, _)| id).collect();
+        assert_eq!(ids.len(), self.groups.len(), "a group has two sets");
+        assert!(holes.iter().all(|hole| ids.contains(&hole.group)));
+        for &id in &ids {
+            let own: Vec<Hole> = holes.iter().copied().filter(|hole| hole.group == id).collect();
+            let group = self.groups.get(id).unwrap();
+            assert_eq!(self.groups.find(&group.set), Some(id));
+            assert_eq!(group.count, own.len());
+            assert!(self.holes_of(id, 1).eq(own.iter().copied()));
+            if id != self.groups.main() {
+                group.tree.check();
+                assert!(group.tree.each().eq(own));
+            }
+            if !group.set.is_empty() {
+                assert!(self.groups.serving(&group.set).any(|other| other == id));
+            }
+        }
+        assert!(self.groups.len() != 1 || ids.contains(&self.groups.main()));
+    }
+}

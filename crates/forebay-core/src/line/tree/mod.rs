@@ -1,0 +1,292 @@
+//! Holes in the order of their addresses, in a tree that knows the largest of every part.
+//!
+//! ```text
+//!   inner               first of each child, largest hole of each child
+//!                  ┌──────────────────┬──────────────────┐
+//!   leaves      [ .. ... . ]  <->  [ . .... ]  <->  [ .. . ..... ]      up to 32 holes each
+//! ```
+//!
+//! The lowest hole of a size is found by going down to the first child whose largest is large
+//! enough; the neighbours of an address by going down to the last child that begins below it. Either
+//! looks at one node of each level, and a pool of a thousand holes has two levels.
+//!
+//! Only the holes of one group count for the largest: that of the tree. The other holes are here to
+//! be found by address.
+
+mod change;
+#[cfg(test)]
+pub(super) mod check;
+mod node;
+mod quick;
+
+use super::groups::GroupId;
+use node::{Inner, Leaf, NO_NODE};
+pub(super) use quick::Quick;
+
+/// Free memory that one block may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hole {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The group whose set has the streams in whose order it is free.
+    pub(super) group: GroupId,
+}
+
+impl Hole {
+    #[inline]
+    pub(super) fn size(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// One step on the way down: an inner node, and which child of it.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    node: usize,
+    child: usize,
+}
+
+/// A place among the holes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The last step on the way to its leaf. The others are looked for where they are needed, which
+    /// is seldom.
+    last: Step,
+    leaf: usize,
+    index: usize,
+    /// Holes of this leaf begin at `floor` or above, and below `limit`.
+    floor: u64,
+    limit: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    /// Whose holes count.
+    group: GroupId,
+    leaves: Vec<Leaf>,
+    inners: Vec<Inner>,
+    free_leaves: Vec<usize>,
+    free_inners: Vec<usize>,
+    /// The node on top: a leaf where `height` is none.
+    root: usize,
+    height: usize,
+}
+
+impl Tree {
+    /// A tree without holes, in which those of `group` count.
+    pub(super) fn new(group: GroupId) -> Self {
+        Self {
+            group,
+            leaves: vec![Leaf::default()],
+            inners: Vec::new(),
+            free_leaves: Vec::new(),
+            free_inners: Vec::new(),
+            root: 0,
+            height: 0,
+        }
+    }
+
+    /// A tree that takes no memory, for a group whose holes are elsewhere.
+    pub(super) fn unused() -> Self {
+        Self { leaves: Vec::new(), ..Self::new(GroupId::NONE) }
+    }
+
+    /// How large the largest hole is, of those that count.
+    pub(super) fn most(&self) -> u64 {
+        match self.inners.get(self.root).filter(|_| self.height > 0) {
+            Some(inner) => inner.most(),
+            None => self.most_of_leaf(self.root),
+        }
+    }
+
+    /// What of a hole counts.
+    #[inline]
+    fn counted(&self, hole: &Hole) -> u64 {
+        if hole.group == self.group { hole.size() } else { 0 }
+    }
+
+    fn most_of_leaf(&self, leaf: usize) -> u64 {
+        let holes = self.leaves.get(leaf).map_or(&[][..], |leaf| leaf.holes.as_slice());
+        holes.iter().map(|hole| self.counted(hole)).max().unwrap_or(0)
+    }
+
+    /// The place right behind the last hole that begins at or below `at`.
+    #[inline]
+    pub(super) fn locate(&self, at: u64) -> Place {
+        let mut place = Place::root();
+        let mut node = self.root;
+        for _ in 0..self.height {
+            visit();
+            let Some(inner) = self.inners.get(node) else { break };
+            let firsts = inner.firsts.as_slice();
+            let child = firsts.partition_point(|&first| first <= at).saturating_sub(1);
+            node = place.enter(node, child, inner);
+        }
+        visit();
+        place.leaf = node;
+        if let Some(leaf) = self.leaves.get(node) {
+            // Counted rather than searched for: comparisons that wait for nothing.
+            let below = leaf.holes.as_slice().iter().map(|hole| usize::from(hole.start <= at));
+            place.index = below.sum();
+        }
+        place
+    }
+
+    /// The lowest hole that counts and has `size` bytes.
+    #[inline]
+    pub(super) fn lowest(&self, size: u64) -> Option<(Place, Hole)> {
+        self.descend(0, self.root, size)
+    }
+
+    /// Goes down from a node on `level` to the lowest hole of `size` bytes under it. The bounds of the
+    /// place are those of the whole tree where that is not the top.
+    #[inline]
+    fn descend(&self, level: usize, mut node: usize, size: u64) -> Option<(Place, Hole)> {
+        let mut place = Place::root();
+        for _ in level..self.height {
+            visit();
+            let inner = self.inners.get(node)?;
+            let child = inner.mosts().iter().position(|&most| most >= size)?;
+            node = place.enter(node, child, inner);
+        }
+        visit();
+        place.leaf = node;
+        let holes = self.leaves.get(node)?.holes.as_slice();
+        let fits = |hole: &Hole| hole.size() >= size && hole.group == self.group;
+        place.index = holes.iter().position(fits)?;
+        Some((place, *holes.get(place.index)?))
+    }
+
+    /// The way down to the leaf of a place.
+    fn way(&self, place: &Place) -> Vec<Step> {
+        let mut node = self.root;
+        let steps = (0..self.height).map_while(|_| {
+            visit();
+            let inner = self.inners.get(node)?;
+            let firsts = inner.firsts.as_slice();
+            let child = firsts.partition_point(|&first| first <= place.floor).saturating_sub(1);
+            let step = Step { node, child };
+            node = inner.children.get(child)?;
+            Some(step)
+        });
+        steps.collect()
+    }
+
+    /// The lowest hole that counts, begins at or above `at`, and has `size` bytes, which are more
+    /// than none.
+    pub(super) fn lowest_from(&self, at: u64, size: u64) -> Option<Hole> {
+        let place = self.locate(at.saturating_sub(1));
+        let holes = self.leaves.get(place.leaf)?.holes.as_slice();
+        let fits = |hole: &&Hole| hole.start >= at && self.counted(hole) >= size;
+        // Where `at` is nothing, a hole that begins there is right before the place.
+        let index = place.index.saturating_sub(usize::from(at == 0));
+        if let Some(hole) = holes.get(index..)?.iter().find(fits) {
+            return Some(*hole);
+        }
+        for (level, step) in self.way(&place).into_iter().enumerate().rev() {
+            visit();
+            let inner = self.inners.get(step.node)?;
+            let rest = inner.mosts().get(step.child + 1..)?;
+            let Some(next) = rest.iter().position(|&most| most >= size) else { continue };
+            let node = inner.children.get(step.child + 1 + next)?;
+            return self.descend(level + 1, node, size).map(|found| found.1);
+        }
+        None
+    }
+
+    /// The hole before a place.
+    #[inline]
+    pub(super) fn below(&self, place: &Place) -> Option<Hole> {
+        let leaf = self.leaves.get(place.leaf)?;
+        match place.index.checked_sub(1) {
+            Some(index) => leaf.holes.get(index),
+            None => self.leaves.get(leaf.below)?.holes.as_slice().last().copied(),
+        }
+    }
+
+    /// The hole at a place, or the next where it is the end of its leaf.
+    #[inline]
+    pub(super) fn above(&self, place: &Place) -> Option<Hole> {
+        let leaf = self.leaves.get(place.leaf)?;
+        let here = leaf.holes.get(place.index);
+        here.or_else(|| self.leaves.get(leaf.above)?.holes.get(0))
+    }
+
+    /// The hole after the one at a place.
+    pub(super) fn after(&self, place: &Place) -> Option<Hole> {
+        self.above(&Place { index: place.index + 1, ..*place })
+    }
+
+    /// The hole that begins at `start`.
+    #[inline]
+    pub(super) fn find(&self, start: u64) -> Option<(Place, Hole)> {
+        let mut place = self.locate(start);
+        place.index = place.index.checked_sub(1)?;
+        let hole = self.leaves.get(place.leaf)?.holes.get(place.index)?;
+        (hole.start == start).then_some((place, hole))
+    }
+
+    /// The hole that ends at `at`.
+    pub(super) fn ending_at(&self, at: u64) -> Option<Hole> {
+        let place = self.locate(at.checked_sub(1)?);
+        self.below(&place).filter(|below| below.end == at)
+    }
+
+    /// The hole that ends at `at` and the one that begins there, where there are both.
+    pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
+        let place = self.locate(at.checked_sub(1)?);
+        let (below, above) = (self.below(&place)?, self.above(&place)?);
+        (below.end == at && above.start == at).then_some((below, above))
+    }
+
+    /// Every hole from a place on.
+    pub(super) fn each_from(&self, place: Place) -> impl Iterator<Item = Hole> {
+        let mut next = (place.leaf, place.index);
+        core::iter::from_fn(move || {
+            loop {
+                let leaf = self.leaves.get(next.0)?;
+                if let Some(hole) = leaf.holes.get(next.1) {
+                    next.1 += 1;
+                    return Some(hole);
+                }
+                next = (leaf.above, 0);
+            }
+        })
+    }
+
+    /// Every hole, those that do not count as well.
+    pub(super) fn each(&self) -> impl Iterator<Item = Hole> {
+        let mut first = self.locate(0);
+        first.index = 0;
+        self.each_from(first)
+    }
+}
+
+impl Place {
+    #[inline]
+    fn root() -> Self {
+        let last = Step { node: NO_NODE, child: 0 };
+        Self { last, leaf: NO_NODE, index: 0, floor: 0, limit: u64::MAX }
+    }
+
+    /// Goes down to a child; gives which node it is.
+    #[inline]
+    fn enter(&mut self, node: usize, child: usize, inner: &Inner) -> usize {
+        self.last = Step { node, child };
+        let firsts = inner.firsts.as_slice();
+        if let Some(&first) = firsts.get(child).filter(|_| child > 0) {
+            self.floor = first;
+        }
+        if let Some(&next) = firsts.get(child + 1) {
+            self.limit = next;
+        }
+        inner.children.get(child).unwrap_or(NO_NODE)
+    }
+}
+
+#[inline]
+fn visit() {
+    #[cfg(test)]
+    check::count();
+}

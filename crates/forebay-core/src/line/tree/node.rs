@@ -1,0 +1,199 @@
+//! The nodes of a tree of holes: short arrays that are searched from their start.
+
+use super::Hole;
+
+/// The most holes a leaf has.
+pub(super) const LEAF: usize = 32;
+
+/// The most children an inner node has. A pool of a thousand holes has one inner node.
+pub(super) const FAN: usize = 64;
+
+/// No node.
+pub(super) const NO_NODE: usize = usize::MAX;
+
+/// At most `N` items in order, in place.
+#[derive(Clone, Debug)]
+pub(super) struct Row<T, const N: usize> {
+    len: usize,
+    items: [T; N],
+}
+
+impl<T: Copy + Default, const N: usize> Default for Row<T, N> {
+    fn default() -> Self {
+        Self { len: 0, items: [T::default(); N] }
+    }
+}
+
+impl<T: Copy + Default, const N: usize> Row<T, N> {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.len >= N
+    }
+
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[T] {
+        self.items.get(..self.len).unwrap_or(&[])
+    }
+
+    #[inline]
+    pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
+        self.items.get_mut(..self.len).unwrap_or_default()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<T> {
+        self.as_slice().get(index).copied()
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, index: usize, item: T) {
+        if let Some(old) = self.as_mut_slice().get_mut(index) {
+            *old = item;
+        }
+    }
+
+    /// Puts an item in. Whoever calls this has seen that there is room.
+    #[inline]
+    pub(super) fn insert(&mut self, index: usize, item: T) {
+        debug_assert!(index <= self.len && !self.is_full());
+        let Some(tail) = self.items.get_mut(index..self.len + 1) else { return };
+        let behind = tail.len() - 1;
+        tail.copy_within(..behind, 1);
+        if let Some(first) = tail.first_mut() {
+            *first = item;
+        }
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, index: usize) {
+        let Some(tail) = self.items.get_mut(index..self.len).filter(|tail| !tail.is_empty()) else {
+            return;
+        };
+        tail.copy_within(1.., 0);
+        self.len -= 1;
+    }
+
+    /// Takes the upper half out.
+    pub(super) fn split(&mut self) -> Self {
+        let mut upper = Self::default();
+        let middle = self.len / 2;
+        upper.append(&Self { len: self.len - middle, items: rotated(&self.items, middle) });
+        self.len = middle;
+        upper
+    }
+
+    /// Puts all of another behind. Whoever calls this has seen that there is room.
+    pub(super) fn append(&mut self, other: &Self) {
+        debug_assert!(self.len + other.len <= N);
+        let into = self.items.get_mut(self.len..).unwrap_or_default();
+        into.iter_mut().zip(other.as_slice()).for_each(|(into, item)| *into = *item);
+        self.len = (self.len + other.len).min(N);
+    }
+}
+
+fn rotated<T: Copy, const N: usize>(items: &[T; N], by: usize) -> [T; N] {
+    let mut items = *items;
+    items.rotate_left(by.min(N));
+    items
+}
+
+/// Holes that lie side by side, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Leaf {
+    pub(super) holes: Row<Hole, LEAF>,
+    /// The leaf below and the leaf above, or [`NO_NODE`].
+    pub(super) below: usize,
+    pub(super) above: usize,
+}
+
+impl Default for Leaf {
+    fn default() -> Self {
+        Self { holes: Row::default(), below: NO_NODE, above: NO_NODE }
+    }
+}
+
+/// Nodes that lie side by side, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inner {
+    /// No hole of a child begins below this, and none of the child before it begins at or above.
+    /// What the first child has here is not looked at.
+    pub(super) firsts: Row<u64, FAN>,
+    /// How large the largest hole of each child is, of those that count.
+    mosts: Row<u64, FAN>,
+    pub(super) children: Row<usize, FAN>,
+    /// The largest of `mosts`.
+    most: u64,
+}
+
+impl Inner {
+    pub(super) fn insert(&mut self, index: usize, first: u64, most: u64, child: usize) {
+        self.firsts.insert(index, first);
+        self.mosts.insert(index, most);
+        self.children.insert(index, child);
+        self.most = self.most.max(most);
+    }
+
+    pub(super) fn remove(&mut self, index: usize) {
+        self.firsts.remove(index);
+        self.mosts.remove(index);
+        self.children.remove(index);
+        self.measure();
+    }
+
+    pub(super) fn split(&mut self) -> Self {
+        let mut upper = Self {
+            firsts: self.firsts.split(),
+            mosts: self.mosts.split(),
+            children: self.children.split(),
+            most: 0,
+        };
+        self.measure();
+        upper.measure();
+        upper
+    }
+
+    /// Puts the children of the next node, whose holes begin at `first` or above, behind its own.
+    pub(super) fn append(&mut self, first: u64, next: &Self) {
+        let joint = self.firsts.len();
+        self.firsts.append(&next.firsts);
+        self.firsts.set(joint, first);
+        self.mosts.append(&next.mosts);
+        self.children.append(&next.children);
+        self.most = self.most.max(next.most);
+    }
+
+    /// How large the largest hole under it is, of those that count.
+    #[inline]
+    pub(super) fn most(&self) -> u64 {
+        self.most
+    }
+
+    #[inline]
+    pub(super) fn mosts(&self) -> &[u64] {
+        self.mosts.as_slice()
+    }
+
+    /// Notes how large the largest of a child is. Whether that changes the largest of all.
+    #[inline]
+    pub(super) fn set_most(&mut self, child: usize, most: u64) -> bool {
+        let before = self.most;
+        let old = self.mosts.get(child).unwrap_or(0);
+        self.mosts.set(child, most);
+        if most >= before {
+            self.most = most;
+        } else if old == before {
+            self.measure();
+        }
+        self.most != before
+    }
+
+    fn measure(&mut self) {
+        self.most = self.mosts.as_slice().iter().copied().max().unwrap_or(0);
+    }
+}

@@ -1,0 +1,58 @@
+use forebay_core::{Address, Bytes};
+
+use crate::pool::map::LARGEST;
+use crate::pool::map::slot::{Slot, tagged};
+
+const AT: Address = Address::new(1 << 30);
+const SIZE: Bytes = Bytes::new(512);
+
+#[test]
+fn generations_go_on_for_years() {
+    for start in [1 << 20, 1 << 35, (1 << 50) - 2] {
+        let slot = Slot::counting_from(start);
+        slot.hand_out(AT, SIZE, tagged(SIZE, 3));
+        let first = slot.look(AT).unwrap();
+        assert_eq!(first.generation(), start + 1);
+        assert!(slot.claim(first));
+        for count in start + 2..start + 6 {
+            let generation = if count % 2 == 0 {
+                slot.hand_out_again(SIZE, tagged(SIZE, 3))
+            } else {
+                slot.hand_out(AT, SIZE, tagged(SIZE, 3))
+            };
+            assert_eq!(generation, count);
+            assert!(!slot.claim(first) && !slot.claim_plain(first), "freed as an earlier block");
+            let known = slot.plain(AT).unwrap();
+            assert_eq!((slot.look(AT), known.generation()), (Some(known), generation));
+            assert!(slot.claim_plain(known));
+        }
+    }
+}
+
+#[test]
+fn what_was_requested_is_kept_to_the_byte() {
+    let slot = Slot::counting_from(0);
+    let largest = LARGEST.get();
+    let added = 1 << 24;
+    for (size, requested, wide) in [
+        (512, 1, false),
+        (1 << 18, (1 << 17) + 1, false),
+        (1 << 25, (1 << 25) - added + 1, false),
+        (1 << 25, (1 << 25) - added, true),
+        (1 << 31, (1 << 30) + 1, true),
+        (1 << 40, (1 << 39) + 1, true),
+        (largest, largest, false),
+        (largest, largest - 511, false),
+    ] {
+        slot.hand_out(AT, Bytes::new(size), tagged(Bytes::new(requested), 255));
+        let known = slot.look(AT).unwrap();
+        let seen = (known.size().get(), known.requested(), known.tag());
+        assert_eq!(seen, (size, requested, 255));
+        assert_eq!(slot.plain(AT).is_none(), wide, "{requested} of {size}");
+        assert!(known.live() && slot.mark_used(known) && !slot.claim(known));
+        let used = slot.look(AT).unwrap();
+        assert!(used.used_elsewhere() && slot.claim(used));
+        let freed = slot.look(AT).unwrap();
+        assert_eq!((freed.live(), freed.size().get()), (false, size));
+    }
+}

@@ -1,0 +1,124 @@
+use forebay_core::Random;
+
+use super::*;
+
+fn handle(number: u64) -> StreamHandle {
+    StreamHandle(0x7f00_0000_0000 + number * 0x40)
+}
+
+/// What the thread has after a shelf left: as the pool does, which gives it to the heap at once.
+fn put_up(shelves: &mut Shelves, stream: StreamHandle) -> Option<StreamHandle> {
+    shelves.put_up(stream, 1024);
+    shelves.take_leaving().map(|shelf| shelf.stream)
+}
+
+/// The same calls on shelves and on a list in the order of last use: the same are found, and the same
+/// are evicted.
+#[test]
+fn shelves_are_a_list_in_the_order_of_last_use() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let (mut shelves, mut list) = (Shelves::default(), Vec::new());
+        let streams = *random.pick(&[3, 900, 1024, 1025, 1100, 4000]).unwrap();
+        for step in 0..6000 {
+            let stream = handle(random.below(streams));
+            let known = list.iter().position(|&other| other == stream);
+            if random.chance(1, 8) {
+                let removed = shelves.remove(stream).map(|shelf| shelf.stream);
+                assert_eq!(removed, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
+                continue;
+            }
+            assert_eq!(shelves.is_full_for(stream), known.is_none() && list.len() >= SHELVES);
+            let found = shelves.of(stream).map(|shelf| shelf.stream);
+            assert_eq!(found, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
+            list.push(stream);
+            if found.is_none() {
+                let evicted = (list.len() > SHELVES).then(|| list.remove(0));
+                assert_eq!(put_up(&mut shelves, stream), evicted, "seed {seed}, step {step}");
+            }
+            assert!(shelves.front(stream).is_some());
+        }
+        let mut all: Vec<StreamHandle> = shelves.all().map(|shelf| shelf.stream).collect();
+        all.sort_unstable();
+        list.sort_unstable();
+        assert_eq!(all, list, "seed {seed}");
+    }
+}
+
+/// What a thread before left on streams of its own goes first.
+#[test]
+fn shelves_that_nobody_uses_are_evicted_first() {
+    let mut shelves = Shelves::default();
+    let (dead, living) = (SHELVES as u64 / 2, SHELVES as u64);
+    (0..dead).for_each(|number| assert_eq!(put_up(&mut shelves, handle(number)), None));
+    for number in dead..dead + living {
+        let evicted = put_up(&mut shelves, handle(number));
+        let expected = number.checked_sub(living).map(handle);
+        assert_eq!(evicted, expected);
+    }
+}
+
+/// A seat that a thread has not used costs two cache lines in each pool, and a stream that it uses with
+/// few sizes some kilobytes.
+#[test]
+fn what_is_idle_is_small() {
+    assert!(size_of::<Shelves>() <= 120, "{}", size_of::<Shelves>());
+    assert!(size_of::<Shelf>() <= 8704, "{}", size_of::<Shelf>());
+    let counts = Counts::default();
+    assert_eq!((counts.classes.capacity(), counts.tags.capacity()), (0, 0));
+}
+
+/// A thread that uses many streams in turn finds its blocks in magazines. Up to as many as have numbers:
+/// a request on a stream without one folds all magazines.
+#[test]
+fn many_streams_in_turn_are_served_from_magazines() {
+    use std::sync::Arc;
+
+    use forebay_hal::{Device, Priority, Stream};
+    use forebay_sim::SimMachine;
+
+    for count in [8_u64, 9, 64] {
+        let machine = SimMachine::builder().build().unwrap();
+        let device: Arc<dyn Device> = machine.device(0).unwrap();
+        let pool = crate::Pool::new(&device).unwrap();
+        let new = || Stream::new(&device, Priority::Normal).unwrap();
+        let streams: Vec<Stream> = (0..count).map(|_| new()).collect();
+        let pairs = |rounds: u64| {
+            for stream in (0..rounds).flat_map(|_| &streams) {
+                let block = pool.allocate(Bytes::kib(4), stream.handle()).unwrap();
+                pool.free(block.address(), stream.handle()).unwrap();
+            }
+            pool.statistics()
+        };
+        // Whoever comes first may take memory from the magazines of those before.
+        let before = pairs(3);
+        let after = pairs(5);
+        assert_eq!(after.magazine_hits - before.magazine_hits, 5 * count, "{count} streams");
+        assert_eq!((after.allocations, after.frees), (8 * count, 8 * count));
+    }
+}
+
+/// More streams than shelves: those that are evicted leave their counts behind.
+#[test]
+fn evicted_shelves_are_counted() {
+    use std::sync::Arc;
+
+    use forebay_hal::{Device, Priority, Stream};
+    use forebay_sim::SimMachine;
+
+    let count = SHELVES as u64 + 100;
+    let machine = SimMachine::builder().build().unwrap();
+    let device: Arc<dyn Device> = machine.device(0).unwrap();
+    let pool = crate::Pool::new(&device).unwrap();
+    let new = || Stream::new(&device, Priority::Normal).unwrap();
+    let streams: Vec<Stream> = (0..count).map(|_| new()).collect();
+    for round in 1..=3 {
+        for stream in &streams {
+            let block = pool.allocate(Bytes::kib(4), stream.handle()).unwrap();
+            pool.free(block.address(), stream.handle()).unwrap();
+        }
+        let figures = pool.statistics();
+        assert_eq!((figures.allocations, figures.frees), (round * count, round * count));
+        assert_eq!((figures.live, figures.requested), (Bytes::ZERO, Bytes::ZERO));
+    }
+}
