@@ -123,11 +123,7 @@ impl Deferred {
             let joined = match end {
                 End::Stream(stream, serial) => {
                     let make = || Ok(Arc::new(Point::after(device, log, stream)?));
-                    self.queues
-                        .entry(serial)
-                        .or_default()
-                        .join_live(items.clone(), stream, make)
-                        .is_ok()
+                    self.queues.entry(serial).or_default().join_live(items.clone(), stream, make).is_ok()
                 }
                 End::Event(event, serial) => {
                     self.queues.entry(serial).or_default().join_ended(items.clone(), event);
