@@ -115,22 +115,28 @@ impl<'a> Worker<'a> {
 
     /// Reads a block on another stream, which may be gone before the block is freed.
     fn use_elsewhere(&mut self) -> Outcome {
-        let Some(parcel) = self.take() else { return Ok(()) };
         let user = self.stream();
-        if self.world.order(user, parcel.stream)? {
-            if !self.world.check(&parcel, user)? {
-                return Err(format!("{user} is gone, which is in use"));
-            }
-            // After the work: the keeper may have forgotten the stream before.
-            let recorded = self.world.pool.record_use(parcel.block.address(), user);
-            recorded.map_err(|error| format!("{parcel:?} used on {user}: {error}"))?;
-            self.figures.uses += 1;
-        }
+        let Some(parcel) = self.take() else { return Ok(()) };
+        self.use_on(&parcel, user)?;
         if self.random.chance(1, 3) {
             return self.world.free(parcel, &mut self.figures);
         }
         self.live.push(parcel);
         Ok(())
+    }
+
+    fn use_on(&mut self, parcel: &Parcel, user: StreamHandle) -> Outcome {
+        if !self.world.order(user, parcel.stream)? {
+            // Its own is gone, so there is nothing to wait by.
+            return Ok(());
+        }
+        if !self.world.check(parcel, user)? {
+            return Err(format!("{user} is gone, which is in use"));
+        }
+        self.figures.uses += 1;
+        // After the work: the keeper may have forgotten the stream before.
+        let recorded = self.world.pool.record_use(parcel.block.address(), user);
+        recorded.map_err(|error| format!("{parcel:?} used on {user}: {error}"))
     }
 
     /// Moves a block to another stream, which waits for the first.
@@ -202,11 +208,17 @@ impl<'a> Worker<'a> {
                 }
             }
         }
+        // The last that is done there is a use of blocks that come back when it is gone.
+        let mut used = Vec::new();
+        for _ in 0..self.random.below(4) {
+            let Some(parcel) = self.take() else { break };
+            self.use_on(&parcel, handle)?;
+            used.push(parcel);
+        }
         match going {
             Made::Owned(stream) => {
                 self.figures.streams_announced += 1;
                 drop(stream);
-                Ok(())
             }
             Made::Raw(stream) => {
                 if self.random.chance(1, 3) && world.pool.forget_stream(stream).is_ok() {
@@ -214,9 +226,24 @@ impl<'a> Worker<'a> {
                 } else {
                     self.figures.streams_unannounced += 1;
                 }
-                world.own(|| world.device.destroy_stream(stream))
+                world.own(|| world.device.destroy_stream(stream))?;
             }
         }
+        used.into_iter().try_for_each(|parcel| self.free_and_ask_again(parcel))
+    }
+
+    /// Frees a block and asks for as much on its stream: where the pool has forgotten a use of it, this is
+    /// the one who gets it.
+    fn free_and_ask_again(&mut self, parcel: Parcel) -> Outcome {
+        let (size, stream) = (parcel.block.size().get(), parcel.stream);
+        self.world.free(parcel, &mut self.figures)?;
+        let usable = stream == StreamHandle::of_this_thread()
+            || self.streams.iter().any(|made| made.handle() == stream);
+        if usable {
+            self.tag = self.tag.wrapping_add(1);
+            self.live.extend(self.world.allocate(size, stream, self.tag, &mut self.figures)?);
+        }
+        Ok(())
     }
 
     /// An array that is filled by a copy and read back. A copy that fails is made again.

@@ -211,7 +211,7 @@ impl World {
     /// ever on the default stream, so nothing is learnt by asking for that.
     pub(super) fn let_work(&self) -> Outcome {
         for _ in 0..QUERIES {
-            self.own(|| self.sim.query_stream(StreamHandle::DEFAULT))?;
+            let _ = self.own(|| self.sim.query_stream(StreamHandle::DEFAULT))?;
         }
         Ok(())
     }
