@@ -67,10 +67,10 @@ pub use memory::{Advice, ManagedMemory, Memory, PinnedFlags, PinnedMemory};
 pub use peer::{PeerCopy, PeerPlace, Peers};
 #[cfg(unix)]
 pub use sharing::Sharing;
-pub use stream_end::{StreamEnd, on_stream_end};
 pub use stream::{
     Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
     StreamHandle, Streams, fresh_handle, own_thread, run_host_task,
 };
+pub use stream_end::{StreamEnd, on_stream_end};
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

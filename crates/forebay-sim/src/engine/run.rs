@@ -71,6 +71,14 @@ impl Engine {
                 break;
             }
         }
+        // A record takes a device no time: a stream with nothing but records before the point is there.
+        while state.reach(point.stream, point.number) == Reach::Pending
+            && let Some(lane) = state.lanes.get_mut(&point.stream)
+            && !lane.busy
+            && lane.queue.pop_front_if(|work| matches!(work, Work::Nothing)).is_some()
+        {
+            state.finish(point.stream);
+        }
         match state.reach(point.stream, point.number) {
             Reach::Done => {
                 state.saw(point);

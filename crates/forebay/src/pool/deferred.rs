@@ -14,7 +14,7 @@
 //! however many blocks wait.
 
 use core::ops::Range;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use forebay_hal::{Device, StreamHandle};
@@ -88,7 +88,7 @@ pub(super) struct Deferred {
     /// Each item, and for how many events it waits.
     waiting: HashMap<u64, (Task, u32)>,
     next: u64,
-    queues: HashMap<Serial, Queue>,
+    queues: BTreeMap<Serial, Queue>,
     /// Items that a wait for the device will bring, and how many such waits had begun before.
     unknown: Vec<(u64, u64)>,
     ready: Vec<Task>,
@@ -123,7 +123,11 @@ impl Deferred {
             let joined = match end {
                 End::Stream(stream, serial) => {
                     let make = || Ok(Arc::new(Point::after(device, log, stream)?));
-                    self.queues.entry(serial).or_default().join_live(items.clone(), stream, make).is_ok()
+                    self.queues
+                        .entry(serial)
+                        .or_default()
+                        .join_live(items.clone(), stream, make)
+                        .is_ok()
                 }
                 End::Event(event, serial) => {
                     self.queues.entry(serial).or_default().join_ended(items.clone(), event);
@@ -162,7 +166,12 @@ impl Deferred {
     pub(super) fn poll(&mut self) {
         let mut done = Vec::new();
         self.queues.retain(|_, queue| {
-            while let Some(batch) = queue.0.pop_front_if(|batch| batch.event.is_reached()) {
+            // The latest first: where that is reached all are.
+            if queue.0.back().is_some_and(|batch| batch.event.is_reached()) {
+                done.extend(queue.0.drain(..).flat_map(|batch| batch.items));
+            } else if queue.0.len() > 1
+                && let Some(batch) = queue.0.pop_front_if(|batch| batch.event.is_reached())
+            {
                 done.extend(batch.items);
             }
             !queue.0.is_empty()

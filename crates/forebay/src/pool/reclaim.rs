@@ -255,12 +255,7 @@ impl Shared {
         if room { Ok(true) } else { settled.and(released).map(|_| false) }
     }
 
-    fn make_room_after_wait(
-        &self,
-        side: Side,
-        size: Bytes,
-        stream: StreamHandle,
-    ) -> Result<bool> {
+    fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
         let mut works = self.works();
         works.climb(self.site(), forebay_core::Rung::Others, (side, size), stream)?;
         if self.has_hole(side, size, stream) {

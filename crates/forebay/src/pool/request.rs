@@ -8,8 +8,8 @@ use std::time::Instant;
 use forebay_core::{Address, Alignment, Bytes, Ladder, Rung};
 use forebay_hal::{Call, StreamHandle};
 
-use super::event::EventAction;
 use super::deferred::{End, Task};
+use super::event::EventAction;
 use super::heap::{Heap, Piece, Return};
 use super::log::Point;
 use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};

@@ -134,8 +134,11 @@ impl StreamSlots {
     /// The number of a stream that has one.
     #[inline]
     pub(super) fn get(&mut self, stream: StreamHandle) -> Option<u32> {
-        let number =
-            if self.latest.0 == stream && self.latest.1 != u32::MAX { self.latest.1 } else { *self.numbers.get(&stream)? };
+        let number = if self.latest.0 == stream && self.latest.1 != u32::MAX {
+            self.latest.1
+        } else {
+            *self.numbers.get(&stream)?
+        };
         self.latest = (stream, number);
         self.lookups += 1;
         let lookups = self.lookups;
@@ -356,7 +359,8 @@ impl StreamSlots {
             // Two marks, one to collect and one to await: what was awaited goes on to be collected.
             return None;
         }
-        self.serials.retain(|_, state| !matches!(state, State::Unknown { mark: of } if *of == mark));
+        self.serials
+            .retain(|_, state| !matches!(state, State::Unknown { mark: of } if *of == mark));
         Some(mark)
     }
 }

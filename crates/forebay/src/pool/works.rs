@@ -145,7 +145,8 @@ impl Works {
         let mut heap = site.heap();
         let taker = heap.slot_for(stream);
         let others: Vec<u32> = heap.owners(side, Streams::only(taker)).numbers().collect();
-        let waited = others.into_iter().filter(|&owner| self.wait_for(&mut heap, owner, taker, stream));
+        let waited =
+            others.into_iter().filter(|&owner| self.wait_for(&mut heap, owner, taker, stream));
         waited.count() > 0
     }
 
@@ -340,7 +341,13 @@ impl Works {
                 let (end, syncs) = (Arc::new(end), heap.slots.syncs());
                 heap.slots.end(number, Arc::clone(&end));
                 let task = [Task::EndSlot(number, serial)];
-                self.deferred.push(&self.device, &self.log, &task, [End::Event(end, serial)], syncs);
+                self.deferred.push(
+                    &self.device,
+                    &self.log,
+                    &task,
+                    [End::Event(end, serial)],
+                    syncs,
+                );
                 Ok(())
             }
             // It was destroyed before, or is another thread's own.

@@ -171,7 +171,8 @@ fn a_request_waits_for_the_device_no_longer_than_it_may() {
 #[test]
 fn a_free_that_races_forget_stream_is_in_order() {
     for rounds in 0..8 {
-        let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::mib(64)).seed(rounds));
+        let (machine, device, shared) =
+            open(SimMachine::builder().capacity(Bytes::mib(64)).seed(rounds));
         let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&shared).unwrap();
         let [one, two] = [(); 2].map(|()| device.create_stream(Priority::Normal).unwrap());
         let stop = AtomicBool::new(false);
