@@ -12,9 +12,10 @@
 //! ```
 //!
 //! `cargo xtask soak` builds it and runs it. In plain rounds memory is phantom and no checker looks on,
-//! for speed. Such a round is wholly decided by its seed, its number of threads and its pace, so what
-//! goes wrong in turns goes wrong again; what goes wrong together does so by chance, and the seed brings
-//! it near. One operation in forty is in the stress rounds: they take some hundred times as long.
+//! for speed. Such a round is decided by its seed, its number of threads and its pace, but for what the
+//! pool does by the clock; so what goes wrong in turns nearly always goes wrong again. What goes wrong
+//! together does so by chance, and the seed brings it near. One operation in sixty-four is in the stress
+//! rounds: they take some fifty times as long.
 
 // What it prints is what it is for; a pipe that was closed ends it, as it should.
 #![allow(clippy::print_stdout)]
@@ -62,7 +63,7 @@ const ROUNDS: &[(usize, Pace)] = &[
 const STRESS_THREADS: &[usize] = &[1, 3, 2, 6];
 
 /// One operation in so many is in a stress round.
-const STRESS_SHARE: u64 = 40;
+const STRESS_SHARE: u64 = 64;
 
 /// Which rounds there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,16 +95,16 @@ impl<'a> Worker<'a> {
         match self.random.below(1 << 16) {
             0 => self.trim(),
             1 => self.yard.device.synchronize_device().map_err(|error| error.to_string()),
-            2..6 => self.renew(),
-            6..9 => self.chore(),
-            9..40 => self.use_elsewhere(),
+            2..14 => self.renew(),
+            14..20 => self.chore(),
+            20..60 => self.use_elsewhere(),
             // A simulated device does nothing unless it is asked something, and a pool that waits sleeps
             // between two questions.
             64000.. => (0..QUERIES).try_for_each(|_| {
                 let asked = self.yard.device.query_stream(StreamHandle::DEFAULT);
                 asked.map(drop).map_err(|error| error.to_string())
             }),
-            40..1024 => self.free_wrongly(),
+            60..1024 => self.free_wrongly(),
             1024..3000 => self.empty_box(),
             _ => {
                 let filling = (self.live.len() as u64) < self.wish;
