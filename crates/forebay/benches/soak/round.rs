@@ -164,12 +164,14 @@ impl Round {
     }
 
     fn ground(&self) -> Result<Ground, String> {
+        let again = self.seed.is_multiple_of(2);
+        let handles = if again { HandleReuse::AtOnce } else { HandleReuse::Never };
         let machine = SimMachine::builder()
             .seed(self.seed)
             .memory(MemoryModel::Phantom)
             .capacity(Bytes::gib(80))
             .granularity(PageSize::DEVICE)
-            .handles(if self.seed % 2 == 0 { HandleReuse::AtOnce } else { HandleReuse::Never })
+            .handles(handles)
             .checked(false)
             .build()
             .map_err(|error| error.to_string())?;

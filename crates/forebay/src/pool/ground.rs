@@ -51,6 +51,17 @@ impl Lifted {
     }
 }
 
+/// What a device has for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeviceRoom {
+    /// All it needs.
+    Enough,
+    /// Perhaps enough for pages that fit the request more closely.
+    ForSmallerPages,
+    /// Not the bytes.
+    TooLittle,
+}
+
 /// A page that is mapped where the plan says, and not on the line yet.
 #[derive(Debug)]
 struct Staged {
@@ -240,8 +251,12 @@ impl Ground {
             plan
         };
         let Ok(plan) = plan else { return Ok(false) };
-        if !self.device_has(&plan, log)? {
-            return Ok(false);
+        let room = self.device_room(&plan, size, log)?;
+        if room != DeviceRoom::Enough {
+            return match room {
+                DeviceRoom::ForSmallerPages => Err(self.too_large_pages(&plan).into()),
+                _ => Ok(false),
+            };
         }
         lock(context.heap).frozen = true;
         let mut staged = Vec::new();
@@ -256,19 +271,26 @@ impl Ground {
         made
     }
 
-    /// Whether the device has the bytes for a plan; asked before the first of many pages is made.
-    fn device_has(&self, plan: &Plan, log: &CallLog) -> Result<bool> {
-        let created = |step: &Step| match *step {
-            Step::Create { size, .. } => Some(size),
-            _ => None,
-        };
-        let sizes: Vec<Bytes> = plan.steps.iter().filter_map(created).collect();
-        if sizes.len() < ASK_FIRST {
-            return Ok(true);
+    /// What the device has for a plan; asked before the first of many pages is made.
+    fn device_room(&self, plan: &Plan, size: Bytes, log: &CallLog) -> Result<DeviceRoom> {
+        let pages = plan.steps.iter().filter(|step| matches!(step, Step::Create { .. })).count();
+        if pages < ASK_FIRST {
+            return Ok(DeviceRoom::Enough);
         }
-        let wanted = sizes.into_iter().fold(Bytes::ZERO, Bytes::saturating_add);
+        let wanted = plan.created();
         let info = log.call(Call::MemoryInfo, || self.device.memory_info())?;
-        Ok(info.free >= wanted)
+        Ok(match info.free {
+            free if free >= wanted => DeviceRoom::Enough,
+            // The last page is larger than what is asked of it.
+            free if free >= size.min(wanted) => DeviceRoom::ForSmallerPages,
+            _ => DeviceRoom::TooLittle,
+        })
+    }
+
+    /// What the device would say to a plan whose pages are too large for it.
+    fn too_large_pages(&self, plan: &Plan) -> forebay_hal::Error {
+        let (call, requested) = (Call::CreatePage, plan.created());
+        forebay_hal::Error::OutOfMemory { call, requested, free: Bytes::ZERO, total: Bytes::ZERO }
     }
 
     /// Makes and maps what a plan says, off the line. Stops early, without an error, where the line has

@@ -246,13 +246,18 @@ impl Shared {
         if self.make_room_after_wait(side, size, stream)? {
             return Ok(true);
         }
-        // No more than the request needs, and a page for what it does not fill.
+        // First no more than the request needs, and a page for what it does not fill; then everything.
         let page = self.works().growth.largest_page;
-        let keep = self.marks.limit().saturating_sub(size).saturating_sub(page);
-        let released = self.release_free(keep.min(self.held.get().saturating_sub(size)), patience);
-        let room = self.make_room_after_wait(side, size, stream)?;
-        // Where there is no room, it is because nothing could be given back before.
-        if room { Ok(true) } else { settled.and(released).map(|_| false) }
+        let most = self.held.get().saturating_sub(size).saturating_sub(page);
+        let mut released = Ok(true);
+        for keep in [most, Bytes::ZERO] {
+            released = released.and(self.release_free(keep, patience));
+            if self.make_room_after_wait(side, size, stream)? {
+                return Ok(true);
+            }
+        }
+        // There is no room because nothing could be given back before.
+        settled.and(released).map(|_| false)
     }
 
     fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {

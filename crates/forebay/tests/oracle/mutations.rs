@@ -75,8 +75,9 @@ macro_rules! left_out {
 left_out! {
     waits_for_other_streams: WaitEvent, at least 12 of [Order];
     records_of_events: RecordEvent, at least 12 of [Order];
-    // Most waits are for events; what ended without one waits for the device.
-    waits_for_the_device: SynchronizeDevice, at least 6 of [Order];
+    // Of streams that died without a word, and before a pool goes. All other waits are for events, and
+    // what they bring is asked for once more.
+    waits_for_the_device: SynchronizeDevice, at least 8 of [Order];
     // Swallowed, a query says that the event was reached.
     queries_of_events: QueryEvent, at least 2 of [Order];
     mappings: Map, at least 20 of [Data, Answer];
@@ -90,8 +91,8 @@ left_out! {
 /// What stress episodes of some seeds have against a pool whose device swallows some calls. On one thread and
 /// without planned faults.
 fn stress_complaints(target: Target) -> Vec<String> {
-    let run = |seed| {
-        let class = if seed % 3 == 0 { Class::PLAIN } else { Class::STITCHED };
+    let run = |seed: u64| {
+        let class = if seed.is_multiple_of(3) { Class::PLAIN } else { Class::STITCHED };
         let episode = Episode { class, faults: 0, ..Episode::of_seed(seed, 1, 900) };
         let ended = episode.run(
             |machine, device| {

@@ -30,7 +30,7 @@ impl Shared {
         let device = machine.device(0).unwrap();
         let shared: Arc<dyn Device> = device.clone();
         let mut growth = Growth::default();
-        growth.largest_page = Bytes::kib(if seed % 3 == 0 { 4 } else { 64 });
+        growth.largest_page = Bytes::kib(if seed.is_multiple_of(3) { 4 } else { 64 });
         let class = [Class::STITCHED, Class::STABLE, Class::STITCHED, Class::PLAIN];
         let class = class[usize::try_from(seed % 4).unwrap()];
         let pool = PoolOptions::new().growth(growth).class(class).build(&shared).unwrap();

@@ -110,7 +110,7 @@ impl Episode {
                 _ => Class::STITCHED,
             },
             capacity: Bytes::mib(8),
-            limit: (seed % 3 == 0).then_some(Bytes::mib(5)),
+            limit: seed.is_multiple_of(3).then_some(Bytes::mib(5)),
             faults: if seed % 2 == 1 { 2000 } else { 0 },
             neighbor: seed % 4 >= 2,
             crowd: 0,
