@@ -181,7 +181,7 @@ impl Episode {
             options = options.max_bytes(limit);
         }
         let pool = options.build(&device).map_err(|error| error.to_string())?;
-        Ok(World::new(machine, sim, device, pool))
+        Ok(World::new(machine, sim, device, pool, self.threads == 1))
     }
 
     fn work(&self, world: &World, number: usize, done: &AtomicU64) -> Outcome<Figures> {

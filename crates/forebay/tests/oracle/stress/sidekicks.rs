@@ -37,7 +37,7 @@ pub(super) fn chore(world: &World, random: &mut Random, figures: &mut Figures) -
         6..8 => pool.process_deferred(),
         8..12 => {
             let figures = pool.statistics();
-            if figures.live > figures.held {
+            if !world.adds_up(figures.live, figures.held) {
                 return Err(format!("{} live, {} held", figures.live, figures.held));
             }
             Ok(())
