@@ -3,6 +3,7 @@
 //! What it does lives beside the pool (`crates/forebay/benches/soak`), so that this program builds
 //! where the pool does not. Here it is built, started and watched.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -14,9 +15,18 @@ use crate::workplace::Workplace;
 /// How long building it may take, at full speed and on two cores.
 const BUILD: Duration = Duration::from_secs(1200);
 
-/// How long an operation may take. Some ten times what it takes on a slow machine: the deadline is
-/// there for a pool that hangs.
+/// How long an operation may take. Some ten times what it takes on average on a slow machine: the deadline
+/// is there for a pool that hangs.
 const EACH: Duration = Duration::from_micros(30);
+
+/// Which rounds there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Phantom memory and no checker: fast.
+    Plain,
+    /// Under the checker, with streams that die, threads that come and go, faults and a neighbor.
+    Stress,
+}
 
 /// How threads run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,7 +38,7 @@ pub(crate) enum Pace {
 }
 
 /// What is to be soaked.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Soak {
     /// How many operations, over all rounds.
     #[arg(long, default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -43,12 +53,24 @@ pub(crate) struct Soak {
     /// alone, as a failure names it.
     #[arg(long, value_enum)]
     pace: Option<Pace>,
+    /// Rounds of one kind alone; unless said, one operation in 64 is in a stress round.
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
+    /// Where to write what ran, as JSON.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 impl Soak {
-    /// The one that is part of every test run: some seconds.
-    pub(crate) const SHORT: Self =
-        Self { operations: 1_000_000, seed: 1, threads: None, pace: None };
+    /// The one that is part of every test run: less than a minute.
+    pub(crate) const SHORT: Self = Self {
+        operations: 10_000_000,
+        seed: 1,
+        threads: None,
+        pace: None,
+        kind: None,
+        record: None,
+    };
 
     /// The command, by one of cargo's own: `bench` at full speed, `test` as the tests were built.
     pub(crate) fn task(&self, by: &str, place: &Workplace) -> Task {
@@ -64,6 +86,15 @@ impl Soak {
         words.extend(self.pace.map(|pace| match pace {
             Pace::Together => "pace=together".to_owned(),
             Pace::Turns => "pace=turns".to_owned(),
+        }));
+        words.extend(self.kind.map(|kind| match kind {
+            Kind::Plain => "kind=plain".to_owned(),
+            Kind::Stress => "kind=stress".to_owned(),
+        }));
+        words.extend(self.record.as_deref().map(|path| {
+            // The benchmark runs in the folder of its crate.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            format!("record={}", path.display())
         }));
         let operations = u32::try_from(self.operations).unwrap_or(u32::MAX);
         let deadline = BUILD.saturating_add(EACH.saturating_mul(operations));
@@ -125,12 +156,23 @@ seed 1, threads 1, turns: 8 operations in 0.1 s, 12 ns each; at most 1 MiB live;
 
     #[test]
     fn all_that_was_said_is_passed_on() {
-        let soak = Soak { operations: 70, seed: 9, threads: Some(4), pace: Some(Pace::Together) };
+        let soak = Soak {
+            operations: 70,
+            seed: 9,
+            threads: Some(4),
+            pace: Some(Pace::Together),
+            kind: None,
+            record: None,
+        };
         let words = soak.task("bench", &Workplace::here()).to_string();
         let end = "bench --package=forebay --bench=soak -- operations=70 seed=9 threads=4 \
                    pace=together";
         assert!(words.ends_with(end), "{words}");
         let short = Soak::SHORT.task("test", &Workplace::here()).to_string();
-        assert!(short.ends_with("operations=1000000 seed=1"), "{short}");
+        assert!(short.ends_with("operations=10000000 seed=1"), "{short}");
+        let stress =
+            Soak { kind: Some(Kind::Stress), record: Some("/tmp/soak.json".into()), ..Soak::SHORT };
+        let stress = stress.task("bench", &Workplace::here()).to_string();
+        assert!(stress.ends_with("seed=1 kind=stress record=/tmp/soak.json"), "{stress}");
     }
 }

@@ -1,17 +1,21 @@
 //! The soak: a hundred million random operations on the pool, with an oracle looking on.
 //!
 //! ```text
-//!   main     the words of the command line, the rounds, the figures at the end
-//!   round    one pool, some threads, a number of operations, everything freed and nothing left
-//!   worker   one thread: its stream, its blocks, what it does next
-//!   pace     whether the threads run together, or one at a time in an order that a seed decides
-//!   claims   who has which bytes: the oracle, shared with the tests
+//!   main      the words of the command line, the rounds, the figures at the end
+//!   round     one pool, some threads, a number of operations, everything freed and nothing left
+//!   worker    one thread: its stream, its blocks, what it does next
+//!   pace      whether the threads run together, or one at a time in an order that a seed decides
+//!   stressed  rounds under the checker: streams that die, threads that visit, faults, a neighbor
+//!   record    what ran, as JSON
+//!   claims    who has which bytes: the oracle, shared with the tests
+//!   stress    an episode under the checker, shared with the tests
 //! ```
 //!
-//! `cargo xtask soak` builds it and runs it. Memory is phantom and no checker looks on, for speed:
-//! what the tests play in thousands of steps with everything on is played here in millions. A round
-//! is wholly decided by its seed, its number of threads and its pace, so what goes wrong in turns
-//! goes wrong again; what goes wrong together does so by chance, and the seed brings it near.
+//! `cargo xtask soak` builds it and runs it. In plain rounds memory is phantom and no checker looks on,
+//! for speed. Such a round is decided by its seed, its number of threads and its pace, but for what the
+//! pool does by the clock; so what goes wrong in turns nearly always goes wrong again. What goes wrong
+//! together does so by chance, and the seed brings it near. One operation in sixty-four is in the stress
+//! rounds: they take some fifty times as long.
 
 // What it prints is what it is for; a pipe that was closed ends it, as it should.
 #![allow(clippy::print_stdout)]
@@ -19,10 +23,15 @@
 #[path = "../../tests/oracle/claims.rs"]
 mod claims;
 mod pace;
+mod record;
 mod round;
+#[path = "../../tests/oracle/stress/mod.rs"]
+mod stress;
+mod stressed;
 mod worker;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +40,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::pace::Pace;
-use crate::round::{Figures, Round, Violation};
+use crate::record::Sums;
+use crate::round::Round;
+use crate::stressed::Stressed;
 
 /// How often a line says how far it is.
 const TICK: Duration = Duration::from_secs(1);
@@ -48,8 +59,21 @@ const ROUNDS: &[(usize, Pace)] = &[
     (4, Pace::Together),
 ];
 
+/// The threads of the stress rounds of a soak that is not told otherwise.
+const STRESS_THREADS: &[usize] = &[1, 3, 2, 6];
+
+/// One operation in so many is in a stress round.
+const STRESS_SHARE: u64 = 64;
+
+/// Which rounds there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Stress,
+}
+
 /// What was asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Wanted {
     operations: u64,
     seed: u64,
@@ -59,6 +83,10 @@ struct Wanted {
     oracle: bool,
     /// The step at which a block is claimed that nobody gave out, to see that it is found.
     plant: Option<u64>,
+    /// Rounds of one kind alone.
+    kind: Option<Kind>,
+    /// Where to write what ran, as JSON.
+    record: Option<PathBuf>,
 }
 
 impl Wanted {
@@ -71,6 +99,8 @@ impl Wanted {
             pace: None,
             oracle: true,
             plant: None,
+            kind: None,
+            record: None,
         };
         for word in words {
             // cargo's own, where it runs this as a benchmark.
@@ -85,6 +115,9 @@ impl Wanted {
                 "pace" => wanted.pace = Some(value.parse()?),
                 "oracle" => wanted.oracle = value != "off",
                 "plant" => wanted.plant = Some(number(name, value)?),
+                "kind" if value == "plain" => wanted.kind = Some(Kind::Plain),
+                "kind" if value == "stress" => wanted.kind = Some(Kind::Stress),
+                "record" => wanted.record = Some(value.into()),
                 _ => return Err(unknown(&word)),
             }
         }
@@ -94,8 +127,42 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// The rounds. One, where everything about it is said: so that a failure can be had again.
+    /// The operations of all stress rounds.
+    fn stress_operations(&self) -> u64 {
+        match self.kind {
+            Some(Kind::Stress) => self.operations,
+            Some(Kind::Plain) => 0,
+            // A pace, a plant and no oracle are of plain rounds.
+            None if self.pace.is_some() || self.plant.is_some() || !self.oracle => 0,
+            None => self.operations / STRESS_SHARE,
+        }
+    }
+
+    /// The stress rounds: one where the number of threads is said.
+    fn stress_rounds(&self) -> Vec<Stressed> {
+        let (seed, operations) = (self.seed, self.stress_operations());
+        if operations == 0 {
+            return Vec::new();
+        }
+        if let (Some(threads), Some(Kind::Stress)) = (self.threads, self.kind) {
+            return vec![Stressed { seed, threads, operations }];
+        }
+        let each = operations.div_ceil(STRESS_THREADS.len() as u64);
+        let round = |(number, &threads): (u64, &usize)| Stressed {
+            // Far apart: each has the seeds of its episodes from there on.
+            seed: seed.wrapping_add(number << 32),
+            threads: self.threads.unwrap_or(threads),
+            operations: each.min(operations.saturating_sub(number * each)),
+        };
+        (0..).zip(STRESS_THREADS).map(round).collect()
+    }
+
+    /// The plain rounds. One, where everything about it is said: so that a failure can be had again.
     fn rounds(&self) -> Vec<Round> {
+        let operations = self.operations - self.stress_operations();
+        if operations == 0 {
+            return Vec::new();
+        }
         let round = |seed, threads, pace, operations| Round {
             seed,
             threads,
@@ -105,11 +172,11 @@ impl Wanted {
             plant: self.plant,
         };
         if let (Some(threads), Some(pace)) = (self.threads, self.pace) {
-            return vec![round(self.seed, threads, pace, self.operations)];
+            return vec![round(self.seed, threads, pace, operations)];
         }
         let count = ROUNDS.len() as u64;
-        let each = self.operations.div_ceil(count).max(1);
-        let mut left = self.operations;
+        let each = operations.div_ceil(count).max(1);
+        let mut left = operations;
         let mut rounds = Vec::new();
         for (number, &(threads, pace)) in (0..).zip(ROUNDS) {
             let (threads, pace) = (self.threads.unwrap_or(threads), self.pace.unwrap_or(pace));
@@ -124,7 +191,9 @@ impl Wanted {
 }
 
 fn unknown(word: &str) -> String {
-    format!("{word}: operations=, seed=, threads=, pace=, oracle= and plant= are understood")
+    format!(
+        "{word}: operations=, seed=, threads=, pace=, kind=, oracle=, plant= and record= are understood"
+    )
 }
 
 fn number<T: FromStr<Err: fmt::Display>>(name: &str, value: &str) -> Result<T, String> {
@@ -139,9 +208,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match soak(&wanted) {
-        Ok((sum, elapsed)) => {
-            println!("{}", sum.line(elapsed));
+    let ended = soak(&wanted).and_then(|(sums, elapsed)| {
+        if let Some(path) = &wanted.record {
+            record::write(path, &wanted, &sums, elapsed)?;
+        }
+        Ok((sums, elapsed))
+    });
+    match ended {
+        Ok((sums, elapsed)) => {
+            println!("{}", sums.line(elapsed));
             ExitCode::SUCCESS
         }
         Err(violation) => {
@@ -151,11 +226,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// All rounds, with a line now and then; the sum, or the first violation.
-fn soak(wanted: &Wanted) -> Result<(Figures, Duration), Box<Violation>> {
+/// All rounds, with a line now and then; the sums, or the first violation.
+fn soak(wanted: &Wanted) -> Result<(Sums, Duration), String> {
     let done = AtomicU64::new(0);
     let started = Instant::now();
-    let rounds = wanted.rounds();
     let (over, ticks) = channel::<()>();
     thread::scope(|scope| {
         let done = &done;
@@ -164,15 +238,22 @@ fn soak(wanted: &Wanted) -> Result<(Figures, Duration), Box<Violation>> {
                 println!("{}", progress(done.load(Ordering::Relaxed), wanted.operations, started));
             }
         });
-        let mut sum = Figures::default();
-        for round in &rounds {
+        // Dropped at the end, which ends the thread above.
+        let _over = over;
+        let mut sums = Sums::default();
+        for round in wanted.rounds() {
+            let begun = Instant::now();
+            let figures = round.run(done).map_err(|violation| violation.to_string())?;
+            println!("{round}: {}", figures.line(begun.elapsed()));
+            sums.plain.add(&figures);
+        }
+        for round in wanted.stress_rounds() {
             let begun = Instant::now();
             let figures = round.run(done)?;
-            println!("{round}: {}", figures.line(begun.elapsed()));
-            sum.add(&figures);
+            println!("{round}: {}", stressed::line(&figures, begun.elapsed()));
+            sums.stress.add(&figures);
         }
-        drop(over);
-        Ok((sum, started.elapsed()))
+        Ok((sums, started.elapsed()))
     })
 }
 

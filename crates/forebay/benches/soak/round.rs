@@ -40,6 +40,10 @@ pub(crate) struct Figures {
     pub(crate) allocations: u64,
     pub(crate) out_of_memory: u64,
     pub(crate) wrong: u64,
+    /// Streams that ended with a word to the pool, and without one.
+    pub(crate) announced: u64,
+    pub(crate) unannounced: u64,
+    pub(crate) freed_on_dead: u64,
     peak_out: Bytes,
     peak_held: Bytes,
 }
@@ -51,6 +55,9 @@ impl Figures {
         self.allocations += other.allocations;
         self.out_of_memory += other.out_of_memory;
         self.wrong += other.wrong;
+        self.announced += other.announced;
+        self.unannounced += other.unannounced;
+        self.freed_on_dead += other.freed_on_dead;
         self.peak_out = self.peak_out.max(other.peak_out);
         self.peak_held = self.peak_held.max(other.peak_held);
     }
@@ -60,12 +67,15 @@ impl Figures {
         let each = elapsed.as_nanos() / u128::from(self.operations.max(1));
         format!(
             "{} operations in {:.1} s, {each} ns each; {} allocations, {} out of memory, {} wrong \
-             frees refused; at most {} out of the heap, {} held; no violation",
+             frees refused; {} streams ended, {} without a word; at most {} out of the heap, {} held; \
+             no violation",
             self.operations,
             elapsed.as_secs_f64(),
             self.allocations,
             self.out_of_memory,
             self.wrong,
+            self.announced + self.unannounced,
+            self.unannounced,
             self.peak_out,
             self.peak_held
         )
@@ -154,12 +164,14 @@ impl Round {
     }
 
     fn ground(&self) -> Result<Ground, String> {
+        let again = self.seed.is_multiple_of(2);
+        let handles = if again { HandleReuse::AtOnce } else { HandleReuse::Never };
         let machine = SimMachine::builder()
             .seed(self.seed)
             .memory(MemoryModel::Phantom)
             .capacity(Bytes::gib(80))
             .granularity(PageSize::DEVICE)
-            .handles(HandleReuse::AtOnce)
+            .handles(handles)
             .checked(false)
             .build()
             .map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! One thread of a soak: its stream, its blocks, and what it does next.
 
+use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
 use forebay::{Error, Pool};
@@ -15,6 +16,9 @@ const MOST_LIVE: u64 = 400;
 
 /// How many operations a thread's wish for blocks stays the same: it fills up, and empties again.
 const PHASE: u64 = 4096;
+
+/// How many questions let the device do what some dozen operations had it do.
+const QUERIES: u32 = 32;
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +54,8 @@ pub(crate) struct Worker<'a> {
     live: Vec<Held>,
     wish: u64,
     steps: u64,
+    /// The stream this thread had last, which is gone.
+    gone: Option<StreamHandle>,
     /// Blocks freed lately, round and round.
     freed: [u64; 16],
     pub(crate) figures: Figures,
@@ -68,6 +74,7 @@ impl<'a> Worker<'a> {
             live: Vec::new(),
             wish,
             steps: 0,
+            gone: None,
             freed: [0; 16],
             figures: Figures::default(),
         })
@@ -88,8 +95,16 @@ impl<'a> Worker<'a> {
         match self.random.below(1 << 16) {
             0 => self.trim(),
             1 => self.yard.device.synchronize_device().map_err(|error| error.to_string()),
-            2..6 => self.renew(),
-            6..1024 => self.free_wrongly(),
+            2..14 => self.renew(),
+            14..20 => self.chore(),
+            20..60 => self.use_elsewhere(),
+            // A simulated device does nothing unless it is asked something, and a pool that waits sleeps
+            // between two questions.
+            64000.. => (0..QUERIES).try_for_each(|_| {
+                let asked = self.yard.device.query_stream(StreamHandle::DEFAULT);
+                asked.map(drop).map_err(|error| error.to_string())
+            }),
+            60..1024 => self.free_wrongly(),
             1024..3000 => self.empty_box(),
             _ => {
                 let filling = (self.live.len() as u64) < self.wish;
@@ -100,20 +115,26 @@ impl<'a> Worker<'a> {
     }
 
     fn stream(&mut self) -> StreamHandle {
-        if self.random.chance(3, 4) {
-            return self.own;
+        match self.random.below(16) {
+            0..11 => self.own,
+            11 => StreamHandle::PER_THREAD,
+            _ => self.random.pick(self.yard.shared).copied().unwrap_or(self.own),
         }
-        self.random.pick(self.yard.shared).copied().unwrap_or(self.own)
     }
 
     fn allocate(&mut self) -> Result<(), String> {
         let magnitude = self.random.between(0, self.yard.magnitude);
         let requested = self.random.below(1 << magnitude);
         let stream = self.stream();
+        let before = self.yard.pool.held();
         let block = match self.yard.pool.allocate(Bytes::new(requested), stream) {
             Ok(block) => block,
             Err(Error::OutOfMemory { .. }) => {
                 self.figures.out_of_memory += 1;
+                let after = self.yard.pool.held();
+                if self.yard.alone && after > before {
+                    return Err(format!("{requested} B refused: {before} held, then {after}"));
+                }
                 return self.free();
             }
             Err(error) => return Err(format!("{requested} B on {stream}: {error}")),
@@ -152,7 +173,10 @@ impl<'a> Worker<'a> {
             let released = claims.release(held.start, held.size);
             released.map_err(|conflict| format!("{held:?}: {conflict}"))?;
         }
-        let stream = self.stream();
+        // Now and then on a stream that is gone.
+        let gone = self.gone.filter(|_| self.random.chance(1, 256));
+        self.figures.freed_on_dead += u64::from(gone.is_some());
+        let stream = gone.unwrap_or_else(|| self.stream());
         let freed = self.yard.pool.free(Address::new(held.start), stream);
         freed.map_err(|error| format!("{held:?} on {stream}: {error}"))?;
         self.freed.rotate_right(1);
@@ -210,13 +234,47 @@ impl<'a> Worker<'a> {
         self.yard.pool.trim(keep).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Ends the thread's stream and makes another, which gets the same handle.
+    /// Ends the thread's stream, half the time without a word to the pool, and makes another.
     fn renew(&mut self) -> Result<(), String> {
-        self.yard.pool.forget_stream(self.own).map_err(|error| error.to_string())?;
+        if self.random.chance(1, 2) {
+            self.figures.announced += 1;
+            self.yard.pool.forget_stream(self.own).map_err(|error| error.to_string())?;
+        } else {
+            self.figures.unannounced += 1;
+        }
         let device = self.yard.device;
         device.destroy_stream(self.own).map_err(|error| error.to_string())?;
+        self.gone = Some(self.own);
         self.own = device.create_stream(Priority::Normal).map_err(|error| error.to_string())?;
         Ok(())
+    }
+
+    /// Says that a block is used on a further stream, which may be gone when it is freed.
+    fn use_elsewhere(&mut self) -> Result<(), String> {
+        let stream = self.stream();
+        let Some(held) = self.random.pick(&self.live) else { return Ok(()) };
+        let recorded = self.yard.pool.record_use(Address::new(held.start), stream);
+        recorded.map_err(|error| format!("{held:?} used on {stream}: {error}"))
+    }
+
+    /// What any thread may ask of the pool at any time.
+    fn chore(&mut self) -> Result<(), String> {
+        let pool = self.yard.pool;
+        let done = match self.random.below(5) {
+            0 => pool.collect(Duration::from_micros(self.random.below(100_000))).map(drop),
+            1 => pool.defragment(),
+            2 => pool.process_deferred(),
+            3 => self
+                .random
+                .pick(self.yard.shared)
+                .map_or(Ok(()), |&stream| pool.forget_stream(stream)),
+            _ => {
+                let figures = pool.statistics();
+                let sound = figures.live <= figures.held || !self.yard.alone;
+                return if sound { Ok(()) } else { Err(format!("{figures:?}")) };
+            }
+        };
+        done.map_err(|error| error.to_string())
     }
 
     /// Frees everything.

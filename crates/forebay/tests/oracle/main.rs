@@ -10,11 +10,14 @@
 mod claims;
 mod claims_tests;
 mod endings;
+mod episodes;
 mod faults;
 mod frees;
 mod host;
 mod mutations;
 mod pressure;
 mod programs;
+mod refusals;
+mod stress;
 mod threads;
 mod trial;

@@ -4,9 +4,14 @@
 //! call is swallowed here, one of it or all, and some program must complain, in the way that is
 //! named beside it.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use forebay::Class;
 use forebay_hal::Call;
 
-use crate::trial::{Complaint, Failure, Program, Run, Script, Setting, Target};
+use crate::stress::Episode;
+use crate::trial::{Complaint, Failure, Front, Program, Run, Script, Setting, Target};
 
 const SEEDS: u64 = 24;
 
@@ -81,4 +86,53 @@ left_out! {
     ends_of_pages: ReleasePage, at least 20 of [Leak, Figures, Room, Answer];
     ends_of_regions: ReleaseRegion, at least 20 of [Leak];
     ends_of_events: DestroyEvent, at least 20 of [Leak];
+}
+
+/// What stress episodes of some seeds have against a pool whose device swallows some calls. On one thread and
+/// without planned faults.
+fn stress_complaints(target: Target) -> Vec<String> {
+    let run = |seed: u64| {
+        let class = if seed.is_multiple_of(3) { Class::PLAIN } else { Class::STITCHED };
+        let episode = Episode { class, faults: 0, ..Episode::of_seed(seed, 1, 900) };
+        let ended = episode.run(
+            |machine, device| {
+                let machine = machine.clone();
+                let lose = Box::new(move || machine.lose(0));
+                let front: Arc<Front> = Front::new(device, lose, Script::swallow(target));
+                front
+            },
+            &AtomicU64::new(0),
+        );
+        ended.err()
+    };
+    (0..SEEDS / 2).filter_map(run).collect()
+}
+
+#[test]
+fn without_sabotage_no_episode_complains() {
+    let none: [String; 0] = [];
+    assert_eq!(stress_complaints(Target::Nothing), none);
+}
+
+/// A test for each call that is left out while streams die and threads come and go.
+macro_rules! left_out_under_stress {
+    ($($test:ident: $target:expr, at least $least:literal;)+) => {$(
+        #[test]
+        fn $test() {
+            let found = stress_complaints($target);
+            let all = SEEDS / 2;
+            assert!(found.len() >= $least, "only {} of {all}: {found:#?}", found.len());
+        }
+    )+};
+}
+
+left_out_under_stress! {
+    // A taker does not wait for the stream that freed.
+    waits_for_streams_under_stress: Target::Every(Call::WaitEvent), at least 8;
+    // What died without a word is had before its work is over.
+    waits_for_the_device_under_stress: Target::Every(Call::SynchronizeDevice), at least 4;
+    // What was put off, and the ends of streams that were forgotten, come too early.
+    queries_of_events_under_stress: Target::Every(Call::QueryEvent), at least 4;
+    // Others take what a thread freed on its own stream, by an event that was never recorded there.
+    records_on_threads_streams: Target::OnThreadsStreams(Call::RecordEvent), at least 6;
 }

@@ -47,6 +47,8 @@ pub(crate) enum Target {
     Of(Call, u64),
     /// Every call of one kind.
     Every(Call),
+    /// Every call of one kind on a thread's own default stream.
+    OnThreadsStreams(Call),
 }
 
 /// What a front does to calls.
@@ -102,6 +104,7 @@ impl Front {
             | Capabilities::PRIORITIES
             | Capabilities::HOST_TASKS
             | Capabilities::TIMED_EVENTS
+            | Capabilities::PER_THREAD_STREAMS
             | Capabilities::PROMPT_FREE;
         let capabilities = behind.descriptor().capabilities & groups;
         let descriptor = behind.descriptor().clone().capabilities(capabilities);
@@ -143,7 +146,7 @@ impl Front {
         act(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn fate(&self, call: Call) -> Fate {
+    fn fate(&self, call: Call, on: Option<StreamHandle>) -> Fate {
         self.with(|tally| {
             tally.made.push(call);
             let of_kind = || tally.made.iter().filter(|&&made| made == call).count() as u64;
@@ -152,6 +155,9 @@ impl Front {
                 Target::Number(number) => number == tally.made.len() as u64,
                 Target::Of(kind, number) => kind == call && of_kind() == number,
                 Target::Every(kind) => kind == call,
+                Target::OnThreadsStreams(kind) => {
+                    kind == call && on.is_some_and(StreamHandle::is_per_thread)
+                }
             };
             if !hit {
                 return Fate::Made;
@@ -168,7 +174,18 @@ impl Front {
         swallowed: impl FnOnce() -> Result<T>,
         make: impl FnOnce(&dyn Device) -> Result<T>,
     ) -> Result<T> {
-        match self.fate(call) {
+        self.through_on(call, None, swallowed, make)
+    }
+
+    /// The same, of a call on a stream.
+    fn through_on<T>(
+        &self,
+        call: Call,
+        on: Option<StreamHandle>,
+        swallowed: impl FnOnce() -> Result<T>,
+        make: impl FnOnce(&dyn Device) -> Result<T>,
+    ) -> Result<T> {
+        match self.fate(call, on) {
             Fate::Made => make(&*self.behind),
             Fate::Swallowed => swallowed(),
             Fate::Fails(Failing::OutOfMemory) => Err(Error::OutOfMemory {
@@ -282,7 +299,8 @@ unsafe impl Streams for Front {
     }
 
     fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
-        self.plain(Call::RecordEvent, |behind| behind.record_event(event, stream))
+        let make = |behind: &dyn Device| behind.record_event(event, stream);
+        self.through_on(Call::RecordEvent, Some(stream), || Ok(()), make)
     }
 
     fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {

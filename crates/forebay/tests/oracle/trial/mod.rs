@@ -20,7 +20,7 @@ mod stage;
 mod verdict;
 mod ways;
 
-pub(crate) use front::{Failing, Script, Target};
+pub(crate) use front::{Failing, Front, Script, Target};
 pub(crate) use hands::Hands;
 pub(crate) use oracle::Oracle;
 pub(crate) use program::{FreedOn, Operation, Program, Record, Wrong};

@@ -1,0 +1,115 @@
+//! What ran, in one line and as JSON.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::{Wanted, round, stress, stressed};
+
+/// What the rounds of both kinds did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) plain: round::Figures,
+    pub(crate) stress: stress::Figures,
+}
+
+impl Sums {
+    /// In one line.
+    pub(crate) fn line(&self, elapsed: Duration) -> String {
+        let Self { plain, stress } = self;
+        let operations = plain.operations + stress.operations;
+        if stress.operations == 0 {
+            return plain.line(elapsed);
+        }
+        if plain.operations == 0 {
+            return stressed::line(stress, elapsed);
+        }
+        let each = elapsed.as_nanos() / u128::from(operations.max(1));
+        format!(
+            "{operations} operations in {:.1} s, {each} ns each, {} of them under the checker; {} \
+             allocations, {} refused, {} failed by faults; {} streams ended, {} without a word; {} wrong \
+             frees refused, {} visiting threads; no violation",
+            elapsed.as_secs_f64(),
+            stress.operations,
+            plain.allocations + stress.allocations,
+            plain.out_of_memory + stress.refusals,
+            stress.failures,
+            plain.announced
+                + plain.unannounced
+                + stress.streams_announced
+                + stress.streams_unannounced,
+            plain.unannounced + stress.streams_unannounced,
+            plain.wrong,
+            stress.visitors
+        )
+    }
+}
+
+/// Writes what ran to `path`. Nothing was found wrong: a violation ends a soak before.
+pub(crate) fn write(
+    path: &Path,
+    wanted: &Wanted,
+    sums: &Sums,
+    elapsed: Duration,
+) -> Result<(), String> {
+    let Sums { plain, stress } = sums;
+    let processor = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?.to_owned();
+        Some(line.split_once(": ")?.1.to_owned())
+    });
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let ended = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let text = format!(
+        r#"{{
+ "schema": "forebay.record.v1",
+ "processor": "{}",
+ "processors": {processors},
+ "ended_unix": {ended},
+ "command": "cargo xtask soak --operations {} --seed {}",
+ "rows": [
+  {{
+   "row": "soak",
+   "operations": {},
+   "seconds": {:.1},
+   "operations_under_the_checker": {},
+   "allocations": {},
+   "refusals": {},
+   "calls_failed_by_faults": {},
+   "streams_made_under_the_checker": {},
+   "streams_ended_with_a_word": {},
+   "streams_died_without_a_word": {},
+   "frees_on_dead_streams": {},
+   "uses_on_further_streams_under_the_checker": {},
+   "blocks_handed_between_threads_under_the_checker": {},
+   "visiting_threads": {},
+   "arrays_copied": {},
+   "chores_under_the_checker": {},
+   "wrong_frees_refused": {},
+   "findings": 0,
+   "violations": 0
+  }}
+ ]
+}}
+"#,
+        processor.unwrap_or_default(),
+        wanted.operations,
+        wanted.seed,
+        plain.operations + stress.operations,
+        elapsed.as_secs_f64(),
+        stress.operations,
+        plain.allocations + stress.allocations,
+        plain.out_of_memory + stress.refusals,
+        stress.failures,
+        stress.streams_made,
+        plain.announced + stress.streams_announced,
+        plain.unannounced + stress.streams_unannounced,
+        plain.freed_on_dead + stress.freed_on_dead,
+        stress.uses,
+        stress.handed,
+        stress.visitors,
+        stress.copies,
+        stress.chores,
+        plain.wrong
+    );
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}

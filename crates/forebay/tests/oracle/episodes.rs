@@ -1,0 +1,165 @@
+//! Stress episodes: streams that come, go and die, threads that come and go, faults and a second consumer of
+//! the device, all at once and under the checker.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use forebay::{DeviceArray, Error, Pool, PoolOptions};
+use forebay_core::line::Growth;
+use forebay_core::{Bytes, PageSize, Random};
+use forebay_hal::{Device, Priority, Stream, StreamHandle};
+use forebay_sim::{Fault, FaultKind, SimMachine, When};
+
+use crate::stress::{Episode, Figures};
+
+/// Runs episodes, and gives what they did together.
+fn run(episodes: impl Iterator<Item = Episode>) -> Figures {
+    let mut sum = Figures::default();
+    for episode in episodes {
+        let ended = episode.run(|_, device| device, &AtomicU64::new(0));
+        sum.add(&ended.unwrap_or_else(|what| panic!("{episode:?}: {what}")));
+    }
+    sum
+}
+
+/// On one thread, so that the same seed does the same again.
+#[test]
+fn episodes_on_one_thread() {
+    let figures = run((0..24).map(|seed| Episode::of_seed(seed, 1, 1500)));
+    assert!(figures.streams_unannounced > 40, "{figures:?}");
+    assert!(figures.streams_announced > 80, "{figures:?}");
+    assert!(figures.freed_on_dead > 100, "{figures:?}");
+    assert!(figures.refusals > 100, "{figures:?}");
+    assert!(figures.failures > 6, "{figures:?}");
+    assert!(figures.copies > 20 && figures.visitors > 40, "{figures:?}");
+}
+
+#[test]
+fn episodes_on_several_threads() {
+    let figures = run((0..16).map(|seed| Episode::of_seed(seed, 2 + (seed % 4) as usize, 4000)));
+    assert!(figures.streams_unannounced > 40 && figures.freed_on_dead > 100, "{figures:?}");
+    assert!(figures.refusals > 100 && figures.handed > 400, "{figures:?}");
+    assert!(figures.chores > 100 && figures.failures > 6, "{figures:?}");
+}
+
+/// More threads than a pool has slots for: some hundred at once, and some hundred one after the other.
+#[test]
+fn episodes_in_a_crowd() {
+    let crowd = |seed| Episode {
+        crowd: 150,
+        capacity: Bytes::mib(64),
+        faults: 0,
+        ..Episode::of_seed(seed, 2, 800)
+    };
+    let figures = run([1, 2].into_iter().map(crowd));
+    assert!(figures.visitors >= 600, "{figures:?}");
+}
+
+/// A small pool on a device whose memory keeps what is written.
+fn small_pool(seed: u64) -> (SimMachine, Arc<dyn Device>, Pool) {
+    let options = SimMachine::builder().seed(seed).granularity(PageSize::HOST);
+    let machine = options.capacity(Bytes::mib(8)).build().unwrap();
+    let device: Arc<dyn Device> = machine.device(0).unwrap();
+    let mut growth = Growth::default();
+    growth.largest_page = Bytes::kib(64);
+    let pool = PoolOptions::new().growth(growth).build(&device).unwrap();
+    (machine, device, pool)
+}
+
+fn bytes(length: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..length).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+}
+
+/// Copies through handles while the pool grows, with the `number`th call failing, counted from here on.
+/// Gives how many calls there were.
+fn copies_with_a_fault(number: u64, kind: FaultKind) -> u64 {
+    let (machine, device, pool) = small_pool(number);
+    let stream = Stream::new(&device, Priority::Normal).unwrap();
+    let streams = [StreamHandle::DEFAULT, stream.handle(), StreamHandle::PER_THREAD];
+    let mut kept: Vec<(DeviceArray<u8>, Vec<u8>)> = Vec::new();
+    let first = machine.calls().total();
+    machine.plan(Fault::new(When::Call(first + number), kind));
+    for (round, length) in
+        [70_000, 700, 300_000, 5000, 900_000, 40, 150_000].into_iter().enumerate()
+    {
+        let on = streams[round % streams.len()];
+        let array = match DeviceArray::<u8>::new(&pool, length, on) {
+            Ok(array) => Ok(array),
+            // The fault is over: it struck this call.
+            Err(Error::Device(_) | Error::OutOfMemory(_)) => DeviceArray::new(&pool, length, on),
+            Err(error) => panic!("call {number}: {error}"),
+        };
+        let mut array = array.unwrap_or_else(|error| panic!("call {number}, once more: {error}"));
+        let data = bytes(length, round as u64);
+        if array.copy_from_slice(&data).is_err() {
+            array.copy_from_slice(&data).unwrap();
+        }
+        kept.push((array, data));
+        if round % 3 == 2 {
+            let (array, data) = kept.remove(0);
+            is_as_written(&array, &data, number);
+            array.free().unwrap_or_else(|refused| panic!("call {number}: {}", refused.error()));
+        }
+    }
+    for (array, data) in kept {
+        is_as_written(&array, &data, number);
+    }
+    let calls = machine.calls().total() - first;
+    machine.clear_faults();
+    let statistics = pool.statistics();
+    assert_eq!((statistics.live, statistics.allocations), (Bytes::ZERO, statistics.frees));
+    assert_eq!(pool.held(), machine.census().held, "call {number}");
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO), "call {number}");
+    drop(pool);
+    assert_eq!(machine.findings(), [], "call {number}");
+    let left = machine.census();
+    assert_eq!(
+        (left.pages, left.mappings, left.regions, left.events),
+        (0, 0, 0, 0),
+        "call {number}"
+    );
+    calls
+}
+
+fn is_as_written(array: &DeviceArray<u8>, data: &[u8], number: u64) {
+    let mut back = vec![0; data.len()];
+    if array.copy_to_slice(&mut back).is_err() {
+        array.copy_to_slice(&mut back).unwrap();
+    }
+    assert!(back == data, "call {number}: {} bytes came back otherwise", data.len());
+}
+
+#[test]
+fn any_call_may_fail_while_arrays_are_copied_and_the_pool_grows() {
+    let calls = copies_with_a_fault(u64::MAX >> 1, FaultKind::Transient);
+    assert!(calls > 60, "{calls} calls");
+    for kind in [FaultKind::Transient, FaultKind::OutOfMemory] {
+        for number in 1..=calls {
+            copies_with_a_fault(number, kind);
+        }
+    }
+}
+
+/// What a thread freed on its own default stream before it ended is had by others, without a trim.
+#[test]
+fn what_a_thread_that_ended_freed_is_had() {
+    let (machine, _, pool) = small_pool(1);
+    for _ in 0..20 {
+        let other = pool.clone();
+        let visit = move || {
+            let block = |size| other.allocate(size, StreamHandle::PER_THREAD).unwrap();
+            let small: Vec<_> = (0..200).map(|_| block(Bytes::new(4096))).collect();
+            let large: Vec<_> = (0..9).map(|_| block(Bytes::kib(600))).collect();
+            for block in small.into_iter().chain(large) {
+                other.free_block(block, StreamHandle::PER_THREAD).unwrap();
+            }
+        };
+        std::thread::spawn(visit).join().unwrap();
+    }
+    let all = pool.allocate(Bytes::mib(7), StreamHandle::DEFAULT);
+    let all = all.unwrap_or_else(|error| panic!("{error}"));
+    pool.free_block(all, StreamHandle::DEFAULT).unwrap();
+    assert_eq!(machine.findings(), []);
+}
