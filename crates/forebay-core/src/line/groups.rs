@@ -10,6 +10,10 @@
 //! No two groups have the same set. A stream that waits for another changes the sets of a few groups
 //! instead of those of all their holes, and a request looks only at the groups whose set has its
 //! stream.
+//!
+//! Requests and blocks that come back name one stream by its number. Which groups that stream may
+//! have is kept by number, as a word of bits for the first groups, so that neither builds a set nor
+//! compares two.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +32,56 @@ impl GroupId {
     fn slot(self) -> usize {
         self.0 as usize
     }
+
+    /// Its bit in a word, where it is one of the first groups.
+    #[inline]
+    fn bit(self) -> u64 {
+        1_u64.checked_shl(self.0).unwrap_or(0)
+    }
+}
+
+/// How many groups have a bit in a word: the numbers of groups are given again, so a program needs
+/// more only where it has holes in as many orders at once.
+const FIRST: usize = 64;
+
+/// How many groups without holes are kept: they are likely to get one again.
+const MOST_SPARE: usize = 16;
+
+/// In whose order something is done: that of one stream as a rule.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order<'a> {
+    /// The stream with this number, or nobody where no set has such a number.
+    One(u32),
+    /// All of these. What is one stream is [`Order::One`].
+    Many(&'a Streams),
+}
+
+impl<'a> Order<'a> {
+    /// The order of a set.
+    #[inline]
+    pub(super) fn of(streams: &'a Streams) -> Self {
+        match streams.lowest().filter(|_| streams.is_single()) {
+            Some(number) => Self::One(number),
+            None => Self::Many(streams),
+        }
+    }
+
+    /// Whether memory that is free in the order of `set` may go to it.
+    fn may_have(&self, set: &Streams) -> bool {
+        match *self {
+            Self::One(number) if number < Streams::MOST => set.has_number(number),
+            Self::One(_) => set.is_all(),
+            Self::Many(streams) => set.serve(streams),
+        }
+    }
+
+    /// Its set.
+    pub(super) fn set(&self) -> Streams {
+        match *self {
+            Self::One(number) => Streams::only(number),
+            Self::Many(streams) => *streams,
+        }
+    }
 }
 
 /// The holes of one set.
@@ -36,8 +90,32 @@ pub(super) struct Group {
     pub(super) set: Streams,
     /// How many holes it has.
     pub(super) count: usize,
-    /// Its holes. The main group has them in the tree of all holes.
+    /// Whether it is among the spare groups, which it is until those are looked through.
+    is_spare: bool,
+    /// Its holes, where there are many and the groups have trees of their own.
     pub(super) tree: Tree,
+}
+
+impl Group {
+    fn empty() -> Self {
+        Self { set: Streams::NONE, count: 0, is_spare: false, tree: Tree::unused() }
+    }
+}
+
+/// The groups that one stream may have, but for the group of what is free for all.
+#[derive(Clone, Debug)]
+struct Having {
+    ids: Vec<GroupId>,
+    /// The bits of those that have one.
+    first: u64,
+    /// The group of this stream alone, or none.
+    single: GroupId,
+}
+
+impl Having {
+    fn nothing() -> Self {
+        Self { ids: Vec::new(), first: 0, single: GroupId::NONE }
+    }
 }
 
 /// All groups.
@@ -46,12 +124,15 @@ pub(super) struct Groups {
     slots: Vec<Group>,
     unused: Vec<GroupId>,
     by_set: BTreeMap<Streams, GroupId>,
-    /// For each number of a stream the groups that have it, but for the group of what is free for all.
-    by_stream: Vec<Vec<GroupId>>,
-    /// The group whose holes the tree of all holes counts, or none.
-    main: GroupId,
-    /// A group without holes that is kept because it is likely to get one again, or none.
-    spare: GroupId,
+    by_stream: Vec<Having>,
+    /// The group of what is free for all, and that of what is nobody's, or none.
+    everybodys: GroupId,
+    nobodys: GroupId,
+    /// How many groups have holes, and the bits of those that have one.
+    live: usize,
+    live_first: u64,
+    /// Groups that had no holes when they were put here.
+    spare: Vec<GroupId>,
     /// The group that was looked for last.
     recent: GroupId,
 }
@@ -63,32 +144,67 @@ impl Default for Groups {
             unused: Vec::new(),
             by_set: BTreeMap::new(),
             by_stream: Vec::new(),
-            main: GroupId::NONE,
-            spare: GroupId::NONE,
+            everybodys: GroupId::NONE,
+            nobodys: GroupId::NONE,
+            live: 0,
+            live_first: 0,
+            spare: Vec::new(),
             recent: GroupId::NONE,
         }
     }
 }
 
-impl Groups {
-    /// How many groups there are, the spare one too.
+/// Which groups may go to somebody.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serving<'a> {
+    groups: &'a Groups,
+    taker: Order<'a>,
+    first: u64,
+}
+
+impl Serving<'_> {
+    /// Whether the holes of a group may.
     #[inline]
+    pub(super) fn has(&self, id: GroupId) -> bool {
+        if id.slot() < FIRST {
+            return self.first & id.bit() != 0;
+        }
+        self.taker.may_have(self.groups.set(id))
+    }
+
+    /// Whether all holes there are may.
+    #[inline]
+    pub(super) fn has_all(&self) -> bool {
+        self.groups.live_first & !self.first == 0 && self.all_of_rest(|has| has)
+    }
+
+    /// Whether no hole may.
+    #[inline]
+    pub(super) fn has_none(&self) -> bool {
+        self.groups.live_first & self.first == 0 && self.all_of_rest(|has| !has)
+    }
+
+    /// Whether something is true of all groups that have holes and no bit.
+    #[inline]
+    fn all_of_rest(&self, is_so: impl Fn(bool) -> bool) -> bool {
+        let rest = self.groups.slots.get(FIRST..).unwrap_or(&[]);
+        rest.iter()
+            .filter(|group| group.count > 0)
+            .all(|group| is_so(self.taker.may_have(&group.set)))
+    }
+}
+
+impl Groups {
+    /// How many groups there are, those without holes too.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_set.len()
     }
 
+    /// How many groups have holes.
     #[inline]
-    pub(super) fn main(&self) -> GroupId {
-        self.main
-    }
-
-    /// The main group, where there is no other.
-    #[inline]
-    pub(super) fn alone(&mut self) -> Option<&mut Group> {
-        if self.by_set.len() != 1 {
-            return None;
-        }
-        self.slots.get_mut(self.main.slot())
+    pub(super) fn live(&self) -> usize {
+        self.live
     }
 
     #[inline]
@@ -107,9 +223,14 @@ impl Groups {
         self.slots.get(id.slot()).map_or(&Streams::NONE, |group| &group.set)
     }
 
-    /// Every group and its set, the spare one too.
+    /// Every group and its set, those without holes too.
     pub(super) fn each(&self) -> impl Iterator<Item = (GroupId, &Streams)> {
         self.by_set.iter().map(|(set, &id)| (id, set))
+    }
+
+    /// Takes the trees of all groups away.
+    pub(super) fn drop_trees(&mut self) {
+        self.slots.iter_mut().for_each(|group| group.tree = Tree::unused());
     }
 
     /// The group of a set.
@@ -117,24 +238,64 @@ impl Groups {
         self.by_set.get(set).copied()
     }
 
+    /// The group of what is nobody's, or none.
+    #[inline]
+    pub(super) fn nobodys(&self) -> GroupId {
+        self.nobodys
+    }
+
+    #[inline]
+    fn of_stream(&self, number: u32) -> Option<&Having> {
+        self.by_stream.get(number as usize)
+    }
+
+    /// The group of one stream alone, or none.
+    #[inline]
+    pub(super) fn single(&self, number: u32) -> GroupId {
+        self.of_stream(number).map_or(GroupId::NONE, |having| having.single)
+    }
+
     /// The groups that have all of `some`, but for the one of what is free for all.
     pub(super) fn having(&self, some: &Streams) -> impl Iterator<Item = GroupId> {
-        let number = some.lowest().and_then(|lowest| usize::try_from(lowest).ok());
-        let groups = number.and_then(|number| self.by_stream.get(number));
-        groups.into_iter().flatten().copied().filter(move |&id| self.set(id).has(some))
+        let groups = some.lowest().and_then(|lowest| self.of_stream(lowest));
+        let groups = groups.map_or(&[][..], |having| &having.ids);
+        groups.iter().copied().filter(move |&id| self.set(id).has(some))
     }
 
     /// The groups whose holes may go to `taker`.
-    pub(super) fn serving(&self, taker: &Streams) -> impl Iterator<Item = GroupId> {
-        let all = self.by_set.get(&Streams::ALL).copied();
-        self.having(taker).chain(all)
+    pub(super) fn serving(&self, taker: Order<'_>) -> impl Iterator<Item = GroupId> {
+        let number = match taker {
+            Order::One(number) => Some(number),
+            Order::Many(streams) => streams.lowest(),
+        };
+        let groups = number.and_then(|number| self.of_stream(number));
+        let groups = groups.map_or(&[][..], |having| &having.ids);
+        let is_one = matches!(taker, Order::One(_));
+        let groups = groups.iter().filter(move |&&id| is_one || taker.may_have(self.set(id)));
+        let all = Some(self.everybodys).filter(|&id| id != GroupId::NONE);
+        groups.copied().chain(all)
     }
 
-    /// Whether all holes there are may go to `taker`.
-    pub(super) fn all_serve(&self, taker: &Streams) -> bool {
-        let without = |id: GroupId| self.get(id).is_none_or(|group| group.count == 0);
-        self.serving(taker).count() == self.len()
-            || self.each().all(|(id, set)| set.serve(taker) || without(id))
+    /// The same to be asked of one group after another.
+    #[inline]
+    pub(super) fn serving_set<'a>(&'a self, taker: Order<'a>) -> Serving<'a> {
+        let first = match taker {
+            Order::One(number) => self.of_stream(number).map_or(0, |having| having.first),
+            Order::Many(_) => self.serving(taker).fold(0, |bits, id| bits | id.bit()),
+        };
+        Serving { groups: self, taker, first: first | self.everybodys.bit() }
+    }
+
+    /// The group of an order, made where there is none.
+    #[inline]
+    pub(super) fn intern_order(&mut self, order: Order<'_>) -> GroupId {
+        if let Order::One(number) = order {
+            let single = self.single(number);
+            if single != GroupId::NONE {
+                return single;
+            }
+        }
+        self.intern(&order.set())
     }
 
     /// The group of a set, made where there is none.
@@ -151,90 +312,95 @@ impl Groups {
     fn make(&mut self, set: &Streams) -> GroupId {
         let id = self.unused.pop().unwrap_or_else(|| {
             let number = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-            self.slots.push(Group { set: Streams::NONE, count: 0, tree: Tree::unused() });
+            self.slots.push(Group::empty());
             GroupId(number)
         });
-        let is_main = self.main == GroupId::NONE;
-        if is_main {
-            self.main = id;
-        }
-        if let Some(group) = self.get_mut(id) {
-            let tree = if is_main { Tree::unused() } else { Tree::new(id) };
-            *group = Group { set: *set, count: 0, tree };
-        }
         self.enter(id, set);
         id
     }
 
-    /// Notes that a group has one hole more.
+    /// Notes that a group has some holes more.
     #[inline]
-    pub(super) fn gained(&mut self, id: GroupId) {
-        if let Some(group) = self.get_mut(id) {
-            group.count += 1;
+    pub(super) fn gained(&mut self, id: GroupId, holes: usize) {
+        let Some(group) = self.get_mut(id) else { return };
+        let was_empty = group.count == 0;
+        group.count += holes;
+        if was_empty && group.count > 0 {
+            self.live += 1;
+            self.live_first |= id.bit();
         }
     }
 
-    /// Notes that a group has one hole less. Gives a group that was let go for it, if any.
+    /// Notes that a group has one hole less.
     #[inline]
-    pub(super) fn lost(&mut self, id: GroupId) -> Option<GroupId> {
-        let group = self.get_mut(id)?;
+    pub(super) fn lost(&mut self, id: GroupId) {
+        let Some(group) = self.get_mut(id) else { return };
         group.count = group.count.saturating_sub(1);
-        if group.count > 0 {
-            return None;
+        if group.count == 0 {
+            self.emptied(id);
         }
-        if self.spare == id {
-            return None;
-        }
-        let let_go = self.let_spare_go();
-        self.spare = id;
-        let_go
     }
 
-    /// Lets the spare group go, if it is still without holes; gives which it was.
-    pub(super) fn let_spare_go(&mut self) -> Option<GroupId> {
-        let spare = core::mem::replace(&mut self.spare, GroupId::NONE);
-        self.get(spare).filter(|group| group.count == 0)?;
-        self.leave(spare);
-        self.discard(spare);
-        Some(spare)
+    fn emptied(&mut self, id: GroupId) {
+        self.live -= 1;
+        self.live_first &= !id.bit();
+        let Some(group) = self.get_mut(id) else { return };
+        if core::mem::replace(&mut group.is_spare, true) {
+            return;
+        }
+        if self.spare.len() >= MOST_SPARE {
+            self.let_spare_go();
+        }
+        self.spare.push(id);
     }
 
-    /// Lets a group go that has no holes and has left the indices.
+    /// Lets all spare groups go that are still without holes.
+    pub(super) fn let_spare_go(&mut self) {
+        for id in core::mem::take(&mut self.spare) {
+            let Some(group) = self.get_mut(id) else { continue };
+            group.is_spare = false;
+            if group.count == 0 {
+                self.leave(id);
+                self.discard(id);
+            }
+        }
+    }
+
+    /// Lets a group go that has left the indices. Its holes are another's.
     pub(super) fn discard(&mut self, id: GroupId) {
-        if let Some(group) = self.get_mut(id) {
-            *group = Group { set: Streams::NONE, count: 0, tree: Tree::unused() };
+        let Some(group) = self.get_mut(id) else { return };
+        let old = core::mem::replace(group, Group::empty());
+        if old.count > 0 {
+            self.live -= 1;
+            self.live_first &= !id.bit();
         }
-        if self.main == id {
-            self.main = GroupId::NONE;
-        }
-        if self.spare == id {
-            self.spare = GroupId::NONE;
+        if old.is_spare {
+            self.spare.retain(|&spare| spare != id);
         }
         // A slot without a set is not the group of the empty set.
         self.recent = GroupId::NONE;
         self.unused.push(id);
     }
 
-    /// Makes a group the main one; gives the tree it had. Whoever calls this makes that the tree of
-    /// all holes.
-    pub(super) fn make_main(&mut self, id: GroupId) -> Option<Tree> {
-        let tree = core::mem::replace(&mut self.get_mut(id)?.tree, Tree::unused());
-        self.main = id;
-        Some(tree)
-    }
-
     /// Takes the set of a group out of the indices, before it changes.
     pub(super) fn leave(&mut self, id: GroupId) {
         let set = *self.set(id);
         self.by_set.remove(&set);
-        if set == Streams::ALL {
+        if set.is_all() {
+            self.everybodys = GroupId::NONE;
             return;
         }
+        if set.is_empty() {
+            self.nobodys = GroupId::NONE;
+        }
         for number in set.numbers() {
-            let number = usize::try_from(number).unwrap_or(usize::MAX);
-            let Some(groups) = self.by_stream.get_mut(number) else { continue };
-            if let Some(index) = groups.iter().position(|&other| other == id) {
-                groups.swap_remove(index);
+            let Some(having) = self.by_stream.get_mut(number as usize) else { continue };
+            if let Some(index) = having.ids.iter().position(|&other| other == id) {
+                having.ids.swap_remove(index);
+            }
+            having.first &= !id.bit();
+            if having.single == id {
+                having.single = GroupId::NONE;
             }
         }
     }
@@ -245,17 +411,34 @@ impl Groups {
         if let Some(group) = self.get_mut(id) {
             group.set = *set;
         }
-        if *set == Streams::ALL {
+        if set.is_all() {
+            self.everybodys = id;
             return;
         }
+        if set.is_empty() {
+            self.nobodys = id;
+        }
+        let is_single = set.is_single();
         for number in set.numbers() {
-            let number = usize::try_from(number).unwrap_or(usize::MAX);
+            let number = number as usize;
             if self.by_stream.len() <= number {
-                self.by_stream.resize_with(number.saturating_add(1), Vec::new);
+                self.by_stream.resize_with(number.saturating_add(1), Having::nothing);
             }
-            if let Some(groups) = self.by_stream.get_mut(number) {
-                groups.push(id);
+            if let Some(having) = self.by_stream.get_mut(number) {
+                having.ids.push(id);
+                having.first |= id.bit();
+                if is_single {
+                    having.single = id;
+                }
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_live(&self) {
+        let live = |id: &GroupId| self.get(*id).is_some_and(|group| group.count > 0);
+        let ids: Vec<GroupId> = self.each().map(|(id, _)| id).filter(live).collect();
+        assert_eq!(self.live, ids.len());
+        assert_eq!(self.live_first, ids.iter().fold(0, |bits, id| bits | id.bit()));
     }
 }

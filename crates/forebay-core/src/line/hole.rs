@@ -1,18 +1,21 @@
 //! Holes: free memory, and in whose order.
 //!
 //! ```text
-//!   the tree of all holes     by address; counts the holes of the main group
-//!   a tree for each group     but the main one; counts its own
+//!   the tree of all holes     by address, and the largest of every part
+//!   ----------------------    only where there are many holes, of several groups:
+//!   a tree for each group     its own holes
 //!   seams                     where two holes touch that no stream may have both of
-//!   lengths                   where somebody asked who has the smallest
+//!   ----------------------    only where somebody asked who has the smallest of many:
+//!   lengths                   holes by length
 //! ```
 //!
-//! A program with one stream has one group, which is the main one, and pays for one tree.
+//! With few holes, looking at those that are large enough costs less than keeping more than one tree.
 
 use std::collections::BTreeSet;
 
-use super::groups::{GroupId, Groups};
-use super::lengths::Lengths;
+use super::gaps::Spans;
+use super::groups::{GroupId, Groups, Order};
+use super::lengths::{FEW, Lengths};
 use super::streams::Streams;
 use super::tree::{Hole, Place, Quick, Tree};
 
@@ -21,7 +24,9 @@ use super::tree::{Hole, Place, Quick, Tree};
 pub(super) struct Holes {
     pub(super) all: Tree,
     pub(super) groups: Groups,
-    pub(super) seams: Seams,
+    /// Where the groups have trees of their own. Many holes are of several groups then, or were and
+    /// have not become few since.
+    pub(super) seams: Option<Seams>,
     pub(super) lengths: Option<Lengths>,
     count: usize,
     pub(super) bytes: u64,
@@ -30,9 +35,9 @@ pub(super) struct Holes {
 impl Default for Holes {
     fn default() -> Self {
         Self {
-            all: Tree::new(GroupId::NONE),
+            all: Tree::new(),
             groups: Groups::default(),
-            seams: Seams::default(),
+            seams: None,
             lengths: None,
             count: 0,
             bytes: 0,
@@ -62,7 +67,7 @@ impl Seams {
     }
 
     pub(super) fn remove(&mut self, one: GroupId, two: GroupId, at: u64) -> bool {
-        !self.0.is_empty() && self.0.remove(&Self::key(one, two, at))
+        self.0.remove(&Self::key(one, two, at))
     }
 
     /// Where holes of these two groups touch.
@@ -95,8 +100,7 @@ impl Holes {
 
     /// The size of the largest, in whatever order it is free.
     pub(super) fn largest(&self) -> u64 {
-        let groups = self.groups.each().filter_map(|(id, _)| self.groups.get(id));
-        groups.map(|group| group.tree.most()).max().unwrap_or(0).max(self.all.most())
+        self.all.most()
     }
 
     /// Each hole. Neighbours that are free in different orders are apart.
@@ -118,23 +122,48 @@ impl Holes {
         beyond.fold(Streams::NONE, |all, (_, set)| all.or(*set))
     }
 
-    /// The tree that counts the holes of a group.
-    pub(super) fn tree(&self, id: GroupId) -> Option<&Tree> {
-        if id == self.groups.main() {
-            return Some(&self.all);
+    /// Whether a hole of `size` bytes may go to `taker`.
+    pub(super) fn can_take(&self, size: u64, taker: &Streams) -> bool {
+        let taker = Order::of(taker);
+        if self.seams.is_none() {
+            let serving = self.groups.serving_set(taker);
+            return self.all.lowest_of(size, |id| serving.has(id)).is_some();
         }
-        self.groups.get(id).map(|group| &group.tree)
+        let holds = |id| self.groups.get(id).is_some_and(|group| group.tree.most() >= size);
+        self.groups.serving(taker).any(holds)
     }
 
-    /// Takes `size` bytes off the start of the lowest hole that has them in the order of all of
-    /// `taker`; gives where they begin.
-    #[inline]
-    pub(super) fn take(&mut self, size: u64, taker: &Streams) -> Option<u64> {
-        let Some(group) = self.groups.alone() else { return self.take_among(size, taker) };
-        if !group.set.serve(taker) {
-            return None;
+    /// The holes that may go to `taker` and have at least `least` bytes, which are more than none.
+    pub(super) fn holes_for(&self, taker: &Streams, least: u64) -> Vec<Hole> {
+        let taker = Order::of(taker);
+        if self.seams.is_some() {
+            return self.groups.serving(taker).flat_map(|id| self.holes_of(id, least)).collect();
         }
-        let hole = self.all.take_quick(size)?;
+        let (serving, mut holes) = (self.groups.serving_set(taker), Vec::new());
+        self.all.each_of_size(least, |hole| {
+            holes.extend(Some(*hole).filter(|hole| serving.has(hole.group)));
+            false
+        });
+        holes
+    }
+
+    /// Takes `size` bytes off the start of the lowest hole that has them in the order of `taker`;
+    /// gives where they begin.
+    #[inline]
+    pub(super) fn take(&mut self, size: u64, taker: Order<'_>) -> Option<u64> {
+        if self.seams.is_some() {
+            return self.take_among(size, taker);
+        }
+        let serving = self.groups.serving_set(taker);
+        let found = if serving.has_all() {
+            self.all.lowest(size)
+        } else if serving.has_none() {
+            None
+        } else {
+            self.all.lowest_of(size, |id| serving.has(id))
+        };
+        let (place, hole) = found?;
+        self.all.take_at(&place, hole, size);
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         if rest.start == rest.end {
@@ -146,14 +175,14 @@ impl Holes {
         Some(hole.start)
     }
 
-    /// The same where there are several groups.
-    fn take_among(&mut self, size: u64, taker: &Streams) -> Option<u64> {
-        let found = |id| self.tree(id)?.lowest(size).map(|found| found.1);
+    /// The same where groups have trees of their own.
+    fn take_among(&mut self, size: u64, taker: Order<'_>) -> Option<u64> {
+        let found = |id| self.groups.get(id)?.tree.lowest(size).map(|found| found.1);
         let lowest = self.groups.serving(taker).filter_map(found).min_by_key(|hole| hole.start);
         let hole = lowest?;
         let (place, _) = self.all.find(hole.start)?;
         if let Some(below) = self.all.below(&place).filter(|below| below.end == hole.start) {
-            self.seams.remove(below.group, hole.group, hole.start);
+            self.seam_out(below.group, hole.group, hole.start);
         }
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
@@ -161,39 +190,52 @@ impl Holes {
         if rest.is_none() {
             let above = self.all.after(&place).filter(|above| above.start == hole.end);
             if let Some(above) = above {
-                self.seams.remove(hole.group, above.group, hole.end);
+                self.seam_out(hole.group, above.group, hole.end);
             }
         }
         self.cut_at(&place, hole, rest);
         Some(hole.start)
     }
 
-    /// Adds a hole free in the order of `set` and makes it one with neighbours that have a stream in
+    /// Adds a hole free in the order of `owner` and makes it one with neighbours that have a stream in
     /// common with it: first the one below, then the one above. `false`, and nothing changed, where
     /// another shares a byte with it.
     #[inline]
-    pub(super) fn add(&mut self, start: u64, end: u64, set: &Streams, open: Open) -> bool {
-        if self.lengths.is_none()
-            && let Some(group) = self.groups.alone()
-            && group.set == *set
-        {
-            let main = self.groups.main();
-            match self.all.add_quick(start, end, open) {
-                Quick::Added => self.gained(main),
-                Quick::Joined => {}
-                Quick::Bridged => self.lost(main),
-                Quick::Refused => return false,
-                Quick::Elsewhere => return self.add_between(start, end, set, open),
-            }
-            self.bytes += end - start;
-            return true;
+    pub(super) fn add(&mut self, start: u64, end: u64, owner: Order<'_>, open: Open) -> bool {
+        let Order::One(number) = owner else { return self.add_between(start, end, owner, open) };
+        let group = self.groups.single(number);
+        if group == GroupId::NONE || self.seams.is_some() || self.lengths.is_some() {
+            return self.add_between(start, end, owner, open);
         }
-        self.add_between(start, end, set, open)
+        // What a set of one stream has in common with another is that stream.
+        let groups = &self.groups;
+        let joins = |id: GroupId| id == group || groups.set(id).has_number(number);
+        match self.all.add_quick(Hole { start, end, group }, open, joins) {
+            Quick::Added => self.gained(group),
+            Quick::Joined(old) => self.replaced(old, group),
+            Quick::Bridged(below, above) => {
+                self.replaced(below, group);
+                self.lost(above);
+            }
+            Quick::Refused => return false,
+            Quick::Elsewhere => return self.add_between(start, end, owner, open),
+        }
+        self.bytes += end - start;
+        true
+    }
+
+    /// Notes that a hole has another group.
+    #[inline]
+    fn replaced(&mut self, old: GroupId, new: GroupId) {
+        if old != new {
+            self.gained(new);
+            self.lost(old);
+        }
     }
 
     /// The same wherever its neighbours are, and in whatever order they are free.
     #[inline(never)]
-    fn add_between(&mut self, start: u64, end: u64, set: &Streams, open: Open) -> bool {
+    fn add_between(&mut self, start: u64, end: u64, owner: Order<'_>, open: Open) -> bool {
         let place = self.all.locate(start);
         let (below, above) = (self.all.below(&place), self.all.above(&place));
         if below.is_some_and(|below| below.end > start)
@@ -203,25 +245,34 @@ impl Holes {
         }
         let touched_below = below.filter(|below| below.end == start && open.below);
         let touched_above = above.filter(|above| above.start == end && open.above);
-        let mut union = *set;
-        let mut join = |other: &Hole| {
-            let other = self.groups.set(other.group);
-            let joins = joins(&union, other);
-            if joins && union != *other {
-                union = union.and(*other);
+        let (below, above, group) = match owner {
+            Order::One(number) if number < Streams::MOST => {
+                let joins = |other: &Hole| self.groups.set(other.group).has_number(number);
+                let (below, above) = (touched_below.filter(joins), touched_above.filter(joins));
+                (below, above, self.groups.intern_order(owner))
             }
-            joins
+            Order::One(_) | Order::Many(_) => {
+                let mut union = owner.set();
+                let mut join = |other: &Hole| {
+                    let other = self.groups.set(other.group);
+                    let joins = joins(&union, other);
+                    if joins && union != *other {
+                        union = union.and(*other);
+                    }
+                    joins
+                };
+                let below = touched_below.filter(&mut join);
+                let above = touched_above.filter(&mut join);
+                (below, above, self.groups.intern(&union))
+            }
         };
-        let below = touched_below.filter(&mut join);
-        let above = touched_above.filter(&mut join);
-        let group = self.intern(&union);
         // Counted at once: the group may have no other hole, and must stay.
         self.gained(group);
         if let Some(other) = touched_below.filter(|_| below.is_none()) {
-            self.seams.insert(other.group, group, start);
+            self.seam_in(other.group, group, start);
         }
         if let Some(other) = touched_above.filter(|_| above.is_none()) {
-            self.seams.insert(other.group, group, end);
+            self.seam_in(other.group, group, end);
         }
         self.bytes += end - start;
         let start = below.map_or(start, |below| below.start);
@@ -237,10 +288,10 @@ impl Holes {
             for at in [part.start, part.end] {
                 let outer = at == hole.start || at == hole.end;
                 if let Some((low, high)) = self.touching(at).filter(|_| outer)
-                    && self.seams.remove(low.group, high.group, at)
+                    && self.seam_out(low.group, high.group, at)
                 {
                     let other = if at == hole.start { low.group } else { high.group };
-                    self.seams.insert(other, hole.group, at);
+                    self.seam_in(other, hole.group, at);
                 }
             }
         }
@@ -313,60 +364,73 @@ impl Holes {
         self.lost(hole.group);
     }
 
-    /// The tree of a group that is not the main one.
+    /// The tree of a group, where groups have trees.
     pub(super) fn own_tree(&mut self, id: GroupId) -> Option<&mut Tree> {
-        if id == self.groups.main() {
-            return None;
-        }
+        self.seams.as_ref()?;
         self.groups.get_mut(id).map(|group| &mut group.tree)
-    }
-
-    /// The group of a set, made where there is none.
-    pub(super) fn intern(&mut self, set: &Streams) -> GroupId {
-        let id = self.groups.intern(set);
-        self.all.count_for(self.groups.main());
-        id
     }
 
     /// Notes that a group has one hole more.
     #[inline]
     pub(super) fn gained(&mut self, id: GroupId) {
         self.count += 1;
-        self.groups.gained(id);
+        self.groups.gained(id, 1);
     }
 
     /// Notes that a group has one hole less.
     #[inline]
     fn lost(&mut self, id: GroupId) {
         self.count -= 1;
-        if self.groups.lost(id).is_some() {
-            self.settle_main();
+        self.groups.lost(id);
+    }
+
+    pub(super) fn seam_in(&mut self, one: GroupId, two: GroupId, at: u64) {
+        if let Some(seams) = &mut self.seams {
+            seams.insert(one, two, at);
         }
     }
 
-    /// Lets a group without holes go.
-    pub(super) fn let_spare_go(&mut self) {
-        if self.groups.let_spare_go().is_some() {
-            self.settle_main();
+    pub(super) fn seam_out(&mut self, one: GroupId, two: GroupId, at: u64) -> bool {
+        self.seams.as_mut().is_some_and(|seams| seams.remove(one, two, at))
+    }
+
+    /// Gives the groups trees of their own where there are many holes of several groups, and takes
+    /// them away where there are few. In between they stay as they are, so that what this costs is
+    /// paid for by the holes that came or went. `runs` is what holes may lie across.
+    #[inline]
+    pub(super) fn adapt(&mut self, runs: &Spans) {
+        if self.seams.is_none() {
+            if self.count > FEW && self.groups.live() > 1 {
+                self.split(runs);
+            }
+        } else if self.count < FEW / 2 {
+            self.seams = None;
+            self.groups.drop_trees();
         }
     }
 
-    /// Makes the last group the main one, after others have gone.
-    pub(super) fn settle_main(&mut self) {
-        self.all.count_for(self.groups.main());
-        let last = self.groups.each().next().map(|(id, _)| id);
-        let last = last.filter(|&id| self.groups.len() == 1 && id != self.groups.main());
-        if let Some(tree) = last.and_then(|last| self.groups.make_main(last)) {
-            // It has all holes there are.
-            self.all = tree;
+    #[cold]
+    fn split(&mut self, runs: &Spans) {
+        let mut seams = Seams::default();
+        let mut last = Hole::default();
+        for hole in self.all.each() {
+            if last.end == hole.start && last.end > 0 && !runs.begins_at(hole.start) {
+                seams.insert(last.group, hole.group, hole.start);
+            }
+            if let Some(group) = self.groups.get_mut(hole.group) {
+                group.tree.put(hole);
+            }
+            last = hole;
         }
+        self.seams = Some(seams);
     }
 
     /// Keeps the lengths, where there are any.
     #[inline]
     pub(super) fn note_length(&mut self, old: Option<Hole>, new: Option<Hole>) {
         let Some(lengths) = &mut self.lengths else { return };
-        let is_somebodys = |hole: &Hole| !self.groups.set(hole.group).is_empty();
+        let nobodys = self.groups.nobodys();
+        let is_somebodys = |hole: &Hole| hole.group != nobodys;
         if let Some(old) = old.filter(is_somebodys) {
             lengths.remove(old);
         }

@@ -47,6 +47,7 @@ use crate::{Bytes, PageSize};
 
 pub use error::LineError;
 use gaps::Spans;
+use groups::Order;
 use hole::{Holes, Open};
 pub use plan::{Growth, Lack, Plan, Step};
 pub use streams::Streams;
@@ -192,10 +193,21 @@ impl Line {
     /// which large requests grow from, comes free in whole pages.
     #[inline]
     pub fn take(&mut self, size: Bytes, streams: Streams) -> Option<Offset> {
+        self.take_in(size, Order::of(&streams))
+    }
+
+    /// The same for one stream, by its number, which is faster.
+    #[inline]
+    pub fn take_for(&mut self, size: Bytes, number: u32) -> Option<Offset> {
+        self.take_in(size, Order::One(number))
+    }
+
+    #[inline]
+    fn take_in(&mut self, size: Bytes, taker: Order<'_>) -> Option<Offset> {
         if size.is_zero() {
             return None;
         }
-        let at = self.holes.take(size.get(), &streams)?;
+        let at = self.holes.take(size.get(), taker)?;
         self.peak = self.peak.max(self.taken());
         Some(at)
     }
@@ -209,6 +221,17 @@ impl Line {
     /// Makes `size` bytes from `at` free, in the order of `streams`.
     #[inline]
     pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
+        self.give_in(at, size, Order::of(&streams))
+    }
+
+    /// The same for one stream, by its number, which is faster.
+    #[inline]
+    pub fn give_for(&mut self, at: Offset, size: Bytes, number: u32) -> Result<(), LineError> {
+        self.give_in(at, size, Order::One(number))
+    }
+
+    #[inline]
+    fn give_in(&mut self, at: Offset, size: Bytes, owner: Order<'_>) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
         let is_recent = self.recent.0 <= at && end <= self.recent.1;
@@ -216,9 +239,10 @@ impl Line {
         let run = run.ok_or(LineError::InUse { at })?;
         // Nothing touches it beyond the run but what is on another island.
         let open = Open { below: at > run.0, above: end < run.1 };
-        if !self.holes.add(at, end, &streams, open) {
+        if !self.holes.add(at, end, owner, open) {
             return Err(LineError::InUse { at });
         }
+        self.holes.adapt(&self.runs);
         self.recent = run;
         Ok(())
     }
@@ -231,10 +255,13 @@ impl Line {
     /// so far; a large hole cut for a small block is not whole again until the block is freed.
     #[inline]
     pub fn worth_waiting_for(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
-        if self.holes.groups.alone().is_some_and(|group| group.set.serve(&taker)) {
-            return None;
-        }
-        self.holes.better_elsewhere(size.get(), size.get() / SNUG, &taker)
+        self.holes.better_elsewhere(size.get(), size.get() / SNUG, Order::of(&taker))
+    }
+
+    /// The same for one stream, by its number, which is faster.
+    #[inline]
+    pub fn better_for(&mut self, size: Bytes, number: u32) -> Option<Streams> {
+        self.holes.better_elsewhere(size.get(), size.get() / SNUG, Order::One(number))
     }
 
     /// Every stream in whose order something is free.
@@ -250,20 +277,20 @@ impl Line {
     /// Records that `taker` has waited for `owner`: what is free in the order of `owner` is now
     /// free in the order of `taker` too. Nothing is free in the order of an empty set.
     pub fn waited(&mut self, taker: Streams, owner: Streams) {
-        self.holes.waited(&taker, &owner);
+        self.holes.waited(&taker, &owner, &self.runs);
     }
 
     /// Records that everything freed on any of `streams` is known to be over: it is free for all.
     /// With [`Streams::ALL`] that is everything, memory that is nobody's too.
     pub fn idle(&mut self, streams: Streams) {
-        self.holes.idle(&streams);
+        self.holes.idle(&streams, &self.runs);
     }
 
     /// Records that stream `from` has ended and that `to` come after it: what was free in the order
     /// of `from` is free in the order of `to` instead, and nobody's where `to` is empty. The number
     /// may then be another stream's. What is free for all stays so.
     pub fn hand_over(&mut self, from: Streams, to: Streams) {
-        self.holes.hand_over(&from, &to);
+        self.holes.hand_over(&from, &to, &self.runs);
     }
 
     /// Every stream in whose order something is free that `taker` may not have.
@@ -273,8 +300,7 @@ impl Line {
 
     /// Whether a hole holds `size` and may go to `taker`.
     pub fn can_take(&self, size: Bytes, taker: Streams) -> bool {
-        let holds = |id| self.holes.tree(id).is_some_and(|tree| tree.most() >= size.get());
-        self.holes.groups.serving(&taker).any(holds)
+        self.holes.can_take(size.get(), &taker)
     }
 
     /// Puts page `page` on the line, free in the order of `streams`.
@@ -289,12 +315,14 @@ impl Line {
         let end = self.vacant(at, size)?;
         let joined = self.boundaries == Boundaries::Joined;
         // Holes are in pages, and no page is there.
-        if !self.holes.add(at, end, &streams, Open { below: joined, above: joined }) {
+        let open = Open { below: joined, above: joined };
+        if !self.holes.add(at, end, Order::of(&streams), open) {
             return Err(LineError::InUse { at });
         }
         self.pages.insert(at, Placed { size, page });
         self.gaps.cut(at, end);
         self.runs.add_joined(at, end, joined, joined);
+        self.holes.adapt(&self.runs);
         self.recent = NO_RUN;
         self.backed += size;
         Ok(())

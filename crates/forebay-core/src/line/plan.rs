@@ -189,8 +189,7 @@ impl Plan {
 impl Line {
     /// Whether a hole holds the request already.
     fn has_hole(&self, request: &Request<'_>) -> bool {
-        let holds = |id| self.holes.tree(id).is_some_and(|tree| tree.most() >= request.size);
-        self.holes.groups.serving(request.taker).any(holds)
+        self.holes.can_take(request.size, request.taker)
     }
 
     /// The gap at the end of the range where the last page lies, or of the last range.
@@ -270,9 +269,8 @@ impl Line {
         let granule = self.granule.bytes().get();
         // Neighbouring holes that both serve the taker are one, so a page is free for it only
         // within one hole.
-        let groups = self.holes.groups.serving(taker);
         let mut pages: Vec<(u64, core::cmp::Reverse<u64>, Offset)> = Vec::new();
-        for hole in groups.flat_map(|id| self.holes.holes_of(id, granule)) {
+        for hole in self.holes.holes_for(taker, granule) {
             for (&from, placed) in self.pages.range(hole.start..hole.end) {
                 let outside = from + placed.size <= at || from >= end;
                 if from + placed.size <= hole.end && outside {

@@ -10,8 +10,9 @@
 
 use std::collections::BTreeSet;
 
-use super::groups::GroupId;
-use super::hole::{Holes, joins};
+use super::gaps::Spans;
+use super::groups::{GroupId, Order};
+use super::hole::{Holes, Seams, joins};
 use super::lengths::{FEW, Lengths};
 use super::streams::Streams;
 use super::tree::Hole;
@@ -20,24 +21,31 @@ impl Holes {
     /// In whose order the smallest hole for `size` is free, where it may not go to `taker` and all
     /// that may are larger, by more than `slack` larger than `size`; the lowest of equals. What is
     /// nobody's is left out.
+    #[inline]
     pub(super) fn better_elsewhere(
         &mut self,
         size: u64,
         slack: u64,
-        taker: &Streams,
+        taker: Order<'_>,
     ) -> Option<Streams> {
-        let groups = &self.groups;
-        if groups.all_serve(taker) {
+        if self.groups.serving_set(taker).has_all() {
             return None;
         }
+        self.better_among(size, slack, taker)
+    }
+
+    fn better_among(&mut self, size: u64, slack: u64, taker: Order<'_>) -> Option<Streams> {
+        let groups = &self.groups;
+        let serving = groups.serving_set(taker);
         if self.len() <= FEW && self.lengths.is_none() {
             return self.better_by_scan(size, slack, taker);
         }
         let lengths = self.lengths.get_or_insert_with(|| {
-            Lengths::new(self.all.each().filter(|hole| !groups.set(hole.group).is_empty()))
+            let nobodys = groups.nobodys();
+            Lengths::new(self.all.each().filter(|hole| hole.group != nobodys))
         });
         let (length, owner) = lengths.shortest(size)?;
-        if groups.set(owner).serve(taker) {
+        if serving.has(owner) {
             return None;
         }
         // Everything shorter than the own ones is of others.
@@ -46,21 +54,22 @@ impl Holes {
         if own.any(|own| own <= enough) { None } else { Some(*groups.set(owner)) }
     }
 
-    /// The same by looking at every hole.
-    fn better_by_scan(&self, size: u64, slack: u64, taker: &Streams) -> Option<Streams> {
+    /// The same by looking at every hole that is large enough.
+    fn better_by_scan(&self, size: u64, slack: u64, taker: Order<'_>) -> Option<Streams> {
+        let (serving, nobodys) = (self.groups.serving_set(taker), self.groups.nobodys());
         let (mut own, mut best) = (u64::MAX, (u64::MAX, GroupId::NONE));
-        for hole in self.all.each().filter(|hole| hole.size() >= size) {
-            let (length, set) = (hole.size(), self.set(&hole));
-            if set.serve(taker) {
-                if length - size <= slack {
-                    return None;
-                }
+        let mut has_snug = false;
+        self.all.each_of_size(size, |hole| {
+            let length = hole.size();
+            if serving.has(hole.group) {
                 own = own.min(length);
-            } else if length < best.0 && !set.is_empty() {
+                has_snug = length - size <= slack;
+            } else if length < best.0 && hole.group != nobodys {
                 best = (length, hole.group);
             }
-        }
-        (best.0 < own).then(|| *self.groups.set(best.1))
+            has_snug
+        });
+        (best.0 < own && !has_snug).then(|| *self.groups.set(best.1))
     }
 
     /// Every stream in whose order something is free.
@@ -79,18 +88,18 @@ impl Holes {
     }
 
     /// What is free in the order of all of `owner` becomes free in the order of `taker` too.
-    pub(super) fn waited(&mut self, taker: &Streams, owner: &Streams) {
+    pub(super) fn waited(&mut self, taker: &Streams, owner: &Streams, runs: &Spans) {
         let grow = |id: GroupId| {
             let set = self.groups.set(id);
             (!set.has(taker)).then(|| (id, set.or(*taker)))
         };
         let changes: Vec<_> = self.groups.having(owner).filter_map(grow).collect();
-        self.relabel(changes, taker);
+        self.relabel(changes, taker, runs);
     }
 
     /// What is free in the order of any of `streams` becomes free for all; with [`Streams::ALL`] that
     /// is everything.
-    pub(super) fn idle(&mut self, streams: &Streams) {
+    pub(super) fn idle(&mut self, streams: &Streams, runs: &Spans) {
         let changes: Vec<_> = if streams.is_single() {
             self.groups.having(streams).map(|id| (id, Streams::ALL)).collect()
         } else {
@@ -98,27 +107,27 @@ impl Holes {
             let groups = self.groups.each().filter(|&(_, set)| *set != Streams::ALL && over(set));
             groups.map(|(id, _)| (id, Streams::ALL)).collect()
         };
-        self.relabel(changes, &Streams::ALL);
+        self.relabel(changes, &Streams::ALL, runs);
     }
 
     /// What is free in the order of all of `from` is free in the order of `to` instead. What is free
     /// for all stays so.
-    pub(super) fn hand_over(&mut self, from: &Streams, to: &Streams) {
+    pub(super) fn hand_over(&mut self, from: &Streams, to: &Streams, runs: &Spans) {
         let hand = |id: GroupId| {
             let set = self.groups.set(id);
             let after = set.without(*from).or(*to);
             (after != *set).then_some((id, after))
         };
         let changes: Vec<_> = self.groups.having(from).filter_map(hand).collect();
-        self.relabel(changes, to);
+        self.relabel(changes, to, runs);
     }
 
     /// Gives groups other sets, each of which has all of `more`, and joins what touches.
-    fn relabel(&mut self, mut changes: Vec<(GroupId, Streams)>, more: &Streams) {
+    fn relabel(&mut self, mut changes: Vec<(GroupId, Streams)>, more: &Streams, runs: &Spans) {
         if changes.is_empty() {
             return;
         }
-        self.let_spare_go();
+        self.groups.let_spare_go();
         changes.retain(|&(id, _)| self.has_holes(id));
         let is_nobodys = |id: GroupId| self.groups.set(id).is_empty();
         if changes.iter().any(|&(id, ref set)| is_nobodys(id) != set.is_empty()) {
@@ -127,12 +136,22 @@ impl Holes {
         }
         changes.iter().for_each(|&(id, _)| self.groups.leave(id));
         let mut changed = BTreeSet::new();
+        // Where groups have no trees, all holes are given to other groups in one go.
+        let mut renamed: Vec<(GroupId, GroupId)> = Vec::new();
         for (id, set) in changes {
             let Some(other) = self.groups.find(&set) else {
                 self.groups.enter(id, &set);
                 changed.insert(id);
                 continue;
             };
+            if self.seams.is_none() {
+                let count = self.groups.get(id).map_or(0, |group| group.count);
+                self.groups.gained(other, count);
+                self.groups.discard(id);
+                renamed.push((id, other));
+                changed.insert(other);
+                continue;
+            }
             let count = |id: GroupId| self.groups.get(id).map_or(0, |group| group.count);
             let (loser, winner) = if count(id) > count(other) { (other, id) } else { (id, other) };
             self.merge(loser, winner);
@@ -144,10 +163,27 @@ impl Holes {
             changed.remove(&loser);
             changed.insert(winner);
         }
-        self.settle_main();
-        for seam in self.seams_to_join(&changed, more) {
+        self.rename(renamed);
+        let seams = match &self.seams {
+            Some(seams) => self.seams_to_join(seams, &changed, more),
+            None => self.seams_by_scan(&changed, runs),
+        };
+        for seam in seams {
             self.join_at(seam);
         }
+    }
+
+    /// Gives the holes of groups that have gone to others, where groups have no trees.
+    fn rename(&mut self, mut renamed: Vec<(GroupId, GroupId)>) {
+        if renamed.is_empty() {
+            return;
+        }
+        self.lengths = None;
+        renamed.sort_unstable();
+        self.all.regroup(|id| match renamed.binary_search_by_key(&id, |pair| pair.0) {
+            Ok(index) => renamed.get(index).map_or(id, |pair| pair.1),
+            Err(_) => id,
+        });
     }
 
     /// Gives all holes of one group to another.
@@ -156,9 +192,9 @@ impl Holes {
         for &hole in &holes {
             for at in [hole.start, hole.end] {
                 let Some((low, high)) = self.touching(at) else { continue };
-                if self.seams.remove(low.group, high.group, at) {
+                if self.seam_out(low.group, high.group, at) {
                     let other = if at == hole.start { low.group } else { high.group };
-                    self.seams.insert(other, winner, at);
+                    self.seam_in(other, winner, at);
                 }
             }
             let new = Hole { group: winner, ..hole };
@@ -170,19 +206,18 @@ impl Holes {
             }
             self.note_length(Some(hole), Some(new));
         }
-        if let Some(group) = self.groups.get_mut(winner) {
-            group.count += holes.len();
-        }
+        self.groups.gained(winner, holes.len());
     }
 
     /// The holes that touch at an address, where there may be any that are not one.
     pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
-        if self.seams.is_empty() { None } else { self.all.touching(at) }
+        self.seams.as_ref().filter(|seams| !seams.is_empty())?;
+        self.all.touching(at)
     }
 
-    /// The holes of a group that have at least `least` bytes, which are more than none.
+    /// The holes of a group that has a tree, of at least `least` bytes, which are more than none.
     pub(super) fn holes_of(&self, id: GroupId, least: u64) -> impl Iterator<Item = Hole> {
-        let tree = self.tree(id);
+        let tree = self.groups.get(id).map(|group| &group.tree);
         let mut reached = 0;
         core::iter::from_fn(move || {
             let hole = tree?.lowest_from(reached, least)?;
@@ -192,8 +227,13 @@ impl Holes {
     }
 
     /// Where holes touch of which one is in a group that has changed and which may now be one.
-    fn seams_to_join(&self, changed: &BTreeSet<GroupId>, more: &Streams) -> Vec<u64> {
-        if self.seams.is_empty() {
+    fn seams_to_join(
+        &self,
+        seams: &Seams,
+        changed: &BTreeSet<GroupId>,
+        more: &Streams,
+    ) -> Vec<u64> {
+        if seams.is_empty() {
             return Vec::new();
         }
         let groups = &self.groups;
@@ -209,12 +249,29 @@ impl Holes {
         for &id in changed {
             let joins = |other: &&GroupId| joins(groups.set(id), groups.set(**other));
             for &other in partners.iter().filter(joins) {
-                found.extend(self.seams.between(id, other));
+                found.extend(seams.between(id, other));
             }
         }
         // From the low end, as holes are joined wherever several touch.
         found.sort_unstable();
         found.dedup();
+        found
+    }
+
+    /// The same by looking at all holes.
+    fn seams_by_scan(&self, changed: &BTreeSet<GroupId>, runs: &Spans) -> Vec<u64> {
+        let (mut found, mut low) = (Vec::new(), Hole::default());
+        for high in self.all.each() {
+            let touch = low.end == high.start && low.start < low.end;
+            if touch
+                && (changed.contains(&low.group) || changed.contains(&high.group))
+                && joins(self.set(&low), self.set(&high))
+                && !runs.begins_at(high.start)
+            {
+                found.push(high.start);
+            }
+            low = high;
+        }
         found
     }
 
@@ -226,10 +283,10 @@ impl Holes {
             return;
         }
         let union = if one == two { *one } else { one.and(*two) };
-        if !self.seams.remove(low.group, high.group, at) {
+        if self.seams.is_some() && !self.seam_out(low.group, high.group, at) {
             return;
         }
-        let group = self.intern(&union);
+        let group = self.groups.intern(&union);
         self.gained(group);
         self.unite(Hole { start: low.start, end: high.end, group }, [Some(low), Some(high)]);
     }
@@ -277,7 +334,7 @@ impl Holes {
                 if (start..=end).contains(&at)
                     && let Some((low, high)) = self.touching(at)
                 {
-                    self.seams.remove(low.group, high.group, at);
+                    self.seam_out(low.group, high.group, at);
                 }
             }
             let low = Hole { end: start, ..hole };

@@ -73,6 +73,18 @@ impl Streams {
         common.any(|word| self.word(word) & other.word(word) != 0)
     }
 
+    /// Whether the stream with this number is in it.
+    #[inline]
+    pub(super) fn has_number(&self, number: u32) -> bool {
+        self.word((number / 64) as usize) >> (number % 64) & 1 != 0
+    }
+
+    /// Whether it is [`Streams::ALL`].
+    #[inline]
+    pub(super) const fn is_all(&self) -> bool {
+        self.rest
+    }
+
     /// Whether it has none.
     #[inline]
     pub const fn is_empty(&self) -> bool {
@@ -109,6 +121,7 @@ impl Streams {
     }
 
     /// Whether it has one stream.
+    #[inline]
     pub(super) fn is_single(&self) -> bool {
         let only = self.summary.trailing_zeros() as usize;
         self.summary.is_power_of_two() && self.word(only).is_power_of_two()

@@ -25,14 +25,15 @@ impl Field {
         Self { line: Line::new(granule, boundaries) }
     }
 
-    /// Takes `size` bytes in the order of `taker`.
-    pub(super) fn take(&mut self, size: Bytes, taker: Streams) -> Option<Address> {
-        self.line.take(size, taker).map(Address::new)
+    /// Takes `size` bytes in the order of the stream with number `taker`.
+    #[inline]
+    pub(super) fn take(&mut self, size: Bytes, taker: u32) -> Option<Address> {
+        self.line.take_for(size, taker).map(Address::new)
     }
 
     /// Gives back what of the memory at `found` lies before and after an aligned piece; gives where
     /// that begins.
-    fn cut(&mut self, found: Address, piece: Piece, taker: Streams) -> Address {
+    fn cut(&mut self, found: Address, piece: Piece, taker: u32) -> Address {
         let start = found.checked_align_up(piece.alignment).unwrap_or(found);
         let before = start.offset_from(found).unwrap_or_default();
         let after = piece.whole.saturating_sub(before).saturating_sub(piece.size);
@@ -45,10 +46,12 @@ impl Field {
         start
     }
 
-    /// Takes `size` bytes back, in the order of `owner`; `false` where they are not out.
+    /// Takes `size` bytes back, in the order of the stream with number `owner`; `false` where they are
+    /// not out.
+    #[inline]
     #[must_use]
-    pub(super) fn give(&mut self, address: Address, size: Bytes, owner: Streams) -> bool {
-        self.line.give(address.get(), size, owner).is_ok()
+    pub(super) fn give(&mut self, address: Address, size: Bytes, owner: u32) -> bool {
+        self.line.give_for(address.get(), size, owner).is_ok()
     }
 }
 
@@ -276,20 +279,20 @@ impl Heap {
     /// Takes a piece in the order of the stream with number `lane`. What was taken to align it goes
     /// back before anyone else comes: later the stream may have no number any more.
     pub(super) fn take(&mut self, piece: Piece, slot: u32) -> Option<Address> {
-        let (taker, whole) = (Streams::only(slot), piece.whole());
+        let whole = piece.whole();
         if whole == piece.size {
             return self.take_plain(piece.side(), whole, slot);
         }
         let field = self.field(piece.side());
-        let found = field.take(whole, taker)?;
-        let start = field.cut(found, piece, taker);
+        let found = field.take(whole, slot)?;
+        let start = field.cut(found, piece, slot);
         self.note_peaks();
         Some(start)
     }
 
     /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `lane`.
     pub(super) fn take_plain(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
-        let found = self.field(side).take(size, Streams::only(lane))?;
+        let found = self.field(side).take(size, lane)?;
         self.note_peaks();
         if side == Side::Large {
             self.lone.store(found.get(), Ordering::Relaxed);
@@ -301,7 +304,7 @@ impl Heap {
     /// of its own.
     #[inline]
     pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, taker: u32) -> bool {
-        let better = self.field(side).line.worth_waiting_for(size, Streams::only(taker));
+        let better = self.field(side).line.better_for(size, taker);
         let can_wait = |owner| !matches!(self.slots.owner(owner), Owner::Unknown);
         better.is_some_and(|owners| owners.numbers().any(can_wait))
     }
@@ -353,32 +356,31 @@ impl Heap {
 
     /// Takes a block back in the order of the stream with number `slot`.
     pub(super) fn give(&mut self, address: Address, size: Bytes, slot: u32) {
-        self.give_to(address, size, Streams::only(slot));
+        let given = self.field(Side::of(size)).give(address, size, slot);
+        debug_assert!(given, "{address} of {size} came back and was not out");
     }
 
     /// Takes a block back that was freed on the stream of a serial, in whatever order it has now.
     pub(super) fn give_after(&mut self, block: Return, serial: Serial) {
-        let owners = match self.slots.fate(serial) {
-            Fate::Live(_, slot) | Fate::Ended(_, slot) | Fate::Unknown(slot) => Streams::only(slot),
-            Fate::Over => Streams::ALL,
-        };
-        self.give_to(block.address, block.size, owners);
+        match self.slots.fate(serial) {
+            Fate::Live(_, slot) | Fate::Ended(_, slot) | Fate::Unknown(slot) => {
+                self.give(block.address, block.size, slot);
+            }
+            Fate::Over => self.give_to_all(block),
+        }
     }
 
     /// Takes a block back that no work uses any more: it is everybody's.
     pub(super) fn give_to_all(&mut self, block: Return) {
-        self.give_to(block.address, block.size, Streams::ALL);
+        let Return { address, size, .. } = block;
+        let given = self.field(Side::of(size)).line.give(address.get(), size, Streams::ALL);
+        debug_assert!(given.is_ok(), "{address} of {size} came back and was not out");
     }
 
     /// Takes a block back of which nobody can tell when its last use is over.
     pub(super) fn give_to_unknown(&mut self, block: Return) {
-        let mark = Streams::only(self.slots.mark());
-        self.give_to(block.address, block.size, mark);
-    }
-
-    fn give_to(&mut self, address: Address, size: Bytes, owners: Streams) {
-        let given = self.field(Side::of(size)).give(address, size, owners);
-        debug_assert!(given, "{address} of {size} came back and was not out");
+        let mark = self.slots.mark();
+        self.give(block.address, block.size, mark);
     }
 
     /// Takes blocks back, each in the order of its stream.

@@ -278,7 +278,6 @@ impl Shared {
     /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
     /// limit and the device still allow.
     fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
-        let device_free = self.device.memory_info().map_or(Bytes::MAX, |info| info.free);
         let works = self.works();
         let put_off = Bytes::new(works.deferred.bytes());
         let heap = self.heap();
@@ -288,10 +287,14 @@ impl Shared {
             (true, Side::Large) => heap.large.line.free_bytes(),
             _ => heap.small.line.free_bytes().saturating_add(heap.large.line.free_bytes()),
         };
-        let room = self.marks.limit().saturating_sub(heap.held()).min(device_free);
-        let quarantined = self.care.quarantined();
-        let all = [free, put_off, heap.going, room, quarantined, self.census(&heap).1];
-        size > all.into_iter().fold(Bytes::ZERO, Bytes::saturating_add)
+        let room = self.marks.limit().saturating_sub(heap.held());
+        let all = [free, put_off, heap.going, self.care.quarantined(), self.census(&heap).1];
+        drop(heap);
+        drop(works);
+        let held = all.into_iter().fold(Bytes::ZERO, Bytes::saturating_add);
+        // The device is asked only where the limit leaves it open.
+        size > held.saturating_add(room)
+            || self.device.memory_info().is_ok_and(|info| size > held.saturating_add(info.free))
     }
 
     /// Waits, on the host, until no other thread has memory between a line and the device; `false` where

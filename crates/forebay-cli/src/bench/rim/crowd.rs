@@ -59,6 +59,10 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
         times.enter(&mut growing);
         let busy = new_pool(terms)?;
         beside(&busy, crowd, || Ok(plain_work(terms, steps, growths)))?.enter(&mut control);
+        if crowd == 64 {
+            let p99 = growing.each.map(|each| each.p99_ns as f64 / 1e6);
+            growing.aim("p99 in milliseconds", p99, 5.0);
+        }
         growing.aim("growing / control (mean)", ratio(growing.ns_per_op, control.ns_per_op), 3.0);
         rows.extend([growing, control]);
     }

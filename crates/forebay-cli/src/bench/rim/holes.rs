@@ -14,10 +14,10 @@ use super::Rim;
 use super::tools::{Deadline, Times, counted, grouped, phantom, ratio, said, streams};
 
 /// How many holes, and how much longer than among the fewest an allocation may take: an index grows
-/// by its depth, and past 10,000 holes it no longer fits into the processor's caches.
-const COUNTS: [(usize, f64); 4] = [(1_000, 1.0), (10_000, 3.0), (100_000, 6.0), (500_000, 10.0)];
+/// by its depth.
+const COUNTS: [(usize, f64); 4] = [(1_000, 1.0), (10_000, 4.0), (100_000, 4.0), (500_000, 4.0)];
 
-const QUICK_COUNTS: [(usize, f64); 2] = [(100, 1.0), (1_000, 3.0)];
+const QUICK_COUNTS: [(usize, f64); 2] = [(100, 1.0), (1_000, 4.0)];
 
 /// On how many streams.
 const STREAMS: [usize; 2] = [1, 4];

@@ -19,7 +19,7 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
 /// How many calls of the driver a step may make: a question for the device's free memory and a few
 /// more, whatever the pool holds.
-const CALLS: f64 = 10.0;
+const CALLS: f64 = 1.0;
 
 pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     let steps = match terms.effort {

@@ -16,7 +16,7 @@ const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];
 
 /// What the middle pair on so many streams is set against, and the most it may be of that.
 const BOUNDS: [(usize, usize, f64); 5] =
-    [(9, 8, 3.0), (64, 8, 3.0), (65, 64, 2.0), (256, 64, 2.0), (1024, 64, 4.0)];
+    [(9, 8, 3.0), (64, 8, 3.0), (65, 64, 2.0), (256, 64, 2.0), (1024, 64, 3.0)];
 
 pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     let mut rows: Vec<Row> =

@@ -38,7 +38,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
         let mut row = pending(terms, count)?;
         if let Some(none) = rows.first() {
             let what = format!("{} uses / none (mean)", grouped(count));
-            row.aim(what, ratio(row.ns_per_op, none.ns_per_op), 3.0);
+            row.aim(what, ratio(row.ns_per_op, none.ns_per_op), 2.0);
             let asked = row.figures().query_events_per_op;
             row.aim("event queries an allocation", asked, 4.0);
         }

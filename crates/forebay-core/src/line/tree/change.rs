@@ -1,26 +1,25 @@
 //! Changes of a tree of holes: one in, one out, one changed where it stands.
 
 use super::node::{FAN, Inner, LEAF, Leaf, NO_NODE};
-use super::{GroupId, Hole, Place, Step, Tree, visit};
+use super::{Hole, Place, Step, Tree, visit};
 
 impl Tree {
     /// Puts in a hole that begins above the one before `place` and below the one after it.
     #[inline]
     pub(in crate::line) fn insert(&mut self, place: &Place, hole: Hole) {
-        let counted = self.counted(&hole);
         let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         if leaf.holes.is_full() {
             self.split_leaf(place, hole);
             return;
         }
         leaf.holes.insert(place.index, hole);
-        self.grew(place, counted);
+        self.grew(place, hole.size());
     }
 
     /// Puts in a hole.
     pub(in crate::line) fn put(&mut self, hole: Hole) {
         if self.leaves.is_empty() {
-            *self = Self::new(self.group);
+            *self = Self::new();
         }
         let place = self.locate(hole.start);
         self.insert(&place, hole);
@@ -32,8 +31,7 @@ impl Tree {
         let Some(hole) = leaf.holes.get(place.index) else { return };
         leaf.holes.remove(place.index);
         let left = leaf.holes.len();
-        let counted = self.counted(&hole);
-        self.shrank(place, counted);
+        self.shrank(place, hole.size(), 0);
         if left <= LEAF / 4 && self.height > 0 {
             self.tend_leaf(place, left);
         }
@@ -56,42 +54,37 @@ impl Tree {
         }
         let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         leaf.holes.set(place.index, new);
-        let (before, now) = (self.counted(&old), self.counted(&new));
+        let (before, now) = (old.size(), new.size());
         if now > before {
             self.grew(place, now);
         } else {
-            self.shrank(place, before);
+            self.shrank(place, before, now);
         }
     }
 
-    /// Has the holes of another group count. The caller knows that the tree has no hole of either
-    /// group.
+    /// Notes that the leaf of a place has a hole of `size` bytes.
     #[inline]
-    pub(in crate::line) fn count_for(&mut self, group: GroupId) {
-        self.group = group;
-    }
-
-    /// Notes that the leaf of a place has a hole of `counted` bytes.
-    #[inline]
-    pub(super) fn grew(&mut self, place: &Place, counted: u64) {
+    pub(super) fn grew(&mut self, place: &Place, size: u64) {
         let Some(inner) = self.inners.get_mut(place.last.node) else { return };
-        let grows = inner.mosts().get(place.last.child).is_some_and(|&most| most < counted);
-        if grows && inner.set_most(place.last.child, counted) {
+        let Some(&most) = inner.mosts().get(place.last.child) else { return };
+        if let Some(leaf) = self.leaves.get_mut(place.leaf) {
+            leaf.second = leaf.second.max(size.min(most));
+        }
+        if size > most && inner.set_most(place.last.child, size) {
             self.measure_above(place);
         }
     }
 
-    /// Notes that the leaf of a place had a hole of `counted` bytes that is shorter or gone.
+    /// Notes that a hole of the leaf of a place had `old` bytes and has `new`, which are not more.
     #[inline]
-    pub(super) fn shrank(&mut self, place: &Place, counted: u64) {
-        let Some(inner) = self.inners.get(place.last.node) else { return };
-        if inner.mosts().get(place.last.child) != Some(&counted) {
+    pub(super) fn shrank(&mut self, place: &Place, old: u64, new: u64) {
+        let Some(inner) = self.inners.get_mut(place.last.node) else { return };
+        if inner.mosts().get(place.last.child) != Some(&old) {
             return;
         }
-        let most = self.most_of_leaf(place.leaf);
-        if let Some(inner) = self.inners.get_mut(place.last.node)
-            && inner.set_most(place.last.child, most)
-        {
+        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
+        let most = if new >= leaf.second { new } else { leaf.measure() };
+        if inner.set_most(place.last.child, most) {
             self.measure_above(place);
         }
     }
@@ -128,7 +121,8 @@ impl Tree {
         if place.index <= middle {
             lower.holes.insert(place.index, hole);
         }
-        let mut upper = Leaf { holes, below: place.leaf, above: next };
+        lower.second = u64::MAX;
+        let mut upper = Leaf { holes, below: place.leaf, above: next, ..Leaf::default() };
         if place.index > middle {
             upper.holes.insert(place.index - middle, hole);
         }
@@ -197,6 +191,7 @@ impl Tree {
             let Some(holes) = self.leaves.get(high).map(|leaf| leaf.holes.clone()) else { return };
             if let Some(leaf) = self.leaves.get_mut(low) {
                 leaf.holes.append(&holes);
+                leaf.second = u64::MAX;
             }
             let most = self.most_of_leaf(low);
             if let Some(inner) = self.inners.get_mut(step.node) {

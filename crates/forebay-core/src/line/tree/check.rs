@@ -21,6 +21,10 @@ pub(in crate::line) fn visits() -> u64 {
 impl Tree {
     /// That every node is where its parent says, and its largest as large.
     pub(in crate::line) fn check(&self) {
+        if self.leaves.is_empty() {
+            // It is not in use.
+            return;
+        }
         self.check_node(self.root, self.height, (0, u64::MAX));
         let free = self.free_leaves.len() + self.free_inners.len();
         assert!(
@@ -35,7 +39,12 @@ impl Tree {
             let holes = leaf.holes.as_slice();
             assert!(self.height == 0 || !holes.is_empty());
             assert!(holes.iter().all(|hole| (floor..limit).contains(&hole.start)));
-            return self.most_of_leaf(node);
+            let most = self.most_of_leaf(node);
+            let mut others: Vec<u64> = holes.iter().map(super::Hole::size).collect();
+            others.sort_unstable();
+            others.pop();
+            assert!(self.height == 0 || others.iter().all(|&size| size <= leaf.second));
+            return most;
         }
         let inner = &self.inners[node];
         let firsts = inner.firsts.as_slice();

@@ -10,8 +10,8 @@
 //! enough; the neighbours of an address by going down to the last child that begins below it. Either
 //! looks at one node of each level, and a pool of a thousand holes has two levels.
 //!
-//! Only the holes of one group count for the largest: that of the tree. The other holes are here to
-//! be found by address.
+//! Where a request may have the holes of some groups only, parts are looked through one after another
+//! as long as their largest is large enough.
 
 mod change;
 #[cfg(test)]
@@ -62,8 +62,6 @@ pub(super) struct Place {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
-    /// Whose holes count.
-    group: GroupId,
     leaves: Vec<Leaf>,
     inners: Vec<Inner>,
     free_leaves: Vec<usize>,
@@ -74,10 +72,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A tree without holes, in which those of `group` count.
-    pub(super) fn new(group: GroupId) -> Self {
+    /// A tree without holes.
+    pub(super) fn new() -> Self {
         Self {
-            group,
             leaves: vec![Leaf::default()],
             inners: Vec::new(),
             free_leaves: Vec::new(),
@@ -89,10 +86,10 @@ impl Tree {
 
     /// A tree that takes no memory, for a group whose holes are elsewhere.
     pub(super) fn unused() -> Self {
-        Self { leaves: Vec::new(), ..Self::new(GroupId::NONE) }
+        Self { leaves: Vec::new(), ..Self::new() }
     }
 
-    /// How large the largest hole is, of those that count.
+    /// How large the largest hole is.
     pub(super) fn most(&self) -> u64 {
         match self.inners.get(self.root).filter(|_| self.height > 0) {
             Some(inner) => inner.most(),
@@ -100,15 +97,9 @@ impl Tree {
         }
     }
 
-    /// What of a hole counts.
-    #[inline]
-    fn counted(&self, hole: &Hole) -> u64 {
-        if hole.group == self.group { hole.size() } else { 0 }
-    }
-
     fn most_of_leaf(&self, leaf: usize) -> u64 {
         let holes = self.leaves.get(leaf).map_or(&[][..], |leaf| leaf.holes.as_slice());
-        holes.iter().map(|hole| self.counted(hole)).max().unwrap_or(0)
+        holes.iter().map(Hole::size).max().unwrap_or(0)
     }
 
     /// The place right behind the last hole that begins at or below `at`.
@@ -119,21 +110,18 @@ impl Tree {
         for _ in 0..self.height {
             visit();
             let Some(inner) = self.inners.get(node) else { break };
-            let firsts = inner.firsts.as_slice();
-            let child = firsts.partition_point(|&first| first <= at).saturating_sub(1);
-            node = place.enter(node, child, inner);
+            node = place.enter(node, inner.child_at(at), inner);
         }
         visit();
         place.leaf = node;
         if let Some(leaf) = self.leaves.get(node) {
-            // Counted rather than searched for: comparisons that wait for nothing.
             let below = leaf.holes.as_slice().iter().map(|hole| usize::from(hole.start <= at));
             place.index = below.sum();
         }
         place
     }
 
-    /// The lowest hole that counts and has `size` bytes.
+    /// The lowest hole that has `size` bytes.
     #[inline]
     pub(super) fn lowest(&self, size: u64) -> Option<(Place, Hole)> {
         self.descend(0, self.root, size)
@@ -153,9 +141,61 @@ impl Tree {
         visit();
         place.leaf = node;
         let holes = self.leaves.get(node)?.holes.as_slice();
-        let fits = |hole: &Hole| hole.size() >= size && hole.group == self.group;
-        place.index = holes.iter().position(fits)?;
+        place.index = holes.iter().position(|hole| hole.size() >= size)?;
         Some((place, *holes.get(place.index)?))
+    }
+
+    /// The lowest hole that has `size` bytes and whose group is right.
+    #[inline]
+    pub(super) fn lowest_of(
+        &self,
+        size: u64,
+        is_right: impl Fn(GroupId) -> bool,
+    ) -> Option<(Place, Hole)> {
+        let mut found = None;
+        self.look(Place::root(), (0, self.root), size, &mut |place, hole| {
+            let is_right = is_right(hole.group);
+            if is_right {
+                found = Some((*place, *hole));
+            }
+            is_right
+        });
+        found
+    }
+
+    /// Shows the holes that have `size` bytes, the lowest first, until `is_enough` of one.
+    #[inline]
+    pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) {
+        self.look(Place::root(), (0, self.root), size, &mut |_, hole| is_enough(hole));
+    }
+
+    /// The same of those under a node on a level.
+    fn look(
+        &self,
+        mut place: Place,
+        (level, node): (usize, usize),
+        size: u64,
+        is_enough: &mut impl FnMut(&Place, &Hole) -> bool,
+    ) -> bool {
+        visit();
+        if level == self.height {
+            place.leaf = node;
+            let holes = self.leaves.get(node).map_or(&[][..], |leaf| leaf.holes.as_slice());
+            return holes.iter().enumerate().any(|(index, hole)| {
+                place.index = index;
+                hole.size() >= size && is_enough(&place, hole)
+            });
+        }
+        let Some(inner) = self.inners.get(node) else { return false };
+        let children = inner.mosts().iter().enumerate().filter(|&(_, &most)| most >= size);
+        for (child, _) in children {
+            let mut place = place;
+            let below = place.enter(node, child, inner);
+            if self.look(place, (level + 1, below), size, is_enough) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The way down to the leaf of a place.
@@ -164,8 +204,7 @@ impl Tree {
         let steps = (0..self.height).map_while(|_| {
             visit();
             let inner = self.inners.get(node)?;
-            let firsts = inner.firsts.as_slice();
-            let child = firsts.partition_point(|&first| first <= place.floor).saturating_sub(1);
+            let child = inner.child_at(place.floor);
             let step = Step { node, child };
             node = inner.children.get(child)?;
             Some(step)
@@ -173,12 +212,11 @@ impl Tree {
         steps.collect()
     }
 
-    /// The lowest hole that counts, begins at or above `at`, and has `size` bytes, which are more
-    /// than none.
+    /// The lowest hole that begins at or above `at` and has `size` bytes, which are more than none.
     pub(super) fn lowest_from(&self, at: u64, size: u64) -> Option<Hole> {
         let place = self.locate(at.saturating_sub(1));
         let holes = self.leaves.get(place.leaf)?.holes.as_slice();
-        let fits = |hole: &&Hole| hole.start >= at && self.counted(hole) >= size;
+        let fits = |hole: &&Hole| hole.start >= at && hole.size() >= size;
         // Where `at` is nothing, a hole that begins there is right before the place.
         let index = place.index.saturating_sub(usize::from(at == 0));
         if let Some(hole) = holes.get(index..)?.iter().find(fits) {
@@ -255,11 +293,19 @@ impl Tree {
         })
     }
 
-    /// Every hole, those that do not count as well.
+    /// Every hole.
     pub(super) fn each(&self) -> impl Iterator<Item = Hole> {
         let mut first = self.locate(0);
         first.index = 0;
         self.each_from(first)
+    }
+}
+
+impl Tree {
+    /// Gives holes to other groups.
+    pub(super) fn regroup(&mut self, group: impl Fn(GroupId) -> GroupId) {
+        let holes = self.leaves.iter_mut().flat_map(|leaf| leaf.holes.as_mut_slice());
+        holes.for_each(|hole| hole.group = group(hole.group));
     }
 }
 

@@ -110,11 +110,25 @@ pub(super) struct Leaf {
     /// The leaf below and the leaf above, or [`NO_NODE`].
     pub(super) below: usize,
     pub(super) above: usize,
+    /// No hole but the largest has more than this many bytes. Where the largest gets shorter, which is
+    /// what a request does as a rule, it tells whether it is still the largest.
+    pub(super) second: u64,
 }
 
 impl Default for Leaf {
     fn default() -> Self {
-        Self { holes: Row::default(), below: NO_NODE, above: NO_NODE }
+        Self { holes: Row::default(), below: NO_NODE, above: NO_NODE, second: u64::MAX }
+    }
+}
+
+impl Leaf {
+    /// Finds out how large the largest is.
+    pub(super) fn measure(&mut self) -> u64 {
+        let sizes = self.holes.as_slice().iter().map(Hole::size);
+        let (most, second) =
+            sizes.fold((0, 0), |(most, second), size| (size.max(most), size.min(most).max(second)));
+        self.second = second;
+        most
     }
 }
 
@@ -124,7 +138,7 @@ pub(super) struct Inner {
     /// No hole of a child begins below this, and none of the child before it begins at or above.
     /// What the first child has here is not looked at.
     pub(super) firsts: Row<u64, FAN>,
-    /// How large the largest hole of each child is, of those that count.
+    /// How large the largest hole of each child is.
     mosts: Row<u64, FAN>,
     pub(super) children: Row<usize, FAN>,
     /// The largest of `mosts`.
@@ -168,7 +182,15 @@ impl Inner {
         self.most = self.most.max(next.most);
     }
 
-    /// How large the largest hole under it is, of those that count.
+    /// The child in which a hole that begins at `at` is.
+    #[inline]
+    pub(super) fn child_at(&self, at: u64) -> usize {
+        // Counted rather than searched for: comparisons that wait for nothing.
+        let others = self.firsts.as_slice().get(1..).unwrap_or(&[]);
+        others.iter().map(|&first| usize::from(first <= at)).sum()
+    }
+
+    /// How large the largest hole under it is.
     #[inline]
     pub(super) fn most(&self) -> u64 {
         self.most

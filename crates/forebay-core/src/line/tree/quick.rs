@@ -1,8 +1,8 @@
-//! What happens most, where all holes are of one group: a block off the start of the lowest hole, and
-//! a block back between two holes of one leaf. Each goes down once and changes what it finds there.
+//! What happens most, where no group has a tree of its own: a block off the start of the lowest hole,
+//! and a block back between two holes of one leaf. Each goes down once and changes what it finds there.
 
 use super::node::LEAF;
-use super::{Hole, Tree};
+use super::{GroupId, Hole, Place, Tree};
 use crate::line::hole::Open;
 
 /// What became of a hole that was to be added.
@@ -10,10 +10,10 @@ use crate::line::hole::Open;
 pub(in crate::line) enum Quick {
     /// It is a hole of its own.
     Added,
-    /// It is one with a neighbour.
-    Joined,
-    /// It is one with both its neighbours.
-    Bridged,
+    /// It is one with a neighbour, which was of this group.
+    Joined(GroupId),
+    /// It is one with both its neighbours, which were of these groups.
+    Bridged(GroupId, GroupId),
     /// Another shares a byte with it; nothing changed.
     Refused,
     /// It may touch holes of another leaf, or its leaf is full; nothing changed.
@@ -21,31 +21,35 @@ pub(in crate::line) enum Quick {
 }
 
 impl Tree {
-    /// Takes `size` bytes off the lowest hole that has them; gives the hole as it was.
+    /// Takes `size` bytes off the start of the hole at a place.
     #[inline]
-    pub(in crate::line) fn take_quick(&mut self, size: u64) -> Option<Hole> {
-        let (place, hole) = self.lowest(size)?;
+    pub(in crate::line) fn take_at(&mut self, place: &Place, hole: Hole, size: u64) {
         let start = hole.start + size;
         if start == hole.end {
-            self.remove(&place);
-            return Some(hole);
+            self.remove(place);
+            return;
         }
-        let leaf = self.leaves.get_mut(place.leaf)?;
         if start >= place.limit {
-            self.change(&place, hole, Hole { start, ..hole });
-            return Some(hole);
+            self.change(place, hole, Hole { start, ..hole });
+            return;
         }
+        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         if let Some(entry) = leaf.holes.as_mut_slice().get_mut(place.index) {
             entry.start = start;
         }
-        self.shrank(&place, hole.size());
-        Some(hole)
+        self.shrank(place, hole.size(), hole.end - start);
     }
 
-    /// Adds a hole of the group that counts, where all holes are of that group.
+    /// Adds a hole and makes it one with neighbours whose group it joins.
     #[inline]
-    pub(in crate::line) fn add_quick(&mut self, start: u64, end: u64, open: Open) -> Quick {
-        let (place, group) = (self.locate(start), self.group);
+    pub(in crate::line) fn add_quick(
+        &mut self,
+        hole: Hole,
+        open: Open,
+        joins: impl Fn(GroupId) -> bool,
+    ) -> Quick {
+        let Hole { start, end, group } = hole;
+        let place = self.locate(start);
         // Only what begins in this leaf is changed here.
         if end >= place.limit
             || place.index == 0 && self.below(&place).is_some_and(|below| below.end >= start)
@@ -66,31 +70,32 @@ impl Tree {
         {
             return Quick::Refused;
         }
-        let below = below.filter(|below| below.end == start && open.below);
-        let above = above.filter(|above| above.start == end && open.above);
+        let below = below.filter(|below| below.end == start && open.below && joins(below.group));
+        let above = above.filter(|above| above.start == end && open.above && joins(above.group));
         let (what, size) = match (below, above) {
             (None, None) => {
-                leaf.holes.insert(place.index, Hole { start, end, group });
+                leaf.holes.insert(place.index, hole);
                 (Quick::Added, end - start)
             }
             (Some(below), None) => {
                 below.end = end;
-                (Quick::Joined, below.size())
+                (Quick::Joined(core::mem::replace(&mut below.group, group)), below.size())
             }
             (None, Some(above)) => {
                 above.start = start;
-                (Quick::Joined, above.size())
+                (Quick::Joined(core::mem::replace(&mut above.group, group)), above.size())
             }
             (Some(below), Some(above)) => {
                 below.end = above.end;
+                let groups = (core::mem::replace(&mut below.group, group), above.group);
                 let size = below.size();
                 leaf.holes.remove(place.index);
-                (Quick::Bridged, size)
+                (Quick::Bridged(groups.0, groups.1), size)
             }
         };
         let left = leaf.holes.len();
         self.grew(&place, size);
-        if what == Quick::Bridged && left <= LEAF / 4 && self.height > 0 {
+        if left <= LEAF / 4 && self.height > 0 && matches!(what, Quick::Bridged(..)) {
             self.tend_leaf(&place, left);
         }
         what
