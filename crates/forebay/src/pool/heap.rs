@@ -141,6 +141,9 @@ impl AllCounts {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Uses {
     pub(super) streams: Vec<Serial>,
+    /// Whether it was used on a stream that had no slot then: only a wait for the whole device tells when
+    /// that use is over.
+    pub(super) unknown: bool,
     /// At how many of them those whose work is over are left out.
     full_at: usize,
 }
@@ -395,10 +398,14 @@ impl Heap {
     /// beside its own stream.
     pub(super) fn note_use(&mut self, address: Address, stream: StreamHandle) -> bool {
         let slot = self.slot_for(stream);
-        let Some(serial) = self.slots.serial(slot) else { return true };
+        let serial = self.slots.serial(slot);
         let uses = self.uses.entry(address).or_default();
-        let first = uses.streams.is_empty();
-        uses.add(serial, &self.slots);
+        let first = uses.streams.is_empty() && !uses.unknown;
+        match serial {
+            Some(serial) => uses.add(serial, &self.slots),
+            // Another thread grows the pool just now, and all slots are taken.
+            None => uses.unknown = true,
+        }
         first
     }
 

@@ -403,13 +403,15 @@ impl Shared {
         let (ends, serial) = {
             let mut heap = self.heap();
             let slot = heap.slot_for(block.stream);
+            let uses = heap.uses.remove(&block.address).unwrap_or_default();
             let Some(serial) = heap.slots.serial(slot) else {
                 heap.give(block.address, block.size, slot);
                 return;
             };
-            let uses = heap.uses.remove(&block.address).unwrap_or_default();
+            let unknown = uses.unknown.then_some(End::Unknown);
             let others = uses.streams.into_iter().filter(|&user| user != serial);
-            let ends: Vec<End> = others.filter_map(|user| Works::end_of(&heap, user)).collect();
+            let ends = others.filter_map(|user| Works::end_of(&heap, user));
+            let ends: Vec<End> = ends.chain(unknown).collect();
             (ends, serial)
         };
         works.defer(self.site(), &[Task::Return(block, serial)], ends);

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use forebay::{DeviceArray, Error, Pool, PoolOptions};
+use forebay::{Block, DeviceArray, Error, Pool, PoolOptions};
 use forebay_core::line::Growth;
-use forebay_core::{Bytes, PageSize, Random};
-use forebay_hal::{Device, Priority, Stream, StreamHandle};
-use forebay_sim::{Fault, FaultKind, SimMachine, When};
+use forebay_core::{Bytes, PageSize, Random, Span};
+use forebay_hal::{Call, Device, Priority, Stream, StreamHandle, Streams};
+use forebay_sim::{Fault, FaultKind, Kernel, SimMachine, When};
 
 use crate::stress::{Episode, Figures};
+use crate::trial::{Front, Script};
 
 /// Runs episodes, and gives what they did together.
 fn run(episodes: impl Iterator<Item = Episode>) -> Figures {
@@ -161,5 +162,45 @@ fn what_a_thread_that_ended_freed_is_had() {
     let all = pool.allocate(Bytes::mib(7), StreamHandle::DEFAULT);
     let all = all.unwrap_or_else(|error| panic!("{error}"));
     pool.free_block(all, StreamHandle::DEFAULT).unwrap();
+    assert_eq!(machine.findings(), []);
+}
+
+/// A use that is recorded while another thread grows the pool counts, also where the pool has no number left
+/// for the stream: more streams are in use than it tells apart.
+#[test]
+fn a_use_recorded_while_the_pool_grows_is_not_lost() {
+    let machine = SimMachine::builder().capacity(Bytes::gib(1)).build().unwrap();
+    let sim = machine.device(0).unwrap();
+    let front = Front::new(sim.clone(), Box::new(|| ()), Script::NONE);
+    let device: Arc<dyn Device> = front.clone();
+    let pool = PoolOptions::new().build(&device).unwrap();
+    let write = |block: Block, stream: StreamHandle| {
+        let kernel = Kernel::new("write").writes(Span::new(block.address(), block.size()).unwrap());
+        // SAFETY: the block is live, and is freed after this in the order of its stream, or the use is
+        // recorded.
+        unsafe { sim.launch(kernel, stream).unwrap() };
+    };
+    let own = sim.create_stream(Priority::Normal).unwrap();
+    let used = pool.allocate(Bytes::kib(64), own).unwrap();
+    // Every number is taken, and each of these streams has something free.
+    let many: Vec<StreamHandle> =
+        (0..1100).map(|_| sim.create_stream(Priority::Normal).unwrap()).collect();
+    for &stream in &many {
+        let block = pool.allocate(Bytes::kib(4), stream).unwrap();
+        write(block, stream);
+        pool.free_block(block, stream).unwrap();
+    }
+    pool.defragment().unwrap();
+    let user = sim.create_stream(Priority::Normal).unwrap();
+    write(used, user);
+    let other = pool.clone();
+    front.within(Call::CreatePage, move || {
+        let record = move || other.record_use(used.address(), user).unwrap();
+        std::thread::spawn(record).join().unwrap();
+    });
+    let _grown = pool.allocate(Bytes::mib(100), own).unwrap();
+    pool.free_block(used, own).unwrap();
+    let again = pool.allocate(Bytes::kib(64), own).unwrap();
+    write(again, own);
     assert_eq!(machine.findings(), []);
 }

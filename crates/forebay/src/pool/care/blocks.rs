@@ -176,8 +176,9 @@ impl Shared {
             let own = heap.slot_for(memory.stream);
             let own = heap.slots.serial(own);
             let uses = heap.uses.get(&memory.address).cloned().unwrap_or_default();
+            let unknown = uses.unknown.then_some(End::Unknown);
             let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
-            others.filter_map(|user| Works::end_of(&heap, user)).collect()
+            others.filter_map(|user| Works::end_of(&heap, user)).chain(unknown).collect()
         };
         self.wait_for_ends(memory.stream, &ends)
     }

@@ -86,8 +86,12 @@ struct Tally {
 /// What loses the device behind.
 pub(crate) type Lose = Box<dyn Fn() + Send + Sync>;
 
+/// Something to be done in the middle of a call of the pool's, once.
+type Hook = Box<dyn FnOnce() + Send>;
+
 /// The device in front.
 pub(crate) struct Front {
+    hook: Mutex<Option<(Call, Hook)>>,
     behind: Arc<dyn Device>,
     lose: Lose,
     descriptor: Descriptor,
@@ -109,7 +113,22 @@ impl Front {
         let capabilities = behind.descriptor().capabilities & groups;
         let descriptor = behind.descriptor().clone().capabilities(capabilities);
         let tally = Mutex::new(Tally { script, made: Vec::new(), struck: 0, marked: None });
-        Arc::new(Self { behind, lose, descriptor, tally })
+        Arc::new(Self { hook: Mutex::default(), behind, lose, descriptor, tally })
+    }
+
+    /// Does `act` within the next call of a kind, as another thread might just then.
+    pub(crate) fn within(&self, call: Call, act: impl FnOnce() + Send + 'static) {
+        *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some((call, Box::new(act)));
+    }
+
+    fn act_within(&self, call: Call) {
+        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        let act = hook.take_if(|(kind, _)| *kind == call);
+        // What it does may come by here again.
+        drop(hook);
+        if let Some((_, act)) = act {
+            act();
+        }
     }
 
     /// How many calls were made.
@@ -185,6 +204,7 @@ impl Front {
         swallowed: impl FnOnce() -> Result<T>,
         make: impl FnOnce(&dyn Device) -> Result<T>,
     ) -> Result<T> {
+        self.act_within(call);
         match self.fate(call, on) {
             Fate::Made => make(&*self.behind),
             Fate::Swallowed => swallowed(),
