@@ -4,7 +4,7 @@ use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
 
 /// How many words hold the numbers of a set.
-const WORDS: usize = 16;
+const WORDS: usize = 32;
 
 /// A set of streams, by small numbers.
 ///
@@ -19,7 +19,7 @@ pub struct Streams {
     /// Whether streams without a number are in it as well. Only [`Streams::ALL`] has them.
     rest: bool,
     /// Which words are not zero.
-    summary: u16,
+    summary: u32,
     words: [u64; WORDS],
 }
 
@@ -27,10 +27,10 @@ impl Streams {
     /// No stream.
     pub const NONE: Self = Self { rest: false, summary: 0, words: [0; WORDS] };
     /// Every stream there is or will be.
-    pub const ALL: Self = Self { rest: true, summary: u16::MAX, words: [u64::MAX; WORDS] };
+    pub const ALL: Self = Self { rest: true, summary: u32::MAX, words: [u64::MAX; WORDS] };
 
     /// How many streams can be told apart.
-    pub const MOST: u32 = 1024;
+    pub const MOST: u32 = 2048;
 
     /// The set of one stream. Numbers from [`Streams::MOST`] on give the empty set: memory freed
     /// there is nobody's until it is known to be idle.
@@ -138,7 +138,7 @@ impl Streams {
         let mut set = Self { rest, ..Self::NONE };
         for (number, into) in set.words.iter_mut().enumerate() {
             *into = word(number);
-            set.summary |= u16::from(*into != 0) << number;
+            set.summary |= u32::from(*into != 0) << number;
         }
         set
     }
@@ -157,7 +157,7 @@ impl Streams {
 
 /// The numbers of the bits that are set.
 #[inline]
-fn ones(mut bits: u16) -> impl Iterator<Item = usize> {
+fn ones(mut bits: u32) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
         bits &= bits - 1;

@@ -38,6 +38,8 @@ struct Pair {
 
 /// Something that happens to a pool. Lists are indexed modulo their length.
 #[derive(Clone, Debug)]
+// A few thousand in a test: their size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Event {
     Take { size: u64, streams: Streams },
     Give { block: usize, streams: Streams },

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use forebay_hal::{Device, StreamHandle};
 
-use super::ground::{Alias, Lifted};
+use super::ground::{Alias, Outgoing};
 use super::heap::Return;
 use super::log::{CallLog, Point};
 use super::map::Side;
@@ -51,7 +51,7 @@ pub(super) enum Task {
     /// Take back a block that was used on further streams, in the order of the stream it was freed on.
     Return(Return, Serial),
     /// Give a page that was taken off the line to the device.
-    Release(Side, Lifted),
+    Release(Side, Outgoing),
 }
 
 impl Task {

@@ -7,7 +7,7 @@ use forebay_core::line::{Offset, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
-use super::ground::{Alias, Ground, Lifted, put_back, twice};
+use super::ground::{Alias, Ground, Lifted, Outgoing, put_back, twice};
 use super::heap::{Field, Heap, span_of};
 use super::log::CallLog;
 use crate::Result;
@@ -69,7 +69,7 @@ impl Ground {
     }
 
     /// A segment that was taken off the line went to the device, or is on the line again.
-    pub(super) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Lifted, went: bool) {
+    pub(super) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Outgoing, went: bool) {
         if !went {
             self.put_back(heap, page);
             return;
@@ -116,10 +116,12 @@ impl Ground {
 
     /// Puts a page that the device would not take back on the line. All work that used it is over, so it
     /// is everybody's, whatever has become of the streams it was free on.
-    fn put_back(&self, heap: &Mutex<Heap>, page: Lifted) {
+    fn put_back(&self, heap: &Mutex<Heap>, page: Outgoing) {
         let mut heap = lock(heap);
-        heap.going = heap.going.saturating_sub(page.size);
-        put_back(&mut heap.field(self.side).line, Lifted { streams: Streams::ALL, ..page });
+        let Outgoing { at, page, size } = page;
+        heap.going = heap.going.saturating_sub(size);
+        let streams = Streams::ALL;
+        put_back(&mut heap.field(self.side).line, Lifted { at, page, size, streams });
     }
 
     /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
@@ -127,7 +129,7 @@ impl Ground {
     pub(super) fn release(
         &mut self,
         heap: &Mutex<Heap>,
-        page: Lifted,
+        page: Outgoing,
         log: &CallLog,
     ) -> Result<()> {
         let span = span_of(page.at, page.size);

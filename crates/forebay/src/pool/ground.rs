@@ -14,9 +14,10 @@ use super::map::{AddressMap, LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
-/// The part of the device's memory that the first region of small blocks spans: they are little of what most
-/// programs hold.
-const SMALL_PART: u64 = 4;
+/// The part of the device's memory that the first region of a side spans. More is reserved when it is needed,
+/// as much again each time; a process may have thousands of pools, and the pools of graphs stay small.
+const SMALL_PART: u64 = 32;
+const LARGE_PART: u64 = 8;
 
 /// The least a region spans, where there are that many addresses: a leaf of the address map.
 const LEAST_REGION: Bytes = LEAF.bytes();
@@ -44,7 +45,20 @@ pub(super) struct Lifted {
     pub(super) streams: Streams,
 }
 
+/// A page on its way to the device, once the work that used it is over: in nobody's order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing {
+    pub(super) at: Offset,
+    pub(super) page: u64,
+    pub(super) size: Bytes,
+}
+
 impl Lifted {
+    /// The same, to be given to the device.
+    pub(super) fn outgoing(&self) -> Outgoing {
+        Outgoing { at: self.at, page: self.page, size: self.size }
+    }
+
     /// Whether no work can use it any more, as far as is known without asking the device.
     pub(super) fn is_idle(&self) -> bool {
         self.streams == Streams::ALL
@@ -118,7 +132,7 @@ impl Ground {
         let total = device.memory_info()?.total;
         let first = match side {
             Side::Small => Bytes::new(total.get() / SMALL_PART),
-            Side::Large => total,
+            Side::Large => Bytes::new(total.get() / LARGE_PART),
         };
         let (mut ground, mut field) = (ground(true), Field::new(granule, Boundaries::Joined));
         ground.reserve(&mut field, first.max(LEAST_FIRST), Bytes::ZERO, log)?;

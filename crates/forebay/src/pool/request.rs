@@ -178,6 +178,7 @@ impl Shared {
             let mut grown = false;
             match rung {
                 Rung::Fold if spared => {}
+                Rung::Fold if side == Side::Large => self.fold_large(&mut works),
                 Rung::Fold => self.fold(&mut works),
                 Rung::Idle => {
                     // Without a lock: the device may wait for whoever needs one.
@@ -503,6 +504,14 @@ impl Shared {
     pub(super) fn fold(&self, _works: &mut Works) {
         let mut returns = self.tidy();
         self.rows.drain(|shelves| shelves.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same for large blocks alone: small ones lie on another line, and help a large request only where
+    /// whole pages of it are given up, which comes later.
+    fn fold_large(&self, _works: &mut Works) {
+        let mut returns = self.tidy();
+        self.rows.change(|shelves| shelves.drain_large(&mut returns));
         self.heap().give_all(returns);
     }
 

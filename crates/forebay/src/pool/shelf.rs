@@ -17,7 +17,7 @@ use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 
 /// How many streams a thread has shelves for at once. A shelf is 8.5 KiB, most of it the bins of its
 /// magazine, so a thread that uses this many takes 9 MiB.
-const SHELVES: usize = 1024;
+const SHELVES: usize = 2048;
 
 /// What happened to blocks of a range of sizes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -360,6 +360,11 @@ impl Shelves {
     /// Takes all blocks out of the magazines.
     pub(super) fn drain(&mut self, returns: &mut Vec<Return>) {
         self.all().for_each(|shelf| shelf.empty(|_| true, returns));
+    }
+
+    /// Takes the large blocks out of every magazine.
+    pub(super) fn drain_large(&mut self, returns: &mut Vec<Return>) {
+        self.all().for_each(|shelf| shelf.empty(|side| side == Side::Large, returns));
     }
 
     /// Changes how much each magazine holds.

@@ -13,7 +13,7 @@ use forebay_hal::{Device, Pattern, StreamHandle};
 
 use super::capture::Captures;
 use super::deferred::{Deferred, End, Task};
-use super::ground::{Context, Ground, Lifted, twice};
+use super::ground::{Context, Ground, Outgoing, twice};
 use super::heap::{Heap, span_of};
 use super::log::{CallLog, Point};
 use super::manner::Manner;
@@ -45,7 +45,7 @@ pub(super) struct Works {
     pub(super) deferred: Deferred,
     /// Segments off the line that the device has to have back. Given without this lock, because a device
     /// may wait for its work then.
-    pub(super) outgoing: Vec<(Side, Lifted)>,
+    pub(super) outgoing: Vec<(Side, Outgoing)>,
     /// The event that streams wait for each other by: recorded and waited for at once.
     meeting: Point,
     pub(super) growth: Growth,
@@ -376,7 +376,7 @@ impl Works {
                 for page in self.ground(side).0.lift(&mut heap, spare) {
                     spare = spare.saturating_sub(page.size);
                     bytes = bytes.saturating_add(page.size);
-                    let task = Task::Release(side, page);
+                    let task = Task::Release(side, page.outgoing());
                     if page.is_idle() {
                         self.deferred.push_ready(task);
                         continue;

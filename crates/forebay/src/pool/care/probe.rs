@@ -31,6 +31,9 @@ struct Mirrors {
     lent: Vec<Box<[u8]>>,
 }
 
+/// Makes the call that waits for a stream, and notes it.
+type Waiting<'a> = &'a dyn Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>;
+
 /// Writes and reads.
 #[derive(Debug)]
 pub(super) struct Probe {
@@ -145,7 +148,7 @@ impl Probe {
         span: Span,
         four: [u8; 4],
         stream: StreamHandle,
-        wait: &dyn Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>,
+        wait: Waiting<'_>,
     ) -> Result<Box<[u8]>> {
         let quantity = |error| forebay_hal::Error::quantity(Call::Copy, "size", &error);
         let size = span.size().to_usize().map_err(quantity)?;
