@@ -364,7 +364,10 @@ fn destroy(end: impl Fn() -> Result<()>) {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        tell_stream_end(&self.device, self.handle);
+        // What is lent goes on to live: its end is its maker's.
+        if self.is_owned() {
+            tell_stream_end(&self.device, self.handle);
+        }
         destroy(|| match self.ownership {
             Ownership::Owned => self.device.destroy_stream(self.handle),
             Ownership::Foreign => {

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Device, StreamHandle};
 
-/// Told of a stream that is about to be destroyed or forgotten by the [`Stream`](crate::Stream) that has it.
+/// Told of a stream that is about to be destroyed by the [`Stream`](crate::Stream) that owns it.
 pub type StreamEnd = fn(&Arc<dyn Device>, StreamHandle);
 
 static TOLD: Mutex<Vec<StreamEnd>> = Mutex::new(Vec::new());
 
-/// Has `told` called with every [`Stream`](crate::Stream) that goes, while the stream is still there, on the
+/// Has `told` called with every owned [`Stream`](crate::Stream) that goes, while the stream is still there, on the
 /// thread that drops it. A function is told once, however often it is given here.
 ///
 /// For caches that are keyed by stream: the driver may give the handle of a stream that went to the next.

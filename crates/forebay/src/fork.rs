@@ -39,6 +39,11 @@ impl Birth {
     }
 }
 
+/// Whether this process is a forked child of one that made something.
+pub(crate) fn is_forked() -> bool {
+    GENERATION.load(Ordering::Relaxed) != 0
+}
+
 /// Has the system tell of forks.
 fn watch() {
     static WATCHED: Once = Once::new();

@@ -68,16 +68,15 @@ impl Ground {
         count_going(heap, size);
     }
 
-    /// A segment that was taken off the line went to the device, or is on the line again.
+    /// A segment that was taken off the line went to the device; where it did not, it is on the line again,
+    /// free for all, since all work that used it is over.
     pub(super) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Outgoing, went: bool) {
-        if !went {
-            self.put_back(heap, page);
-            return;
-        }
         let mut heap = lock(heap);
-        let field = heap.field(self.side);
-        let cleared = field.line.clear(page.at);
-        debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
+        if !went {
+            let line = &mut heap.field(self.side).line;
+            let placed = line.place(page.at, page.size, page.page, Streams::ALL);
+            debug_assert!(placed.is_ok(), "another segment is there: {placed:?}");
+        }
         heap.going = heap.going.saturating_sub(page.size);
         heap.note_held();
     }

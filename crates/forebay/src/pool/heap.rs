@@ -328,6 +328,14 @@ impl Heap {
             small.owns_nothing(stream) && large.owns_nothing(stream)
         };
         if let Some(victim) = self.slots.victim(owns_nothing) {
+            // The stream lives on, and may go on using blocks that it was said to use: of those only a wait
+            // for the whole device tells, from now on.
+            if let Some(serial) = self.slots.serial(victim) {
+                for uses in self.uses.values_mut().filter(|uses| uses.streams.contains(&serial)) {
+                    uses.streams.retain(|&user| user != serial);
+                    uses.unknown = true;
+                }
+            }
             self.bury(victim);
         }
         self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.mark())
@@ -437,6 +445,19 @@ impl Heap {
     pub(super) fn reactivate(&mut self, stream: StreamHandle) {
         self.slot_for(stream);
         self.slots.set_doubted(stream, false);
+    }
+
+    /// Has the next wait for the whole device settle what is free on streams that cannot be waited for one by
+    /// one: those of other threads, and those whose handle may be another's.
+    pub(super) fn mark_unreachable(&mut self) {
+        let mark = self.slots.mark();
+        let owners = [Side::Small, Side::Large].map(|side| self.owners(side, Streams::ALL));
+        for number in owners[0].or(owners[1]).numbers() {
+            let is_mark = number >= Streams::MOST - 2;
+            if !is_mark && matches!(self.slots.owner(number), Owner::Unknown) {
+                self.covers(mark, number);
+            }
+        }
     }
 
     /// Whether anything is free that only a wait for the whole device makes anyone's.

@@ -109,6 +109,7 @@ impl Shared {
         let (events, ticket) = {
             let works = self.works();
             let mut heap = self.heap();
+            heap.mark_unreachable();
             let unknown = works.deferred.has_unknown() || heap.has_unknown();
             (works.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
         };
@@ -185,8 +186,17 @@ impl Shared {
     /// Gives segments that are off the line to the device. Without a lock: a device may wait for its work
     /// before it takes memory back.
     pub(super) fn give_back_segments(&self) -> Result<()> {
+        if self.captures.any() {
+            return Ok(());
+        }
+        let _reclaiming = Reclaiming::begin(self);
         let (outgoing, strays) = {
             let mut works = self.works();
+            for &(side, page) in &works.outgoing {
+                // Off the line before the device has it: it may give the same addresses again at once.
+                let cleared = self.heap().field(side).line.clear(page.at);
+                debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
+            }
             let strays = [Side::Small, Side::Large]
                 .map(|side| (side, core::mem::take(&mut works.ground(side).0.strays)));
             (core::mem::take(&mut works.outgoing), strays)

@@ -563,11 +563,14 @@ impl Shared {
             let (slot, known) = self.live(address)?;
             let mut heap = self.heap();
             let first = heap.note_use(address, stream);
-            if !first || known.used_elsewhere() || slot.mark_used(known) {
+            if slot.mark_used(known) {
                 return Ok(());
             }
-            // Freed since it was looked at, and perhaps given out again: the next look tells.
-            heap.uses.remove(&address);
+            // Freed since it was looked at, and perhaps given out again: the next look tells. What was there
+            // before is the block's that has it now.
+            if first {
+                heap.uses.remove(&address);
+            }
         }
     }
 }

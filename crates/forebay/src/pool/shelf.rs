@@ -19,6 +19,12 @@ use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 /// magazine, so a thread that uses this many takes 9 MiB.
 const SHELVES: usize = 2048;
 
+/// As many as a tag's number can be, so that none needs to be checked.
+const TAGS: usize = 256;
+
+/// Powers of two of 512 B.
+pub(super) const CLASSES: usize = 64;
+
 /// What happened to blocks of a range of sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassCounts {
@@ -30,15 +36,22 @@ pub(super) struct ClassCounts {
 
 /// Counts of one thread on one stream. Sums wrap: a block freed by another thread than allocated it
 /// is below zero here and above there.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Counts {
-    /// By the power of two of 512 B, up to the largest that was counted. What passes through a magazine
-    /// is counted there.
-    pub(super) classes: Vec<ClassCounts>,
-    /// What live blocks have by tag, in units of 512 B, up to the highest tag that was counted.
-    pub(super) tags: Vec<u64>,
+    /// By the power of two of 512 B. What passes through a magazine is counted there.
+    pub(super) classes: [ClassCounts; CLASSES],
+    /// What live blocks have by tag, in units of 512 B. In place: a list of as many as were counted takes a
+    /// hit twelve instructions more.
+    pub(super) tags: [u64; TAGS],
     /// What was asked for by live blocks, in bytes.
     pub(super) requested: u64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let classes = [ClassCounts::default(); CLASSES];
+        Self { classes, tags: [0; TAGS], requested: 0 }
+    }
 }
 
 impl ClassCounts {
@@ -47,23 +60,6 @@ impl ClassCounts {
         self.frees = self.frees.wrapping_add(other.frees);
         self.live = self.live.wrapping_add(other.live);
     }
-}
-
-/// The count at a place of a list that is as long as it had to be so far.
-#[inline(always)]
-fn entry<T: Clone + Default>(counts: &mut Vec<T>, at: usize) -> &mut T {
-    if at >= counts.len() {
-        lengthen(counts, at);
-    }
-    &mut counts[at]
-}
-
-#[cold]
-#[inline(never)]
-fn lengthen<T: Clone + Default>(counts: &mut Vec<T>, at: usize) {
-    // Exactly: there is a list for each thread and stream.
-    counts.reserve_exact(at + 1 - counts.len());
-    counts.resize(at + 1, T::default());
 }
 
 /// Which class a number of units counts in: the power of two not above it.
@@ -76,7 +72,7 @@ impl Counts {
     #[inline(always)]
     pub(super) fn out(&mut self, units: u64, requested: u64, tag: u8) {
         self.requested = self.requested.wrapping_add(requested);
-        let tagged = entry(&mut self.tags, usize::from(tag));
+        let tagged = &mut self.tags[usize::from(tag) % TAGS];
         *tagged = tagged.wrapping_add(units);
     }
 
@@ -84,13 +80,13 @@ impl Counts {
     #[inline(always)]
     pub(super) fn back(&mut self, units: u64, requested: u64, tag: u8) {
         self.requested = self.requested.wrapping_sub(requested);
-        let tagged = entry(&mut self.tags, usize::from(tag));
+        let tagged = &mut self.tags[usize::from(tag) % TAGS];
         *tagged = tagged.wrapping_sub(units);
     }
 
     /// A block went out.
     pub(super) fn allocated(&mut self, units: u64, requested: u64, tag: u8) {
-        let class = entry(&mut self.classes, class_of(units));
+        let class = &mut self.classes[class_of(units) % CLASSES];
         class.allocations = class.allocations.wrapping_add(1);
         class.live = class.live.wrapping_add(units);
         self.out(units, requested, tag);
@@ -98,7 +94,7 @@ impl Counts {
 
     /// A block came back.
     pub(super) fn freed(&mut self, units: u64, requested: u64, tag: u8) {
-        let class = entry(&mut self.classes, class_of(units));
+        let class = &mut self.classes[class_of(units) % CLASSES];
         class.frees = class.frees.wrapping_add(1);
         class.live = class.live.wrapping_sub(units);
         self.back(units, requested, tag);
@@ -125,11 +121,10 @@ impl Counts {
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        for (class, one) in other.classes.iter().enumerate() {
-            entry(&mut self.classes, class).add(*one);
+        for (sum, one) in self.classes.iter_mut().zip(&other.classes) {
+            sum.add(*one);
         }
-        for (tag, one) in other.tags.iter().enumerate() {
-            let sum = entry(&mut self.tags, tag);
+        for (sum, one) in self.tags.iter_mut().zip(&other.tags) {
             *sum = sum.wrapping_add(*one);
         }
         self.requested = self.requested.wrapping_add(other.requested);
@@ -162,7 +157,7 @@ impl Shelf {
             if tally != Tally::default() {
                 let (allocations, frees) = (tally.taken, tally.kept);
                 let tallied = ClassCounts { allocations, frees, live: tally.balance };
-                entry(&mut counts.classes, class).add(tallied);
+                counts.classes[class % CLASSES].add(tallied);
             }
         }
         counts

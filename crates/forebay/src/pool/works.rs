@@ -414,6 +414,8 @@ impl Works {
         let _ = twice(|| self.run_deferred(site, true));
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
+            let cleared = site.heap().field(side).line.clear(page.at);
+            debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
             self.ground(side).0.strays.push((span.start(), span.size()));
             self.ground(side).0.segment_went(site.heap, page, true);
         }

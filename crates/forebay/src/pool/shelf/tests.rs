@@ -58,14 +58,12 @@ fn shelves_that_nobody_uses_are_evicted_first() {
     }
 }
 
-/// A seat that a thread has not used costs two cache lines in each pool, and a stream that it uses with
-/// few sizes some kilobytes.
+/// A seat that a thread has not used costs two cache lines in each pool, and a stream that it uses some
+/// kilobytes.
 #[test]
 fn what_is_idle_is_small() {
     assert!(size_of::<Shelves>() <= 120, "{}", size_of::<Shelves>());
-    assert!(size_of::<Shelf>() <= 8704, "{}", size_of::<Shelf>());
-    let counts = Counts::default();
-    assert_eq!((counts.classes.capacity(), counts.tags.capacity()), (0, 0));
+    assert!(size_of::<Shelf>() <= 12_800, "{}", size_of::<Shelf>());
 }
 
 /// A thread that uses many streams in turn finds its blocks in magazines. Up to as many as have numbers:

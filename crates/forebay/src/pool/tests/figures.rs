@@ -325,7 +325,7 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
         let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
         let pool = Pool::new(&shared).unwrap();
         let kept = pool.allocate(Bytes::new(700), DEFAULT).unwrap();
-        for _ in 0..2000 {
+        for _ in 0..4000 {
             let stream = device.create_stream(Priority::Normal).unwrap();
             let block = pool.allocate(Bytes::new(700), stream).unwrap();
             pool.free(block.address(), stream).unwrap();
@@ -335,13 +335,13 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
             }
         }
         let figures = pool.statistics();
-        assert_eq!((figures.allocations, figures.frees, figures.blocks), (2001, 2000, 1));
+        assert_eq!((figures.allocations, figures.frees, figures.blocks), (4001, 4000, 1));
         assert_eq!(figures.live, kept.size());
         // Those a thread has shelves for, and those the heap counts apart.
-        let most = if forgets { 1 } else { 1300 };
+        let most = if forgets { 1 } else { 2400 };
         assert!(figures.streams.len() <= most, "{} streams are told of", figures.streams.len());
         let named: u64 = figures.streams.iter().map(|stream| stream.allocations).sum();
-        assert_eq!(named + figures.forgotten_allocations, 2001);
+        assert_eq!(named + figures.forgotten_allocations, 4001);
         assert!(figures.forgotten_frees >= 700, "{}", figures.forgotten_frees);
         let snapshot = pool.snapshot().statistics;
         assert_eq!(snapshot.forgotten_allocations, figures.forgotten_allocations);
@@ -440,10 +440,10 @@ fn a_shortage_tells_what_is_free() {
     assert_eq!((told.live, told.cached), (large.size(), Bytes::new(4096)));
     assert_eq!(told.free, told.held.saturating_sub(told.live));
     assert_eq!(told.held, pool.held());
-    // Refused, it is told after the magazines were folded.
+    // Refused, it is told as it is: small blocks at hand do not help a large request, and stay there.
     let error = pool.allocate(Bytes::mib(7), DEFAULT).unwrap_err();
     let Error::OutOfMemory(told) = &error else { panic!("{error}") };
-    assert_eq!((told.cached, told.live), (Bytes::ZERO, large.size()));
+    assert_eq!((told.cached, told.live), (Bytes::new(4096), large.size()));
 }
 
 /// A step of training has hundreds of small blocks of one size at once, and then none: all but those
