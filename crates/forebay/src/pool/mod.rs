@@ -191,7 +191,7 @@ impl Pool {
     #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
         let stream = stream.resolved();
-        let right = move |known: Known| known.requested() == size.get() || known.size() == size;
+        let right = move |known: Known| known.was_asked_for(size);
         if self.shared.keep_at_hand::<true>(address, stream, right) {
             return Ok(());
         }
@@ -406,7 +406,7 @@ fn free_sized_slowly(
     stream: StreamHandle,
 ) -> Result<()> {
     shared.birth.check()?;
-    let right = |known: Known| known.requested() == size.get() || known.size() == size;
+    let right = |known: Known| known.size() == size || known.requested() == size.get();
     if shared.give_near(address, stream, right) {
         return Ok(());
     }

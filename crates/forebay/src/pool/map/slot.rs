@@ -157,6 +157,15 @@ impl Known {
         u64::from(low >> TAG_BITS)
     }
 
+    /// Whether this is what was asked for, or how large it is; for less where it is small.
+    #[inline(always)]
+    pub(in crate::pool) fn was_asked_for(self, size: Bytes) -> bool {
+        if self.units > super::SMALL_UNITS {
+            return self.size() == size || self.requested == size.get();
+        }
+        self.requested_small() == size.get() || self.size() == size
+    }
+
     /// The tag it was allocated under.
     #[inline(always)]
     pub(in crate::pool) fn tag(self) -> u8 {
