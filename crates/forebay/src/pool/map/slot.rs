@@ -157,13 +157,17 @@ impl Known {
         u64::from(low >> TAG_BITS)
     }
 
-    /// Whether this is what was asked for, or how large it is; for less where it is small.
+    /// Whether this is what was asked for, or how large it is; for less where it is small and was asked for.
     #[inline(always)]
     pub(in crate::pool) fn was_asked_for(self, size: Bytes) -> bool {
-        if self.units > super::SMALL_UNITS {
-            return self.size() == size || self.requested == size.get();
-        }
-        self.requested_small() == size.get() || self.size() == size
+        let small = self.units <= super::SMALL_UNITS && self.requested_small() == size.get();
+        small || self.was_asked_for_at_all(size)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn was_asked_for_at_all(self, size: Bytes) -> bool {
+        self.size() == size || self.requested == size.get()
     }
 
     /// The tag it was allocated under.
