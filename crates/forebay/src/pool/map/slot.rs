@@ -157,17 +157,16 @@ impl Known {
         u64::from(low >> TAG_BITS)
     }
 
-    /// Whether this is what was asked for, or how large it is; for less where it is small and was asked for.
+    /// Whether this is how large it is, or what was asked for.
     #[inline(always)]
     pub(in crate::pool) fn was_asked_for(self, size: Bytes) -> bool {
-        let small = self.units <= super::SMALL_UNITS && self.requested_small() == size.get();
-        small || self.was_asked_for_at_all(size)
+        self.size() == size || self.was_requested(size)
     }
 
     #[cold]
     #[inline(never)]
-    fn was_asked_for_at_all(self, size: Bytes) -> bool {
-        self.size() == size || self.requested == size.get()
+    fn was_requested(self, size: Bytes) -> bool {
+        self.requested == size.get()
     }
 
     /// The tag it was allocated under.
