@@ -35,10 +35,12 @@ use super::LeftBlock;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
+mod claimed_as;
 mod slot;
 #[cfg(test)]
 mod tests;
 
+pub(super) use claimed_as::ClaimedAs;
 pub(super) use slot::{Known, Slot, SlotRef, is_wide, tagged};
 
 /// The addresses a leaf stands for.

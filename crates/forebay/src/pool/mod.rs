@@ -52,7 +52,7 @@ use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
-use self::map::Known;
+use self::map::ClaimedAs;
 use self::shared::Shared;
 use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings, Tag};
 
@@ -145,7 +145,6 @@ impl Pool {
     /// defined. No bytes: the null address, and no memory.
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        let stream = stream.resolved();
         match self.shared.take_at_hand::<true>(size, stream, Tag::NONE) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
@@ -156,7 +155,6 @@ impl Pool {
     /// that allocate on behalf of a program, which may have said more than they know.
     #[inline(always)]
     pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
-        let stream = stream.resolved();
         match self.shared.take_at_hand::<true>(size, stream, tag) {
             Some(block) => Ok(block),
             None => allocate_slowly_for(&self.shared, size, stream, tag),
@@ -179,36 +177,38 @@ impl Pool {
     /// what is enqueued on `stream` from now on. The null address is ignored.
     #[inline(always)]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        let stream = stream.resolved();
-        if self.shared.keep_at_hand::<true>(address, stream, |_| true) {
-            return Ok(());
-        }
-        free_slowly(&self.shared, address, stream)
+        self.free_as::<true>(address, stream, ClaimedAs::Any)
     }
 
     /// As [`free`](Self::free), where the caller knows how much was asked for, or how large the block
     /// is: anything else is refused.
     #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
-        let stream = stream.resolved();
-        let right = move |known: Known| known.was_asked_for(size);
-        if self.shared.keep_at_hand::<true>(address, stream, right) {
-            return Ok(());
-        }
-        free_sized_slowly(&self.shared, address, size, stream)
+        self.free_as::<true>(address, stream, ClaimedAs::Sized(size))
     }
 
     /// As [`free`](Self::free), for the very block that was given out: one of another pool is
     /// refused, and one whose address was given out again since.
     #[inline(always)]
     pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        let stream = stream.resolved();
         let Block { address, pool: owner, generation, .. } = block;
-        let same = move |known: Known| known.generation() == generation;
-        if owner == self.shared.id && self.shared.keep_at_hand::<true>(address, stream, same) {
+        if owner != self.shared.id {
+            return Err(Error::WrongPool { address, pool: self.shared.id, owner });
+        }
+        self.free_as::<true>(address, stream, ClaimedAs::Exact(generation))
+    }
+
+    #[inline(always)]
+    fn free_as<const COUNTED: bool>(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        said: ClaimedAs,
+    ) -> Result<()> {
+        if self.shared.keep_at_hand::<COUNTED>(address, stream, said) {
             return Ok(());
         }
-        free_block_slowly(&self.shared, address, owner, generation, stream)
+        free_slowly(&self.shared, address, stream, said)
     }
 
     /// Notes that the block at `address` is used on `stream` beside the one it will be freed on: when
@@ -306,10 +306,7 @@ impl Pool {
 
     #[inline(always)]
     pub fn free_uncounted(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        if self.shared.keep_at_hand::<false>(address, stream, |_| true) {
-            return Ok(());
-        }
-        free_slowly(&self.shared, address, stream)
+        self.free_as::<false>(address, stream, ClaimedAs::Any)
     }
 }
 
@@ -369,6 +366,7 @@ impl fmt::Debug for Pool {
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
     shared.birth.check()?;
+    let stream = stream.resolved();
     match shared.take_near(size, stream) {
         Some(block) => Ok(block),
         None => shared.allocate(Request::new(size, stream)),
@@ -389,58 +387,21 @@ fn allocate_slowly_for(
 
 #[cold]
 #[inline(never)]
-fn free_slowly(shared: &Shared, address: Address, stream: StreamHandle) -> Result<()> {
-    shared.birth.check()?;
-    if shared.give_near(address, stream, |_| true) {
-        return Ok(());
-    }
-    shared.free(address, stream, &|_| Ok(()))
-}
-
-#[cold]
-#[inline(never)]
-fn free_sized_slowly(
+fn free_slowly(
     shared: &Shared,
     address: Address,
-    size: Bytes,
     stream: StreamHandle,
+    said: ClaimedAs,
 ) -> Result<()> {
     shared.birth.check()?;
-    let right = |known: Known| known.size() == size || known.requested() == size.get();
-    if shared.give_near(address, stream, right) {
+    // No magazine is found by the name that every thread has for its own stream.
+    let meant = stream.resolved();
+    if meant != stream && shared.keep_at_hand::<true>(address, meant, said) {
         return Ok(());
     }
-    shared.free(address, stream, &|known| {
-        if right(known) {
-            return Ok(());
-        }
-        let (requested, size_of_it) = (Bytes::new(known.requested()), known.size());
-        Err(Error::WrongSize { address, said: size, requested, size: size_of_it })
-    })
-}
-
-#[cold]
-#[inline(never)]
-fn free_block_slowly(
-    shared: &Shared,
-    address: Address,
-    owner: PoolId,
-    generation: u64,
-    stream: StreamHandle,
-) -> Result<()> {
-    shared.birth.check()?;
-    let pool = shared.id;
-    if owner != pool {
-        return Err(Error::WrongPool { address, pool, owner });
-    }
-    let same = |known: Known| known.generation() == generation;
-    if shared.give_near(address, stream, same) {
+    let stream = meant;
+    if shared.give_near(address, stream, said) {
         return Ok(());
     }
-    shared.free(address, stream, &|known| {
-        if same(known) {
-            return Ok(());
-        }
-        Err(Error::Outlived { address, size: known.size() })
-    })
+    shared.free(address, stream, said)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::map::{Known, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{ClaimedAs, Known, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
 use super::shared::{NO_PASS, OwnGate, Shared};
 use super::shelf::Kept;
 use crate::Block;
@@ -65,7 +65,7 @@ impl Shared {
         })
     }
 
-    /// Frees the block at `address`, if it is live and `allowed`, into a hole of the heap or this
+    /// Frees the block at `address`, if it is live and as it is said to be, into a hole of the heap or this
     /// thread's magazine, where that has to make way for it. `false`, with nothing done, where it takes
     /// more than that.
     #[inline]
@@ -73,7 +73,7 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        allowed: impl FnOnce(Known) -> bool,
+        said: ClaimedAs,
     ) -> bool {
         if self.pass.load(Ordering::Relaxed) == NO_PASS {
             return false;
@@ -83,7 +83,10 @@ impl Shared {
             return false;
         }
         let Some(slot) = self.map.slot(address) else { return false };
-        let Some(known) = slot.plain(address).filter(|&known| allowed(known)) else { return false };
+        let Some(known) = said.plain(slot, address) else { return false };
+        if !said.fits(known, Known::requested) {
+            return false;
+        }
         let Some(gate) = self.own_gate() else { return false };
         let block = Kept { address, slot: SlotRef::new(slot) };
         let large = known.units() > SMALL_UNITS && !self.is_lone(address);

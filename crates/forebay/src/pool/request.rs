@@ -12,7 +12,9 @@ use super::deferred::{End, Task};
 use super::event::EventAction;
 use super::heap::{Heap, Piece, Return};
 use super::log::Point;
-use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{
+    ClaimedAs, Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged,
+};
 use super::reclaim::Patience;
 use super::registry;
 use super::shared::{NO_PASS, Shared};
@@ -342,7 +344,7 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        check: &dyn Fn(Known) -> Result<()>,
+        said: ClaimedAs,
     ) -> Result<()> {
         if address.is_null() {
             return Ok(());
@@ -350,7 +352,7 @@ impl Shared {
         self.admit(stream)?;
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
-            check(known)?;
+            said.check(known, address)?;
             if known.owned() {
                 return Err(Error::Owned { address });
             }

@@ -24,7 +24,7 @@ use super::heap::{AllCounts, Heap};
 use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{
-    AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
+    AddressMap, ClaimedAs, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
 };
 use super::marks::{Gauged, Marks};
 use super::shelf::{Kept, Shelf, Shelves};
@@ -373,18 +373,15 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        allowed: impl FnOnce(Known) -> bool,
+        said: ClaimedAs,
     ) -> bool {
         let Some(gate) = self.gate_at_hand() else { return false };
         let Some(slot) = self.map.slot(address) else { return false };
-        let Some(known) = slot.plain(address) else { return false };
-        if !allowed(known) {
-            return false;
-        }
+        let Some(known) = said.plain(slot, address) else { return false };
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.room().front(stream) {
-            Some(shelf) => self.keep_in::<COUNTED>(shelf, slot, known, address),
+            Some(shelf) => self.keep_in::<COUNTED>(shelf, slot, known, address, said),
             None => false,
         };
         passed.leave();
@@ -398,15 +395,17 @@ impl Shared {
         slot: &Slot,
         known: Known,
         address: Address,
+        said: ClaimedAs,
     ) -> bool {
         let block = Kept { address, slot: SlotRef::new(slot) };
         let units = known.units();
-        let claim = || slot.claim_plain(known);
         let (kept, requested) = if units > SMALL_UNITS {
+            let claim = || said.fits(known, Known::requested) && slot.claim_plain(known);
             // Any other that is large goes to the heap.
             let kept = self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim);
             (kept, known.requested())
         } else {
+            let claim = || said.fits(known, Known::requested_small) && slot.claim_plain(known);
             let kept = shelf.magazine.keep_small_if::<COUNTED>(units, block, claim);
             (kept, known.requested_small())
         };

@@ -157,18 +157,6 @@ impl Known {
         u64::from(low >> TAG_BITS)
     }
 
-    /// Whether this is how large it is, or what was asked for.
-    #[inline(always)]
-    pub(in crate::pool) fn was_asked_for(self, size: Bytes) -> bool {
-        self.size() == size || self.was_requested(size)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn was_requested(self, size: Bytes) -> bool {
-        self.requested == size.get()
-    }
-
     /// The tag it was allocated under.
     #[inline(always)]
     pub(in crate::pool) fn tag(self) -> u8 {
@@ -278,6 +266,14 @@ impl Slot {
         // The address is a multiple of 512, so that shifted to where the start is it has nothing below.
         let differs = word ^ address.get() >> (UNIT_SHIFT - START_SHIFT);
         (differs & (STATE | USED | WIDE | START) == LIVE).then_some(known)
+    }
+
+    /// The same of block `generation`, taken to be so: only the claim tells. The caller has the block, or
+    /// had it, so what is read here is no older than that.
+    #[inline(always)]
+    pub(in crate::pool) fn assumed(&self, address: Address, generation: u64) -> Known {
+        let word = generation << GENERATION_SHIFT | start_of(address) | LIVE;
+        Known::narrow(word, self.more.load(Ordering::Relaxed))
     }
 
     /// Turns a block that was found [`plain`](Self::plain) from live to free, if it still is as it
