@@ -403,5 +403,5 @@ fn free_slowly(
     if shared.give_near(address, stream, said) {
         return Ok(());
     }
-    shared.free(address, stream, said)
+    shared.free(address, stream, &|known| said.check(known, address))
 }

@@ -344,7 +344,7 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        said: ClaimedAs,
+        check: &dyn Fn(Known) -> Result<()>,
     ) -> Result<()> {
         if address.is_null() {
             return Ok(());
@@ -352,7 +352,7 @@ impl Shared {
         self.admit(stream)?;
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
-            said.check(known, address)?;
+            check(known)?;
             if known.owned() {
                 return Err(Error::Owned { address });
             }
