@@ -127,10 +127,13 @@ pub(super) struct Groups {
     by_stream: Vec<Having>,
     /// The group of what is free for all, and that of what is nobody's, or none.
     everybodys: GroupId,
+    everybodys_bit: u64,
     nobodys: GroupId,
     /// How many groups have holes, and the bits of those that have one.
     live: usize,
     live_first: u64,
+    /// How many that have none have holes.
+    live_rest: usize,
     /// Groups that had no holes when they were put here.
     spare: Vec<GroupId>,
     /// The group that was looked for last.
@@ -145,9 +148,11 @@ impl Default for Groups {
             by_set: BTreeMap::new(),
             by_stream: Vec::new(),
             everybodys: GroupId::NONE,
+            everybodys_bit: 0,
             nobodys: GroupId::NONE,
             live: 0,
             live_first: 0,
+            live_rest: 0,
             spare: Vec::new(),
             recent: GroupId::NONE,
         }
@@ -283,7 +288,15 @@ impl Groups {
             Order::One(number) => self.of_stream(number).map_or(0, |having| having.first),
             Order::Many(_) => self.serving(taker).fold(0, |bits, id| bits | id.bit()),
         };
-        Serving { groups: self, taker, first: first | self.everybodys.bit() }
+        Serving { groups: self, taker, first: first | self.everybodys_bit }
+    }
+
+    /// Whether all holes there are may go to `taker`, as far as that is seen at a glance.
+    #[inline(always)]
+    pub(super) fn all_serve(&self, taker: Order<'_>) -> bool {
+        let Order::One(number) = taker else { return false };
+        let first = self.of_stream(number).map_or(0, |having| having.first);
+        self.live_first & !(first | self.everybodys_bit) == 0 && self.live_rest == 0
     }
 
     /// The group of an order, made where there is none.
@@ -326,8 +339,21 @@ impl Groups {
         let was_empty = group.count == 0;
         group.count += holes;
         if was_empty && group.count > 0 {
+            self.set_live(id, true);
+        }
+    }
+
+    /// Notes whether a group has holes, which has changed.
+    fn set_live(&mut self, id: GroupId, is_live: bool) {
+        let (bit, rest) = (id.bit(), usize::from(id.slot() >= FIRST));
+        if is_live {
             self.live += 1;
-            self.live_first |= id.bit();
+            self.live_first |= bit;
+            self.live_rest += rest;
+        } else {
+            self.live -= 1;
+            self.live_first &= !bit;
+            self.live_rest -= rest;
         }
     }
 
@@ -342,8 +368,7 @@ impl Groups {
     }
 
     fn emptied(&mut self, id: GroupId) {
-        self.live -= 1;
-        self.live_first &= !id.bit();
+        self.set_live(id, false);
         let Some(group) = self.get_mut(id) else { return };
         if core::mem::replace(&mut group.is_spare, true) {
             return;
@@ -371,8 +396,7 @@ impl Groups {
         let Some(group) = self.get_mut(id) else { return };
         let old = core::mem::replace(group, Group::empty());
         if old.count > 0 {
-            self.live -= 1;
-            self.live_first &= !id.bit();
+            self.set_live(id, false);
         }
         if old.is_spare {
             self.spare.retain(|&spare| spare != id);
@@ -387,7 +411,7 @@ impl Groups {
         let set = *self.set(id);
         self.by_set.remove(&set);
         if set.is_all() {
-            self.everybodys = GroupId::NONE;
+            (self.everybodys, self.everybodys_bit) = (GroupId::NONE, 0);
             return;
         }
         if set.is_empty() {
@@ -412,7 +436,7 @@ impl Groups {
             group.set = *set;
         }
         if set.is_all() {
-            self.everybodys = id;
+            (self.everybodys, self.everybodys_bit) = (id, id.bit());
             return;
         }
         if set.is_empty() {
@@ -439,6 +463,7 @@ impl Groups {
         let live = |id: &GroupId| self.get(*id).is_some_and(|group| group.count > 0);
         let ids: Vec<GroupId> = self.each().map(|(id, _)| id).filter(live).collect();
         assert_eq!(self.live, ids.len());
+        assert_eq!(self.live_rest, ids.iter().filter(|id| id.slot() >= FIRST).count());
         assert_eq!(self.live_first, ids.iter().fold(0, |bits, id| bits | id.bit()));
     }
 }

@@ -154,16 +154,11 @@ impl Holes {
         if self.seams.is_some() {
             return self.take_among(size, taker);
         }
-        let serving = self.groups.serving_set(taker);
-        let found = if serving.has_all() {
-            self.all.lowest(size)
-        } else if serving.has_none() {
-            None
+        let hole = if self.groups.all_serve(taker) && self.all.is_low() {
+            self.all.take_quick(size)?
         } else {
-            self.all.lowest_of(size, |id| serving.has(id))
+            self.take_of_some(size, taker)?
         };
-        let (place, hole) = found?;
-        self.all.take_at(&place, hole, size);
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         if rest.start == rest.end {
@@ -175,25 +170,41 @@ impl Holes {
         Some(hole.start)
     }
 
+    /// Takes off the lowest hole of those that are free in the order of `taker`: gives it as it was. Counts
+    /// nothing.
+    #[inline(never)]
+    fn take_of_some(&mut self, size: u64, taker: Order<'_>) -> Option<Hole> {
+        let serving = self.groups.serving_set(taker);
+        if serving.has_all() {
+            return self.all.take_slowly(size);
+        }
+        if serving.has_none() {
+            return None;
+        }
+        let (place, hole) = self.all.lowest_of(size, |id| serving.has(id))?;
+        self.all.take_at(place, hole, size);
+        Some(hole)
+    }
+
     /// The same where groups have trees of their own.
     fn take_among(&mut self, size: u64, taker: Order<'_>) -> Option<u64> {
         let found = |id| self.groups.get(id)?.tree.lowest(size).map(|found| found.1);
         let lowest = self.groups.serving(taker).filter_map(found).min_by_key(|hole| hole.start);
         let hole = lowest?;
         let (place, _) = self.all.find(hole.start)?;
-        if let Some(below) = self.all.below(&place).filter(|below| below.end == hole.start) {
+        if let Some(below) = self.all.below(place).filter(|below| below.end == hole.start) {
             self.seam_out(below.group, hole.group, hole.start);
         }
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         let rest = Some(rest).filter(|rest| rest.start < rest.end);
         if rest.is_none() {
-            let above = self.all.after(&place).filter(|above| above.start == hole.end);
+            let above = self.all.after(place).filter(|above| above.start == hole.end);
             if let Some(above) = above {
                 self.seam_out(hole.group, above.group, hole.end);
             }
         }
-        self.cut_at(&place, hole, rest);
+        self.cut_at(place, hole, rest);
         Some(hole.start)
     }
 
@@ -204,12 +215,13 @@ impl Holes {
     pub(super) fn add(&mut self, start: u64, end: u64, owner: Order<'_>, open: Open) -> bool {
         let Order::One(number) = owner else { return self.add_between(start, end, owner, open) };
         let group = self.groups.single(number);
-        if group == GroupId::NONE || self.seams.is_some() || self.lengths.is_some() {
+        let is_plain = self.all.is_low() && self.seams.is_none() && self.lengths.is_none();
+        if group == GroupId::NONE || !is_plain {
             return self.add_between(start, end, owner, open);
         }
         // What a set of one stream has in common with another is that stream.
         let groups = &self.groups;
-        let joins = |id: GroupId| id == group || groups.set(id).has_number(number);
+        let joins = |id: GroupId| groups.set(id).has_number(number);
         match self.all.add_quick(Hole { start, end, group }, open, joins) {
             Quick::Added => self.gained(group),
             Quick::Joined(old) => self.replaced(old, group),
@@ -237,7 +249,7 @@ impl Holes {
     #[inline(never)]
     fn add_between(&mut self, start: u64, end: u64, owner: Order<'_>, open: Open) -> bool {
         let place = self.all.locate(start);
-        let (below, above) = (self.all.below(&place), self.all.above(&place));
+        let (below, above) = (self.all.below(place), self.all.above(place));
         if below.is_some_and(|below| below.end > start)
             || above.is_some_and(|above| above.start < end)
         {
@@ -309,7 +321,7 @@ impl Holes {
             self.forget(part);
         }
         if let Some((place, _)) = self.all.find(first.start) {
-            self.all.change(&place, first, hole);
+            self.all.change(place, first, hole);
         }
         self.move_between_groups(first, hole);
         self.lost(first.group);
@@ -322,7 +334,7 @@ impl Holes {
             if let Some(tree) = self.own_tree(old.group)
                 && let Some((place, _)) = tree.find(old.start)
             {
-                tree.change(&place, old, new);
+                tree.change(place, old, new);
             }
         } else {
             if let Some(tree) = self.own_tree(old.group) {
@@ -338,11 +350,11 @@ impl Holes {
     /// Leaves `rest` of a hole.
     pub(super) fn cut(&mut self, hole: Hole, rest: Option<Hole>) {
         if let Some((place, _)) = self.all.find(hole.start) {
-            self.cut_at(&place, hole, rest);
+            self.cut_at(place, hole, rest);
         }
     }
 
-    fn cut_at(&mut self, place: &Place, hole: Hole, rest: Option<Hole>) {
+    fn cut_at(&mut self, place: Place, hole: Hole, rest: Option<Hole>) {
         match rest {
             Some(rest) => {
                 self.all.change(place, hole, rest);

@@ -199,7 +199,7 @@ impl Holes {
             }
             let new = Hole { group: winner, ..hole };
             if let Some((place, _)) = self.all.find(hole.start) {
-                self.all.change(&place, hole, new);
+                self.all.change(place, hole, new);
             }
             if let Some(tree) = self.own_tree(winner) {
                 tree.put(new);
@@ -322,7 +322,7 @@ impl Holes {
     /// Every hole that has a byte at `start` or above.
     fn within(&self, start: u64) -> impl Iterator<Item = Hole> {
         let place = self.all.locate(start);
-        let below = self.all.below(&place).filter(|below| below.end > start);
+        let below = self.all.below(place).filter(|below| below.end > start);
         below.into_iter().chain(self.all.each_from(place))
     }
 

@@ -6,7 +6,7 @@ use super::{Hole, Place, Step, Tree, visit};
 impl Tree {
     /// Puts in a hole that begins above the one before `place` and below the one after it.
     #[inline]
-    pub(in crate::line) fn insert(&mut self, place: &Place, hole: Hole) {
+    pub(in crate::line) fn insert(&mut self, place: Place, hole: Hole) {
         let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         if leaf.holes.is_full() {
             self.split_leaf(place, hole);
@@ -22,11 +22,11 @@ impl Tree {
             *self = Self::new();
         }
         let place = self.locate(hole.start);
-        self.insert(&place, hole);
+        self.insert(place, hole);
     }
 
     /// Takes out the hole at a place.
-    pub(in crate::line) fn remove(&mut self, place: &Place) {
+    pub(in crate::line) fn remove(&mut self, place: Place) {
         let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         let Some(hole) = leaf.holes.get(place.index) else { return };
         leaf.holes.remove(place.index);
@@ -40,13 +40,13 @@ impl Tree {
     /// Takes out the hole that begins at `start`.
     pub(in crate::line) fn drop_at(&mut self, start: u64) {
         if let Some((place, _)) = self.find(start) {
-            self.remove(&place);
+            self.remove(place);
         }
     }
 
     /// Changes the hole at a place: its ends and its group, not its place in the order.
     #[inline]
-    pub(in crate::line) fn change(&mut self, place: &Place, old: Hole, new: Hole) {
+    pub(in crate::line) fn change(&mut self, place: Place, old: Hole, new: Hole) {
         if new.start < place.floor || new.start >= place.limit {
             self.remove(place);
             self.put(new);
@@ -64,7 +64,7 @@ impl Tree {
 
     /// Notes that the leaf of a place has a hole of `size` bytes.
     #[inline]
-    pub(super) fn grew(&mut self, place: &Place, size: u64) {
+    pub(super) fn grew(&mut self, place: Place, size: u64) {
         let Some(inner) = self.inners.get_mut(place.last.node) else { return };
         let Some(&most) = inner.mosts().get(place.last.child) else { return };
         if let Some(leaf) = self.leaves.get_mut(place.leaf) {
@@ -77,7 +77,7 @@ impl Tree {
 
     /// Notes that a hole of the leaf of a place had `old` bytes and has `new`, which are not more.
     #[inline]
-    pub(super) fn shrank(&mut self, place: &Place, old: u64, new: u64) {
+    pub(super) fn shrank(&mut self, place: Place, old: u64, new: u64) {
         let Some(inner) = self.inners.get_mut(place.last.node) else { return };
         if inner.mosts().get(place.last.child) != Some(&old) {
             return;
@@ -91,7 +91,7 @@ impl Tree {
 
     /// Notes in the nodes above that the largest of the last node on the way to a place has changed.
     #[inline]
-    fn measure_above(&mut self, place: &Place) {
+    fn measure_above(&mut self, place: Place) {
         if self.height > 1 {
             let way = self.way(place);
             let most = self.inners.get(place.last.node).map_or(0, Inner::most);
@@ -112,7 +112,7 @@ impl Tree {
     }
 
     #[cold]
-    fn split_leaf(&mut self, place: &Place, hole: Hole) {
+    fn split_leaf(&mut self, place: Place, hole: Hole) {
         let number = self.new_leaf();
         let Some(lower) = self.leaves.get_mut(place.leaf) else { return };
         let holes = lower.holes.split();
@@ -171,7 +171,7 @@ impl Tree {
 
     /// Makes one leaf of two that have become short, and takes one that is empty away, so that their
     /// number follows the holes'.
-    pub(super) fn tend_leaf(&mut self, place: &Place, left: usize) {
+    pub(super) fn tend_leaf(&mut self, place: Place, left: usize) {
         let step = place.last;
         if left == 0 {
             let way = self.way(place);

@@ -103,33 +103,31 @@ impl Tree {
     }
 
     /// The place right behind the last hole that begins at or below `at`.
-    #[inline]
     pub(super) fn locate(&self, at: u64) -> Place {
-        let mut place = Place::root();
-        let mut node = self.root;
+        let mut place = self.leaf_at(at);
+        visit();
+        place.index = self.leaves.get(place.leaf).map_or(0, |leaf| leaf.count_up_to(at));
+        place
+    }
+
+    /// The start of the leaf in which a hole that begins at `at` is.
+    fn leaf_at(&self, at: u64) -> Place {
+        let mut place = Place { leaf: self.root, ..Place::root() };
         for _ in 0..self.height {
             visit();
-            let Some(inner) = self.inners.get(node) else { break };
-            node = place.enter(node, inner.child_at(at), inner);
-        }
-        visit();
-        place.leaf = node;
-        if let Some(leaf) = self.leaves.get(node) {
-            let below = leaf.holes.as_slice().iter().map(|hole| usize::from(hole.start <= at));
-            place.index = below.sum();
+            let Some(inner) = self.inners.get(place.leaf) else { break };
+            place.leaf = place.enter(place.leaf, inner.child_at(at), inner);
         }
         place
     }
 
     /// The lowest hole that has `size` bytes.
-    #[inline]
     pub(super) fn lowest(&self, size: u64) -> Option<(Place, Hole)> {
         self.descend(0, self.root, size)
     }
 
     /// Goes down from a node on `level` to the lowest hole of `size` bytes under it. The bounds of the
     /// place are those of the whole tree where that is not the top.
-    #[inline]
     fn descend(&self, level: usize, mut node: usize, size: u64) -> Option<(Place, Hole)> {
         let mut place = Place::root();
         for _ in level..self.height {
@@ -156,7 +154,7 @@ impl Tree {
         self.look(Place::root(), (0, self.root), size, &mut |place, hole| {
             let is_right = is_right(hole.group);
             if is_right {
-                found = Some((*place, *hole));
+                found = Some((place, *hole));
             }
             is_right
         });
@@ -175,7 +173,7 @@ impl Tree {
         mut place: Place,
         (level, node): (usize, usize),
         size: u64,
-        is_enough: &mut impl FnMut(&Place, &Hole) -> bool,
+        is_enough: &mut impl FnMut(Place, &Hole) -> bool,
     ) -> bool {
         visit();
         if level == self.height {
@@ -183,7 +181,7 @@ impl Tree {
             let holes = self.leaves.get(node).map_or(&[][..], |leaf| leaf.holes.as_slice());
             return holes.iter().enumerate().any(|(index, hole)| {
                 place.index = index;
-                hole.size() >= size && is_enough(&place, hole)
+                hole.size() >= size && is_enough(place, hole)
             });
         }
         let Some(inner) = self.inners.get(node) else { return false };
@@ -199,7 +197,7 @@ impl Tree {
     }
 
     /// The way down to the leaf of a place.
-    fn way(&self, place: &Place) -> Vec<Step> {
+    fn way(&self, place: Place) -> Vec<Step> {
         let mut node = self.root;
         let steps = (0..self.height).map_while(|_| {
             visit();
@@ -222,7 +220,7 @@ impl Tree {
         if let Some(hole) = holes.get(index..)?.iter().find(fits) {
             return Some(*hole);
         }
-        for (level, step) in self.way(&place).into_iter().enumerate().rev() {
+        for (level, step) in self.way(place).into_iter().enumerate().rev() {
             visit();
             let inner = self.inners.get(step.node)?;
             let rest = inner.mosts().get(step.child + 1..)?;
@@ -235,7 +233,7 @@ impl Tree {
 
     /// The hole before a place.
     #[inline]
-    pub(super) fn below(&self, place: &Place) -> Option<Hole> {
+    pub(super) fn below(&self, place: Place) -> Option<Hole> {
         let leaf = self.leaves.get(place.leaf)?;
         match place.index.checked_sub(1) {
             Some(index) => leaf.holes.get(index),
@@ -245,15 +243,15 @@ impl Tree {
 
     /// The hole at a place, or the next where it is the end of its leaf.
     #[inline]
-    pub(super) fn above(&self, place: &Place) -> Option<Hole> {
+    pub(super) fn above(&self, place: Place) -> Option<Hole> {
         let leaf = self.leaves.get(place.leaf)?;
         let here = leaf.holes.get(place.index);
         here.or_else(|| self.leaves.get(leaf.above)?.holes.get(0))
     }
 
     /// The hole after the one at a place.
-    pub(super) fn after(&self, place: &Place) -> Option<Hole> {
-        self.above(&Place { index: place.index + 1, ..*place })
+    pub(super) fn after(&self, place: Place) -> Option<Hole> {
+        self.above(Place { index: place.index + 1, ..place })
     }
 
     /// The hole that begins at `start`.
@@ -268,13 +266,13 @@ impl Tree {
     /// The hole that ends at `at`.
     pub(super) fn ending_at(&self, at: u64) -> Option<Hole> {
         let place = self.locate(at.checked_sub(1)?);
-        self.below(&place).filter(|below| below.end == at)
+        self.below(place).filter(|below| below.end == at)
     }
 
     /// The hole that ends at `at` and the one that begins there, where there are both.
     pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
         let place = self.locate(at.checked_sub(1)?);
-        let (below, above) = (self.below(&place)?, self.above(&place)?);
+        let (below, above) = (self.below(place)?, self.above(place)?);
         (below.end == at && above.start == at).then_some((below, above))
     }
 

@@ -1,8 +1,9 @@
-//! What happens most, where no group has a tree of its own: a block off the start of the lowest hole,
-//! and a block back between two holes of one leaf. Each goes down once and changes what it finds there.
+//! What happens most, in a tree of few nodes and where no group has one of its own: a block off the start of
+//! the lowest hole, and a block back between two holes of one leaf. Each goes down once and changes what it
+//! finds there.
 
-use super::node::LEAF;
-use super::{GroupId, Hole, Place, Tree};
+use super::node::{Inner, LEAF, Leaf};
+use super::{GroupId, Hole, Place, Tree, visit};
 use crate::line::hole::Open;
 
 /// What became of a hole that was to be added.
@@ -20,28 +21,97 @@ pub(in crate::line) enum Quick {
     Elsewhere,
 }
 
+/// The leaf in which something is done, and the node above it, where there is one.
+struct Near<'a> {
+    leaf: &'a mut Leaf,
+    above: Option<(&'a mut Inner, usize)>,
+    /// Holes of this leaf begin below this.
+    limit: u64,
+}
+
+impl Near<'_> {
+    /// Notes that a hole of the leaf had `old` bytes and has `new`, which are fewer.
+    #[inline(always)]
+    fn shrank(&mut self, old: u64, new: u64) {
+        let Some((inner, child)) = &mut self.above else { return };
+        if inner.mosts().get(*child) == Some(&old) {
+            let most = if new >= self.leaf.second { new } else { self.leaf.measure() };
+            inner.set_most(*child, most);
+        }
+    }
+
+    /// Notes that the leaf has a hole of `size` bytes.
+    #[inline(always)]
+    fn grew(&mut self, size: u64) {
+        let Some((inner, child)) = &mut self.above else { return };
+        let Some(&most) = inner.mosts().get(*child) else { return };
+        self.leaf.second = self.leaf.second.max(size.min(most));
+        if size > most {
+            inner.set_most(*child, size);
+        }
+    }
+}
+
 impl Tree {
+    /// Whether it has few nodes: leaves, and one above them at most.
+    #[inline(always)]
+    pub(in crate::line) fn is_low(&self) -> bool {
+        self.height <= 1
+    }
+
+    /// The leaf that `choose` says of the children of a low tree.
+    #[inline(always)]
+    fn near(&mut self, choose: impl FnOnce(&Inner) -> Option<usize>) -> Option<Near<'_>> {
+        if self.height == 0 {
+            let leaf = self.leaves.get_mut(self.root)?;
+            return Some(Near { leaf, above: None, limit: u64::MAX });
+        }
+        visit();
+        let inner = self.inners.get_mut(self.root)?;
+        let child = choose(inner)?;
+        let limit = inner.firsts.as_slice().get(child + 1).map_or(u64::MAX, |first| *first);
+        let leaf = self.leaves.get_mut(inner.children.get(child)?)?;
+        Some(Near { leaf, above: Some((inner, child)), limit })
+    }
+
+    /// Takes `size` bytes off the start of the lowest hole that has them, in a low tree: gives the hole
+    /// as it was.
+    #[inline(always)]
+    pub(in crate::line) fn take_quick(&mut self, size: u64) -> Option<Hole> {
+        let mut near = self.near(|inner| inner.mosts().iter().position(|&most| most >= size))?;
+        visit();
+        let mut holes = near.leaf.holes.as_mut_slice().iter_mut();
+        let entry = holes.find(|hole| hole.size() >= size)?;
+        let (hole, start) = (*entry, entry.start + size);
+        if start == hole.end || start >= near.limit {
+            self.take_slowly(size);
+            return Some(hole);
+        }
+        entry.start = start;
+        near.shrank(hole.size(), hole.end - start);
+        Some(hole)
+    }
+
+    /// The same in any tree.
+    #[inline(never)]
+    pub(in crate::line) fn take_slowly(&mut self, size: u64) -> Option<Hole> {
+        let (place, hole) = self.lowest(size)?;
+        self.take_at(place, hole, size);
+        Some(hole)
+    }
+
     /// Takes `size` bytes off the start of the hole at a place.
-    #[inline]
-    pub(in crate::line) fn take_at(&mut self, place: &Place, hole: Hole, size: u64) {
+    pub(in crate::line) fn take_at(&mut self, place: Place, hole: Hole, size: u64) {
         let start = hole.start + size;
         if start == hole.end {
             self.remove(place);
-            return;
-        }
-        if start >= place.limit {
+        } else {
             self.change(place, hole, Hole { start, ..hole });
-            return;
         }
-        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
-        if let Some(entry) = leaf.holes.as_mut_slice().get_mut(place.index) {
-            entry.start = start;
-        }
-        self.shrank(place, hole.size(), hole.end - start);
     }
 
-    /// Adds a hole and makes it one with neighbours whose group it joins.
-    #[inline]
+    /// Adds a hole to a low tree and makes it one with neighbours of its group, and of those it joins.
+    #[inline(always)]
     pub(in crate::line) fn add_quick(
         &mut self,
         hole: Hole,
@@ -49,55 +119,61 @@ impl Tree {
         joins: impl Fn(GroupId) -> bool,
     ) -> Quick {
         let Hole { start, end, group } = hole;
-        let place = self.locate(start);
-        // Only what begins in this leaf is changed here.
-        if end >= place.limit
-            || place.index == 0 && self.below(&place).is_some_and(|below| below.end >= start)
-        {
-            return Quick::Elsewhere;
-        }
-        let Some(leaf) = self.leaves.get_mut(place.leaf).filter(|leaf| !leaf.holes.is_full())
-        else {
+        let Some(mut near) = self.near(|inner| Some(inner.child_at(start))) else {
             return Quick::Elsewhere;
         };
+        visit();
+        let index = near.leaf.count_up_to(start);
+        let leaf = &mut *near.leaf;
+        // Only what begins in this leaf is changed here, and it stays a leaf as it should be.
+        let is_first = index == 0 && near.above.as_ref().is_some_and(|(_, child)| *child > 0);
+        if end >= near.limit || is_first || leaf.holes.is_full() {
+            return Quick::Elsewhere;
+        }
+        let few = near.above.is_some() && leaf.holes.len() <= LEAF / 4 + 1;
         let holes = leaf.holes.as_mut_slice();
-        let Some((lower, upper)) = holes.split_at_mut_checked(place.index) else {
-            return Quick::Elsewhere;
-        };
-        let (below, above) = (lower.last_mut(), upper.first_mut());
-        if below.as_ref().is_some_and(|below| below.end > start)
-            || above.as_ref().is_some_and(|above| above.start < end)
-        {
-            return Quick::Refused;
+        let is_one = |other: GroupId| other == group || joins(other);
+        let above = holes.get(index).copied();
+        let (mut is_one_above, mut size) = (false, end - start);
+        if let Some(above) = above {
+            if above.start < end {
+                return Quick::Refused;
+            }
+            is_one_above = above.start == end && open.above && is_one(above.group);
         }
-        let below = below.filter(|below| below.end == start && open.below && joins(below.group));
-        let above = above.filter(|above| above.start == end && open.above && joins(above.group));
-        let (what, size) = match (below, above) {
-            (None, None) => {
-                leaf.holes.insert(place.index, hole);
-                (Quick::Added, end - start)
+        let below = index.checked_sub(1).and_then(|index| holes.get_mut(index));
+        if let Some(below) = below {
+            if below.end > start {
+                return Quick::Refused;
             }
-            (Some(below), None) => {
-                below.end = end;
-                (Quick::Joined(core::mem::replace(&mut below.group, group)), below.size())
+            if below.end == start && open.below && is_one(below.group) {
+                size += below.size();
+                let old = below.group;
+                match above.filter(|_| is_one_above) {
+                    None => {
+                        (below.end, below.group) = (end, group);
+                        near.grew(size);
+                        return Quick::Joined(old);
+                    }
+                    Some(_) if few => return Quick::Elsewhere,
+                    Some(above) => {
+                        (below.end, below.group) = (above.end, group);
+                        leaf.holes.remove(index);
+                        near.grew(size + above.size());
+                        return Quick::Bridged(old, above.group);
+                    }
+                }
             }
-            (None, Some(above)) => {
-                above.start = start;
-                (Quick::Joined(core::mem::replace(&mut above.group, group)), above.size())
-            }
-            (Some(below), Some(above)) => {
-                below.end = above.end;
-                let groups = (core::mem::replace(&mut below.group, group), above.group);
-                let size = below.size();
-                leaf.holes.remove(place.index);
-                (Quick::Bridged(groups.0, groups.1), size)
-            }
-        };
-        let left = leaf.holes.len();
-        self.grew(&place, size);
-        if left <= LEAF / 4 && self.height > 0 && matches!(what, Quick::Bridged(..)) {
-            self.tend_leaf(&place, left);
         }
-        what
+        if let Some(above) = holes.get_mut(index).filter(|_| is_one_above) {
+            size += above.size();
+            let old = above.group;
+            (above.start, above.group) = (start, group);
+            near.grew(size);
+            return Quick::Joined(old);
+        }
+        leaf.holes.insert(index, hole);
+        near.grew(size);
+        Quick::Added
     }
 }
