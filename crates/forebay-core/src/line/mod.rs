@@ -61,8 +61,14 @@ const SNUG: u64 = 8;
 /// No line has addresses from here on: no machine has.
 const END: Offset = 1 << 57;
 
-/// A run that has no addresses.
-const NO_RUN: (Offset, Offset) = (Offset::MAX, 0);
+/// Runs that were looked for lately, by some bits of the address: blocks come back to few of them.
+type Recent = [(Offset, Offset); 8];
+
+/// Runs that have no addresses.
+const NO_RUNS: Recent = [(Offset::MAX, 0); 8];
+
+/// How many bits below those an address has: 32 MiB, so that most pages have an entry of their own.
+const RECENT_SHIFT: u32 = 25;
 
 /// A page on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +116,7 @@ pub struct Line {
     holes: Holes,
     /// What a block may span: pages that lie side by side, or each page.
     runs: Spans,
-    /// The run of the block that came back last, or none: the next is likely to be of the same.
-    recent: (Offset, Offset),
+    recent: Recent,
     backed: u64,
     /// The most bytes ever taken at once.
     peak: u64,
@@ -129,7 +134,7 @@ impl Line {
             aliases: BTreeMap::new(),
             holes: Holes::default(),
             runs: Spans::default(),
-            recent: NO_RUN,
+            recent: NO_RUNS,
             backed: 0,
             peak: 0,
         }
@@ -234,8 +239,10 @@ impl Line {
     fn give_in(&mut self, at: Offset, size: Bytes, owner: Order<'_>) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        let is_recent = self.recent.0 <= at && end <= self.recent.1;
-        let run = if is_recent { Some(self.recent) } else { self.runs.around(at, end) };
+        // Three bits.
+        let part = (at >> RECENT_SHIFT & 7) as usize;
+        let recent = self.recent.get(part).filter(|run| run.0 <= at && end <= run.1).copied();
+        let run = recent.or_else(|| self.runs.around(at, end));
         let run = run.ok_or(LineError::InUse { at })?;
         // Nothing touches it beyond the run but what is on another island.
         let open = Open { below: at > run.0, above: end < run.1 };
@@ -243,7 +250,9 @@ impl Line {
             return Err(LineError::InUse { at });
         }
         self.holes.adapt(&self.runs);
-        self.recent = run;
+        if let Some(recent) = self.recent.get_mut(part) {
+            *recent = run;
+        }
         Ok(())
     }
 
@@ -323,7 +332,7 @@ impl Line {
         self.gaps.cut(at, end);
         self.runs.add_joined(at, end, joined, joined);
         self.holes.adapt(&self.runs);
-        self.recent = NO_RUN;
+        self.recent = NO_RUNS;
         self.backed += size;
         Ok(())
     }
@@ -338,7 +347,7 @@ impl Line {
         self.holes.remove_range(at, end);
         self.pages.remove(&at);
         self.runs.cut(at, end);
-        self.recent = NO_RUN;
+        self.recent = NO_RUNS;
         self.aliases.insert(at, placed.size);
         self.backed -= placed.size;
         Ok((placed.page, Bytes::new(placed.size), streams))

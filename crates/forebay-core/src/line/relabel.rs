@@ -28,15 +28,16 @@ impl Holes {
         slack: u64,
         taker: Order<'_>,
     ) -> Option<Streams> {
-        if self.groups.serving_set(taker).has_all() {
-            return None;
-        }
-        self.better_among(size, slack, taker)
+        if self.groups.all_serve(taker) { None } else { self.better_among(size, slack, taker) }
     }
 
+    #[inline(never)]
     fn better_among(&mut self, size: u64, slack: u64, taker: Order<'_>) -> Option<Streams> {
         let groups = &self.groups;
         let serving = groups.serving_set(taker);
+        if serving.has_all() {
+            return None;
+        }
         if self.len() <= FEW && self.lengths.is_none() {
             return self.better_by_scan(size, slack, taker);
         }
