@@ -37,6 +37,7 @@ mod shared;
 mod shelf;
 mod snapshot;
 mod statistics;
+mod step;
 mod stream_slots;
 #[cfg(test)]
 #[cfg(not(loom))]

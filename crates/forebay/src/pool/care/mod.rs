@@ -41,6 +41,7 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Bytes, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
+use self::blocks::Unclean;
 use self::former::Former;
 pub use self::former::FormerBlock;
 pub(super) use self::guard::{Guards, Synchronise};
@@ -48,7 +49,6 @@ use self::probe::Probe;
 use self::quarantine::Quarantine;
 use self::watch::Watch;
 use super::Pool;
-use super::heap::Return;
 use super::log::CallLog;
 use crate::config::{Counting, Settings, Zeroing};
 use crate::sync::tracked::lock;
@@ -158,7 +158,7 @@ pub(super) struct Care {
     most_quarantined: AtomicU64,
     former: Mutex<Former>,
     /// Memory that no longer holds what free memory should, because the device refused to fill it.
-    unclean: Mutex<Vec<Return>>,
+    unclean: Mutex<Vec<Unclean>>,
     /// Which stream each handle was, the last time it was seen.
     streams: Mutex<HashMap<StreamHandle, StreamId>>,
     findings: Mutex<Vec<Error>>,

@@ -312,3 +312,33 @@ fn one_query_answers_for_all_blocks_that_wait_for_a_stream() {
         (0..1000).map(|_| pool.allocate(Bytes::new(512), own).unwrap()).collect();
     none_overlap(again);
 }
+
+/// Two requests whose time is limited need the whole device: the second waits for the first, and then for
+/// the device itself, as long as it may.
+#[test]
+fn two_requests_wait_for_the_device_one_after_the_other() {
+    use core::time::Duration;
+
+    use crate::pool::reclaim::Patience;
+
+    let device: Arc<dyn Device> = HostDevice::open().unwrap();
+    let pool = PoolOptions::new().build(&device).unwrap();
+    let busy = Stream::new(&device, Priority::Normal).unwrap();
+    let (go, flag) = mpsc::channel::<()>();
+    device.enqueue_host(Box::new(move || _ = flag.recv()), busy.handle()).unwrap();
+    let until = |millis| Patience::Until(Instant::now() + Duration::from_millis(millis));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
+        while !pool.shared.waiter.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let begun = Instant::now();
+        assert!(!pool.shared.wait_for_device(until(60)).unwrap());
+        assert!(begun.elapsed() >= Duration::from_millis(60), "refused at once");
+        let second = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!second.is_finished() && !first.is_finished());
+        drop(go);
+        assert!(first.join().unwrap() && second.join().unwrap());
+    });
+}
