@@ -28,6 +28,7 @@ mod near;
 mod options;
 mod pages;
 mod process;
+mod prospect;
 mod reclaim;
 mod registry;
 mod report;

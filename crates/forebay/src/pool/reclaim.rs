@@ -340,28 +340,6 @@ impl Shared {
         heap.field(side).line.can_take(size, taker)
     }
 
-    /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
-    /// limit and the device still allow.
-    fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
-        let works = self.works();
-        let put_off = Bytes::new(works.deferred.bytes());
-        let heap = self.heap();
-        let free = match (self.options.class.contains(crate::Class::STABLE), side) {
-            // Nothing of the other side is ever given up.
-            (true, Side::Small) => heap.small.line.free_bytes(),
-            (true, Side::Large) => heap.large.line.free_bytes(),
-            _ => heap.small.line.free_bytes().saturating_add(heap.large.line.free_bytes()),
-        };
-        let room = self.marks.limit().saturating_sub(heap.held());
-        let all = [free, put_off, heap.going, self.care.quarantined(), self.census(&heap).1];
-        drop(heap);
-        drop(works);
-        let held = all.into_iter().fold(Bytes::ZERO, Bytes::saturating_add);
-        // The device is asked only where the limit leaves it open.
-        size > held.saturating_add(room)
-            || self.device.memory_info().is_ok_and(|info| size > held.saturating_add(info.free))
-    }
-
     /// Waits, on the host, until no other thread has memory between a line and the device; `false` where
     /// none had, or time ran out.
     pub(super) fn wait_for_reclaims(&self, patience: Patience) -> bool {

@@ -38,7 +38,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Bytes, StreamId};
+use forebay_core::{Bytes, Span, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use self::blocks::Unclean;
@@ -238,6 +238,12 @@ impl Care {
     /// Bytes in quarantine.
     pub(super) fn quarantined(&self) -> Bytes {
         lock(&self.quarantine).bytes()
+    }
+
+    /// Adds the memory that is free and kept from the heap: what is in quarantine, and what is unclean.
+    pub(super) fn add_kept_back(&self, spans: &mut Vec<Span>) {
+        spans.extend(lock(&self.quarantine).spans());
+        spans.extend(lock(&self.unclean).iter().map(|one| one.memory.span()));
     }
 
     /// Bytes that nobody gets any more.

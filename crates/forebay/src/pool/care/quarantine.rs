@@ -56,6 +56,11 @@ impl Quarantine {
         Bytes::new(self.bytes)
     }
 
+    /// The memory of each.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
+        self.blocks.iter().map(|block| block.memory.span())
+    }
+
     /// How many were ever put in.
     pub(super) fn added(&self) -> u64 {
         self.added
