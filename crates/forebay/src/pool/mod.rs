@@ -65,6 +65,7 @@ pub use layout::Layout;
 pub use options::PoolOptions;
 pub use pages::PagePart;
 pub use process::free;
+pub(crate) use registry::is_inherited;
 pub use report::{DropReport, LeftBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
 pub use snapshot::{
