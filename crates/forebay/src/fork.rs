@@ -18,6 +18,7 @@
 //! `fork` makes. What is started by `posix_spawn`, `vfork` or `exec` replaces the memory, and is no concern.
 
 use core::any::Any;
+#[cfg(unix)]
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
@@ -61,6 +62,7 @@ pub(crate) struct Whole<T: 'static> {
 /// Everything that is taken before a fork.
 static WHOLE: Mutex<Vec<&'static dyn Hold>> = Mutex::new(Vec::new());
 
+#[cfg_attr(not(unix), allow(dead_code, reason = "there is no fork"))]
 trait Hold: Sync {
     /// Keeps it locked as long as this is there.
     fn hold(&'static self) -> Box<dyn Any>;
@@ -86,6 +88,7 @@ impl<T: Send> Whole<T> {
     }
 }
 
+#[cfg(unix)]
 thread_local! {
     /// What this thread holds while it forks.
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };

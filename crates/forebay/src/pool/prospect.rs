@@ -10,7 +10,7 @@
 //! made in the end. The copies cost some hundred microseconds for ten thousand holes; what they can save is a
 //! wait for the device and every cached page.
 
-use forebay_core::line::{Line, Plan, Streams};
+use forebay_core::line::{Growth, Lack, Line, Plan, Streams};
 use forebay_core::{Bytes, Span};
 
 use super::heap::Return;
@@ -24,7 +24,7 @@ struct Prospect {
     own: Line,
     /// Whether it is made of pages, as opposed to segments.
     maps_pages: bool,
-    growth: forebay_core::line::Growth,
+    growth: Growth,
     /// The most that line may hold by the limit of the pool.
     limit: Bytes,
     /// Bytes that the device gets back from elsewhere.
@@ -86,7 +86,8 @@ impl Shared {
         let held_elsewhere =
             heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
         let mut growth = works.growth;
-        growth.moves &= !stable;
+        // Where pages are not moved they go to the device, and come back elsewhere.
+        growth.moves = !stable;
         let maps_pages = works.ground(side).0.maps_pages;
         let limit = self.marks.limit().saturating_sub(held_elsewhere);
         Prospect { own, maps_pages, growth, limit, given_up, whole }
@@ -104,6 +105,6 @@ impl Prospect {
         }
         // Everything is free for all by now: any stream will do. More addresses can be had.
         let plan = Plan::make(&self.own, size, Streams::only(0), &self.growth, limit);
-        !matches!(plan, Err(forebay_core::line::Lack::Limit))
+        !matches!(plan, Err(Lack::Limit))
     }
 }

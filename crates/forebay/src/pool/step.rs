@@ -43,6 +43,7 @@ pub(super) fn reach(_: Step) {}
 
 /// Does `work` on this thread, and `hook` at each step of it.
 #[cfg(test)]
+#[cfg(not(loom))]
 pub(super) fn stepping<R>(hook: impl FnMut(Step) + 'static, work: impl FnOnce() -> R) -> R {
     HOOK.set(Some(Box::new(hook)));
     let done = work();
