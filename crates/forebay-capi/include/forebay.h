@@ -58,6 +58,11 @@
 #define FOREBAY_CAN_PROMPT_FREE (1 << 15)
 
 /**
+ * Each thread has a default stream of its own.
+ */
+#define FOREBAY_CAN_PER_THREAD_STREAMS (1 << 16)
+
+/**
  * What stands for a figure that was not counted.
  */
 #define FOREBAY_NOT_COUNTED UINT64_MAX
@@ -145,7 +150,7 @@ typedef enum {
      */
     FOREBAY_STATUS_FORKED = 17,
     /**
-     * There are as many handles, streams or tags as there can be.
+     * There are as many handles or tags as there can be.
      */
     FOREBAY_STATUS_TOO_MANY = 18,
     /**
@@ -319,9 +324,14 @@ typedef struct {
      */
     uint32_t struct_size;
     /**
-     * How often its address had been given out before, as far as that is counted.
+     * Zero.
      */
-    uint32_t generation;
+    uint32_t reserved;
+    /**
+     * How often its address was given out, this time included: tells it from every other block that was
+     * or will be at the same address.
+     */
+    uint64_t generation;
     /**
      * Where it begins.
      */

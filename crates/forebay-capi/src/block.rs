@@ -21,8 +21,11 @@ use crate::text::{Out, array, is_array};
 pub struct forebay_block_info {
     /// `sizeof(forebay_block_info)`, set before the call; after it, how much of it was filled.
     pub struct_size: u32,
-    /// How often its address had been given out before, as far as that is counted.
-    pub generation: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// How often its address was given out, this time included: tells it from every other block that was
+    /// or will be at the same address.
+    pub generation: u64,
     /// Where it begins.
     pub address: u64,
     /// How large it is: what was asked for, rounded up.
@@ -31,7 +34,7 @@ pub struct forebay_block_info {
     pub requested_bytes: u64,
 }
 
-growing!(forebay_block_info: 32);
+growing!(forebay_block_info: 40);
 
 /// An address of the device as C has it. It is not followed here.
 #[inline(always)]
@@ -365,12 +368,10 @@ pub unsafe extern "C" fn forebay_block_query(
         let (pool, address) = (entry.pool(), address(block));
         let found = pool.block_at(address).zip(pool.requested_at(address));
         let (known, requested) = found.ok_or(forebay::Error::NotABlock { address })?;
-        // As many bits of it as the field has.
-        #[allow(clippy::cast_possible_truncation)]
-        let generation = known.generation() as u32;
         to.set(forebay_block_info {
             struct_size: 0,
-            generation,
+            reserved: 0,
+            generation: known.generation(),
             address: known.address().get(),
             size_bytes: known.size().get(),
             requested_bytes: requested.get(),

@@ -59,6 +59,8 @@ pub const FOREBAY_CAN_PEERS: u64 = 1 << 8;
 pub const FOREBAY_CAN_FOREIGN_STREAMS: u64 = 1 << 14;
 /// Giving memory back never waits for work under way.
 pub const FOREBAY_CAN_PROMPT_FREE: u64 = 1 << 15;
+/// Each thread has a default stream of its own.
+pub const FOREBAY_CAN_PER_THREAD_STREAMS: u64 = 1 << 16;
 
 /// What a device is, and how much memory it has.
 #[repr(C)]
@@ -346,6 +348,7 @@ mod tests {
             (FOREBAY_CAN_PEERS, Capabilities::PEERS),
             (FOREBAY_CAN_FOREIGN_STREAMS, Capabilities::FOREIGN_STREAMS),
             (FOREBAY_CAN_PROMPT_FREE, Capabilities::PROMPT_FREE),
+            (FOREBAY_CAN_PER_THREAD_STREAMS, Capabilities::PER_THREAD_STREAMS),
         ] {
             assert_eq!(ours, u64::from(theirs.bits()), "{theirs}");
         }

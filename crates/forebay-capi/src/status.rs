@@ -48,7 +48,7 @@ pub enum forebay_status {
     Corrupted = 16,
     /// This process is a forked child: what its parent opened is not its own.
     Forked = 17,
-    /// There are as many handles, streams or tags as there can be.
+    /// There are as many handles or tags as there can be.
     TooMany = 18,
     /// A file could not be written.
     Io = 19,
@@ -173,7 +173,6 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::WrongPool { .. } => Status::WrongPool,
         Error::WrongSize { .. } => Status::WrongSize,
         Error::PoolGone { .. } => Status::InvalidHandle,
-        Error::TooManyStreams { .. } => Status::TooMany,
         Error::Overrun { .. } | Error::WrittenAfterFree { .. } => Status::Corrupted,
         Error::Config(_) => Status::Config,
         Error::Forked => Status::Forked,

@@ -114,8 +114,7 @@ fn class_of(error: &forebay::Error) -> &'static str {
         | Error::Device(hal::Error::Unsupported { .. }) => "UnsupportedError",
         Error::Overrun { .. } | Error::WrittenAfterFree { .. } => "CorruptionError",
         Error::Device(hal::Error::Lost { .. }) => "LostError",
-        Error::TooManyStreams { .. }
-        | Error::Device(hal::Error::Busy { .. } | hal::Error::Transient { .. }) => "BusyError",
+        Error::Device(hal::Error::Busy { .. } | hal::Error::Transient { .. }) => "BusyError",
         Error::NotABlock { .. }
         | Error::WrongClass { .. }
         | Error::CaptureRefused { .. }

@@ -190,6 +190,47 @@ pub unsafe trait Allocate: Send + Sync {
     }
 }
 
+/// The methods of [`Allocate`] that an adaptor leaves to the allocator beneath it: all but those that
+/// allocate and free. `self` is named so that the expression may use it.
+macro_rules! leave_to {
+    ($self:ident => $beneath:expr) => {
+        fn block_at(&$self, address: forebay_core::Address) -> Option<$crate::Block> {
+            $beneath.block_at(address)
+        }
+
+        fn device(&$self) -> &std::sync::Arc<dyn forebay_hal::Device> {
+            $beneath.device()
+        }
+
+        fn own(&$self, block: $crate::Block) -> $crate::Result<()> {
+            $beneath.own(block)
+        }
+
+        unsafe fn disown(&$self, block: $crate::Block) {
+            // SAFETY: as the caller promised.
+            unsafe { $beneath.disown(block) };
+        }
+
+        fn pool_id(&$self) -> Option<$crate::PoolId> {
+            $beneath.pool_id()
+        }
+
+        fn is_capturing(&$self) -> bool {
+            $beneath.is_capturing()
+        }
+
+        fn record_use(
+            &$self,
+            address: forebay_core::Address,
+            stream: forebay_hal::StreamHandle,
+        ) -> $crate::Result<()> {
+            $beneath.record_use(address, stream)
+        }
+    };
+}
+
+pub(crate) use leave_to;
+
 /// Passes every call on to what a pointer points to.
 macro_rules! behind {
     ($($pointer:ty),*) => {
@@ -207,34 +248,7 @@ macro_rules! behind {
                 (**self).free_block(block, stream)
             }
 
-            fn block_at(&self, address: Address) -> Option<Block> {
-                (**self).block_at(address)
-            }
-
-            fn device(&self) -> &Arc<dyn Device> {
-                (**self).device()
-            }
-
-            fn own(&self, block: Block) -> Result<()> {
-                (**self).own(block)
-            }
-
-            unsafe fn disown(&self, block: Block) {
-                // SAFETY: as the caller promised.
-                unsafe { (**self).disown(block) };
-            }
-
-            fn pool_id(&self) -> Option<PoolId> {
-                (**self).pool_id()
-            }
-
-            fn is_capturing(&self) -> bool {
-                (**self).is_capturing()
-            }
-
-            fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-                (**self).record_use(address, stream)
-            }
+            leave_to!(self => (**self));
         })*
     };
 }

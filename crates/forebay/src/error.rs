@@ -4,7 +4,6 @@ use core::fmt;
 use std::borrow::Cow;
 
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::StreamHandle;
 
 use crate::{Class, ConfigError, FormerBlock, PoolId, Shortage};
 
@@ -85,13 +84,6 @@ pub enum Error {
     PoolGone {
         /// Which pool.
         pool: PoolId,
-    },
-    /// The pool tells no more streams apart.
-    TooManyStreams {
-        /// The stream that is one too many.
-        stream: StreamHandle,
-        /// How many there may be.
-        most: u32,
     },
     /// The device gave addresses that the pool cannot keep account of.
     AddressRange {
@@ -194,11 +186,6 @@ impl fmt::Display for Error {
                     "{pool} was dropped, and its blocks went with it; keep a pool as long as they"
                 )
             }
-            Self::TooManyStreams { stream, most } => write!(
-                f,
-                "{stream} is one too many: a pool tells {most} streams apart; forget those that are \
-                 no longer used"
-            ),
             Self::AddressRange { span } => write!(
                 f,
                 "the device gave {span}, which the pool cannot tell from other memory of its own"

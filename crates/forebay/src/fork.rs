@@ -10,12 +10,20 @@
 //! harmless. It takes no lock and calls no driver; it hands out addresses that this very thread had cached,
 //! and changes the child's copy of them alone.
 //!
+//! What the library keeps for the whole process (which pools there are, which threads it has started) is
+//! [whole in the child](Whole): whoever forks takes its locks first. So the pools that a child makes find each
+//! other and their threads as any do; entries that it inherited are told by their [`Birth`].
+//!
 //! Nothing asks the system for the process's number. The system calls [`in_child`] in every child that
 //! `fork` makes. What is started by `posix_spawn`, `vfork` or `exec` replaces the memory, and is no concern.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Once;
+use core::any::Any;
+#[cfg(unix)]
+use core::cell::RefCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once};
 
+use crate::sync::lock;
 use crate::{Error, Result};
 
 /// How many forks lie between this process and the one that first made something.
@@ -39,27 +47,86 @@ impl Birth {
     }
 }
 
-/// Whether this process is a forked child of one that made something.
-pub(crate) fn is_forked() -> bool {
-    GENERATION.load(Ordering::Relaxed) != 0
+/// Something of the whole process behind a lock that no fork leaves locked: the thread that forks has it
+/// while it does, so the child finds it whole and free.
+///
+/// No other lock is taken while one of these is held, but in the thread that forks: so it waits for nobody
+/// who waits for it.
+#[derive(Debug)]
+pub(crate) struct Whole<T: 'static> {
+    value: Mutex<T>,
+    /// Whether it is among [`WHOLE`].
+    listed: AtomicBool,
+}
+
+/// Everything that is taken before a fork.
+static WHOLE: Mutex<Vec<&'static dyn Hold>> = Mutex::new(Vec::new());
+
+#[cfg_attr(not(unix), allow(dead_code, reason = "there is no fork"))]
+trait Hold: Sync {
+    /// Keeps it locked as long as this is there.
+    fn hold(&'static self) -> Box<dyn Any>;
+}
+
+impl<T: Send> Hold for Whole<T> {
+    fn hold(&'static self) -> Box<dyn Any> {
+        Box::new(lock(&self.value))
+    }
+}
+
+impl<T: Send> Whole<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { value: Mutex::new(value), listed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn lock(&'static self) -> MutexGuard<'static, T> {
+        if !self.listed.swap(true, Ordering::Relaxed) {
+            watch();
+            lock(&WHOLE).push(self);
+        }
+        lock(&self.value)
+    }
+}
+
+#[cfg(unix)]
+thread_local! {
+    /// What this thread holds while it forks.
+    static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs before a fork, in the thread that forks.
+#[cfg(unix)]
+extern "C" fn before() {
+    let all = lock(&WHOLE);
+    let mut held: Vec<Box<dyn Any>> = all.iter().map(|one| one.hold()).collect();
+    held.push(Box::new(all));
+    // A thread that is ending has nowhere to keep them: then its fork is as without.
+    let _ = HELD.try_with(|kept| kept.replace(held));
+}
+
+/// Runs in the parent after a fork, in the thread that forked.
+#[cfg(unix)]
+extern "C" fn in_parent() {
+    let _ = HELD.try_with(RefCell::take);
 }
 
 /// Has the system tell of forks.
 fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the function is there as long as the process: libraries with data of threads' own are not
+        // SAFETY: the functions are there as long as the process: libraries with data of threads' own are not
         // unloaded. It can fail for want of memory alone; then children are not told apart, and nothing
         // else is worse for it.
         #[cfg(unix)]
         unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
+            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
         }
     });
 }
 
-/// Runs in the child, in the thread that forked, while any lock may be held for ever: one store.
+/// Runs in the child, in the thread that forked, while any other lock may be held for ever.
 #[cfg(unix)]
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    let _ = HELD.try_with(RefCell::take);
 }

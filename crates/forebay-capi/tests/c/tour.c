@@ -44,6 +44,7 @@ static void blocks(forebay_pool pool) {
     forebay_block_info info = {.struct_size = sizeof info};
     OK(forebay_block_query(pool, two, &info));
     EXPECT(info.address == (uintptr_t)two && info.requested_bytes == 1000 && info.size_bytes >= 1000);
+    EXPECT(sizeof info.generation == sizeof(uint64_t) && info.generation > 0 && info.reserved == 0);
     OK(forebay_free(pool, one, DEFAULT));
     OK(forebay_free_sized(pool, two, 1000, DEFAULT));
 

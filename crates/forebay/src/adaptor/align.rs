@@ -1,11 +1,10 @@
 //! Every block at a multiple of more than was asked for.
 
-use std::sync::Arc;
-
 use forebay_core::{Address, Alignment};
-use forebay_hal::{Call, Device, StreamHandle, invalid};
+use forebay_hal::{Call, StreamHandle, invalid};
 
-use crate::{Allocate, Block, PoolId, Request, Result};
+use crate::block::leave_to;
+use crate::{Allocate, Block, Request, Result};
 
 /// An allocator whose blocks all begin at a multiple of some alignment at least: for programs that
 /// cannot be changed to ask for it.
@@ -18,7 +17,7 @@ use crate::{Allocate, Block, PoolId, Request, Result};
 /// use forebay::adaptor::Aligned;
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::{Alignment, Bytes};
-/// # use forebay_hal::{Device, StreamHandle};
+/// # use forebay_hal::StreamHandle;
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 ///
 /// let aligned = Aligned::new(Pool::new(&device)?, Alignment::HOST_PAGE);
@@ -70,32 +69,5 @@ unsafe impl<A: Allocate> Allocate for Aligned<A> {
         self.inner.free_block(block, stream)
     }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        self.inner.block_at(address)
-    }
-
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn own(&self, block: Block) -> Result<()> {
-        self.inner.own(block)
-    }
-
-    unsafe fn disown(&self, block: Block) {
-        // SAFETY: as the caller promised.
-        unsafe { self.inner.disown(block) };
-    }
-
-    fn pool_id(&self) -> Option<PoolId> {
-        self.inner.pool_id()
-    }
-
-    fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
-    }
-
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.record_use(address, stream)
-    }
+    leave_to!(self => self.inner);
 }

@@ -1,13 +1,14 @@
 //! How many, how much, how much at most.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
+use crate::block::leave_to;
 use crate::sync::lock;
-use crate::{Allocate, Block, PoolId, Request, Result};
+use crate::{Allocate, Block, Request, Result};
 
 /// What went through an adaptor, all figures of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +76,7 @@ struct Entry {
 /// use forebay::adaptor::Counted;
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
+/// # use forebay_hal::StreamHandle;
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
@@ -156,32 +157,5 @@ unsafe impl<A: Allocate> Allocate for Counted<A> {
         self.free_by(block.address(), || self.inner.free_block(block, stream))
     }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        self.inner.block_at(address)
-    }
-
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn own(&self, block: Block) -> Result<()> {
-        self.inner.own(block)
-    }
-
-    unsafe fn disown(&self, block: Block) {
-        // SAFETY: as the caller promised.
-        unsafe { self.inner.disown(block) };
-    }
-
-    fn pool_id(&self) -> Option<PoolId> {
-        self.inner.pool_id()
-    }
-
-    fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
-    }
-
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.record_use(address, stream)
-    }
+    leave_to!(self => self.inner);
 }

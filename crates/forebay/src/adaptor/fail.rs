@@ -1,12 +1,13 @@
 //! No, on demand.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use forebay_core::{Address, Bytes, Random};
-use forebay_hal::{Call, Device, StreamHandle};
+use forebay_hal::{Call, StreamHandle};
 
+use crate::block::leave_to;
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, PoolId, Request, Result, Shortage};
+use crate::{Allocate, Block, Error, Request, Result, Shortage};
 
 /// Which requests fail. Those of no bytes never do, and do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl Plan {
 /// use forebay::adaptor::{FailWhen, Failing};
 /// use forebay::{Allocate, Error, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
+/// # use forebay_hal::StreamHandle;
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 ///
 /// let failing = Failing::new(Pool::new(&device)?, FailWhen::Number(2));
@@ -178,32 +179,5 @@ unsafe impl<A: Allocate> Allocate for Failing<A> {
         self.inner.free_block(block, stream)
     }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        self.inner.block_at(address)
-    }
-
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn own(&self, block: Block) -> Result<()> {
-        self.inner.own(block)
-    }
-
-    unsafe fn disown(&self, block: Block) {
-        // SAFETY: as the caller promised.
-        unsafe { self.inner.disown(block) };
-    }
-
-    fn pool_id(&self) -> Option<PoolId> {
-        self.inner.pool_id()
-    }
-
-    fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
-    }
-
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.record_use(address, stream)
-    }
+    leave_to!(self => self.inner);
 }

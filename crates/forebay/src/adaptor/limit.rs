@@ -1,13 +1,13 @@
 //! At most so many bytes.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
-use crate::{Allocate, Block, Error, PoolId, Request, Result, Shortage};
+use crate::block::leave_to;
+use crate::{Allocate, Block, Error, Request, Result, Shortage};
 
 /// An allocator that lets at most so many bytes through at a time.
 ///
@@ -20,7 +20,7 @@ use crate::{Allocate, Block, Error, PoolId, Request, Result, Shortage};
 /// use forebay::adaptor::Limited;
 /// use forebay::{Allocate, Error, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
+/// # use forebay_hal::StreamHandle;
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
@@ -138,32 +138,5 @@ unsafe impl<A: Allocate> Allocate for Limited<A> {
         self.free_by(block.address(), || self.inner.free_block(block, stream))
     }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        self.inner.block_at(address)
-    }
-
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn own(&self, block: Block) -> Result<()> {
-        self.inner.own(block)
-    }
-
-    unsafe fn disown(&self, block: Block) {
-        // SAFETY: as the caller promised.
-        unsafe { self.inner.disown(block) };
-    }
-
-    fn pool_id(&self) -> Option<PoolId> {
-        self.inner.pool_id()
-    }
-
-    fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
-    }
-
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.record_use(address, stream)
-    }
+    leave_to!(self => self.inner);
 }

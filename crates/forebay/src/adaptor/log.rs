@@ -4,14 +4,15 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::StreamHandle;
 
+use crate::block::leave_to;
 use crate::sync::lock;
-use crate::{Allocate, Block, PoolId, Request, Result};
+use crate::{Allocate, Block, Request, Result};
 
 /// The first line of a log.
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
@@ -90,7 +91,7 @@ impl<W: Write> Log<W> {
 /// use forebay::adaptor::Logged;
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
+/// # use forebay_hal::StreamHandle;
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
@@ -196,32 +197,5 @@ unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
         self.free_by(block.address(), stream, || self.inner.free_block(block, stream))
     }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        self.inner.block_at(address)
-    }
-
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn own(&self, block: Block) -> Result<()> {
-        self.inner.own(block)
-    }
-
-    unsafe fn disown(&self, block: Block) {
-        // SAFETY: as the caller promised.
-        unsafe { self.inner.disown(block) };
-    }
-
-    fn pool_id(&self) -> Option<PoolId> {
-        self.inner.pool_id()
-    }
-
-    fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
-    }
-
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.record_use(address, stream)
-    }
+    leave_to!(self => self.inner);
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
-use crate::{Allocate, Block, PoolId, Request, Result};
+use crate::block::leave_to;
+use crate::{Allocate, Block, Request, Result};
 
 /// How many blocks a report lists unless all are asked for.
 const LISTED: usize = 32;
@@ -134,7 +135,7 @@ enum Traces {
 /// use forebay::adaptor::{Tracked, labelled};
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
+/// # use forebay_hal::StreamHandle;
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
@@ -220,32 +221,5 @@ unsafe impl<A: Allocate> Allocate for Tracked<A> {
         self.ledger.free(block.address(), || self.inner.free_block(block, stream)).map(drop)
     }
 
-    fn block_at(&self, address: Address) -> Option<Block> {
-        self.inner.block_at(address)
-    }
-
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn own(&self, block: Block) -> Result<()> {
-        self.inner.own(block)
-    }
-
-    unsafe fn disown(&self, block: Block) {
-        // SAFETY: as the caller promised.
-        unsafe { self.inner.disown(block) };
-    }
-
-    fn pool_id(&self) -> Option<PoolId> {
-        self.inner.pool_id()
-    }
-
-    fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
-    }
-
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.record_use(address, stream)
-    }
+    leave_to!(self => self.inner);
 }

@@ -19,12 +19,13 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
-use crate::fork::Birth;
+use crate::fork::{Birth, Whole};
+use crate::pool::is_inherited;
 use crate::sync::lock;
 use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
@@ -231,9 +232,15 @@ struct Desk {
     threads: usize,
     /// Those of them that wait for something to do.
     idle: usize,
+    /// The process that the threads are of.
+    born: Option<Birth>,
 }
 
 impl Desk {
+    const fn new(born: Option<Birth>) -> Self {
+        Self { queues: BTreeMap::new(), ready: VecDeque::new(), threads: 0, idle: 0, born }
+    }
+
     /// Takes the next request of the queue that has waited the longest.
     fn take(&mut self) -> Option<(Queue, HostTask)> {
         let queue = self.ready.pop_front()?;
@@ -251,32 +258,37 @@ impl Desk {
 
 /// The helper threads and what they have to do.
 struct Workers {
-    desk: Mutex<Desk>,
+    desk: Whole<Desk>,
     arrival: Condvar,
-    /// The process that first asked for something: the threads are there alone.
-    born: OnceLock<Birth>,
 }
 
 static WORKERS: Workers = Workers::new();
 
 impl Workers {
     const fn new() -> Self {
-        let queues = BTreeMap::new();
-        let desk = Desk { queues, ready: VecDeque::new(), threads: 0, idle: 0 };
-        let desk = Mutex::new(desk);
-        Self { desk, arrival: Condvar::new(), born: OnceLock::new() }
+        Self { desk: Whole::new(Desk::new(None)), arrival: Condvar::new() }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&'static self) -> MutexGuard<'static, Desk> {
         // No job runs under the lock, and what does leaves the desk whole.
-        lock(&self.desk)
+        let mut desk = self.desk.lock();
+        let here = Some(Birth::here());
+        if desk.born != here {
+            // The threads are the parent's. So is what they were to do, and it is not dropped here: that would
+            // free the parent's blocks and wake its tasks.
+            core::mem::forget(core::mem::replace(&mut *desk, Desk::new(here)));
+        }
+        desk
     }
 
     /// Queues a job, and starts a thread where none is idle. Where no thread is there and none can be
     /// started the job is dropped.
     fn submit(&'static self, queue: Queue, job: HostTask) -> Result<()> {
-        // Before the lock, which a thread that a fork left behind may hold.
-        self.born.get_or_init(Birth::here).check()?;
+        if let Queue::Pool(id) = queue
+            && is_inherited(id)
+        {
+            return Err(Error::Forked);
+        }
         let mut desk = self.desk();
         if let Some(jobs) = desk.queues.get_mut(&queue) {
             // Whoever serves the queue, or will, comes to it.
@@ -303,7 +315,7 @@ impl Workers {
     }
 
     /// Does what is queued, until nothing has been for a while.
-    fn work(&self) {
+    fn work(&'static self) {
         while let Some((queue, job)) = self.next() {
             // A job that panics is over, and the thread goes on.
             run_host_task(job);
@@ -312,7 +324,7 @@ impl Workers {
     }
 
     /// The next job and its queue, or none: then the thread is no longer counted on.
-    fn next(&self) -> Option<(Queue, HostTask)> {
+    fn next(&'static self) -> Option<(Queue, HostTask)> {
         let mut desk = self.desk();
         desk.idle += 1;
         let waited = self.arrival.wait_timeout_while(desk, IDLE, |desk| desk.ready.is_empty());
@@ -343,7 +355,7 @@ mod tests {
         SERVED.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn wait_until(workers: &Workers, what: &str, holds: impl Fn(&Desk) -> bool) {
+    fn wait_until(workers: &'static Workers, what: &str, holds: impl Fn(&Desk) -> bool) {
         let begun = Instant::now();
         while !holds(&workers.desk()) {
             assert!(begun.elapsed() < Duration::from_secs(60), "{what}");

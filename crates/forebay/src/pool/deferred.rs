@@ -59,15 +59,6 @@ impl Task {
     fn is_slow(self) -> bool {
         matches!(self, Self::Clear(..) | Self::Release(..))
     }
-
-    /// The bytes that a pool has more of when it is done.
-    fn brings(self) -> u64 {
-        match self {
-            Self::Return(block, _) => block.size.get(),
-            Self::Release(_, page) => page.size.get(),
-            Self::Clear(..) | Self::EndSlot(..) => 0,
-        }
-    }
 }
 
 /// Items that wait for one event.
@@ -92,18 +83,20 @@ pub(super) struct Deferred {
     /// Items that a wait for the device will bring, and how many such waits had begun before.
     unknown: Vec<(u64, u64)>,
     ready: Vec<Task>,
-    bytes: u64,
 }
 
 impl Deferred {
-    /// Bytes that come back when all of it is done.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// The blocks that come back when all of it is done.
+    pub(super) fn returns(&self) -> impl Iterator<Item = Return> {
+        let waiting = self.waiting.values().map(|(task, _)| task);
+        waiting.chain(&self.ready).filter_map(|task| match task {
+            Task::Return(block, _) => Some(*block),
+            Task::Clear(..) | Task::EndSlot(..) | Task::Release(..) => None,
+        })
     }
 
     /// Does `task` as soon as anyone looks.
     pub(super) fn push_ready(&mut self, task: Task) {
-        self.bytes += task.brings();
         self.ready.push(task);
     }
 
@@ -143,7 +136,6 @@ impl Deferred {
             count += 1;
         }
         for (item, &task) in items.zip(tasks) {
-            self.bytes += task.brings();
             if count == 0 {
                 self.ready.push(task);
             } else {
@@ -215,7 +207,6 @@ impl Deferred {
             all || !task.is_slow() || slow <= MOST_SLOW
         });
         self.ready = later;
-        self.bytes -= now.iter().map(|task| task.brings()).sum::<u64>();
         now
     }
 }

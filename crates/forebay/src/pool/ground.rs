@@ -226,7 +226,7 @@ impl Ground {
 
     /// Does what it takes for a hole of `size` in the order of `taker`, which has waited for all
     /// others; `false` where there is no way. Gives the old mappings of pages that moved in
-    /// `aliases`.
+    /// `aliases`. The heap's slots are [frozen](Heap::frozen) meanwhile.
     ///
     /// All or nothing: pages are made and mapped first, where no request can see them, and come onto the
     /// line together. Where a step fails, what was made goes back to the device, and what was moved is
@@ -272,17 +272,14 @@ impl Ground {
                 _ => Ok(false),
             };
         }
-        lock(context.heap).frozen = true;
         let mut staged = Vec::new();
-        let made = match self.stage(context, &plan, taker, &mut staged, log) {
+        match self.stage(context, &plan, taker, &mut staged, log) {
             Ok(()) => self.commit(context, staged, taker, aliases, log),
             Err(error) => {
                 self.roll_back(context, staged, log);
                 Err(error)
             }
-        };
-        lock(context.heap).frozen = false;
-        made
+        }
     }
 
     /// What the device has for a plan; asked before the first of many pages is made.

@@ -174,7 +174,8 @@ pub(super) struct Heap {
     /// freed, it would be taken again.
     pub(super) lone: Arc<AtomicU64>,
     pub(super) slots: StreamSlots,
-    /// Whether no slot may be taken over at present.
+    /// Whether no slot may be taken over at present: room is being made under one of their numbers. Set and
+    /// cleared with the works' lock held.
     pub(super) frozen: bool,
     /// Streams that live blocks were used on beside their own.
     pub(super) uses: HashMap<Address, Uses>,
@@ -381,6 +382,14 @@ impl Heap {
         }
     }
 
+    /// The serial of a stream that someone uses, by which it is known when it is gone and its handle
+    /// another's. `None` where another thread grows the pool just now and all slots are taken: then only a
+    /// wait for the whole device tells when its work is over.
+    pub(super) fn serial_for(&mut self, stream: StreamHandle) -> Option<Serial> {
+        let slot = self.slot_for(stream);
+        self.slots.serial(slot)
+    }
+
     /// Takes a block back that no work uses any more: it is everybody's.
     pub(super) fn give_to_all(&mut self, block: Return) {
         let Return { address, size, .. } = block;
@@ -405,8 +414,7 @@ impl Heap {
     /// Notes that the live block at `address` is used on `stream`; says whether that is its first use
     /// beside its own stream.
     pub(super) fn note_use(&mut self, address: Address, stream: StreamHandle) -> bool {
-        let slot = self.slot_for(stream);
-        let serial = self.slots.serial(slot);
+        let serial = self.serial_for(stream);
         let uses = self.uses.entry(address).or_default();
         let first = uses.streams.is_empty() && !uses.unknown;
         match serial {

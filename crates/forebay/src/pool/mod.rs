@@ -28,6 +28,7 @@ mod near;
 mod options;
 mod pages;
 mod process;
+mod prospect;
 mod reclaim;
 mod registry;
 mod report;
@@ -37,6 +38,7 @@ mod shared;
 mod shelf;
 mod snapshot;
 mod statistics;
+mod step;
 mod stream_slots;
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -63,6 +65,7 @@ pub use layout::Layout;
 pub use options::PoolOptions;
 pub use pages::PagePart;
 pub use process::free;
+pub(crate) use registry::is_inherited;
 pub use report::{DropReport, LeftBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
 pub use snapshot::{

@@ -8,6 +8,7 @@ use forebay_hal::{Device, StreamHandle};
 
 use super::registry::{self, Owner};
 use super::{Pool, PoolOptions};
+use crate::fork::Whole;
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};
 
@@ -30,13 +31,13 @@ impl Seat {
     }
 }
 
-static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
+static SEATS: Whole<Vec<Arc<Seat>>> = Whole::new(Vec::new());
 
 /// What the program wants the process's pools to be; the environment decides where it said nothing.
-static WANTED: Mutex<Option<Settings>> = Mutex::new(None);
+static WANTED: Whole<Option<Settings>> = Whole::new(None);
 
 fn seats() -> MutexGuard<'static, Vec<Arc<Seat>>> {
-    lock(&SEATS)
+    SEATS.lock()
 }
 
 impl Pool {
@@ -73,7 +74,7 @@ impl Pool {
         if let Some(pool) = &*pool {
             return Ok(pool.clone());
         }
-        let wanted = lock(&WANTED).clone();
+        let wanted = WANTED.lock().clone();
         // Where this fails the seat stays empty, and the next who asks tries again.
         let made = match wanted {
             Some(settings) => PoolOptions::with(settings).build(device)?,
@@ -86,12 +87,12 @@ impl Pool {
     /// What pools of the whole process are to be from now on, in place of what the environment says;
     /// `None` to go by the environment again. Pools that are there stay as they are.
     pub fn set_process_settings(settings: Option<Settings>) {
-        *lock(&WANTED) = settings;
+        *WANTED.lock() = settings;
     }
 
     /// What the program wants such pools to be: what was [set](Self::set_process_settings) last.
     pub fn process_settings() -> Option<Settings> {
-        lock(&WANTED).clone()
+        WANTED.lock().clone()
     }
 
     /// The pools of the whole process, whoever asked for them first: in Rust, C or Python.

@@ -19,15 +19,19 @@ use std::thread;
 use std::time::Instant;
 
 use forebay_core::line::Streams;
-use forebay_core::{Bytes, Span};
+use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Progress, StreamHandle};
 
 use super::care::Synchronise;
 use super::deferred::End;
+use super::ground::Outgoing;
 use super::heap::span_of;
 use super::log::Point;
 use super::map::Side;
 use super::shared::Shared;
+use super::step::{self, Step};
+use super::stream_slots::Serial;
+use super::works::{Works, is_gone};
 use crate::{Error, Result};
 
 /// How long a thread sleeps between two looks at an event: short at first, since most waits are.
@@ -106,8 +110,13 @@ impl Shared {
     /// Waits for the work that anything put off waits for, and does what was put off. `false` where time
     /// ran out first.
     pub(super) fn settle(&self, patience: Patience) -> Result<bool> {
+        step::reach(Step::Settling);
         let (events, ticket) = {
             let works = self.works();
+            // A capture begins under this lock, and may have begun since the caller looked.
+            if self.captures.any() {
+                return Ok(false);
+            }
             let mut heap = self.heap();
             heap.mark_unreachable();
             let unknown = works.deferred.has_unknown() || heap.has_unknown();
@@ -115,7 +124,7 @@ impl Shared {
         };
         let mut outcome = self.wait_for_events(&events, patience);
         if let Some(ticket) = ticket {
-            let synchronized = self.wait_for_device(patience);
+            let synchronized = self.wait_for_device_unless_captured(patience);
             let done = matches!(synchronized, Ok(true));
             let mut works = self.works();
             self.heap().end_sync(ticket, done);
@@ -130,18 +139,32 @@ impl Shared {
         ran.and(given).and(outcome)
     }
 
-    /// Waits for events; `false` where time ran out first.
+    /// Waits for events; `false` where time ran out first, or a capture began: then none is waited for from
+    /// that moment on. A wait that is with the driver already goes on, as it began before the capture.
     fn wait_for_events(&self, events: &[Arc<Point>], patience: Patience) -> Result<bool> {
         for event in events {
             let Patience::Until(end) = patience else {
+                if self.captures.any() {
+                    return Ok(false);
+                }
                 if event.synchronize().is_err() {
                     // Whatever it was about the event, the whole device tells it with the rest.
-                    return self.wait_for_device(patience);
+                    return self.wait_for_device_unless_captured(patience);
                 }
                 continue;
             };
             let mut nap = FIRST_NAP;
-            while event.query()? != Progress::Done {
+            loop {
+                {
+                    // No capture begins while the driver is asked.
+                    let _works = self.works();
+                    if self.captures.any() {
+                        return Ok(false);
+                    }
+                    if event.query()? == Progress::Done {
+                        break;
+                    }
+                }
                 if Instant::now() >= end {
                     return Ok(false);
                 }
@@ -152,18 +175,26 @@ impl Shared {
         Ok(true)
     }
 
+    /// Waits for all work of the device; `false` where time ran out first, or a capture is under way.
+    fn wait_for_device_unless_captured(&self, patience: Patience) -> Result<bool> {
+        if self.captures.any() { Ok(false) } else { self.wait_for_device(patience) }
+    }
+
     /// Waits for all work of the device; `false` where time ran out first.
     ///
     /// There is nothing to poll for the whole device, so where time is limited another thread waits. It
-    /// ends when the device is done, and as long as it waits no second one is started.
+    /// ends when the device is done, and as long as it waits no second one is started. A request that comes
+    /// meanwhile waits for its end and then for the device itself: the wait under way tells nothing of work
+    /// that was enqueued after it had begun.
     pub(super) fn wait_for_device(&self, patience: Patience) -> Result<bool> {
         let wait = || self.device.synchronize_device();
-        let Some(left) = patience.left() else {
+        if patience.left().is_none() {
             return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
-        };
-        if self.waiter.swap(true, Ordering::SeqCst) {
+        }
+        if !self.become_waiter(patience) {
             return Ok(false);
         }
+        let left = patience.left().unwrap_or_default();
         let (tell, told) = mpsc::channel();
         let (device, waiter) = (Arc::clone(&self.device), Arc::clone(&self.waiter));
         let spawned = thread::Builder::new().name("forebay-wait".to_owned()).spawn(move || {
@@ -183,24 +214,48 @@ impl Shared {
         }
     }
 
+    /// Has this thread be the one on whose behalf the device is waited for, after others; `false` where its
+    /// time ran out first.
+    fn become_waiter(&self, patience: Patience) -> bool {
+        let mut nap = FIRST_NAP;
+        while self.waiter.swap(true, Ordering::SeqCst) {
+            if patience.left().is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            thread::sleep(nap);
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+        true
+    }
+
+    /// Takes the next segment out that the device is to have back; `None` where there is none, or work is
+    /// captured: a capture begins under the works' lock, so it begins before or after.
+    fn next_outgoing(&self) -> Option<(Side, Outgoing)> {
+        let mut works = self.works();
+        if self.captures.any() {
+            return None;
+        }
+        let (side, page) = works.outgoing.pop()?;
+        // Off the line before the device has it: it may give the same addresses again at once.
+        let cleared = self.heap().field(side).line.clear(page.at);
+        debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
+        Some((side, page))
+    }
+
+    /// The same for segments that were never on the line.
+    fn take_strays(&self) -> [(Side, Vec<(Address, Bytes)>); 2] {
+        let mut works = self.works();
+        let capturing = self.captures.any();
+        [Side::Small, Side::Large].map(|side| {
+            let strays = &mut works.ground(side).0.strays;
+            (side, if capturing { Vec::new() } else { core::mem::take(strays) })
+        })
+    }
+
     /// Gives segments that are off the line to the device. Without a lock: a device may wait for its work
     /// before it takes memory back.
     pub(super) fn give_back_segments(&self) -> Result<()> {
-        if self.captures.any() {
-            return Ok(());
-        }
         let _reclaiming = Reclaiming::begin(self);
-        let (outgoing, strays) = {
-            let mut works = self.works();
-            for &(side, page) in &works.outgoing {
-                // Off the line before the device has it: it may give the same addresses again at once.
-                let cleared = self.heap().field(side).line.clear(page.at);
-                debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
-            }
-            let strays = [Side::Small, Side::Large]
-                .map(|side| (side, core::mem::take(&mut works.ground(side).0.strays)));
-            (core::mem::take(&mut works.outgoing), strays)
-        };
         let free = |span: Span| {
             // SAFETY: it is on no line, so no block lies in it, and the end of all work that used it was
             // seen, or nobody ever did.
@@ -208,13 +263,13 @@ impl Shared {
             self.log.wait(Call::Free, span.size(), free).map_err(Error::from)
         };
         let mut outcome = Ok(());
-        for (side, page) in outgoing {
+        while let Some((side, page)) = self.next_outgoing() {
             let freed = free(span_of(page.at, page.size));
             let mut works = self.works();
             works.ground(side).0.segment_went(self.site().heap, page, freed.is_ok());
             outcome = outcome.and(freed);
         }
-        for (side, segments) in strays {
+        for (side, segments) in self.take_strays() {
             for (start, size) in segments {
                 let freed = Span::new(start, size).map_or(Ok(()), free);
                 let mut works = self.works();
@@ -285,28 +340,6 @@ impl Shared {
         heap.field(side).line.can_take(size, taker)
     }
 
-    /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
-    /// limit and the device still allow.
-    fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
-        let works = self.works();
-        let put_off = Bytes::new(works.deferred.bytes());
-        let heap = self.heap();
-        let free = match (self.options.class.contains(crate::Class::STABLE), side) {
-            // Nothing of the other side is ever given up.
-            (true, Side::Small) => heap.small.line.free_bytes(),
-            (true, Side::Large) => heap.large.line.free_bytes(),
-            _ => heap.small.line.free_bytes().saturating_add(heap.large.line.free_bytes()),
-        };
-        let room = self.marks.limit().saturating_sub(heap.held());
-        let all = [free, put_off, heap.going, self.care.quarantined(), self.census(&heap).1];
-        drop(heap);
-        drop(works);
-        let held = all.into_iter().fold(Bytes::ZERO, Bytes::saturating_add);
-        // The device is asked only where the limit leaves it open.
-        size > held.saturating_add(room)
-            || self.device.memory_info().is_ok_and(|info| size > held.saturating_add(info.free))
-    }
-
     /// Waits, on the host, until no other thread has memory between a line and the device; `false` where
     /// none had, or time ran out.
     pub(super) fn wait_for_reclaims(&self, patience: Patience) -> bool {
@@ -324,12 +357,26 @@ impl Shared {
         true
     }
 
-    /// Makes `stream` wait for `ends`, on the device; for what has no event, the device is waited for.
-    pub(super) fn wait_for_ends(&self, stream: StreamHandle, ends: &[End]) -> Result<()> {
-        let joined = self.works().join(stream, ends)?;
-        if !joined {
-            self.wait_for_device(Patience::Unlimited)?;
-        }
-        Ok(())
+    /// Waits, on the host, for all that was enqueued so far on the stream of a serial; `false` where only a
+    /// wait for the whole device would tell.
+    pub(super) fn wait_for_stream(&self, serial: Serial) -> Result<bool> {
+        let event = {
+            // Until the event is recorded nobody forgets the stream, so the handle is that stream's.
+            let _works = self.works();
+            let end = Works::end_of(&self.heap(), serial);
+            match end {
+                None => return Ok(true),
+                Some(End::Unknown) => return Ok(false),
+                Some(End::Event(event, _)) => event,
+                Some(End::Stream(stream, _)) => {
+                    match Point::after(&self.device, &self.log, stream) {
+                        Ok(event) => Arc::new(event),
+                        Err(error) if is_gone(&error) => return Ok(false),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        };
+        event.synchronize().map(|()| true)
     }
 }

@@ -5,7 +5,7 @@
 //! an address is must not come to end a pool that its last user let go meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
@@ -13,7 +13,7 @@ use forebay_hal::{Device, StreamHandle};
 use super::map::AddressMap;
 use super::shared::Shared;
 use crate::PoolId;
-use crate::sync::lock;
+use crate::fork::{Birth, Whole};
 
 /// A pool, and what is asked of it without having it.
 struct Entry {
@@ -24,13 +24,22 @@ struct Entry {
     device: usize,
     /// Whether it wants the upkeep thread.
     upkeep: bool,
+    /// The process that made it.
+    birth: Birth,
+}
+
+impl Entry {
+    /// Whether it was made in this process, and not before a fork.
+    fn is_ours(&self) -> bool {
+        self.birth.check().is_ok()
+    }
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
-static POOLS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static POOLS: Whole<Vec<Entry>> = Whole::new(Vec::new());
 
 fn pools() -> MutexGuard<'static, Vec<Entry>> {
-    lock(&POOLS)
+    POOLS.lock()
 }
 
 /// A number no pool had before.
@@ -40,9 +49,6 @@ pub(super) fn next_id() -> PoolId {
 
 /// A stream is about to go: every pool of its device forgets it.
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
-    if crate::fork::is_forked() {
-        return;
-    }
     for shared in all_of(device) {
         // A drop has nobody to tell of an error. What the pool could not do it does when it finds the
         // stream gone.
@@ -57,7 +63,7 @@ pub(super) fn add(shared: &Arc<Shared>) {
     let upkeep = shared.settings().upkeep();
     let (id, pool, map) = (shared.id, Arc::downgrade(shared), shared.map.clone());
     let device = address_of(&shared.device);
-    pools().push(Entry { id, pool, map, device, upkeep });
+    pools().push(Entry { id, pool, map, device, upkeep, birth: shared.birth });
 }
 
 pub(super) fn remove(id: PoolId) {
@@ -71,20 +77,23 @@ pub(super) fn set_upkeep(id: PoolId, upkeep: bool) {
     }
 }
 
-/// Every pool that wants the upkeep thread. Apart from the list's lock: whoever drops the last of a
+/// Every pool of this process that wants the upkeep thread. Apart from the list's lock: whoever drops the last of a
 /// pool takes it again.
 pub(super) fn with_upkeep() -> Vec<Arc<Shared>> {
-    let weak: Vec<Weak<Shared>> =
-        pools().iter().filter(|entry| entry.upkeep).map(|entry| Weak::clone(&entry.pool)).collect();
+    let weak: Vec<Weak<Shared>> = pools()
+        .iter()
+        .filter(|entry| entry.upkeep && entry.is_ours())
+        .map(|entry| Weak::clone(&entry.pool))
+        .collect();
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Every pool of `device`. Apart from the list's lock, as above; and of no other device, so that nobody has
+/// Every pool of `device` that was made in this process. Apart from the list's lock, as above; and of no other device, so that nobody has
 /// a pool for a moment that is none of theirs.
 pub(super) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
     let device = address_of(device);
     let pools = pools();
-    let of_it = pools.iter().filter(|entry| entry.device == device);
+    let of_it = pools.iter().filter(|entry| entry.device == device && entry.is_ours());
     let weak: Vec<Weak<Shared>> = of_it.map(|entry| Weak::clone(&entry.pool)).collect();
     drop(pools);
     weak.iter().filter_map(Weak::upgrade).collect()
@@ -93,6 +102,11 @@ pub(super) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
 /// Where a device object lies: which it is, as long as it lives, and a pool keeps its own alive.
 fn address_of(device: &Arc<dyn Device>) -> usize {
     Arc::as_ptr(device).cast::<()>().addr()
+}
+
+/// Whether the pool of that number was made before this process was forked: all it does is refused.
+pub(crate) fn is_inherited(id: PoolId) -> bool {
+    pools().iter().any(|entry| entry.id == id && !entry.is_ours())
 }
 
 /// The pool of that number, if it is there.

@@ -12,9 +12,7 @@ use super::deferred::{End, Task};
 use super::event::EventAction;
 use super::heap::{Heap, Piece, Return};
 use super::log::Point;
-use super::map::{
-    ClaimedAs, Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged,
-};
+use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::reclaim::Patience;
 use super::registry;
 use super::shared::{NO_PASS, Shared};
@@ -468,7 +466,9 @@ impl Shared {
 
     /// Records an event on the calling thread's own stream, by which others can wait for what was freed
     /// there so far: nobody but its thread can record one.
-    fn publish(&self, heap: &mut Heap, stream: StreamHandle) {
+    pub(super) fn publish(&self, heap: &mut Heap, stream: StreamHandle) {
+        // Of the captures that others begin now none is on this stream: only its own thread begins one
+        // there, and that is here.
         if stream.is_of_another_thread() || self.captures.any() {
             return;
         }
@@ -503,23 +503,23 @@ impl Shared {
     /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
     /// them when they are next there. With the works' lock, so that none of their streams is forgotten
     /// meanwhile.
-    pub(super) fn fold(&self, _works: &mut Works) {
-        let mut returns = self.tidy();
+    pub(super) fn fold(&self, works: &mut Works) {
+        let mut returns = self.tidy(works);
         self.rows.drain(|shelves| shelves.drain(&mut returns));
         self.heap().give_all(returns);
     }
 
     /// The same for large blocks alone: small ones lie on another line, and help a large request only where
     /// whole pages of it are given up, which comes later.
-    fn fold_large(&self, _works: &mut Works) {
-        let mut returns = self.tidy();
+    fn fold_large(&self, works: &mut Works) {
+        let mut returns = self.tidy(works);
         self.rows.change(|shelves| shelves.drain_large(&mut returns));
         self.heap().give_all(returns);
     }
 
     /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
-    pub(super) fn fold_all(&self, _works: &mut Works) {
-        let mut returns = self.tidy();
+    pub(super) fn fold_all(&self, works: &mut Works) {
+        let mut returns = self.tidy(works);
         self.rows.drain_all(|shelves| shelves.drain(&mut returns));
         self.heap().give_all(returns);
     }

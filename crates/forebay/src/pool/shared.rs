@@ -447,9 +447,9 @@ impl Shared {
         {
             return ended;
         }
-        let mut returns = self.tidy();
         {
             let mut works = self.works();
+            let mut returns = self.tidy(&mut works);
             // The heap's lock is held from before the magazines are emptied until the stream's last event
             // is recorded: a free on the stream comes before both or after both. It is taken before the
             // gates are shut, here and wherever both are: an owner waits for the heap outside its gate

@@ -2,7 +2,7 @@
 //! a while, running errands; by hand, or by one thread for all pools of the process that want it.
 
 use core::time::Duration;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ use forebay_core::{Bytes, Decay};
 use super::registry;
 use super::shared::Shared;
 use crate::Result;
-use crate::sync::{lock, tracked};
+use crate::fork::{Birth, Whole};
+use crate::sync::tracked;
 
 /// What upkeep remembers.
 #[derive(Debug)]
@@ -159,21 +160,27 @@ enum Thread {
     AskedFor,
 }
 
-static THREAD: Mutex<Thread> = Mutex::new(Thread::None);
+/// The thread, and the process it is of: a child has none but its own.
+static THREAD: Whole<(Thread, Option<Birth>)> = Whole::new((Thread::None, None));
 
 /// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
 static ASKED: Condvar = Condvar::new();
 
 /// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
 /// thread reads the settings of pools.
-fn thread_state() -> MutexGuard<'static, Thread> {
-    lock(&THREAD)
+fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
+    let mut state = THREAD.lock();
+    let here = Some(Birth::here());
+    if state.1 != here {
+        *state = (Thread::None, here);
+    }
+    state
 }
 
 /// Starts the thread, unless it is there. It ends when no pool wants it any more.
 pub(super) fn start() {
     let mut state = thread_state();
-    *state = match *state {
+    state.0 = match state.0 {
         Thread::None => {
             let spawned = thread::Builder::new().name("forebay-upkeep".to_owned()).spawn(run);
             // Without a thread there is no upkeep but by hand: a pool works all the same.
@@ -186,16 +193,16 @@ pub(super) fn start() {
 
 fn run() {
     loop {
-        *thread_state() = Thread::There;
+        thread_state().0 = Thread::There;
         let pools = registry::with_upkeep();
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
             let mut state = thread_state();
             // One that came since was told that there is a thread.
-            if *state == Thread::AskedFor {
+            if state.0 == Thread::AskedFor {
                 continue;
             }
-            *state = Thread::None;
+            state.0 = Thread::None;
             return;
         };
         for pool in &pools {
@@ -203,7 +210,7 @@ fn run() {
         }
         // Not kept over the pause: a pool goes when its last user does.
         drop(pools);
-        let unasked = |state: &mut Thread| *state != Thread::AskedFor;
+        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::AskedFor;
         drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
     }
 }
@@ -212,5 +219,5 @@ fn run() {
 #[cfg(test)]
 #[cfg(not(loom))]
 pub(super) fn runs() -> bool {
-    *thread_state() != Thread::None
+    thread_state().0 != Thread::None
 }

@@ -18,6 +18,7 @@ use super::heap::{Heap, span_of};
 use super::log::{CallLog, Point};
 use super::manner::Manner;
 use super::map::{AddressMap, Side};
+use super::step::{self, Step};
 use super::stream_slots::{Fate, Owner, Serial};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Error, Result};
@@ -212,8 +213,25 @@ impl Works {
         let (taker, serial) = {
             let mut heap = site.heap();
             let taker = heap.slot_for(stream);
+            // The driver works without this lock. Until it is done the number stays that stream's: what is
+            // placed under it, and what its steps take, must not be another's.
+            heap.frozen = true;
             (taker, heap.slots.serial(taker))
         };
+        step::reach(Step::MakingRoom);
+        let made = self.make_room_for(site, (side, size), stream, (taker, serial));
+        site.heap().frozen = false;
+        made
+    }
+
+    /// The same for a stream whose slot nobody takes over meanwhile.
+    fn make_room_for(
+        &mut self,
+        site: Site<'_>,
+        (side, size): (Side, Bytes),
+        stream: StreamHandle,
+        (taker, serial): (u32, Option<Serial>),
+    ) -> Result<bool> {
         let (mut growth, limit) = (self.growth, site.limit);
         // What moves, moves in the order of a stream, by an event.
         growth.moves &= !self.stable && !self.captures.any();

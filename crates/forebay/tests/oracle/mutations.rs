@@ -58,12 +58,12 @@ fn any_one_record_of_an_event_that_is_left_out_is_found() {
     }
 }
 
-/// A test for each call that is always left out: so many programs must complain, in these ways.
+/// A test for calls that are always left out: so many programs must complain, in these ways.
 macro_rules! left_out {
-    ($($test:ident: $call:ident, at least $least:literal of [$($way:ident),+];)+) => {$(
+    ($($test:ident: $($call:ident)|+, at least $least:literal of [$($way:ident),+];)+) => {$(
         #[test]
         fn $test() {
-            let script = Script::swallow(Target::Every(Call::$call));
+            let script = Script::swallow(Target::EveryOf(&[$(Call::$call),+]));
             let found: Vec<Failure> = complaints(script).collect();
             let ways = [$(Complaint::$way),+];
             let matching = found.iter().filter(|failure| ways.contains(&failure.complaint)).count();
@@ -75,11 +75,20 @@ macro_rules! left_out {
 left_out! {
     waits_for_other_streams: WaitEvent, at least 12 of [Order];
     records_of_events: RecordEvent, at least 12 of [Order];
-    // Of streams that died without a word, and before a pool goes. All other waits are for events, and
-    // what they bring is asked for once more.
+    // In these programs the whole device is waited for where a page goes that was freed in pieces on several
+    // streams, so that no one event tells. The waits for events come first, and where each of those streams
+    // has something put off they have seen to its work already: leaving this one wait out is a mistake only
+    // where one has not, in 9 of the programs.
     waits_for_the_device: SynchronizeDevice, at least 8 of [Order];
+    // So both are left out. Every program in pages of several granules then unmaps what is in use. In pages of
+    // one granule what a trim leaves is known to the byte: it tells before, since what an event would have
+    // brought is asked for once more, and is not there.
+    waits_on_the_host: SynchronizeDevice | SynchronizeEvent, at least 20 of [Order, Leak];
+    unmapped_without_a_wait: SynchronizeDevice | SynchronizeEvent, at least 12 of [Order];
+    // What is asked for once more makes this one safe: too little goes back, and that is all.
+    waits_for_events: SynchronizeEvent, at least 6 of [Leak];
     // Swallowed, a query says that the event was reached.
-    queries_of_events: QueryEvent, at least 2 of [Order];
+    queries_of_events: QueryEvent, at least 20 of [Order];
     mappings: Map, at least 20 of [Data, Answer];
     access: SetAccess, at least 20 of [Data];
     ends_of_mappings: Unmap, at least 20 of [Leak, Answer, Data];
@@ -130,9 +139,9 @@ left_out_under_stress! {
     // A taker does not wait for the stream that freed.
     waits_for_streams_under_stress: Target::Every(Call::WaitEvent), at least 8;
     // What died without a word is had before its work is over.
-    waits_for_the_device_under_stress: Target::Every(Call::SynchronizeDevice), at least 4;
+    waits_for_the_device_under_stress: Target::Every(Call::SynchronizeDevice), at least 10;
     // What was put off, and the ends of streams that were forgotten, come too early.
-    queries_of_events_under_stress: Target::Every(Call::QueryEvent), at least 4;
+    queries_of_events_under_stress: Target::Every(Call::QueryEvent), at least 10;
     // Others take what a thread freed on its own stream, by an event that was never recorded there.
     records_on_threads_streams: Target::OnThreadsStreams(Call::RecordEvent), at least 6;
 }

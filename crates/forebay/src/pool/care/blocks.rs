@@ -6,13 +6,23 @@ use forebay_hal::{Pattern, StreamHandle};
 use super::super::deferred::End;
 use super::super::heap::Return;
 use super::super::map::{Known, Slot};
+use super::super::reclaim::Patience;
 use super::super::shared::Shared;
+use super::super::step::{self, Step};
+use super::super::stream_slots::{Fate, Serial};
 use super::super::works::Works;
-use super::quarantine::Quarantined;
 use super::watch::{CANARY, Watched, overrun, pattern_of};
 use super::{Care, FREED, FormerBlock};
 use crate::sync::tracked::lock;
 use crate::{Error, Result, Tag};
+
+/// Memory that the device refused to fill, and the stream in whose order it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unclean {
+    pub(super) memory: Return,
+    /// The stream of `memory`, which may be gone, and its handle another's.
+    pub(super) order: Serial,
+}
 
 impl Care {
     /// Writes what a block holds when it is given out, and its canary, in the order of `stream`.
@@ -93,7 +103,7 @@ impl Shared {
         let canary = Span::new(block.end(), care.tail()).unwrap_or_default();
         if let Err(error) = care.dress(block, canary, memory.stream) {
             if care.aids.poison {
-                lock(&care.unclean).push(memory);
+                self.keep_unclean(memory);
             } else {
                 self.give_back(vec![memory]);
             }
@@ -102,14 +112,44 @@ impl Shared {
         Ok(())
     }
 
-    /// Fills what the device refused to fill before; gives what is as free memory should be again.
-    pub(in super::super) fn tidy(&self) -> Vec<Return> {
-        let unclean = core::mem::take(&mut *lock(&self.care.unclean));
-        let filled = |memory: &Return| {
-            let fill = self.care.probe.fill(memory.span(), Pattern::U8(FREED), memory.stream);
-            fill.is_ok()
+    /// Keeps memory that is not as free memory should be until it can be filled.
+    fn keep_unclean(&self, memory: Return) {
+        // With the works' lock, so that nobody else grows the pool and there is a slot for the stream.
+        let serial = {
+            let _works = self.works();
+            self.heap().serial_for(memory.stream)
         };
-        let (clean, mut rest): (Vec<Return>, Vec<Return>) = unclean.into_iter().partition(filled);
+        match serial {
+            Some(order) => lock(&self.care.unclean).push(Unclean { memory, order }),
+            None => self.care.retire(memory.size),
+        }
+    }
+
+    /// Fills what the device refused to fill before; gives what is as free memory should be again, in the
+    /// order of the stream that each is of. With the works' lock, so that none of those streams is forgotten
+    /// before the memory is in the heap.
+    pub(in super::super) fn tidy(&self, _works: &mut Works) -> Vec<Return> {
+        let unclean = core::mem::take(&mut *lock(&self.care.unclean));
+        let (mut clean, mut rest) = (Vec::new(), Vec::new());
+        for one in unclean {
+            let fate = self.heap().slots.fate(one.order);
+            match fate {
+                Fate::Live(stream, _) if !stream.is_of_another_thread() => {
+                    let memory = Return { stream, ..one.memory };
+                    match self.care.probe.fill(memory.span(), Pattern::U8(FREED), stream) {
+                        Ok(()) => clean.push(memory),
+                        Err(_) => rest.push(one),
+                    }
+                }
+                // Its stream is gone, and so is its work.
+                Fate::Over => match self.care.probe.fill_now(one.memory.span(), FREED) {
+                    Ok(()) => self.heap().give_to_all(one.memory),
+                    Err(_) => rest.push(one),
+                },
+                // There is no stream to fill it on until the work is over.
+                Fate::Live(..) | Fate::Ended(..) | Fate::Unknown(_) => rest.push(one),
+            }
+        }
         lock(&self.care.unclean).append(&mut rest);
         clean
     }
@@ -161,7 +201,7 @@ impl Shared {
                 self.care.retire(memory.size);
                 Err(self.care.found(finding))
             }
-            (None, None) => self.keep_from_use(Quarantined { memory, former, number: 0 }),
+            (None, None) => self.keep_from_use(memory, former),
         }
     }
 
@@ -171,16 +211,25 @@ impl Shared {
         if !known.used_elsewhere() {
             return Ok(());
         }
-        let ends: Vec<End> = {
-            let mut heap = self.heap();
-            let own = heap.slot_for(memory.stream);
-            let own = heap.slots.serial(own);
-            let uses = heap.uses.get(&memory.address).cloned().unwrap_or_default();
-            let unknown = uses.unknown.then_some(End::Unknown);
-            let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
-            others.filter_map(|user| Works::end_of(&heap, user)).chain(unknown).collect()
+        step::reach(Step::JoiningUsers);
+        let joined = {
+            // From before the users are looked up until their events are recorded: a user that is forgotten
+            // meanwhile would leave its handle to another stream.
+            let works = self.works();
+            let ends: Vec<End> = {
+                let mut heap = self.heap();
+                let own = heap.serial_for(memory.stream);
+                let uses = heap.uses.get(&memory.address).cloned().unwrap_or_default();
+                let unknown = uses.unknown.then_some(End::Unknown);
+                let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
+                others.filter_map(|user| Works::end_of(&heap, user)).chain(unknown).collect()
+            };
+            works.join(memory.stream, &ends)?
         };
-        self.wait_for_ends(memory.stream, &ends)
+        if !joined {
+            self.wait_for_device(Patience::Unlimited)?;
+        }
+        Ok(())
     }
 }
 

@@ -371,7 +371,7 @@ impl Shared {
         let before = yard.held;
         let mut outcome = guards.release_orphans(&mut yard, probe);
         // Streams that were found not to be done: what was freed on them later is not due either, and
-        // need not be asked for.
+        // need not be asked for. A handle that has become another stream's costs a look that comes later.
         let mut busy: Vec<StreamHandle> = Vec::new();
         yard.going_bytes = Bytes::ZERO;
         for Going { until, stream, fenced, number } in core::mem::take(&mut yard.going) {

@@ -38,9 +38,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Bytes, StreamId};
+use forebay_core::{Bytes, Span, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
+use self::blocks::Unclean;
 use self::former::Former;
 pub use self::former::FormerBlock;
 pub(super) use self::guard::{Guards, Synchronise};
@@ -48,7 +49,6 @@ use self::probe::Probe;
 use self::quarantine::Quarantine;
 use self::watch::Watch;
 use super::Pool;
-use super::heap::Return;
 use super::log::CallLog;
 use crate::config::{Counting, Settings, Zeroing};
 use crate::sync::tracked::lock;
@@ -158,7 +158,7 @@ pub(super) struct Care {
     most_quarantined: AtomicU64,
     former: Mutex<Former>,
     /// Memory that no longer holds what free memory should, because the device refused to fill it.
-    unclean: Mutex<Vec<Return>>,
+    unclean: Mutex<Vec<Unclean>>,
     /// Which stream each handle was, the last time it was seen.
     streams: Mutex<HashMap<StreamHandle, StreamId>>,
     findings: Mutex<Vec<Error>>,
@@ -238,6 +238,12 @@ impl Care {
     /// Bytes in quarantine.
     pub(super) fn quarantined(&self) -> Bytes {
         lock(&self.quarantine).bytes()
+    }
+
+    /// Adds the memory that is free and kept from the heap: what is in quarantine, and what is unclean.
+    pub(super) fn add_kept_back(&self, spans: &mut Vec<Span>) {
+        spans.extend(lock(&self.quarantine).spans());
+        spans.extend(lock(&self.unclean).iter().map(|one| one.memory.span()));
     }
 
     /// Bytes that nobody gets any more.

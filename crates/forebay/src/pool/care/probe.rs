@@ -77,6 +77,15 @@ impl Probe {
         Ok(self.log.make(Call::Fill, span.size(), fill)?)
     }
 
+    /// Fills memory that no work uses, and waits until it is filled. On the probe's
+    /// [own stream](Self::own_stream), so that nothing of the program's is waited for: under locks too.
+    pub(super) fn fill_now(&self, span: Span, byte: u8) -> Result<()> {
+        let own = self.own_stream()?;
+        self.fill(span, Pattern::U8(byte), own)?;
+        let wait = || self.device.synchronize_stream(own);
+        Ok(self.log.call(Call::SynchronizeStream, wait)?)
+    }
+
     /// A stream of the probe's own, for memory that no work uses: whoever waits for it waits for nothing
     /// of the program's.
     pub(super) fn own_stream(&self) -> Result<StreamHandle> {

@@ -8,7 +8,8 @@ use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::heap::Return;
 use super::super::shared::Shared;
-use super::super::works::is_gone;
+use super::super::step::{self, Step};
+use super::super::stream_slots::Serial;
 use super::probe::Odd;
 use super::{FREED, FormerBlock};
 use crate::sync::tracked::lock;
@@ -18,6 +19,8 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
     pub(super) memory: Return,
+    /// The stream it was freed on, which may be gone, and its handle another's.
+    pub(super) order: Serial,
     pub(super) former: FormerBlock,
     /// How many were put in before it; set when it is.
     pub(super) number: u64,
@@ -53,6 +56,11 @@ impl Quarantine {
         Bytes::new(self.bytes)
     }
 
+    /// The memory of each.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
+        self.blocks.iter().map(|block| block.memory.span())
+    }
+
     /// How many were ever put in.
     pub(super) fn added(&self) -> u64 {
         self.added
@@ -81,11 +89,11 @@ impl Quarantine {
         Some(oldest)
     }
 
-    /// Moves the blocks of a stream to the front.
-    fn bring_forward(&mut self, stream: StreamHandle) -> usize {
+    /// Moves the blocks of a stream to the front; gives how many there are.
+    fn bring_forward(&mut self, order: Serial) -> usize {
         let all = core::mem::take(&mut self.blocks);
         let (of_it, others): (VecDeque<_>, VecDeque<_>) =
-            all.into_iter().partition(|block| block.memory.stream == stream);
+            all.into_iter().partition(|block| block.order == order);
         let count = of_it.len();
         self.blocks = of_it;
         self.blocks.extend(others);
@@ -93,8 +101,8 @@ impl Quarantine {
     }
 
     /// Takes out the blocks that were freed on a stream.
-    pub(super) fn take_all_of(&mut self, stream: StreamHandle) -> Vec<Return> {
-        let count = self.bring_forward(stream);
+    pub(super) fn take_all_of(&mut self, order: Serial) -> Vec<Return> {
+        let count = self.bring_forward(order);
         let of_it: Vec<Return> = self.blocks.drain(..count).map(|block| block.memory).collect();
         self.bytes -= of_it.iter().map(|memory| memory.size.get()).sum::<u64>();
         of_it
@@ -143,13 +151,21 @@ enum Left {
 impl Shared {
     /// Keeps a freed block from use for as long as the quarantine has room, and lets the oldest go
     /// for it. An error is a finding in one of those: the block itself is taken back in any case.
-    pub(super) fn keep_from_use(&self, block: Quarantined) -> Result<()> {
+    pub(super) fn keep_from_use(&self, memory: Return, former: FormerBlock) -> Result<()> {
         let most = self.care.most_quarantined.load(Ordering::Relaxed);
         // One that is larger than all of it would only drive the others out.
-        if block.memory.size.get() > most {
-            self.give_back(vec![block.memory]);
+        if memory.size.get() > most {
+            self.give_back(vec![memory]);
         } else {
-            lock(&self.care.quarantine).push(block);
+            let serial = self.heap().serial_for(memory.stream);
+            match serial {
+                Some(order) => {
+                    let block = Quarantined { memory, order, former, number: 0 };
+                    lock(&self.care.quarantine).push(block);
+                }
+                // There is no slot to know its stream by.
+                None => self.heap().give_to_unknown(memory),
+            }
         }
         self.shrink_quarantine(most)
     }
@@ -184,30 +200,35 @@ impl Shared {
     /// Gives a block that leaves to the heap, unless it was written to. Where looking fails it has to go
     /// back.
     ///
-    /// No lock is held while it is looked at, and its stream may be forgotten meanwhile. Looking waits for
-    /// all that was enqueued on the stream, so what was looked at is everybody's afterwards; and what is
-    /// not looked at goes to the heap, in the order of its stream, within the heap's lock.
+    /// No lock is held while it is looked at, and its stream may be forgotten meanwhile: so the stream goes by
+    /// its serial. The work that was enqueued on it is waited for before the block is looked at, so what was
+    /// looked at is everybody's; what is not looked at goes to the heap in whatever order it has now.
     fn let_leave(&self, block: Quarantined) -> Result<Left> {
-        let Quarantined { memory, .. } = block;
+        let Quarantined { memory, order, .. } = block;
+        step::reach(Step::LeavingQuarantine);
         if !self.care.aids.poison {
-            self.give_back(vec![memory]);
+            let mut heap = self.heap();
+            heap.give_after(memory, order);
+            if memory.stream.is_per_thread() {
+                self.publish(&mut heap, memory.stream);
+            }
             return Ok(Left::Whole);
         }
-        match self.care.probe.first_odd(memory.span(), Pattern::U8(FREED), memory.stream) {
-            Ok(None) => {
+        if !self.wait_for_stream(order)? {
+            // Its stream is gone: it comes back, unseen, when the device was waited for.
+            self.heap().give_to_unknown(memory);
+            return Ok(Left::Whole);
+        }
+        let own = self.care.probe.own_stream()?;
+        match self.care.probe.first_odd_now(memory.span(), Pattern::U8(FREED), own)? {
+            None => {
                 self.heap().give_to_all(memory);
                 Ok(Left::Whole)
             }
-            Ok(Some(odd)) => {
+            Some(odd) => {
                 self.care.retire(memory.size);
                 Ok(Left::Spoilt(self.care.found(block.written(odd))))
             }
-            // Its stream is gone: it comes back, unseen, when the device was waited for.
-            Err(error) if is_gone(&error) => {
-                self.heap().give_to_unknown(memory);
-                Ok(Left::Whole)
-            }
-            Err(error) => Err(error),
         }
     }
 
@@ -219,7 +240,13 @@ impl Shared {
 
     /// The same for what was freed on one stream, which is about to go.
     pub(in super::super) fn end_quarantine_of(&self, stream: StreamHandle) -> Result<()> {
-        let count = lock(&self.care.quarantine).bring_forward(stream);
+        let order = {
+            let mut heap = self.heap();
+            let slot = heap.slots.get(stream);
+            slot.and_then(|slot| heap.slots.serial(slot))
+        };
+        let Some(order) = order else { return Ok(()) };
+        let count = lock(&self.care.quarantine).bring_forward(order);
         self.end_quarantine_of_oldest(count)
     }
 

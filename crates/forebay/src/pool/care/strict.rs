@@ -110,19 +110,17 @@ impl Shared {
             }
         });
         heap.give_all(returns);
-        if let Some(number) = heap.slots.get(stream) {
-            heap.bury(number);
-        }
+        let slot = heap.slots.get(stream);
+        let serial = slot.and_then(|slot| heap.slots.serial(slot));
+        slot.into_iter().for_each(|slot| heap.bury(slot));
         heap.counts.forget(|other| other == stream);
         drop(heap);
         // What is kept from use was ordered on the old stream, too.
-        let kept = lock(&self.care.quarantine).take_all_of(stream);
-        let unclean = {
-            let mut unclean = lock(&self.care.unclean);
-            unclean.extract_if(.., |memory| memory.stream == stream).collect::<Vec<_>>()
-        };
+        // What is unclean stays until that stream's work is over.
+        let Some(serial) = serial else { return };
+        let kept = lock(&self.care.quarantine).take_all_of(serial);
         let mut heap = self.heap();
-        kept.into_iter().chain(unclean).for_each(|memory| heap.give_to_unknown(memory));
+        kept.into_iter().for_each(|memory| heap.give_to_unknown(memory));
     }
 
     /// Notes that a stream was forgotten.

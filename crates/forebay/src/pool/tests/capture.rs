@@ -3,7 +3,7 @@
 use super::*;
 
 /// Every call that a capture would see or be spoilt by.
-fn seen(machine: &SimMachine) -> Vec<u64> {
+pub(super) fn seen(machine: &SimMachine) -> Vec<u64> {
     let calls = machine.calls();
     [
         Call::RecordEvent,

@@ -16,6 +16,7 @@ mod rim;
 mod scope;
 mod segments;
 mod snapshot;
+mod steps;
 mod upkeep;
 mod uses;
 

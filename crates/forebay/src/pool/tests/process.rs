@@ -145,3 +145,93 @@ fn a_free_does_not_end_another_pool() {
     });
     assert_eq!(elsewhere.load(Ordering::Relaxed), 0, "pools were ended inside a free");
 }
+
+/// What a child process finds wrong with a pool of its own on `device`, by number: 0 is nothing.
+#[cfg(unix)]
+fn in_a_child(inherited: &Pool, device: &Arc<dyn Device>) -> i32 {
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
+    use core::time::Duration;
+
+    use forebay_hal::Stream;
+
+    let refused = inherited.allocate(Bytes::mib(3), DEFAULT);
+    if !matches!(refused, Err(Error::Forked)) {
+        return 1;
+    }
+    let options = PoolOptions::new().set(|set| {
+        let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
+        set.collect_after(Duration::from_millis(5))
+    });
+    let Ok(pool) = options.build(device) else { return 2 };
+    // A stream that goes is told to the child's own pools.
+    let Ok(stream) = Stream::new(device, Priority::Normal) else { return 3 };
+    let handle = stream.handle();
+    let Ok(block) = pool.allocate(Bytes::mib(3), handle) else { return 4 };
+    if pool.free_block(block, handle).is_err() {
+        return 5;
+    }
+    drop(stream);
+    if pool.shared.heap().slots.knows(handle) {
+        return 6;
+    }
+    // Threads of the library are started here as anywhere.
+    let request = crate::Request::new(Bytes::mib(1), DEFAULT);
+    let mut later = pin!(crate::handle::allocate_async(&pool, request));
+    let mut served = false;
+    for _ in 0..5000 {
+        match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(_)) => served = true,
+            Poll::Ready(Err(_)) => return 7,
+            Poll::Pending => {}
+        }
+        if served {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if !served {
+        return 8;
+    }
+    for _ in 0..5000 {
+        if pool.held().is_zero() {
+            return 0;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    9
+}
+
+/// A pool that a child process makes is as good as any; one that it inherited is refused.
+#[cfg(unix)]
+#[test]
+fn a_child_process_has_pools_of_its_own() {
+    let (_, _, device) = open(SimMachine::builder());
+    let with_upkeep = PoolOptions::new().set(|set| set.upkeep(true));
+    let pool = with_upkeep.build(&device).unwrap();
+    drop(crate::handle::allocate_async(&pool, crate::Request::new(Bytes::mib(1), DEFAULT)));
+    // SAFETY: the child ends by `_exit`, and by an alarm where it waits for a lock that is nobody's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::alarm(30) };
+        let (machine, _, simulated) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+        let host: Arc<dyn Device> = forebay_host::HostDevice::open().unwrap();
+        let mut wrong = in_a_child(&pool, &simulated);
+        if wrong == 0 {
+            wrong = match in_a_child(&pool, &host) {
+                0 => i32::from(machine.finding_count() > 0) * 10,
+                wrong => 20 + wrong,
+            };
+        }
+        // SAFETY: as above.
+        unsafe { libc::_exit(wrong) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this test's own, and the status can be written.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "the child hung");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "what is wrong in the child");
+    pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+}

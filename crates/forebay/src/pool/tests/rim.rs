@@ -312,3 +312,65 @@ fn one_query_answers_for_all_blocks_that_wait_for_a_stream() {
         (0..1000).map(|_| pool.allocate(Bytes::new(512), own).unwrap()).collect();
     none_overlap(again);
 }
+
+/// Two requests whose time is limited need the whole device: the second waits for the first, and then for
+/// the device itself, as long as it may.
+#[test]
+fn two_requests_wait_for_the_device_one_after_the_other() {
+    use core::time::Duration;
+
+    use crate::pool::reclaim::Patience;
+
+    let device: Arc<dyn Device> = HostDevice::open().unwrap();
+    let pool = PoolOptions::new().build(&device).unwrap();
+    let busy = Stream::new(&device, Priority::Normal).unwrap();
+    let (go, flag) = mpsc::channel::<()>();
+    device.enqueue_host(Box::new(move || _ = flag.recv()), busy.handle()).unwrap();
+    let until = |millis| Patience::Until(Instant::now() + Duration::from_millis(millis));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
+        while !pool.shared.waiter.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let begun = Instant::now();
+        assert!(!pool.shared.wait_for_device(until(60)).unwrap());
+        assert!(begun.elapsed() >= Duration::from_millis(60), "refused at once");
+        let second = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!second.is_finished() && !first.is_finished());
+        drop(go);
+        assert!(first.join().unwrap() && second.join().unwrap());
+    });
+}
+
+/// Pages that live blocks lie in bring a large request nothing: where it needs them it is refused at once,
+/// whatever of them is free.
+#[test]
+fn bytes_in_pages_that_are_in_use_are_not_hoped_for() {
+    let (_, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&shared).unwrap();
+    let used = Stream::new(&shared, Priority::Normal).unwrap();
+    let mut blocks: Vec<Block> =
+        (0..64).map(|_| pool.allocate(Bytes::kib(512), DEFAULT).unwrap()).collect();
+    blocks.sort_by_key(Block::address);
+    let (mut live, mut freed) = (Vec::new(), Vec::new());
+    for (number, block) in blocks.into_iter().enumerate() {
+        if number % 2 == 0 { live.push(block) } else { freed.push(block) }
+    }
+    // Something to wait for.
+    let late = freed.pop().unwrap();
+    pool.record_use(late.address(), used.handle()).unwrap();
+    (0..300).for_each(|_| write(&device, late, 1, used.handle()));
+    pool.free_block(late, DEFAULT).unwrap();
+    freed.into_iter().for_each(|block| pool.free_block(block, DEFAULT).unwrap());
+    let put_off = || pool.shared.works().deferred.returns().count();
+    let room = Bytes::mib(64).saturating_sub(pool.held());
+    let error = pool.allocate(room.saturating_add(Bytes::mib(2)), DEFAULT).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert_eq!(put_off(), 1, "the work of another stream was waited for");
+    // What there is can be had, and with a page that comes free more.
+    let all = pool.allocate(room, DEFAULT).unwrap();
+    pool.free_block(all, DEFAULT).unwrap();
+    live.into_iter().for_each(|block| pool.free_block(block, DEFAULT).unwrap());
+    pool.allocate(room.saturating_add(Bytes::mib(2)), DEFAULT).unwrap();
+}

@@ -93,7 +93,7 @@ fn uses_on_any_streams_are_kept_apart_in_random_programs() {
                     let (block, tag, own) = live.swap_remove(index);
                     check(&device, block, tag, own, &wrong);
                     pool.free(block.address(), own).unwrap();
-                    put_off += u64::from(pool.shared.works().deferred.bytes() > 0);
+                    put_off += u64::from(pool.shared.works().deferred.returns().count() > 0);
                 }
             }
         }

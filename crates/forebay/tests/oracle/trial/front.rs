@@ -47,6 +47,8 @@ pub(crate) enum Target {
     Of(Call, u64),
     /// Every call of one kind.
     Every(Call),
+    /// Every call of several kinds.
+    EveryOf(&'static [Call]),
     /// Every call of one kind on a thread's own default stream.
     OnThreadsStreams(Call),
 }
@@ -174,6 +176,7 @@ impl Front {
                 Target::Number(number) => number == tally.made.len() as u64,
                 Target::Of(kind, number) => kind == call && of_kind() == number,
                 Target::Every(kind) => kind == call,
+                Target::EveryOf(kinds) => kinds.contains(&call),
                 Target::OnThreadsStreams(kind) => {
                     kind == call && on.is_some_and(StreamHandle::is_per_thread)
                 }

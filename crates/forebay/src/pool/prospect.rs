@@ -1,0 +1,110 @@
+//! Whether a request could be served if all work were over and all that was freed came back: what is asked
+//! before the device is waited for and caches are given up.
+//!
+//! ```text
+//!   [ free | at hand | live ]   a page in use: its bytes serve what fits between its blocks, nothing else
+//!   [ free | put off | free ]   a page that comes free: it can be moved, or given to the device
+//! ```
+//!
+//! The lines are copied, what may come back is given to the copies, and a plan is made there as it would be
+//! made in the end. The copies cost some hundred microseconds for ten thousand holes; what they can save is a
+//! wait for the device and every cached page.
+
+use forebay_core::line::{Growth, Lack, Line, Plan, Streams};
+use forebay_core::{Bytes, Span};
+
+use super::heap::Return;
+use super::map::Side;
+use super::shared::Shared;
+use crate::Class;
+
+/// A pool as it would be if all came back that may.
+struct Prospect {
+    /// The line of the request's side.
+    own: Line,
+    /// Whether it is made of pages, as opposed to segments.
+    maps_pages: bool,
+    growth: Growth,
+    /// The most that line may hold by the limit of the pool.
+    limit: Bytes,
+    /// Bytes that the device gets back from elsewhere.
+    given_up: Bytes,
+    /// The bytes of segments on the line that could go back.
+    whole: Bytes,
+}
+
+impl Shared {
+    /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
+    /// limit and the device still allow.
+    pub(super) fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
+        let prospect = self.prospect(side);
+        if !prospect.can_have(size, prospect.limit) {
+            return true;
+        }
+        // The device is asked only where the limit leaves it open.
+        let Ok(info) = self.device.memory_info() else { return false };
+        let room = info.free.saturating_add(prospect.given_up);
+        let most = prospect.own.backed_bytes().saturating_add(room);
+        !prospect.can_have(size, prospect.limit.min(most))
+    }
+
+    fn prospect(&self, side: Side) -> Prospect {
+        let mut works = self.works();
+        let heap = self.heap();
+        let mut returning: Vec<Span> = works.deferred.returns().map(|block| block.span()).collect();
+        self.care.add_kept_back(&mut returning);
+        self.rows.each(|shelves| {
+            for shelf in shelves.all().filter(|shelf| shelf.magazine.held() > 0) {
+                let stream = shelf.stream;
+                let out = |kept, units| returning.push(Return::of(kept, units, stream).span());
+                // Of a copy: what is at hand stays there.
+                shelf.magazine.clone().drain(|_| true, out);
+            }
+        });
+        let line_of = |of: Side| {
+            let mut line = match of {
+                Side::Small => heap.small.line.clone(),
+                Side::Large => heap.large.line.clone(),
+            };
+            line.idle(Streams::ALL);
+            for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
+                // What came back since it was noted is a hole already.
+                let _ = line.give(span.start().get(), span.size(), Streams::ALL);
+            }
+            line
+        };
+        // In stable memory nothing is moved, and nothing of either side is given up.
+        let stable = self.options.class.contains(Class::STABLE);
+        let own = line_of(side);
+        let (whole, others) = if stable {
+            (Bytes::ZERO, Bytes::ZERO)
+        } else {
+            let other = if side == Side::Small { Side::Large } else { Side::Small };
+            (own.free_whole_pages(), line_of(other).free_whole_pages())
+        };
+        let given_up = others.saturating_add(heap.going);
+        let held_elsewhere =
+            heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
+        let mut growth = works.growth;
+        // Where pages are not moved they go to the device, and come back elsewhere.
+        growth.moves = !stable;
+        let maps_pages = works.ground(side).0.maps_pages;
+        let limit = self.marks.limit().saturating_sub(held_elsewhere);
+        Prospect { own, maps_pages, growth, limit, given_up, whole }
+    }
+}
+
+impl Prospect {
+    /// Whether there is a way to `size` bytes where the line may hold `limit`.
+    fn can_have(&self, size: Bytes, limit: Bytes) -> bool {
+        if !self.maps_pages {
+            // One segment, in which there is room or which is new.
+            let limit = limit.saturating_add(self.whole);
+            return self.own.largest_hole() >= size
+                || Plan::segment(&self.own, size, &self.growth, limit).is_some();
+        }
+        // Everything is free for all by now: any stream will do. More addresses can be had.
+        let plan = Plan::make(&self.own, size, Streams::only(0), &self.growth, limit);
+        !matches!(plan, Err(Lack::Limit))
+    }
+}
