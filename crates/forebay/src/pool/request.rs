@@ -27,6 +27,11 @@ const MOST_ROOMS: u32 = 64;
 /// What is less than one part in so many of what is held is not worth folding.
 const HARDLY: u64 = 1024;
 
+/// How many streams are many. Beyond that number, what each of them has at hand is not worth folding up to
+/// so many bytes: were it folded, each would wait for another whenever it is used.
+const MANY_STREAMS: u64 = 64;
+const AT_HAND: u64 = 64 << 10;
+
 /// Where the memory of a block came from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
@@ -268,10 +273,11 @@ impl Shared {
         }
     }
 
-    /// Whether all that lies in magazines is a part of what is held that nobody would miss, and so is
-    /// all that the pool has ever grown by to leave it there.
+    /// Whether all that lies in magazines is a part of what is held that nobody would miss, or little for as
+    /// many streams, and so is all that the pool has ever grown by to leave it there.
     fn little_at_hand(&self, works: &Works) -> bool {
-        let most = self.held.get().get() / HARDLY;
+        let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
+        let most = (self.held.get().get() / HARDLY).max(streams.saturating_mul(AT_HAND));
         if works.spared.get() >= most {
             return false;
         }

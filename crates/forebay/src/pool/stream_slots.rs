@@ -148,6 +148,11 @@ impl StreamSlots {
         Some(number)
     }
 
+    /// How many streams have a number.
+    pub(super) fn count(&self) -> u64 {
+        self.numbers.len() as u64
+    }
+
     /// Whether a stream has a number.
     pub(super) fn knows(&self, stream: StreamHandle) -> bool {
         self.numbers.contains_key(&stream)
