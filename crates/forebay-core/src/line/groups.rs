@@ -29,7 +29,7 @@ impl GroupId {
     pub(super) const NONE: Self = Self(u32::MAX);
 
     #[inline]
-    fn slot(self) -> usize {
+    pub(super) fn slot(self) -> usize {
         self.0 as usize
     }
 

@@ -70,6 +70,14 @@ impl Seams {
         self.0.remove(&Self::key(one, two, at))
     }
 
+    /// Gives the seams of one group to another.
+    pub(super) fn rename(&mut self, old: GroupId, new: GroupId) {
+        let renamed = |id: GroupId| if id == old { new } else { id };
+        let seams = core::mem::take(&mut self.0).into_iter();
+        let seams = seams.map(|(one, two, at)| Self::key(renamed(one), renamed(two), at));
+        self.0 = seams.collect();
+    }
+
     /// Where holes of these two groups touch.
     pub(super) fn between(&self, one: GroupId, two: GroupId) -> impl Iterator<Item = u64> {
         let range = Self::key(one, two, 0)..=Self::key(one, two, u64::MAX);
@@ -435,6 +443,15 @@ impl Holes {
             last = hole;
         }
         self.seams = Some(seams);
+        if self.lengths.is_none() {
+            self.lengths = Some(self.somebodys_lengths());
+        }
+    }
+
+    /// The lengths of all holes that are somebody's.
+    pub(super) fn somebodys_lengths(&self) -> Lengths {
+        let nobodys = self.groups.nobodys();
+        Lengths::new(self.all.each().filter(|hole| hole.group != nobodys))
     }
 
     /// Keeps the lengths, where there are any.

@@ -1,9 +1,9 @@
 //! Holes by length, to find the smallest one for a size.
 //!
-//! Only a request that could wait for another stream needs them, so the index is made for the first
-//! such request, and dropped once as many holes have changed as it took to make it without anybody
-//! asking again. A program with one stream never has it, and neither has one with few holes: looking
-//! at all of them costs less than keeping it.
+//! Only a request that could wait for another stream needs them, so the index is made where groups get
+//! trees of their own, or for the first such request after that, and dropped once as many holes have
+//! changed as it took to make it without anybody asking. A program with one stream never has it, and
+//! neither has one with few holes: looking at all of them costs less than keeping it.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,17 @@ use super::tree::Hole;
 /// the index costs a block that is taken and freed. Tests have few holes and are to have the index.
 pub(super) const FEW: usize = if cfg!(test) { 16 } else { 1024 };
 
+/// Holes by length, and by where they begin.
+type ByLength = BTreeSet<(u64, u64)>;
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lengths {
-    /// All holes that are somebody's, the shortest first and the lowest of equals.
-    all: BTreeSet<(u64, u64, GroupId)>,
+    /// All holes that are somebody's, the shortest first and the lowest of equals. Without their groups,
+    /// so that nothing changes here where a group does.
+    all: ByLength,
     /// The same by group.
-    grouped: BTreeSet<(GroupId, u64, u64)>,
+    grouped: Vec<ByLength>,
     /// How many holes have changed since somebody asked.
     changes: usize,
 }
@@ -28,25 +32,60 @@ pub(super) struct Lengths {
 impl Lengths {
     /// An index of `holes`, none of which is nobody's.
     pub(super) fn new(holes: impl Iterator<Item = Hole>) -> Self {
-        let holes: Vec<Hole> = holes.collect();
-        // Collecting sorts first, which is faster than one at a time.
-        Self {
-            all: holes.iter().map(|hole| (hole.size(), hole.start, hole.group)).collect(),
-            grouped: holes.iter().map(|hole| (hole.group, hole.size(), hole.start)).collect(),
-            changes: 0,
+        let mut index = Self::default();
+        let mut grouped: Vec<Vec<(u64, u64)>> = Vec::new();
+        for hole in holes {
+            let slot = hole.group.slot();
+            if grouped.len() <= slot {
+                grouped.resize_with(slot.saturating_add(1), Vec::new);
+            }
+            if let Some(group) = grouped.get_mut(slot) {
+                group.push(key(hole));
+            }
         }
+        // Collecting sorts first, which is faster than one at a time.
+        index.all = grouped.iter().flatten().copied().collect();
+        index.grouped = grouped.into_iter().map(|group| group.into_iter().collect()).collect();
+        index
+    }
+
+    fn group(&mut self, id: GroupId) -> Option<&mut ByLength> {
+        let slot = id.slot();
+        if self.grouped.len() <= slot {
+            self.grouped.resize_with(slot.saturating_add(1), ByLength::new);
+        }
+        self.grouped.get_mut(slot)
     }
 
     pub(super) fn insert(&mut self, hole: Hole) {
-        self.all.insert((hole.size(), hole.start, hole.group));
-        self.grouped.insert((hole.group, hole.size(), hole.start));
+        self.all.insert(key(hole));
+        if let Some(group) = self.group(hole.group) {
+            group.insert(key(hole));
+        }
         self.changes += 1;
     }
 
     pub(super) fn remove(&mut self, hole: Hole) {
-        self.all.remove(&(hole.size(), hole.start, hole.group));
-        self.grouped.remove(&(hole.group, hole.size(), hole.start));
+        self.all.remove(&key(hole));
+        if let Some(group) = self.group(hole.group) {
+            group.remove(&key(hole));
+        }
         self.changes += 1;
+    }
+
+    /// Gives all holes of one group to another.
+    pub(super) fn merge(&mut self, loser: GroupId, winner: GroupId) {
+        let mut holes = self.group(loser).map(core::mem::take).unwrap_or_default();
+        let Some(group) = self.group(winner) else { return };
+        if holes.len() > group.len() {
+            core::mem::swap(group, &mut holes);
+        }
+        // Appending goes through both.
+        if holes.len() > group.len() / 16 {
+            group.append(&mut holes);
+        } else {
+            group.extend(holes);
+        }
     }
 
     /// Whether nobody has asked for so long that making it anew costs no more than what was spent on
@@ -55,21 +94,28 @@ impl Lengths {
         self.changes > 64 + 4 * self.all.len() || self.all.len() < FEW / 2
     }
 
-    /// The shortest hole of at least `size` bytes, the lowest of equals: its length and group.
-    pub(super) fn shortest(&mut self, size: u64) -> Option<(u64, GroupId)> {
+    /// The shortest hole of at least `size` bytes, the lowest of equals: its length, and where it begins.
+    pub(super) fn shortest(&mut self, size: u64) -> Option<(u64, u64)> {
         self.changes = 0;
-        self.all.range((size, 0, GroupId::default())..).next().map(|&(length, _, id)| (length, id))
+        self.all.range((size, 0)..).next().copied()
     }
 
     /// How long the shortest hole of a group is that has at least `size` bytes.
     pub(super) fn shortest_of(&self, id: GroupId, size: u64) -> Option<u64> {
-        let first = self.grouped.range((id, size, 0)..).next();
-        first.filter(|hole| hole.0 == id).map(|hole| hole.1)
+        self.grouped.get(id.slot())?.range((size, 0)..).next().map(|hole| hole.0)
     }
 
     #[cfg(test)]
     pub(super) fn check(&self, holes: &[Hole]) {
         let due = Self::new(holes.iter().copied());
-        assert_eq!((&self.all, &self.grouped), (&due.all, &due.grouped));
+        assert_eq!(self.all, due.all);
+        for (slot, group) in self.grouped.iter().enumerate() {
+            let none = ByLength::new();
+            assert_eq!(group, due.grouped.get(slot).unwrap_or(&none), "group {slot}");
+        }
     }
+}
+
+fn key(hole: Hole) -> (u64, u64) {
+    (hole.size(), hole.start)
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use super::gaps::Spans;
 use super::groups::{GroupId, Order};
 use super::hole::{Holes, Seams, joins};
-use super::lengths::{FEW, Lengths};
+use super::lengths::FEW;
 use super::streams::Streams;
 use super::tree::Hole;
 
@@ -33,19 +33,19 @@ impl Holes {
 
     #[inline(never)]
     fn better_among(&mut self, size: u64, slack: u64, taker: Order<'_>) -> Option<Streams> {
-        let groups = &self.groups;
-        let serving = groups.serving_set(taker);
-        if serving.has_all() {
+        if self.groups.serving_set(taker).has_all() {
             return None;
         }
         if self.len() <= FEW && self.lengths.is_none() {
             return self.better_by_scan(size, slack, taker);
         }
-        let lengths = self.lengths.get_or_insert_with(|| {
-            let nobodys = groups.nobodys();
-            Lengths::new(self.all.each().filter(|hole| hole.group != nobodys))
-        });
-        let (length, owner) = lengths.shortest(size)?;
+        if self.lengths.is_none() {
+            self.lengths = Some(self.somebodys_lengths());
+        }
+        let (lengths, groups) = (self.lengths.as_mut()?, &self.groups);
+        let serving = groups.serving_set(taker);
+        let (length, start) = lengths.shortest(size)?;
+        let owner = self.all.find(start)?.1.group;
         if serving.has(owner) {
             return None;
         }
@@ -187,25 +187,40 @@ impl Holes {
         });
     }
 
-    /// Gives all holes of one group to another.
+    /// Gives all holes of one group, which has a tree, to another.
     fn merge(&mut self, loser: GroupId, winner: GroupId) {
-        let holes: Vec<Hole> = self.holes_of(loser, 1).collect();
-        for &hole in &holes {
-            for at in [hole.start, hole.end] {
-                let Some((low, high)) = self.touching(at) else { continue };
-                if self.seam_out(low.group, high.group, at) {
-                    let other = if at == hole.start { low.group } else { high.group };
-                    self.seam_in(other, winner, at);
-                }
+        let holes: Vec<Hole> = match self.groups.get(loser) {
+            Some(group) => group.tree.each().collect(),
+            None => return,
+        };
+        // Looking for each costs more than going through all where they are a good part of all.
+        let many = holes.len() > self.len() / 16;
+        if many {
+            self.all.regroup(|id| if id == loser { winner } else { id });
+            if let Some(seams) = &mut self.seams {
+                seams.rename(loser, winner);
             }
+        }
+        for &hole in &holes {
             let new = Hole { group: winner, ..hole };
-            if let Some((place, _)) = self.all.find(hole.start) {
-                self.all.change(place, hole, new);
+            if !many {
+                for at in [hole.start, hole.end] {
+                    let Some((low, high)) = self.touching(at) else { continue };
+                    if self.seam_out(low.group, high.group, at) {
+                        let other = if at == hole.start { low.group } else { high.group };
+                        self.seam_in(other, winner, at);
+                    }
+                }
+                if let Some((place, _)) = self.all.find(hole.start) {
+                    self.all.change(place, hole, new);
+                }
             }
             if let Some(tree) = self.own_tree(winner) {
                 tree.put(new);
             }
-            self.note_length(Some(hole), Some(new));
+        }
+        if let Some(lengths) = &mut self.lengths {
+            lengths.merge(loser, winner);
         }
         self.groups.gained(winner, holes.len());
     }
