@@ -8,6 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata};
 /// those beside it. A new crate of the workspace is entered here.
 const LEVELS: &[&[&str]] = &[
     &["forebay-core"],
+    &["forebay-sync"],
     &["forebay-hal"],
     &["forebay-host"],
     &["forebay-sim"],

@@ -82,12 +82,10 @@ pub(super) fn fuzz_inputs(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     tested(&task, &ran, count::libtest(&ran.output), &ran.output)
 }
 
-/// What runs under Miri: the contract, and of the library the parts that have unsafe code and need no
-/// device. (`forebay-core` forbids unsafe code, and has nothing for it to see.)
-const UNDER_MIRI: &[&str] = &[
-    "run nightly cargo miri test -p forebay-hal --lib --no-fail-fast",
-    "run nightly cargo miri test -p forebay --lib --no-fail-fast -- sync:: pool::map::",
-];
+/// What runs under Miri: the contract, and what the threads of a pool share, which has unsafe code and needs
+/// no device. (`forebay-core` forbids unsafe code, and has nothing for it to see.)
+const UNDER_MIRI: &str =
+    "run nightly cargo miri test -p forebay-hal -p forebay-sync --lib --no-fail-fast";
 
 /// The unsafe code under Miri, which sees undefined behaviour and leaks. One check: the tests in it
 /// are counted where they run at full speed.
@@ -95,27 +93,23 @@ pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     if let Err(reason) = ensure_miri(place, &mut |task| desk.run_aside(task)) {
         return Outcome::LeftOut { reason };
     }
-    let mut passed = 0;
-    for words in UNDER_MIRI {
-        let task = place
-            .rustup(words.split_whitespace(), MIRI)
-            // proptest asks where it is, to keep failures it found; no test opens anything else.
-            .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
-            .variable("PROPTEST_CASES", MIRI_CASES);
-        let ran = desk.run(&task);
-        match count::libtest(&ran.output) {
-            Some((tally, _)) if ran.succeeded() => passed += tally.passed,
-            _ if is_too_old(&ran.output) => {
-                return Outcome::LeftOut {
-                    reason: "the nightly toolchain here is older than the Rust this workspace \
-                             needs; \"rustup update nightly\" helps"
-                        .to_owned(),
-                };
-            }
-            _ => return broken(&task, &ran),
+    let task = place
+        .rustup(UNDER_MIRI.split_whitespace(), MIRI)
+        // proptest asks where it is, to keep failures it found; no test opens anything else.
+        .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .variable("PROPTEST_CASES", MIRI_CASES);
+    let ran = desk.run(&task);
+    match count::libtest(&ran.output) {
+        Some((tally, _)) if ran.succeeded() => {
+            Outcome::Holds { note: format!("{} tests under Miri", tally.passed) }
         }
+        _ if is_too_old(&ran.output) => Outcome::LeftOut {
+            reason: "the nightly toolchain here is older than the Rust this workspace needs; \
+                     \"rustup update nightly\" helps"
+                .to_owned(),
+        },
+        _ => broken(&task, &ran),
     }
-    Outcome::Holds { note: format!("{passed} tests under Miri") }
 }
 
 /// Whether cargo refused because the compiler is too old.

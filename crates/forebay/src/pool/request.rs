@@ -12,9 +12,7 @@ use super::deferred::{End, Task};
 use super::event::EventAction;
 use super::heap::{Heap, Piece, Return};
 use super::log::Point;
-use super::map::{
-    ClaimedAs, Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged,
-};
+use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::reclaim::Patience;
 use super::registry;
 use super::shared::{NO_PASS, Shared};
