@@ -73,15 +73,6 @@ pub(super) fn soak(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     }
 }
 
-/// The bodies of the fuzz targets over the inputs that are kept and some that are drawn: they are
-/// in a workspace of their own, which the other steps do not see.
-pub(super) fn fuzz_inputs(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let words = ["test", "--manifest-path", "fuzz/Cargo.toml", "--no-fail-fast"];
-    let task = place.cargo(words, ALL_TESTS);
-    let ran = desk.run(&task);
-    tested(&task, &ran, count::libtest(&ran.output), &ran.output)
-}
-
 /// What runs under Miri: the contract, and what the threads of a pool share, which has unsafe code and needs
 /// no device. (`forebay-core` forbids unsafe code, and has nothing for it to see.)
 const UNDER_MIRI: &str =
