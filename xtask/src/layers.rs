@@ -22,7 +22,7 @@ const LEVELS: &[&[&str]] = &[
 ];
 
 /// What stands apart: each may use any crate of the levels, and none may use it.
-const APART: &[&str] = &["forebay-fuzz", "xtask"];
+const APART: &[&str] = &["forebay-fuzz", "forebay-probe", "xtask"];
 
 /// The crate that decides and does nothing else: it needs no other crate, of anybody.
 const PURE: &str = "forebay-core";
