@@ -22,8 +22,6 @@ pub(super) fn loom(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     let task = place
         .cargo(words.split_whitespace(), LOOM)
         .variable("RUSTFLAGS", "--cfg loom")
-        .variable("CARGO_PROFILE_TEST_OPT_LEVEL", "0")
-        .variable("CARGO_PROFILE_TEST_DEBUG", "0")
         .variable("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .variable("CARGO_PROFILE_DEV_DEBUG", "0");
     let ran = desk.run(&task);

@@ -7,7 +7,7 @@ use crate::count;
 use crate::ignored;
 use crate::run::{Ran, Task};
 use crate::setup::{ensure_miri, has_subcommand};
-use crate::soak::{self, Soak};
+use crate::soak::{self, Build, Soak};
 use crate::step::{Outcome, Skip, Tally};
 use crate::workplace::Workplace;
 
@@ -65,7 +65,7 @@ pub(super) fn doc_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
 
 /// A short soak of the pool. One check: it holds where no operation broke a rule.
 pub(super) fn soak(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let task = Soak::SHORT.task("test", place);
+    let task = Soak::SHORT.task(Build::AsTests, place);
     let ran = desk.run(&task);
     match soak::figures(&ran.output) {
         Some(figures) if ran.succeeded() => Outcome::Holds { note: figures.to_owned() },
