@@ -1,6 +1,8 @@
 //! The bodies of the fuzz targets on a stable compiler: over the inputs that are kept, and over some
 //! thousand that are drawn, so that they do not rot where nobody fuzzes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::Path;
 

@@ -82,11 +82,11 @@ pub(crate) enum NotCounted {
     Failed(Box<(Task, Ran)>),
 }
 
-/// Builds the probe, as users build, and counts.
+/// Builds the probe, as what is installed is built, and counts.
 pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, NotCounted> {
     ensure_valgrind(place, run).map_err(NotCounted::Without)?;
-    let words =
-        "bench -p forebay --features uncounted --bench hot_pair --no-run --message-format json";
+    // Of the profile that the library for C is built by, with which it shares what it depends on.
+    let words = "build -p forebay-probe --profile dist --message-format json";
     let build = place.cargo(words.split_whitespace(), BUILD);
     let built = run(&build);
     let probe = built.output.lines().filter_map(executable).next_back();
@@ -145,8 +145,8 @@ mod tests {
     fn words_of_the_tools_are_understood() {
         assert_eq!(instructions("==1== \n==1== I   refs:      21,952,900\n"), Some(21_952_900));
         assert_eq!(instructions("==1== no counts\n"), None);
-        let line = r#"{"reason":"compiler-artifact","executable":"/t/release/deps/hot_pair-1","fresh":true}"#;
-        assert_eq!(executable(line).as_deref(), Some("/t/release/deps/hot_pair-1"));
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/dist/hot_pair","fresh":true}"#;
+        assert_eq!(executable(line).as_deref(), Some("/t/dist/hot_pair"));
         assert_eq!(executable(r#"{"executable":null}"#), None);
     }
 

@@ -8,6 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata};
 /// those beside it. A new crate of the workspace is entered here.
 const LEVELS: &[&[&str]] = &[
     &["forebay-core"],
+    &["forebay-sync"],
     &["forebay-hal"],
     &["forebay-host"],
     &["forebay-sim"],
@@ -20,8 +21,8 @@ const LEVELS: &[&[&str]] = &[
     &["forebay-py"],
 ];
 
-/// What stands apart: it may use any crate, and none may use it.
-const APART: &str = "xtask";
+/// What stands apart: each may use any crate of the levels, and none may use it.
+const APART: &[&str] = &["forebay-fuzz", "forebay-probe", "xtask"];
 
 /// The crate that decides and does nothing else: it needs no other crate, of anybody.
 const PURE: &str = "forebay-core";
@@ -157,7 +158,7 @@ pub(crate) fn breaches(members: &[Member]) -> Vec<Breach> {
 }
 
 fn level(name: &str) -> Option<usize> {
-    let apart = (name == APART).then_some(LEVELS.len());
+    let apart = APART.contains(&name).then_some(LEVELS.len());
     LEVELS.iter().position(|level| level.contains(&name)).or(apart)
 }
 
@@ -180,8 +181,12 @@ pub(crate) fn drawing(members: &[Member]) -> String {
             lines.push(format!("  {}", to_come.join("  ")));
         }
     }
-    if let Some(apart) = member(APART) {
-        lines.extend([String::new(), format!("{}  (apart: used by none)", row(apart))]);
+    let apart: Vec<_> = APART.iter().filter_map(|name| member(name)).collect();
+    if !apart.is_empty() {
+        lines.push(String::new());
+        lines.extend(
+            apart.into_iter().map(|member| format!("{}  (apart: used by none)", row(member))),
+        );
     }
     lines.join("\n")
 }
@@ -268,7 +273,7 @@ mod tests {
 
     #[test]
     fn each_crate_has_one_level() {
-        let mut names: Vec<_> = LEVELS.iter().copied().flatten().chain([&APART]).collect();
+        let mut names: Vec<_> = LEVELS.iter().copied().flatten().chain(APART).collect();
         let count = names.len();
         names.sort();
         names.dedup();
@@ -293,7 +298,7 @@ mod tests {
     #[test]
     fn the_drawing_says_of_each_crate_what_it_uses_itself() {
         let cli = member("forebay-cli", &[("forebay-core", Purpose::Normal)]);
-        let text = drawing(&[member("forebay-core", &[]), cli, member(APART, &[])]);
+        let text = drawing(&[member("forebay-core", &[]), cli, member("xtask", &[])]);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines.contains(&"  forebay-cli       uses core"), "{text}");
         assert!(lines.contains(&"  (forebay-capi)"), "{text}");
@@ -303,8 +308,8 @@ mod tests {
 
     #[test]
     fn what_stands_apart_is_used_by_none() {
-        let found = breaches(&[member("forebay-py", &[(APART, Purpose::Development)])]);
+        let found = breaches(&[member("forebay-py", &[("xtask", Purpose::Development)])]);
         assert!(matches!(found[..], [Breach::NotAbove { beside: false, .. }]), "{found:?}");
-        assert_eq!(breaches(&[member(APART, &[("forebay-cli", Purpose::Normal)])]), []);
+        assert_eq!(breaches(&[member("xtask", &[("forebay-cli", Purpose::Normal)])]), []);
     }
 }

@@ -37,6 +37,15 @@ pub(crate) enum Pace {
     Turns,
 }
 
+/// How it is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// At full speed.
+    Fast,
+    /// As the tests are, which have built all but the soak itself.
+    AsTests,
+}
+
 /// What is to be soaked.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Soak {
@@ -72,16 +81,19 @@ impl Soak {
         record: None,
     };
 
-    /// The command, by one of cargo's own: `bench` at full speed, `test` as the tests were built.
-    pub(crate) fn task(&self, by: &str, place: &Workplace) -> Task {
-        let mut words = vec![
-            by.to_owned(),
-            "--package=forebay".to_owned(),
+    /// The command that builds it and runs it.
+    pub(crate) fn task(&self, build: Build, place: &Workplace) -> Task {
+        let build: &[&str] = match build {
+            Build::Fast => &["bench", "--package=forebay"],
+            Build::AsTests => &["test", "--workspace", "--all-features"],
+        };
+        let mut words: Vec<String> = build.iter().map(|&word| word.to_owned()).collect();
+        words.extend([
             "--bench=soak".to_owned(),
             "--".to_owned(),
             format!("operations={}", self.operations),
             format!("seed={}", self.seed),
-        ];
+        ]);
         words.extend(self.threads.map(|threads| format!("threads={threads}")));
         words.extend(self.pace.map(|pace| match pace {
             Pace::Together => "pace=together".to_owned(),
@@ -103,7 +115,7 @@ impl Soak {
 
     /// Runs it under the eyes of whoever looks at the screen. Whether nothing was violated.
     pub(crate) fn run(&self, place: &Workplace, screen: &mut Screen) -> bool {
-        let task = self.task("bench", place);
+        let task = self.task(Build::Fast, place);
         screen.begin("soak", &task);
         let ran = task.run(&mut |elapsed, tail| {
             screen.live("soak", elapsed, last_line(tail));
@@ -164,15 +176,15 @@ seed 1, threads 1, turns: 8 operations in 0.1 s, 12 ns each; at most 1 MiB live;
             kind: None,
             record: None,
         };
-        let words = soak.task("bench", &Workplace::here()).to_string();
+        let words = soak.task(Build::Fast, &Workplace::here()).to_string();
         let end = "bench --package=forebay --bench=soak -- operations=70 seed=9 threads=4 \
                    pace=together";
         assert!(words.ends_with(end), "{words}");
-        let short = Soak::SHORT.task("test", &Workplace::here()).to_string();
+        let short = Soak::SHORT.task(Build::AsTests, &Workplace::here()).to_string();
         assert!(short.ends_with("operations=10000000 seed=1"), "{short}");
         let stress =
             Soak { kind: Some(Kind::Stress), record: Some("/tmp/soak.json".into()), ..Soak::SHORT };
-        let stress = stress.task("bench", &Workplace::here()).to_string();
+        let stress = stress.task(Build::Fast, &Workplace::here()).to_string();
         assert!(stress.ends_with("seed=1 kind=stress record=/tmp/soak.json"), "{stress}");
     }
 }

@@ -38,8 +38,9 @@ mod error;
 mod fork;
 pub mod handle;
 mod pool;
-mod sync;
 mod tag;
+
+use forebay_sync as sync;
 
 /// CUDA as a device: the driver loaded at run time.
 #[cfg(feature = "cuda")]
@@ -70,6 +71,9 @@ pub use block::{Allocate, Block, PoolId, Request};
 pub use class::Class;
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
+/// The barrier of the pool's gates, for forebay's own bindings. Not part of the stable interface.
+#[doc(hidden)]
+pub use forebay_sync::barrier;
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
@@ -77,9 +81,6 @@ pub use pool::{
     PoolOptions, Scope, ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics,
     StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
 };
-/// The barrier of the pool's gates, for forebay's own bindings. Not part of the stable interface.
-#[doc(hidden)]
-pub use sync::barrier;
 pub use tag::{Tag, TagScope};
 
 /// The README's example compiles and runs, or the documentation tests say that it does not.

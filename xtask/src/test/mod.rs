@@ -47,7 +47,6 @@ impl Plan {
                 step("tests", suites::tests),
                 built("doc tests", suites::doc_tests),
                 built("soak", suites::soak),
-                built("fuzz inputs", suites::fuzz_inputs),
                 built("python", python::python),
                 built("loom", probes::loom),
                 built("instructions", probes::instructions),
@@ -71,7 +70,7 @@ impl Plan {
                 step("tests", suites::quick_tests),
             ],
             caveat: Some(
-                "quick: documentation, lints of test code, doc tests, the soak, fuzz inputs, Python, \
+                "quick: documentation, lints of test code, doc tests, the soak, Python, \
                  loom, instruction counts, Miri and dependencies were not looked at; \"cargo xtask test\" does",
             ),
         }

@@ -16,10 +16,14 @@ const LOOM: Duration = Duration::from_secs(900);
 /// What the threads of the pool share, in every order that the memory model allows. One check.
 ///
 /// In a target directory of its own: the flag that swaps the atomics would have everything built anew
-/// each time.
+/// each time. Not optimised: the models take less than a second, building them faster many.
 pub(super) fn loom(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let words = "test -p forebay --lib --target-dir target/loom loom_";
-    let task = place.cargo(words.split_whitespace(), LOOM).variable("RUSTFLAGS", "--cfg loom");
+    let words = "test -p forebay-sync --lib --target-dir target/loom loom_";
+    let task = place
+        .cargo(words.split_whitespace(), LOOM)
+        .variable("RUSTFLAGS", "--cfg loom")
+        .variable("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+        .variable("CARGO_PROFILE_DEV_DEBUG", "0");
     let ran = desk.run(&task);
     match count::libtest(&ran.output) {
         Some((tally, _)) if ran.succeeded() && tally.passed > 0 => {

@@ -37,8 +37,11 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
         Err(reason) => return left_out(reason),
     };
 
-    // As the tests are built, not as a release: it is for trying, and shares what is built already.
-    let standin = place.cargo(["build", "--package", "forebay-cuda-standin"], BUILD);
+    // As the tests are built, not as a release: it is for trying, and shares what is built already. The
+    // stand-in comes with any example of the library: as a package alone it would be built with fewer
+    // features, and all that it uses once more.
+    let words = ["build", "--workspace", "--all-features", "--example", "01_first_block"];
+    let standin = place.cargo(words, BUILD);
     let ran = desk.run(&standin);
     if !ran.succeeded() {
         return Outcome::Untested { output: told(&standin, &ran, &ran.output) };
@@ -77,7 +80,7 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     {
         return left_out(reason);
     }
-    let driver = place.root().join("target/debug/libforebay_cuda_standin.so");
+    let driver = place.root().join("target/debug/deps/libforebay_cuda_standin.so");
     let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
     let task = clean
         .python(words, TESTS, place)

@@ -7,7 +7,7 @@ use crate::count;
 use crate::ignored;
 use crate::run::{Ran, Task};
 use crate::setup::{ensure_miri, has_subcommand};
-use crate::soak::{self, Soak};
+use crate::soak::{self, Build, Soak};
 use crate::step::{Outcome, Skip, Tally};
 use crate::workplace::Workplace;
 
@@ -65,7 +65,7 @@ pub(super) fn doc_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
 
 /// A short soak of the pool. One check: it holds where no operation broke a rule.
 pub(super) fn soak(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let task = Soak::SHORT.task("test", place);
+    let task = Soak::SHORT.task(Build::AsTests, place);
     let ran = desk.run(&task);
     match soak::figures(&ran.output) {
         Some(figures) if ran.succeeded() => Outcome::Holds { note: figures.to_owned() },
@@ -73,21 +73,10 @@ pub(super) fn soak(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     }
 }
 
-/// The bodies of the fuzz targets over the inputs that are kept and some that are drawn: they are
-/// in a workspace of their own, which the other steps do not see.
-pub(super) fn fuzz_inputs(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let words = ["test", "--manifest-path", "fuzz/Cargo.toml", "--no-fail-fast"];
-    let task = place.cargo(words, ALL_TESTS);
-    let ran = desk.run(&task);
-    tested(&task, &ran, count::libtest(&ran.output), &ran.output)
-}
-
-/// What runs under Miri: the contract, and of the library the parts that have unsafe code and need no
-/// device. (`forebay-core` forbids unsafe code, and has nothing for it to see.)
-const UNDER_MIRI: &[&str] = &[
-    "run nightly cargo miri test -p forebay-hal --lib --no-fail-fast",
-    "run nightly cargo miri test -p forebay --lib --no-fail-fast -- sync:: pool::map::",
-];
+/// What runs under Miri: the contract, and what the threads of a pool share, which has unsafe code and needs
+/// no device. (`forebay-core` forbids unsafe code, and has nothing for it to see.)
+const UNDER_MIRI: &str =
+    "run nightly cargo miri test -p forebay-hal -p forebay-sync --lib --no-fail-fast";
 
 /// The unsafe code under Miri, which sees undefined behaviour and leaks. One check: the tests in it
 /// are counted where they run at full speed.
@@ -95,27 +84,23 @@ pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     if let Err(reason) = ensure_miri(place, &mut |task| desk.run_aside(task)) {
         return Outcome::LeftOut { reason };
     }
-    let mut passed = 0;
-    for words in UNDER_MIRI {
-        let task = place
-            .rustup(words.split_whitespace(), MIRI)
-            // proptest asks where it is, to keep failures it found; no test opens anything else.
-            .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
-            .variable("PROPTEST_CASES", MIRI_CASES);
-        let ran = desk.run(&task);
-        match count::libtest(&ran.output) {
-            Some((tally, _)) if ran.succeeded() => passed += tally.passed,
-            _ if is_too_old(&ran.output) => {
-                return Outcome::LeftOut {
-                    reason: "the nightly toolchain here is older than the Rust this workspace \
-                             needs; \"rustup update nightly\" helps"
-                        .to_owned(),
-                };
-            }
-            _ => return broken(&task, &ran),
+    let task = place
+        .rustup(UNDER_MIRI.split_whitespace(), MIRI)
+        // proptest asks where it is, to keep failures it found; no test opens anything else.
+        .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .variable("PROPTEST_CASES", MIRI_CASES);
+    let ran = desk.run(&task);
+    match count::libtest(&ran.output) {
+        Some((tally, _)) if ran.succeeded() => {
+            Outcome::Holds { note: format!("{} tests under Miri", tally.passed) }
         }
+        _ if is_too_old(&ran.output) => Outcome::LeftOut {
+            reason: "the nightly toolchain here is older than the Rust this workspace needs; \
+                     \"rustup update nightly\" helps"
+                .to_owned(),
+        },
+        _ => broken(&task, &ran),
     }
-    Outcome::Holds { note: format!("{passed} tests under Miri") }
 }
 
 /// Whether cargo refused because the compiler is too old.

@@ -150,9 +150,11 @@ pub(crate) fn run(
     }
     if build == Build::Address {
         // The driver's library is loaded once and never given back; and a thread that is just ending
-        // cannot be looked at. Whole stacks, or the names are not seen.
+        // cannot be looked at. Whole stacks, or the names are not seen. The driver's part by its module,
+        // and by its file where the library has no names of what was inlined.
         let kept = folder.join("kept");
-        let names = "leak:forebay_cuda::driver\nleak:__cxa_thread_atexit_impl\n";
+        let names = "leak:forebay_cuda::driver\nleak:forebay-cuda/src/driver\n\
+                     leak:__cxa_thread_atexit_impl\n";
         std::fs::write(&kept, names).map_err(told)?;
         command.env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
         let options = format!("suppressions={}:print_suppressions=0", kept.display());

@@ -60,7 +60,6 @@ mod rental;
 mod shared;
 mod task;
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests;
 mod warm;
 

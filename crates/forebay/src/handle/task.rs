@@ -339,7 +339,6 @@ impl Workers {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;

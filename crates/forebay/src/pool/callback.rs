@@ -40,7 +40,6 @@ impl Callbacks {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests {
     use std::panic::panic_any;
 

@@ -14,6 +14,7 @@
 mod callback;
 mod capture;
 mod care;
+mod claimed_as;
 mod deferred;
 mod event;
 mod giving;
@@ -22,7 +23,6 @@ mod heap;
 mod layout;
 mod log;
 mod manner;
-mod map;
 mod marks;
 mod near;
 mod options;
@@ -41,7 +41,6 @@ mod statistics;
 mod step;
 mod stream_slots;
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests;
 mod upkeep;
 mod works;
@@ -53,8 +52,9 @@ use std::sync::Arc;
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
+use forebay_sync::map;
 
-use self::map::ClaimedAs;
+use self::claimed_as::ClaimedAs;
 use self::shared::Shared;
 use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings, Tag};
 

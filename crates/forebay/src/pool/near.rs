@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::map::{ClaimedAs, Known, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
+use super::claimed_as::ClaimedAs;
+use super::map::{Known, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
 use super::shared::{NO_PASS, OwnGate, Shared};
 use super::shelf::Kept;
 use crate::Block;

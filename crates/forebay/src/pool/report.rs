@@ -6,7 +6,7 @@ use core::fmt;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::map::{Side, UNIT_SHIFT};
+use super::map::{LiveBlock, Side, UNIT_SHIFT};
 use super::shared::Shared;
 use super::shelf::Counts;
 use crate::{PoolId, Request, Tag};
@@ -97,6 +97,12 @@ pub struct LeftBlock {
     pub requested: Bytes,
 }
 
+impl From<LiveBlock> for LeftBlock {
+    fn from(block: LiveBlock) -> Self {
+        Self { address: block.address, size: block.size, requested: block.requested }
+    }
+}
+
 /// What was still live when a pool went. Its memory is gone with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -185,7 +191,8 @@ impl Shared {
         if sum.blocks() == 0 {
             return None;
         }
-        let mut largest: Vec<LeftBlock> = self.map.live_blocks();
+        let mut largest: Vec<LeftBlock> =
+            self.map.live_blocks().into_iter().map(Into::into).collect();
         let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
         largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
         largest.truncate(DropReport::MOST);

@@ -18,13 +18,14 @@ use forebay_hal::{Device, StreamHandle};
 use super::callback::Callbacks;
 use super::capture::Captures;
 use super::care::{self, Care, Synchronise};
+use super::claimed_as::ClaimedAs;
 use super::event::{History, PoolEvent};
 use super::ground::twice;
 use super::heap::{AllCounts, Heap};
 use super::log::CallLog;
 use super::manner::Manner;
 use super::map::{
-    AddressMap, ClaimedAs, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
+    AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
 };
 use super::marks::{Gauged, Marks};
 use super::shelf::{Kept, Shelf, Shelves};

@@ -5,9 +5,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::map::AddressMap;
+use super::map::{AddressMap, LiveBlock};
 use super::shared::Shared;
-use super::{LeftBlock, Pool, Statistics, statistics};
+use super::{Pool, Statistics, statistics};
 
 /// The name and version of the form. A field may be added under the same version; none is taken away
 /// or changes its meaning.
@@ -273,7 +273,7 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
 }
 
 /// Those of the blocks that are still live, with their tags.
-pub(super) fn named(map: &AddressMap, live: &[LeftBlock]) -> impl Iterator<Item = BlockSnapshot> {
+pub(super) fn named(map: &AddressMap, live: &[LiveBlock]) -> impl Iterator<Item = BlockSnapshot> {
     live.iter().filter_map(|block| {
         // Looked at again: what was freed in between has no tag any more.
         let known = map.slot(block.address)?.look(block.address).filter(|known| known.live())?;

@@ -217,7 +217,6 @@ fn run() {
 
 /// Whether the thread is there, for tests.
 #[cfg(test)]
-#[cfg(not(loom))]
 pub(super) fn runs() -> bool {
     thread_state().0 != Thread::None
 }

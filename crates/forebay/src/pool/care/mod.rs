@@ -30,7 +30,6 @@ mod probe;
 mod quarantine;
 mod strict;
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests;
 mod watch;
 

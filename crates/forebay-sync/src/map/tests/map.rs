@@ -1,6 +1,6 @@
 use forebay_core::{Address, Bytes, Span};
 
-use crate::pool::map::{AddressMap, Side, tagged};
+use crate::map::{AddressMap, Side, tagged};
 
 fn span(start: u64, size: u64) -> Span {
     Span::new(Address::new(start), Bytes::new(size)).unwrap()

@@ -91,9 +91,12 @@ fn every_gate_opens_again_after_a_panic() {
     }
 }
 
-/// Calls `visit` while the owner of gate 1 of 3 is inside its gate and stays there; then lets it leave
-/// when `visit` is done, or after `patience` at the latest.
-fn while_an_owner_is_inside(patience: Duration, visit: impl FnOnce(&Gates<u32>)) -> Gates<u32> {
+/// How long the owner of a test stays inside at the latest, so that a visit that waits for good fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Calls `visit` while the owner of gate 1 of 3 is inside its gate and stays there. It leaves when it is
+/// sent word, when `visit` is done, or after [`PATIENCE`].
+fn while_an_owner_is_inside(visit: impl FnOnce(&Gates<u32>, &mpsc::Sender<()>)) -> Gates<u32> {
     let gates: Gates<u32> = Gates::new(3);
     for owner in 0..3 {
         gates.get_or_make(owner, || 10).unwrap();
@@ -106,14 +109,14 @@ fn while_an_owner_is_inside(patience: Duration, visit: impl FnOnce(&Gates<u32>))
             let gate = gates.get_or_make(1, || 10).unwrap();
             let stay = |sum: &mut u32| {
                 is_inside.send(()).unwrap();
-                let _ = left.recv_timeout(patience);
+                let _ = left.recv_timeout(PATIENCE);
                 *sum += 1;
             };
             // SAFETY: the only thread that is an owner.
             unsafe { gate.enter(stay) }.unwrap();
         });
         inside.recv().unwrap();
-        visit(gates);
+        visit(gates, &leave);
         let _ = leave.send(());
     });
     gates
@@ -123,8 +126,7 @@ fn while_an_owner_is_inside(patience: Duration, visit: impl FnOnce(&Gates<u32>))
 #[test]
 fn owners_that_stay_inside_are_passed_over_and_asked() {
     let begun = Instant::now();
-    let patience = Duration::from_secs(60);
-    let gates = while_an_owner_is_inside(patience, |gates| {
+    let gates = while_an_owner_is_inside(|gates, _| {
         let mut measured = 0;
         gates.measure(|sum| measured += *sum);
         assert_eq!(measured, 20);
@@ -135,7 +137,7 @@ fn owners_that_stay_inside_are_passed_over_and_asked() {
         assert_eq!(taken, 20);
         assert!(gate.is_asked());
     });
-    assert!(begun.elapsed() < patience / 2, "the visits waited");
+    assert!(begun.elapsed() < PATIENCE / 2, "the visits waited");
     let gate = gates.get_or_make(1, || 10).unwrap();
     // SAFETY: the owner's thread has ended: this is the next.
     assert!(unsafe { gate.pass() }.is_none(), "the owner goes on without doing what it is asked");
@@ -147,15 +149,20 @@ fn owners_that_stay_inside_are_passed_over_and_asked() {
     assert_eq!(unsafe { gate.enter(heed) }, Some(11));
     // SAFETY: likewise.
     let fast = unsafe { gate.pass() }.is_some();
-    assert!(fast || !crate::sync::barrier::one_sided(), "the fast path is closed");
+    assert!(fast || !crate::barrier::one_sided(), "the fast path is closed");
 }
 
 /// A visit that has to be complete is.
 #[test]
 fn visits_that_wait_see_what_an_owner_inside_leaves() {
     let mut seen = Vec::new();
-    while_an_owner_is_inside(Duration::from_millis(20), |gates| {
-        gates.each(|sum| seen.push(*sum));
+    while_an_owner_is_inside(|gates, leave| {
+        gates.each(|sum| {
+            seen.push(*sum);
+            if seen.len() == 2 {
+                leave.send(()).unwrap();
+            }
+        });
     });
     assert_eq!(seen, [10, 10, 11], "those outside first");
 }
@@ -164,7 +171,7 @@ fn visits_that_wait_see_what_an_owner_inside_leaves() {
 #[test]
 fn gates_open_before_the_visit_has_waited_for_the_last() {
     let (mut opened, visited) = (false, AtomicBool::new(false));
-    while_an_owner_is_inside(Duration::from_secs(2), |gates| {
+    while_an_owner_is_inside(|gates, leave| {
         std::thread::scope(|scope| {
             let visitor = scope.spawn(|| gates.each(|_| visited.store(true, Ordering::Release)));
             while !visited.load(Ordering::Acquire) {
@@ -176,6 +183,7 @@ fn gates_open_before_the_visit_has_waited_for_the_last() {
                 std::thread::yield_now();
             }
             opened = !visitor.is_finished();
+            leave.send(()).unwrap();
         });
     });
     assert!(opened, "the gate opened when the visit was over");
@@ -209,9 +217,9 @@ fn emptied_gates_are_skipped_until_their_owner_enters() {
 /// Room for very many owners costs little before they come, and there is none beyond.
 #[test]
 fn gates_are_made_room_for_in_chunks() {
-    let gates: Gates<u32> = Gates::new(crate::sync::seat::SEATS);
+    let gates: Gates<u32> = Gates::new(crate::seat::SEATS);
     assert!(gates.chunks.len() * size_of::<OnceLock<Chunk<u32>>>() <= 8192);
-    let last = crate::sync::seat::SEATS - 1;
+    let last = crate::seat::SEATS - 1;
     assert!(gates.get_or_make(last, || 1).is_some());
     assert!(gates.get_or_make(last + 1, || 1).is_none());
     assert_eq!(gates.chunks.iter().filter_map(OnceLock::get).count(), 1);

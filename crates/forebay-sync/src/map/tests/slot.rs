@@ -1,7 +1,7 @@
 use forebay_core::{Address, Bytes};
 
-use crate::pool::map::LARGEST;
-use crate::pool::map::slot::{Slot, tagged};
+use crate::map::LARGEST;
+use crate::map::slot::{Slot, tagged};
 
 const AT: Address = Address::new(1 << 30);
 const SIZE: Bytes = Bytes::new(512);

@@ -6,6 +6,4 @@ mod model;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
-mod reuse;
-#[cfg(not(loom))]
 mod slot;

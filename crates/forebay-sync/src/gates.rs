@@ -36,7 +36,7 @@ type Chunk<T> = Box<[OnceLock<Box<Gate<T>>>]>;
 
 /// A gate for each owner, made when it first comes.
 #[derive(Debug)]
-pub(crate) struct Gates<T> {
+pub struct Gates<T> {
     chunks: Box<[OnceLock<Chunk<T>>]>,
     /// Held by the visitor.
     keeper: Mutex<()>,
@@ -44,14 +44,14 @@ pub(crate) struct Gates<T> {
 
 impl<T> Gates<T> {
     /// For at most `count` owners, rounded up to whole chunks.
-    pub(crate) fn new(count: usize) -> Self {
+    pub fn new(count: usize) -> Self {
         super::barrier::prepare();
         let chunks = (0..count.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
         Self { chunks, keeper: Mutex::new(()) }
     }
 
     /// The gate of an owner, made where there is none; `None` for an owner beyond the last.
-    pub(crate) fn get_or_make(&self, owner: usize, make: impl FnOnce() -> T) -> Option<&Gate<T>> {
+    pub fn get_or_make(&self, owner: usize, make: impl FnOnce() -> T) -> Option<&Gate<T>> {
         let chunk = self.chunks.get(owner / CHUNK)?;
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
         let made = chunk.get(owner % CHUNK)?.get_or_init(|| Box::new(Gate::new(make())));
@@ -65,14 +65,14 @@ impl<T> Gates<T> {
     }
 
     /// Waits until no visitor has the gates shut.
-    pub(crate) fn wait(&self) {
+    pub fn wait(&self) {
         drop(lock(&self.keeper));
     }
 
     /// Calls `work` with what is behind every gate.
     ///
     /// Here and in the other visits, `work` must not wait for an owner, nor enter or visit these gates.
-    pub(crate) fn each(&self, mut work: impl FnMut(&mut T)) {
+    pub fn each(&self, mut work: impl FnMut(&mut T)) {
         self.visit_all(
             |_| true,
             |room| {
@@ -83,7 +83,7 @@ impl<T> Gates<T> {
     }
 
     /// Calls `work`, which takes everything out that can be taken, with what is behind every gate.
-    pub(crate) fn drain_all(&self, mut work: impl FnMut(&mut T)) {
+    pub fn drain_all(&self, mut work: impl FnMut(&mut T)) {
         self.visit_all(
             |gate| !gate.is_emptied(),
             |room| {
@@ -94,7 +94,7 @@ impl<T> Gates<T> {
     }
 
     /// As [`drain_all`](Self::drain_all), without waiting: owners that are inside are asked.
-    pub(crate) fn drain(&self, mut work: impl FnMut(&mut T)) {
+    pub fn drain(&self, mut work: impl FnMut(&mut T)) {
         let Some(keeper) = try_lock(&self.keeper) else {
             // A visitor waits for an owner, perhaps long: all of them are asked instead.
             self.made().filter(|gate| !gate.is_emptied()).for_each(Gate::ask);
@@ -108,7 +108,7 @@ impl<T> Gates<T> {
     }
 
     /// As [`each`](Self::each), without waiting: owners that are inside are asked.
-    pub(crate) fn change(&self, mut work: impl FnMut(&mut T)) {
+    pub fn change(&self, mut work: impl FnMut(&mut T)) {
         let Some(keeper) = try_lock(&self.keeper) else {
             self.made().for_each(Gate::ask);
             return;
@@ -122,7 +122,7 @@ impl<T> Gates<T> {
 
     /// Calls `work` with what is behind every gate that was not emptied and whose owner is outside; with
     /// none while another visitor is there.
-    pub(crate) fn measure(&self, mut work: impl FnMut(&mut T)) {
+    pub fn measure(&self, mut work: impl FnMut(&mut T)) {
         let Some(keeper) = try_lock(&self.keeper) else { return };
         let measured = |room: &mut T| {
             work(room);

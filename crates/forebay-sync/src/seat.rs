@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 /// How many threads can have a seat at once: more than a system lets a process have by default. The
 /// others are served without magazines, and get a seat when one is free.
-pub(crate) const SEATS: usize = 1 << 16;
+pub const SEATS: usize = 1 << 16;
 
 /// The thread has not asked yet.
 const UNASKED: usize = usize::MAX;
@@ -116,7 +116,7 @@ fn read<R>(of: impl FnOnce(&Local) -> R, otherwise: R) -> R {
 /// The seat of this thread: no other living thread has it. What a thread did in its seat happens
 /// before whatever the next one does there.
 #[inline(always)]
-pub(crate) fn mine() -> Option<usize> {
+pub fn mine() -> Option<usize> {
     let seat = read(|local| local.seat.get(), NONE);
     if seat < SEATS { Some(seat) } else { ask(seat) }
 }
@@ -139,13 +139,13 @@ fn ask(seat: usize) -> Option<usize> {
 
 /// What [`remember`] was given last by this thread, if that was for `pool`.
 #[inline(always)]
-pub(crate) fn remembered(pool: u64) -> Option<NonNull<()>> {
+pub fn remembered(pool: u64) -> Option<NonNull<()>> {
     read(|local| (local.pool.get() == pool).then(|| local.place.get()), None)
 }
 
 /// Remembers this thread's place in a pool, until it is in another. A thread without a seat has no
 /// place. Pools have numbers from 1 on.
-pub(crate) fn remember(pool: u64, place: NonNull<()>) {
+pub fn remember(pool: u64, place: NonNull<()>) {
     if remembered(pool).is_none() && mine().is_some() {
         LOCAL.with(|local| {
             local.place.set(place);
@@ -156,13 +156,13 @@ pub(crate) fn remember(pool: u64, place: NonNull<()>) {
 
 /// The tag this thread allocates under.
 #[inline(always)]
-pub(crate) fn tag() -> u8 {
+pub fn tag() -> u8 {
     read(|local| local.tag.get(), 0)
 }
 
 /// Changes the tag; gives the one before.
 #[inline(always)]
-pub(crate) fn set_tag(tag: u8) -> u8 {
+pub fn set_tag(tag: u8) -> u8 {
     read(|local| local.tag.replace(tag), 0)
 }
 

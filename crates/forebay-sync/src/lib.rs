@@ -1,29 +1,33 @@
-//! What threads share, in small protocols that know no device.
+//! What the threads of a pool share, in small protocols that know no device. An internal part of
+//! `forebay`, in a crate of its own so that Miri and the model checker build nothing else.
 //!
 //! * [`seat`]: a small number for each thread, its own for as long as it lives.
 //! * [`gate`]: data that one thread enters almost for free, and others by shutting it out.
 //! * [`gates`]: a gate for each seat, and the ways to visit all of them.
 //! * [`barrier`]: the order between owner and visitor, paid by the visitor.
+//! * [`map`]: what is known of the block at an address, found and changed without a lock.
+//! * [`tracked`]: locks that are counted in debug builds.
 //!
-//! Atomics come through [`atomic`] so that a model checker can stand in for them
-//! (`RUSTFLAGS="--cfg loom" cargo test -p forebay --lib loom`).
+//! Atomics come through `atomic` so that a model checker can stand in for them
+//! (`RUSTFLAGS="--cfg loom" cargo test -p forebay-sync --lib loom`).
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub mod barrier;
-pub(crate) mod gate;
-pub(crate) mod gates;
-pub(crate) mod seat;
-pub(crate) mod tracked;
+pub mod gate;
+pub mod gates;
+pub mod map;
+pub mod seat;
+pub mod tracked;
 
 /// Locks a mutex, one that a thread panicked under too: what this crate has under locks is changed in
 /// steps that each leave it whole.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks a mutex as [`lock`] does, unless a thread has it, the calling one included.
-pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),

@@ -3,7 +3,7 @@ use loom::thread;
 
 use forebay_core::{Address, Bytes};
 
-use crate::pool::map::slot::{Slot, tagged};
+use crate::map::slot::{Slot, tagged};
 
 const AT: Address = Address::new(1 << 30);
 

@@ -3,7 +3,7 @@
 //!
 //! A wait for the device may last as long as the program's own work, and that work may wait for a thread
 //! which needs the lock: so **no lock of a pool is held while the device is waited for**. Every call of a
-//! pool that can wait goes through [`CallLog::wait`](crate::pool), which asks [`held`] here.
+//! pool that can wait goes through `CallLog::wait`, which asks [`held`] here.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
@@ -18,19 +18,19 @@ thread_local! {
 
 /// A locked mutex of a pool.
 #[derive(Debug)]
-pub(crate) struct Guard<'a, T: ?Sized> {
+pub struct Guard<'a, T: ?Sized> {
     // Unlocked before the count goes down: nobody else reads this thread's count.
     guard: MutexGuard<'a, T>,
     _counted: Counted,
 }
 
-/// Locks a mutex of a pool, as [`sync::lock`](super::lock) does.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
+/// Locks a mutex of a pool, as [`lock`](super::lock) does.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
     Guard { guard: super::lock(mutex), _counted: Counted::new() }
 }
 
 /// The same where nobody has it, this thread too.
-pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<Guard<'_, T>> {
+pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<Guard<'_, T>> {
     super::try_lock(mutex).map(|guard| Guard { guard, _counted: Counted::new() })
 }
 
@@ -51,7 +51,8 @@ impl<T: ?Sized> DerefMut for Guard<'_, T> {
 }
 
 /// How many locks of pools this thread holds; 0 where that is not counted.
-pub(crate) fn held() -> u32 {
+#[inline]
+pub fn held() -> u32 {
     #[cfg(debug_assertions)]
     return HELD.try_with(Cell::get).unwrap_or(0);
     #[cfg(not(debug_assertions))]

@@ -13,8 +13,8 @@ mod sandbox {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use crate::sync::barrier;
-    use crate::sync::gates::Gates;
+    use crate::barrier;
+    use crate::gates::Gates;
 
     /// Set for the process that goes into the sandbox: the error that it answers with.
     const ERROR: &str = "FOREBAY_TEST_MEMBARRIER_ERROR";
@@ -135,7 +135,7 @@ mod sandbox {
         if let Ok(error) = std::env::var(ERROR) {
             return lose_membarrier(error.parse().unwrap());
         }
-        let name = "sync::barrier::tests::sandbox::a_sandbox_that_comes_late_stops_nobody";
+        let name = "barrier::tests::sandbox::a_sandbox_that_comes_late_stops_nobody";
         for error in ["1", "38"] {
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args([name, "--exact", "--nocapture", "--test-threads=1"])

@@ -42,7 +42,7 @@ const EMPTIED: u8 = 8;
 /// Data with an owner. Its own cache lines, so that owners do not slow each other.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Gate<T> {
+pub struct Gate<T> {
     inside: AtomicBool,
     state: AtomicU8,
     room: UnsafeCell<T>,
@@ -63,7 +63,8 @@ impl Drop for Inside<'_> {
 }
 
 impl<T> Gate<T> {
-    pub(crate) fn new(room: T) -> Self {
+    /// An open gate with `room` behind it.
+    pub fn new(room: T) -> Self {
         let state = if barrier::one_sided() { 0 } else { FENCED };
         Self {
             inside: AtomicBool::new(false),
@@ -81,7 +82,7 @@ impl<T> Gate<T> {
     /// * The owner leaves, by dropping what it is given, before it enters or shuts this gate again.
     // A guard, not a closure: closures are inlined where the compiler likes, and this must be.
     #[inline(always)]
-    pub(crate) unsafe fn pass(&self) -> Option<Passed<'_, T>> {
+    pub unsafe fn pass(&self) -> Option<Passed<'_, T>> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::light();
         let inside = Inside(&self.inside);
@@ -102,7 +103,7 @@ impl<T> Gate<T> {
     /// # Safety
     ///
     /// * As for [`pass`](Self::pass); `work` does not enter or shut this gate.
-    pub(crate) unsafe fn enter<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub unsafe fn enter<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::full();
         let inside = Inside(&self.inside);
@@ -120,13 +121,13 @@ impl<T> Gate<T> {
     }
 
     /// Whether a visitor passed the owner over and left its work to it.
-    pub(crate) fn is_asked(&self) -> bool {
+    pub fn is_asked(&self) -> bool {
         self.state.load(Ordering::Relaxed) & ASKED != 0
     }
 
     /// Takes the request of visitors that passed the owner over. For the owner, inside the gate, before
     /// it does what was asked for: a request that comes meanwhile stays for the next entry.
-    pub(crate) fn take_request(&self) {
+    pub fn take_request(&self) {
         self.state.fetch_and(!ASKED, Ordering::Relaxed);
     }
 
@@ -142,7 +143,7 @@ impl<T> Gate<T> {
 }
 
 /// The owner inside, with the data. Leaves when dropped.
-pub(crate) struct Passed<'a, T> {
+pub struct Passed<'a, T> {
     // Before the flag goes down.
     #[cfg(not(loom))]
     room: &'a mut T,
@@ -154,7 +155,7 @@ pub(crate) struct Passed<'a, T> {
 impl<T> Passed<'_, T> {
     /// The data.
     #[inline(always)]
-    pub(crate) fn room(&mut self) -> &mut T {
+    pub fn room(&mut self) -> &mut T {
         #[cfg(not(loom))]
         return self.room;
         #[cfg(loom)]
@@ -164,7 +165,7 @@ impl<T> Passed<'_, T> {
 
     /// Leaves.
     #[inline(always)]
-    pub(crate) fn leave(self) {
+    pub fn leave(self) {
         let Self { room, inside } = self;
         #[cfg(loom)]
         drop(room);
@@ -191,7 +192,7 @@ unsafe fn with<T, R>(cell: &UnsafeCell<T>, work: impl FnOnce(&mut T) -> R) -> R 
 
 /// What a visitor leaves behind a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub enum Left {
     /// Nothing that a visitor could take.
     Nothing,
     /// Perhaps something.

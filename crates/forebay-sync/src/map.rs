@@ -31,20 +31,17 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 
-use super::LeftBlock;
-use crate::sync::atomic::Ordering;
-use crate::sync::lock;
+use crate::atomic::Ordering;
+use crate::lock;
 
-mod claimed_as;
 mod slot;
 #[cfg(test)]
 mod tests;
 
-pub(super) use claimed_as::ClaimedAs;
-pub(super) use slot::{Known, Slot, SlotRef, is_wide, tagged};
+pub use slot::{Asked, Known, Slot, SlotRef, is_wide, tagged};
 
 /// The addresses a leaf stands for.
-pub(super) const LEAF: Alignment = match Alignment::of_log2(26) {
+pub const LEAF: Alignment = match Alignment::of_log2(26) {
     Some(alignment) => alignment,
     None => Alignment::ONE,
 };
@@ -63,23 +60,23 @@ const CHUNK_SHIFT: u32 = 21;
 const CHUNKS: usize = 1 << (LEAF.log2() as u32 - CHUNK_SHIFT);
 
 /// Log 2 of what blocks are multiples of.
-pub(super) const UNIT_SHIFT: u32 = Alignment::BLOCK.log2() as u32;
+pub const UNIT_SHIFT: u32 = Alignment::BLOCK.log2() as u32;
 
 /// Log 2 of the bytes to a slot on the large side.
 const LARGE_SHIFT: u32 = 18;
 
 /// What lies on the large side is larger than this.
-pub(super) const SMALL: Bytes = Bytes::new(1 << LARGE_SHIFT);
+pub const SMALL: Bytes = Bytes::new(1 << LARGE_SHIFT);
 
 /// The same, in units of 512 B.
-pub(super) const SMALL_UNITS: u64 = 1 << (LARGE_SHIFT - UNIT_SHIFT);
+pub const SMALL_UNITS: u64 = 1 << (LARGE_SHIFT - UNIT_SHIFT);
 
 /// The largest block there can be: 32 bits of 512 B, a little less than 2 TiB.
-pub(super) const LARGEST: Bytes = Bytes::new(((1 << slot::SIZE_BITS) - 1) << UNIT_SHIFT);
+pub const LARGEST: Bytes = Bytes::new(((1 << slot::SIZE_BITS) - 1) << UNIT_SHIFT);
 
 /// Which line of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub enum Side {
     /// Blocks up to 256 KiB, so that they do not keep large pages in use.
     Small,
     /// All others.
@@ -88,7 +85,8 @@ pub(super) enum Side {
 
 impl Side {
     /// The side of a block of this size, rounding included.
-    pub(super) fn of(size: Bytes) -> Self {
+    #[inline]
+    pub fn of(size: Bytes) -> Self {
         if size <= SMALL { Self::Small } else { Self::Large }
     }
 
@@ -168,7 +166,7 @@ impl Table {
 /// All slots of a pool. Clones are the same: who wants to know whose an address is has one, and need
 /// not keep the pool itself.
 #[derive(Clone, Debug)]
-pub(super) struct AddressMap {
+pub struct AddressMap {
     all: Arc<Leaves>,
 }
 
@@ -204,6 +202,17 @@ fn publish(made: &mut Vec<Arc<Table>>, table: Table, places: &[AtomicPtr<Table>]
     }
 }
 
+/// A live block, as its slot has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Where it begins.
+    pub address: Address,
+    /// How large it is.
+    pub size: Bytes,
+    /// What was asked for.
+    pub requested: Bytes,
+}
+
 /// What a leaf that is not there yet is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
@@ -213,8 +222,15 @@ enum Memory {
     Segment,
 }
 
+impl Default for AddressMap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl AddressMap {
-    pub(super) fn new() -> Self {
+    /// A map of no memory.
+    pub fn new() -> Self {
         // Zero from the system: what is never written takes no memory.
         let mut all = Arc::<Leaves>::new_zeroed();
         if let Some(leaves) = Arc::get_mut(&mut all) {
@@ -227,12 +243,12 @@ impl AddressMap {
     }
 
     /// Whether a block begins at `address`, live or freed.
-    pub(super) fn knows(&self, address: Address) -> bool {
+    pub fn knows(&self, address: Address) -> bool {
         self.at(address).is_some()
     }
 
     /// Whether a live block begins at `address`.
-    pub(super) fn has(&self, address: Address) -> bool {
+    pub fn has(&self, address: Address) -> bool {
         self.at(address).is_some_and(Known::live)
     }
 
@@ -243,7 +259,7 @@ impl AddressMap {
     /// The slot that a block at `address` has. `None` where the pool has no memory, and for addresses
     /// that no block begins at.
     #[inline(always)]
-    pub(super) fn slot(&self, address: Address) -> Option<&Slot> {
+    pub fn slot(&self, address: Address) -> Option<&Slot> {
         let leaf = self.all.place(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: null, or a table of the list, which keeps it until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
@@ -279,13 +295,13 @@ impl AddressMap {
 
     /// Makes the slots for `span` of a region, in which every leaf is of one side. `false` where the
     /// other side has some of it, or where addresses that cannot be told from it are in the pool.
-    pub(super) fn make(&self, span: Span, side: Side) -> bool {
+    pub fn make(&self, span: Span, side: Side) -> bool {
         self.make_for(span, side, Memory::Region)
     }
 
     /// Makes the slots for `span`, a segment, which may share its leaves with segments of the other
     /// side. `false` where addresses that cannot be told from it are in the pool.
-    pub(super) fn make_segment(&self, span: Span, side: Side) -> bool {
+    pub fn make_segment(&self, span: Span, side: Side) -> bool {
         self.make_for(span, side, Memory::Segment)
     }
 
@@ -321,7 +337,7 @@ impl AddressMap {
     }
 
     /// Every live block. Looks at every slot, without a lock: memory made meanwhile is not seen.
-    pub(super) fn live_blocks(&self) -> Vec<LeftBlock> {
+    pub fn live_blocks(&self) -> Vec<LiveBlock> {
         let made = lock(&self.all.made).clone();
         let mut found = Vec::new();
         for table in made {
@@ -331,7 +347,7 @@ impl AddressMap {
                 let within = known.start() & ((1 << table.shift) - 1);
                 let address = Address::new(table.start + (index << table.shift) + within);
                 let requested = Bytes::new(known.requested());
-                found.push(LeftBlock { address, size: known.size(), requested });
+                found.push(LiveBlock { address, size: known.size(), requested });
             }
         }
         found

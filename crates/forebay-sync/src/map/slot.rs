@@ -29,7 +29,7 @@ use core::ptr::NonNull;
 use forebay_core::{Address, Bytes};
 
 use super::UNIT_SHIFT;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering};
 
 // The word of a slot, from its low end. Laid out so that freeing is adding one, and handing out again
 // what was freed is one more addition: the generation at the top overflows into nothing.
@@ -56,18 +56,20 @@ const LOG2_SHIFT: u32 = 56;
 
 /// What was asked for, and the tag that it was asked for under.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct Asked {
+pub struct Asked {
     requested: u64,
     tag: u8,
 }
 
+/// What was asked for, under which tag.
 #[inline(always)]
-pub(in crate::pool) fn tagged(requested: Bytes, tag: u8) -> Asked {
+pub fn tagged(requested: Bytes, tag: u8) -> Asked {
     Asked { requested: requested.get(), tag }
 }
 
 /// Whether a block is wide that rounding has added so much to.
-pub(in crate::pool) fn is_wide(added: Bytes) -> bool {
+#[inline]
+pub fn is_wide(added: Bytes) -> bool {
     added.get() >= WIDE_FROM
 }
 
@@ -94,14 +96,14 @@ fn encode(size: Bytes, asked: Asked) -> (u64, u64) {
 
 /// What is known of the block that begins in a slot's addresses.
 #[derive(Debug)]
-pub(in crate::pool) struct Slot {
+pub struct Slot {
     word: AtomicU64,
     more: AtomicU64,
 }
 
 /// A block as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) struct Known {
+pub struct Known {
     word: u64,
     units: u64,
     requested: u64,
@@ -133,24 +135,25 @@ impl Known {
 
     /// How large it is, in units of 512 B.
     #[inline(always)]
-    pub(in crate::pool) fn units(self) -> u64 {
+    pub fn units(self) -> u64 {
         self.units
     }
 
     /// How large it is.
-    pub(in crate::pool) fn size(self) -> Bytes {
+    #[inline]
+    pub fn size(self) -> Bytes {
         Bytes::new(self.units << UNIT_SHIFT)
     }
 
     /// What was asked for.
     #[inline(always)]
-    pub(in crate::pool) fn requested(self) -> u64 {
+    pub fn requested(self) -> u64 {
         self.requested
     }
 
     /// The same of a block of the small side, for less.
     #[inline(always)]
-    pub(in crate::pool) fn requested_small(self) -> u64 {
+    pub fn requested_small(self) -> u64 {
         // The size is below 16 MiB, so the low 24 bits are all there are.
         #[allow(clippy::cast_possible_truncation)]
         let low = self.more as u32;
@@ -159,28 +162,31 @@ impl Known {
 
     /// The tag it was allocated under.
     #[inline(always)]
-    pub(in crate::pool) fn tag(self) -> u8 {
+    pub fn tag(self) -> u8 {
         self.more.to_le_bytes()[0]
     }
 
     /// Which block at its address it is.
     #[inline(always)]
-    pub(in crate::pool) fn generation(self) -> u64 {
+    pub fn generation(self) -> u64 {
         self.word >> GENERATION_SHIFT
     }
 
     /// Whether uses on further streams were recorded.
-    pub(in crate::pool) fn used_elsewhere(self) -> bool {
+    #[inline]
+    pub fn used_elsewhere(self) -> bool {
         self.word & USED != 0
     }
 
     /// Whether it is live, as opposed to freed.
-    pub(in crate::pool) fn live(self) -> bool {
+    #[inline]
+    pub fn live(self) -> bool {
         self.word & LIVE != 0
     }
 
     /// Whether a handle owns it.
-    pub(in crate::pool) fn owned(self) -> bool {
+    #[inline]
+    pub fn owned(self) -> bool {
         self.word & STATE == OWNED
     }
 
@@ -204,7 +210,7 @@ impl Slot {
 
     /// Notes that a block of `size` at `address` is live; gives its generation. The caller owns the
     /// memory.
-    pub(in crate::pool) fn hand_out(&self, address: Address, size: Bytes, asked: Asked) -> u64 {
+    pub fn hand_out(&self, address: Address, size: Bytes, asked: Asked) -> u64 {
         let before = self.word.load(Ordering::Relaxed) >> GENERATION_SHIFT;
         let next = before.wrapping_add(1) << GENERATION_SHIFT;
         let (more, wide) = encode(size, asked);
@@ -214,7 +220,7 @@ impl Slot {
     /// The same for a block that was freed and is whole since: it has its start already. Neither the
     /// block before nor this one is [wide](is_wide).
     #[inline(always)]
-    pub(in crate::pool) fn hand_out_again(&self, size: Bytes, asked: Asked) -> u64 {
+    pub fn hand_out_again(&self, size: Bytes, asked: Asked) -> u64 {
         let before = self.word.load(Ordering::Relaxed);
         let word = before.wrapping_add((1 << GENERATION_SHIFT) - (FREE - LIVE));
         self.publish(word, narrow(size, asked))
@@ -230,7 +236,7 @@ impl Slot {
 
     /// What is known of the block at `address`, live or freed; `None` where there never was one, or
     /// the last one in this slot began elsewhere.
-    pub(in crate::pool) fn look(&self, address: Address) -> Option<Known> {
+    pub fn look(&self, address: Address) -> Option<Known> {
         let known = self.read();
         let begins = known.word & STATE != 0 && known.word & START == start_of(address);
         begins.then_some(known)
@@ -260,7 +266,7 @@ impl Slot {
     /// What is known of the block at `address`, if it is live, was used nowhere else and is not wide.
     /// All but the generation may be that of a later block, unless the block is claimed.
     #[inline(always)]
-    pub(in crate::pool) fn plain(&self, address: Address) -> Option<Known> {
+    pub fn plain(&self, address: Address) -> Option<Known> {
         let word = self.word.load(Ordering::Acquire);
         let known = Known::narrow(word, self.more.load(Ordering::Relaxed));
         // The address is a multiple of 512, so that shifted to where the start is it has nothing below.
@@ -271,7 +277,7 @@ impl Slot {
     /// The same of block `generation`, taken to be so: only the claim tells. The caller has the block, or
     /// had it, so what is read here is no older than that.
     #[inline(always)]
-    pub(in crate::pool) fn assumed(&self, address: Address, generation: u64) -> Known {
+    pub fn assumed(&self, address: Address, generation: u64) -> Known {
         let word = generation << GENERATION_SHIFT | start_of(address) | LIVE;
         Known::narrow(word, self.more.load(Ordering::Relaxed))
     }
@@ -279,28 +285,32 @@ impl Slot {
     /// Turns a block that was found [`plain`](Self::plain) from live to free, if it still is as it
     /// was.
     #[inline(always)]
-    pub(in crate::pool) fn claim_plain(&self, known: Known) -> bool {
+    pub fn claim_plain(&self, known: Known) -> bool {
         self.turn(known, known.word.wrapping_add(FREE - LIVE))
     }
 
     /// Turns the block that was looked at from live to free, if it still is as it was.
-    pub(in crate::pool) fn claim(&self, known: Known) -> bool {
+    #[inline]
+    pub fn claim(&self, known: Known) -> bool {
         known.live() && self.turn(known, known.word & !(STATE | USED) | FREE)
     }
 
     /// Makes a handle the owner of a live block, or no longer, if the block still is as it was.
-    pub(in crate::pool) fn set_owned(&self, known: Known, owned: bool) -> bool {
+    #[inline]
+    pub fn set_owned(&self, known: Known, owned: bool) -> bool {
         let state = if owned { OWNED } else { LIVE };
         known.live() && self.turn(known, known.word & !STATE | state)
     }
 
     /// Makes a claimed block live again: the free could not be done.
-    pub(in crate::pool) fn unclaim(&self, known: Known) {
+    #[inline]
+    pub fn unclaim(&self, known: Known) {
         self.word.store(known.word, Ordering::Release);
     }
 
     /// Notes that uses on further streams are recorded, if the block still is as it was.
-    pub(in crate::pool) fn mark_used(&self, known: Known) -> bool {
+    #[inline]
+    pub fn mark_used(&self, known: Known) -> bool {
         self.turn(known, known.word | USED)
     }
 
@@ -317,7 +327,8 @@ impl Slot {
     }
 
     /// Whether its block is or was wide.
-    pub(in crate::pool) fn is_wide(&self) -> bool {
+    #[inline]
+    pub fn is_wide(&self) -> bool {
         self.word.load(Ordering::Relaxed) & WIDE != 0
     }
 
@@ -329,13 +340,15 @@ impl Slot {
 
 /// A slot that outlives the borrow it was found by, as long as its map does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) struct SlotRef(NonNull<Slot>);
+pub struct SlotRef(NonNull<Slot>);
 
 // SAFETY: it is a reference to a slot, and slots are shared between threads.
 unsafe impl Send for SlotRef {}
 
 impl SlotRef {
-    pub(in crate::pool) fn new(slot: &Slot) -> Self {
+    /// The place of `slot`.
+    #[inline(always)]
+    pub fn new(slot: &Slot) -> Self {
         Self(NonNull::from(slot))
     }
 
@@ -345,7 +358,7 @@ impl SlotRef {
     ///
     /// * The map it was found in is alive.
     #[inline(always)]
-    pub(in crate::pool) unsafe fn get<'a>(self) -> &'a Slot {
+    pub unsafe fn get<'a>(self) -> &'a Slot {
         // SAFETY: a slot stays where it is until its map is dropped, which the caller says it is not.
         unsafe { self.0.as_ref() }
     }

@@ -2,12 +2,12 @@
 
 use forebay_core::{Address, Bytes};
 
-use super::slot::{Known, Slot};
+use super::map::{Known, Slot};
 use crate::{Error, Result};
 
 /// What is said of a block that is to be freed, beside where it begins.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) enum ClaimedAs {
+pub(super) enum ClaimedAs {
     /// Nothing.
     Any,
     /// How large it is, or how much was asked for.
@@ -20,7 +20,7 @@ impl ClaimedAs {
     /// The block that is said to begin at `address`, if it is live, was used nowhere else, is not wide and
     /// not known to be another one. To be [checked](Self::fits) and claimed.
     #[inline(always)]
-    pub(in crate::pool) fn plain(self, slot: &Slot, address: Address) -> Option<Known> {
+    pub(super) fn plain(self, slot: &Slot, address: Address) -> Option<Known> {
         match self {
             // Claiming it is what tells.
             Self::Exact(generation) => Some(slot.assumed(address, generation)),
@@ -31,7 +31,7 @@ impl ClaimedAs {
     /// Whether a block that was found [`plain`](Self::plain), and for which as much was asked as `requested`
     /// tells, is as it is said to be.
     #[inline(always)]
-    pub(in crate::pool) fn fits(self, known: Known, requested: fn(Known) -> u64) -> bool {
+    pub(super) fn fits(self, known: Known, requested: fn(Known) -> u64) -> bool {
         match self {
             Self::Sized(size) => requested(known) == size.get() || known.size() == size,
             Self::Any | Self::Exact(_) => true,
@@ -39,7 +39,7 @@ impl ClaimedAs {
     }
 
     /// Refuses a block at `address` that is not as it is said to be.
-    pub(in crate::pool) fn check(self, known: Known, address: Address) -> Result<()> {
+    pub(super) fn check(self, known: Known, address: Address) -> Result<()> {
         match self {
             Self::Exact(generation) if known.generation() != generation => {
                 Err(Error::Outlived { address, size: known.size() })

@@ -7,10 +7,8 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use forebay::{Pool, PoolOptions};
-use forebay_core::{Address, Bytes};
-use forebay_hal::{Device, StreamHandle};
-use forebay_sim::{CostModel, MemoryModel, SimMachine};
+use forebay::sim::{CostModel, MemoryModel, SimMachine};
+use forebay::{Address, Bytes, Device, Pool, PoolOptions, StreamHandle};
 
 const SIZE: Bytes = Bytes::new(64 << 10);
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
