@@ -29,13 +29,20 @@ impl ClaimedAs {
     }
 
     /// Whether a block that was found [`plain`](Self::plain), and for which as much was asked as `requested`
-    /// tells, is as it is said to be.
+    /// tells, is as it is said to be. That a size is right which is the block's and not what was asked for is
+    /// not seen here, but by [`fits`](Self::fits).
     #[inline(always)]
-    pub(super) fn fits(self, known: Known, requested: fn(Known) -> u64) -> bool {
+    pub(super) fn fits_at_a_glance(self, known: Known, requested: fn(Known) -> u64) -> bool {
         match self {
-            Self::Sized(size) => requested(known) == size.get() || known.size() == size,
+            Self::Sized(size) => requested(known) == size.get(),
             Self::Any | Self::Exact(_) => true,
         }
+    }
+
+    /// Whether a block that was found plain is as it is said to be.
+    pub(super) fn fits(self, known: Known) -> bool {
+        self.fits_at_a_glance(known, Known::requested)
+            || matches!(self, Self::Sized(size) if known.size() == size)
     }
 
     /// Refuses a block at `address` that is not as it is said to be.
@@ -44,7 +51,7 @@ impl ClaimedAs {
             Self::Exact(generation) if known.generation() != generation => {
                 Err(Error::Outlived { address, size: known.size() })
             }
-            Self::Sized(said) if !self.fits(known, Known::requested) => {
+            Self::Sized(said) if !self.fits(known) => {
                 let (requested, size) = (Bytes::new(known.requested()), known.size());
                 Err(Error::WrongSize { address, said, requested, size })
             }

@@ -85,7 +85,7 @@ impl Shared {
         }
         let Some(slot) = self.map.slot(address) else { return false };
         let Some(known) = said.plain(slot, address) else { return false };
-        if !said.fits(known, Known::requested) {
+        if !said.fits(known) {
             return false;
         }
         let Some(gate) = self.own_gate() else { return false };

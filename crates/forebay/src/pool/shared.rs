@@ -401,12 +401,14 @@ impl Shared {
         let block = Kept { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let (kept, requested) = if units > SMALL_UNITS {
-            let claim = || said.fits(known, Known::requested) && slot.claim_plain(known);
+            let claim =
+                || said.fits_at_a_glance(known, Known::requested) && slot.claim_plain(known);
             // Any other that is large goes to the heap.
             let kept = self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim);
             (kept, known.requested())
         } else {
-            let claim = || said.fits(known, Known::requested_small) && slot.claim_plain(known);
+            let claim =
+                || said.fits_at_a_glance(known, Known::requested_small) && slot.claim_plain(known);
             let kept = shelf.magazine.keep_small_if::<COUNTED>(units, block, claim);
             (kept, known.requested_small())
         };
