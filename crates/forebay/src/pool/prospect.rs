@@ -8,7 +8,8 @@
 //!
 //! The lines are copied, what may come back is given to the copies, and a plan is made there as it would be
 //! made in the end. The copies cost some hundred microseconds for ten thousand holes; what they can save is a
-//! wait for the device and every cached page.
+//! wait for the device and every cached page. Where there are many more holes nobody looks so closely: others
+//! wait for the locks meanwhile.
 
 use forebay_core::line::{Growth, Lack, Line, Plan, Streams};
 use forebay_core::{Bytes, Span};
@@ -17,6 +18,9 @@ use super::heap::Return;
 use super::map::Side;
 use super::shared::Shared;
 use crate::Class;
+
+/// How many holes are too many to copy.
+const MOST_HOLES: usize = 20_000;
 
 /// A pool as it would be if all came back that may.
 struct Prospect {
@@ -37,7 +41,7 @@ impl Shared {
     /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
     /// limit and the device still allow.
     pub(super) fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
-        let prospect = self.prospect(side);
+        let Some(prospect) = self.prospect(side) else { return false };
         if !prospect.can_have(size, prospect.limit) {
             return true;
         }
@@ -48,11 +52,11 @@ impl Shared {
         !prospect.can_have(size, prospect.limit.min(most))
     }
 
-    fn prospect(&self, side: Side) -> Prospect {
-        let mut works = self.works();
-        let heap = self.heap();
-        let mut returning: Vec<Span> = works.deferred.returns().map(|block| block.span()).collect();
-        self.care.add_kept_back(&mut returning);
+    /// The pool as it would be; `None` where it has too many holes for that to be seen.
+    fn prospect(&self, side: Side) -> Option<Prospect> {
+        let mut returning: Vec<Span> = Vec::new();
+        // Before anything is locked: a thread may be stopped inside its magazines. What is given out
+        // meanwhile is hoped for in vain, and what has come to the heap is a hole there.
         self.rows.each(|shelves| {
             for shelf in shelves.all().filter(|shelf| shelf.magazine.held() > 0) {
                 let stream = shelf.stream;
@@ -61,6 +65,13 @@ impl Shared {
                 shelf.magazine.clone().drain(|_| true, out);
             }
         });
+        let mut works = self.works();
+        let heap = self.heap();
+        if heap.small.line.hole_count().max(heap.large.line.hole_count()) > MOST_HOLES {
+            return None;
+        }
+        returning.extend(works.deferred.returns().map(|block| block.span()));
+        self.care.add_kept_back(&mut returning);
         let line_of = |of: Side| {
             let mut line = match of {
                 Side::Small => heap.small.line.clone(),
@@ -90,7 +101,7 @@ impl Shared {
         growth.moves = !stable;
         let maps_pages = works.ground(side).0.maps_pages;
         let limit = self.marks.limit().saturating_sub(held_elsewhere);
-        Prospect { own, maps_pages, growth, limit, given_up, whole }
+        Some(Prospect { own, maps_pages, growth, limit, given_up, whole })
     }
 }
 

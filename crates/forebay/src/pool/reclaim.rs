@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use forebay_core::line::Streams;
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{Call, Progress, StreamHandle};
+use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
 use super::care::Synchronise;
 use super::deferred::End;
@@ -45,6 +45,8 @@ pub(super) enum Patience {
     Unlimited,
     /// Until then.
     Until(Instant),
+    /// Not at all.
+    None,
 }
 
 impl Patience {
@@ -52,6 +54,7 @@ impl Patience {
         match self {
             Self::Unlimited => None,
             Self::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            Self::None => Some(Duration::ZERO),
         }
     }
 }
@@ -135,7 +138,7 @@ impl Shared {
             outcome = outcome.and_then(|all| Ok(synchronized? && all));
         }
         let ran = self.works().run_deferred(self.site(), true);
-        let given = self.give_back_segments();
+        let given = self.give_back_segments(patience);
         ran.and(given).and(outcome)
     }
 
@@ -228,6 +231,13 @@ impl Shared {
         true
     }
 
+    /// Whether segments are off the line that the device is to have back.
+    fn has_segments_to_give(&self) -> bool {
+        let mut works = self.works();
+        let mut strays = [Side::Small, Side::Large].into_iter();
+        !works.outgoing.is_empty() || strays.any(|side| !works.ground(side).0.strays.is_empty())
+    }
+
     /// Takes the next segment out that the device is to have back; `None` where there is none, or work is
     /// captured: a capture begins under the works' lock, so it begins before or after.
     fn next_outgoing(&self) -> Option<(Side, Outgoing)> {
@@ -253,9 +263,23 @@ impl Shared {
     }
 
     /// Gives segments that are off the line to the device. Without a lock: a device may wait for its work
-    /// before it takes memory back.
-    pub(super) fn give_back_segments(&self) -> Result<()> {
+    /// before it takes memory back. Such a device is waited for first, and where that takes too long the
+    /// segments go another time.
+    pub(super) fn give_back_segments(&self, patience: Patience) -> Result<()> {
+        if !self.has_segments_to_give() {
+            return Ok(());
+        }
         let _reclaiming = Reclaiming::begin(self);
+        let prompt = self.device.descriptor().capabilities.contains(Capabilities::PROMPT_FREE);
+        let in_time = match patience {
+            Patience::Unlimited => true,
+            _ if prompt => true,
+            Patience::None => false,
+            Patience::Until(_) => self.wait_for_device_unless_captured(patience)?,
+        };
+        if !in_time {
+            return Ok(());
+        }
         let free = |span: Span| {
             // SAFETY: it is on no line, so no block lies in it, and the end of all work that used it was
             // seen, or nobody ever did.

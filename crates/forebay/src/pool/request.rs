@@ -90,7 +90,7 @@ impl Shared {
         }
         let (start, source) = self.take(piece, request).inspect_err(|_| {
             // What came and could not be used goes back at once; the error that led here is the one to tell.
-            let _ = self.give_back_segments();
+            let _ = self.give_back_segments(self.patience());
         })?;
         self.prepare(Return { address: start, size: kept, stream }, size)?;
         self.hand_out(start, size, request, source)

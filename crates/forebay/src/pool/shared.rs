@@ -28,6 +28,7 @@ use super::map::{
     AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
 };
 use super::marks::{Gauged, Marks};
+use super::reclaim::Patience;
 use super::shelf::{Kept, Shelf, Shelves};
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
@@ -478,7 +479,7 @@ impl Shared {
     pub(super) fn process_deferred(&self) -> Result<()> {
         self.birth.check()?;
         self.works().run_deferred(self.site(), false)?;
-        self.give_back_segments()?;
+        self.give_back_segments(Patience::None)?;
         if let Some(guards) = self.care.guards() {
             self.unmap_freed(guards, Synchronise::No)?;
         }

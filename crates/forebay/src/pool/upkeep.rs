@@ -9,6 +9,7 @@ use std::time::Instant;
 use forebay_core::pressure::{Answer, Gauge, Level};
 use forebay_core::{Bytes, Decay};
 
+use super::reclaim::Patience;
 use super::registry;
 use super::shared::Shared;
 use crate::Result;
@@ -65,7 +66,7 @@ impl Shared {
                 }
                 drop(works);
                 // What the device refuses now goes the next time.
-                let _ = self.give_back_segments();
+                let _ = self.give_back_segments(Patience::None);
             }
             _ => {}
         }
@@ -120,7 +121,7 @@ impl Shared {
         let retired = works.retire(self.site(), keep);
         let ran = ran.and(works.run_deferred(self.site(), false));
         drop(works);
-        let given = self.give_back_segments();
+        let given = self.give_back_segments(Patience::None);
         ran.and(given).map(|()| retired)
     }
 

@@ -110,3 +110,24 @@ fn a_segment_that_the_device_would_not_take_back_is_counted_and_goes_later() {
     drop(pool);
     nothing_is_left(&machine);
 }
+
+/// A device that waits for all its work before it takes memory back: what is said not to wait gives it
+/// nothing, and what may wait does so as long as it may, before it gives.
+#[test]
+fn a_device_that_waits_gets_segments_only_from_who_may_wait() {
+    let without = Capabilities::VIRTUAL_MEMORY | Capabilities::PROMPT_FREE;
+    let (machine, _, device) = open(SimMachine::builder().without(without));
+    let pool = PoolOptions::new().build(&device).unwrap();
+    let block = pool.allocate(Bytes::mib(30), DEFAULT).unwrap();
+    pool.free_block(block, DEFAULT).unwrap();
+    pool.collect(core::time::Duration::ZERO).unwrap();
+    device.synchronize_device().unwrap();
+    pool.collect(core::time::Duration::ZERO).unwrap();
+    pool.process_deferred().unwrap();
+    let frees = |machine: &SimMachine| machine.calls().of(Call::Free);
+    assert_eq!(frees(&machine), 0, "nothing that does not wait gives memory back");
+    assert_eq!(pool.held(), machine.census().held);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
+    assert!(frees(&machine) > 0);
+}
