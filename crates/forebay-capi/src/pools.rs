@@ -31,6 +31,8 @@ static MAKING: Mutex<()> = Mutex::new(());
 /// What a thread was sure of last: a stream that the GPU's device knows, by the driver's value and as
 /// the pool knows it, and the GPU's pool.
 struct Sure {
+    /// How many streams had been forgotten by then.
+    forgotten: Cell<u64>,
     ordinal: Cell<i32>,
     stream: Cell<u64>,
     handle: Cell<StreamHandle>,
@@ -40,6 +42,7 @@ struct Sure {
 thread_local! {
     static SURE: Sure = const {
         Sure {
+            forgotten: Cell::new(0),
             ordinal: Cell::new(0),
             stream: Cell::new(0),
             handle: Cell::new(StreamHandle::DEFAULT),
@@ -47,6 +50,10 @@ thread_local! {
         }
     };
 }
+
+/// How many streams were forgotten. What a thread was sure of before the last of them it is no longer: the
+/// driver may have given the value to another stream.
+static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,7 +69,7 @@ fn numbered(ordinal: i32) -> usize {
 pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<(&'static Pool, StreamHandle)> {
     let look = |sure: &Sure| {
         let same = sure.ordinal.get() == ordinal && sure.stream.get() == stream;
-        if same { Some((sure.pool.get()?, sure.handle.get())) } else { None }
+        if same && sure.forgotten.get() == FORGOTTEN.load(Ordering::Relaxed) { Some((sure.pool.get()?, sure.handle.get())) } else { None }
     };
     SURE.try_with(look).ok().flatten()
 }
@@ -78,11 +85,13 @@ pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHand
 #[cold]
 #[inline(never)]
 fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+    let forgotten = FORGOTTEN.load(Ordering::Acquire);
     let number = numbered(ordinal);
     let seat = seat(number)?;
     let pool = pool_of(seat, number)?;
     let handle = know(seat, pool, stream)?;
     let _ = SURE.try_with(|sure| {
+        sure.forgotten.set(forgotten);
         sure.ordinal.set(ordinal);
         sure.stream.set(stream);
         sure.handle.set(handle);
@@ -257,9 +266,22 @@ fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
     Ok(adopted)
 }
 
-/// Says that a stream of a GPU will be destroyed: what was freed on it becomes everybody's. The device
-/// goes on knowing the name, which threads may be sure of; another stream may come to have it.
+/// Says that a stream of a GPU will be destroyed: what was freed on it becomes everybody's, and the device
+/// knows it no longer. Another stream may come to have its value.
 pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
     let (pool, handle) = find(ordinal, stream)?;
-    pool.forget_stream(handle).map_err(|error| error.to_string())
+    pool.forget_stream(handle).map_err(|error| error.to_string())?;
+    if handle == StreamHandle::DEFAULT || handle.is_per_thread() {
+        // The driver never destroys these.
+        return Ok(());
+    }
+    let seat = seat(numbered(ordinal))?;
+    let mut known = lock(&seat.known);
+    // Two threads that forget it at once: the device hears of it from one.
+    let was_known = known.remove(&stream).is_some();
+    FORGOTTEN.fetch_add(1, Ordering::Release);
+    match pool.device().foreign_streams().filter(|_| was_known) {
+        Some(foreign) => foreign.forget_stream(handle).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
 }
