@@ -69,7 +69,11 @@ fn numbered(ordinal: i32) -> usize {
 pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<(&'static Pool, StreamHandle)> {
     let look = |sure: &Sure| {
         let same = sure.ordinal.get() == ordinal && sure.stream.get() == stream;
-        if same && sure.forgotten.get() == FORGOTTEN.load(Ordering::Relaxed) { Some((sure.pool.get()?, sure.handle.get())) } else { None }
+        if same && sure.forgotten.get() == FORGOTTEN.load(Ordering::Relaxed) {
+            Some((sure.pool.get()?, sure.handle.get()))
+        } else {
+            None
+        }
     };
     SURE.try_with(look).ok().flatten()
 }

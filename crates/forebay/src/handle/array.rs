@@ -199,12 +199,17 @@ impl<T: Plain, A: Allocate> DeviceArray<T, A> {
         let (device, stream) = (self.block.allocator().device(), self.block.stream());
         // That nobody else frees the block is kept by those who hold its address.
         // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
-        // leaked where that failed; a copy that fails has let go of it. The device's side is within the block, which `new` or `from_block`
-        // has measured, and which this handle gives back in the order of the same stream.
+        // leaked where that failed; a copy that fails has let go of it. The device's side is within the
+        // block, which `new` or `from_block` has measured, and which this handle gives back after what it
+        // was used on, the same stream among that.
         if let Err(error) = unsafe { device.copy(&copy, stream) } {
             // Nothing of a copy that failed touches the host's memory any more, except on a device
-            // that is lost. On the device's side a part may still be under way, in the order of the
-            // stream, in which the block is given back too.
+            // that is lost. On the device's side a part may still be under way in the order of the stream:
+            // the block is given back after it, whichever stream the handle has by then.
+            // Where the call was refused as it stood there is none.
+            if !matches!(error, hal::Error::Invalid { .. }) {
+                self.block.used_on(stream);
+            }
             if matches!(error, hal::Error::Lost { .. }) {
                 core::mem::forget(stage);
             }

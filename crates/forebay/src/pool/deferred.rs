@@ -86,12 +86,24 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
+    fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.waiting.values().map(|(task, _)| task).chain(&self.ready)
+    }
+
     /// The blocks that come back when all of it is done.
     pub(super) fn returns(&self) -> impl Iterator<Item = Return> {
-        let waiting = self.waiting.values().map(|(task, _)| task);
-        waiting.chain(&self.ready).filter_map(|task| match task {
+        self.tasks().filter_map(|task| match task {
             Task::Return(block, _) => Some(*block),
             Task::Clear(..) | Task::EndSlot(..) | Task::Release(..) => None,
+        })
+    }
+
+    /// Where addresses of a side become a gap when all of it is done.
+    pub(super) fn cleared(&self, of: Side) -> impl Iterator<Item = u64> {
+        self.tasks().filter_map(move |task| match task {
+            Task::Clear(side, alias) if *side == of => Some(alias.at),
+            Task::Release(side, page) if *side == of => Some(page.at),
+            _ => None,
         })
     }
 

@@ -77,6 +77,8 @@ impl Shared {
                 Side::Small => heap.small.line.clone(),
                 Side::Large => heap.large.line.clone(),
             };
+            // Old mappings and pages on their way out are gone by then.
+            works.deferred.cleared(of).for_each(|at| _ = line.clear(at));
             line.idle(Streams::ALL);
             for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
                 // What came back since it was noted is a hole already.
@@ -115,7 +117,21 @@ impl Prospect {
                 || Plan::segment(&self.own, size, &self.growth, limit).is_some();
         }
         // Everything is free for all by now: any stream will do. More addresses can be had.
-        let plan = Plan::make(&self.own, size, Streams::only(0), &self.growth, limit);
-        !matches!(plan, Err(Lack::Limit))
+        let can_plan = |line: &Line, growth: &Growth| {
+            let plan = Plan::make(line, size, Streams::only(0), growth, limit);
+            !matches!(plan, Err(Lack::Limit))
+        };
+        if can_plan(&self.own, &self.growth) {
+            return true;
+        }
+        // Pages that are free are given up then, and smaller ones come beside what is partly in use.
+        let mut lifted = self.own.clone();
+        let pages: Vec<u64> = lifted.idle_pages().map(|page| page.0).collect();
+        for at in pages {
+            let _ = lifted.lift(at).and_then(|_| lifted.clear(at));
+        }
+        let mut smallest = self.growth;
+        smallest.largest_page = Bytes::ZERO;
+        can_plan(&lifted, &self.growth) || can_plan(&lifted, &smallest)
     }
 }

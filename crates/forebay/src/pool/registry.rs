@@ -50,10 +50,8 @@ pub(super) fn next_id() -> PoolId {
 /// A stream is about to go: every pool of its device forgets it.
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
     for shared in all_of(device) {
-        // A drop has nobody to tell of an error. What the pool could not do it does when it finds the
-        // stream gone.
         if shared.knows_stream(stream) {
-            let _ = shared.forget_stream(stream.resolved());
+            shared.lose_stream(stream.resolved());
         }
     }
 }

@@ -201,6 +201,7 @@ impl Shared {
     /// Begins a capture. Under the works' lock, so that nobody is at the driver when it begins; and under
     /// that of the settings, so that none which it could see is turned on meanwhile.
     pub(super) fn capture(&self) -> Result<Capture> {
+        self.birth.check()?;
         let works = self.works();
         let settings = self.settings();
         match care::seen_by_captures(&settings) {
@@ -444,10 +445,23 @@ impl Shared {
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
         self.admit(stream)?;
+        self.part_from(stream, false)
+    }
+
+    /// The same where the stream goes in any case, and there is nobody to tell of an error: what is free in
+    /// its order is nobody's then until the device was waited for.
+    pub(super) fn lose_stream(&self, stream: StreamHandle) {
+        if self.birth.check().is_ok() {
+            let _ = self.part_from(stream, true);
+        }
+    }
+
+    fn part_from(&self, stream: StreamHandle, goes_anyway: bool) -> Result<()> {
         // A finding there is told when the stream is forgotten, what the device says at once.
         let ended = self.end_quarantine_of(stream);
         if let Err(error) = &ended
             && !error.is_finding()
+            && !goes_anyway
         {
             return ended;
         }
@@ -465,7 +479,14 @@ impl Shared {
                 }
             });
             heap.give_all(returns);
-            works.end_stream(&mut heap, stream)?;
+            let parted = works.end_stream(&mut heap, stream);
+            if parted.is_err() && goes_anyway {
+                if let Some(number) = heap.slots.get(stream) {
+                    heap.bury(number);
+                }
+            } else {
+                parted?;
+            }
             heap.counts.forget(|other| other == stream);
             drop(heap);
             // Its work may be over already: then what it freed is everybody's from now on.

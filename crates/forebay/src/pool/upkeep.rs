@@ -127,6 +127,7 @@ impl Shared {
 
     /// Makes what is free as few and as large holes as can be without waiting.
     pub(super) fn defragment(&self) -> Result<()> {
+        self.birth.check()?;
         self.recheck_streams();
         {
             let mut works = self.works();

@@ -12,6 +12,7 @@ mod numbers;
 mod pressure;
 mod process;
 mod refusals;
+mod refused;
 mod reuse;
 mod rim;
 mod scope;
