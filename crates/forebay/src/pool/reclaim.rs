@@ -50,12 +50,17 @@ pub(super) enum Patience {
 }
 
 impl Patience {
-    fn left(self) -> Option<Duration> {
+    /// When it ends, if ever.
+    fn end(self) -> Option<Instant> {
         match self {
             Self::Unlimited => None,
-            Self::Until(end) => Some(end.saturating_duration_since(Instant::now())),
-            Self::None => Some(Duration::ZERO),
+            Self::Until(end) => Some(end),
+            Self::None => Some(Instant::now()),
         }
+    }
+
+    fn left(self) -> Option<Duration> {
+        self.end().map(|end| end.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -146,7 +151,7 @@ impl Shared {
     /// that moment on. A wait that is with the driver already goes on, as it began before the capture.
     fn wait_for_events(&self, events: &[Arc<Point>], patience: Patience) -> Result<bool> {
         for event in events {
-            let Patience::Until(end) = patience else {
+            let Some(end) = patience.end() else {
                 if self.captures.any() {
                     return Ok(false);
                 }

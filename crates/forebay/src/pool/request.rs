@@ -24,6 +24,9 @@ use crate::{Block, Error, Request, Result, Tag};
 /// How often room is made for one request that others take from meanwhile.
 const MOST_ROOMS: u32 = 64;
 
+/// How often a request that is to be refused is tried again for what others were giving back.
+const MOST_RESTARTS: u32 = 3;
+
 /// What is less than one part in so many of what is held is not worth folding.
 const HARDLY: u64 = 1024;
 
@@ -175,7 +178,7 @@ impl Shared {
         // Where folding would bring next to nothing, the blocks are worth more at hand: the rest of the
         // ladder is climbed first.
         let mut spared = size <= SMALL && self.little_at_hand(&works);
-        let (mut ladder, mut rooms) = (Ladder::new(), 0);
+        let (mut ladder, mut rooms, mut restarts) = (Ladder::new(), 0, 0);
         // From when on a wait for the device has a limit: the first.
         let mut patience = None;
         loop {
@@ -204,9 +207,11 @@ impl Shared {
                 }
                 Rung::Refuse => {
                     drop(works);
-                    // What another thread is giving back is on no line now, and may be what is missing.
+                    // What another thread is giving back is on no line now, and may be what is missing. Not
+                    // for ever: two that are both to be refused would wait for each other in turn.
                     let patience = *patience.get_or_insert_with(|| self.patience());
-                    if self.wait_for_reclaims(patience) {
+                    if restarts < MOST_RESTARTS && self.wait_for_reclaims(patience) {
+                        restarts += 1;
                         works = self.works();
                         ladder = Ladder::new();
                         continue;
