@@ -6,7 +6,9 @@
 //!   after    [      {A}       ]     [{A,B}]          and the holes at one seam become one
 //! ```
 //!
-//! What this costs grows with the groups that change and the seams that go, not with the holes.
+//! What this costs grows with the groups that change and the seams that go. Where the new set is that of
+//! another group, the holes of the smaller of the two move to the larger: each hole does so a logarithm of
+//! times at the most.
 
 use std::collections::BTreeSet;
 

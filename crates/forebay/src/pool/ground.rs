@@ -1,5 +1,5 @@
-//! The device under a line: what a plan says, done by the driver. The heap's lock is held only to
-//! note what was done, never while the driver works.
+//! The device under a line: what a plan says, done by the driver. The heap's lock is held to note what was
+//! done, and while addresses are reserved, but not while the driver makes, maps or takes back memory.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,5 @@
-//! The heap: what is free, of which side, in whose order. Under one lock that is never held across a
-//! call of the driver longer than recording an event and waiting for it on the device.
+//! The heap: what is free, of which side, in whose order. Under one lock that is held across no call of the
+//! driver longer than those about events and the reserving of addresses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -280,7 +280,7 @@ impl Heap {
         self.note_held();
     }
 
-    /// Takes a piece in the order of the stream with number `lane`. What was taken to align it goes
+    /// Takes a piece in the order of the stream with number `slot`. What was taken to align it goes
     /// back before anyone else comes: later the stream may have no number any more.
     pub(super) fn take(&mut self, piece: Piece, slot: u32) -> Option<Address> {
         let whole = piece.whole();
@@ -294,9 +294,9 @@ impl Heap {
         Some(start)
     }
 
-    /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `lane`.
-    pub(super) fn take_plain(&mut self, side: Side, size: Bytes, lane: u32) -> Option<Address> {
-        let found = self.field(side).take(size, lane)?;
+    /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `slot`.
+    pub(super) fn take_plain(&mut self, side: Side, size: Bytes, slot: u32) -> Option<Address> {
+        let found = self.field(side).take(size, slot)?;
         self.note_peaks();
         if side == Side::Large {
             self.lone.store(found.get(), Ordering::Relaxed);
@@ -476,10 +476,10 @@ impl Heap {
     }
 
     /// Notes that all work on a stream is over that was enqueued so far.
-    pub(super) fn idle(&mut self, lane: u32) {
+    pub(super) fn idle(&mut self, slot: u32) {
         self.changed();
-        self.small.line.idle(Streams::only(lane));
-        self.large.line.idle(Streams::only(lane));
+        self.small.line.idle(Streams::only(slot));
+        self.large.line.idle(Streams::only(slot));
     }
 
     /// The counts of a stream. Where there are too many, those of streams that have no number any

@@ -3,7 +3,7 @@
 //! ```text
 //!   shelves   a thread's magazines, one for each stream        no lock: the thread's own
 //!   heap      what is free, of which side, in whose order      one lock, held for a moment
-//!   works     pages, events, errands: the driver               one lock, held while it works
+//!   works     pages, events, work put off: the driver          one lock, held while it works
 //!   map       what is known of the block at an address         atomics, no lock
 //!   care      debugging aids, where any are on                 on the long way alone
 //! ```

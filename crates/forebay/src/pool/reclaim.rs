@@ -1,5 +1,5 @@
-//! Waiting for the device on the host, and giving memory back to it. The only room of a pool that waits for
-//! the device, and it does so **with no lock of the pool held**: work of the device may wait for a thread
+//! Waiting for the device on the host, and giving memory back to it. But for debugging aids and the end of a
+//! pool the only room that waits for the device, and it does so **with no lock of the pool held**: work of the device may wait for a thread
 //! that needs one.
 //!
 //! ```text

@@ -3,7 +3,7 @@
 //! ```text
 //!   front   the shelf of the stream used last: found by comparing one handle
 //!   index   handle ─> slot, hashed
-//!   slots   [ shelf | (in front) | shelf | ... ]      at most 1,024; the least recently used is evicted
+//!   slots   [ shelf | (in front) | shelf | ... ]      at most 2,048; the least recently used is evicted
 //! ```
 
 use core::hash::{BuildHasherDefault, Hasher};
@@ -16,7 +16,7 @@ use super::heap::Return;
 use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 
 /// How many streams a thread has shelves for at once. A shelf is 8.5 KiB, most of it the bins of its
-/// magazine, so a thread that uses this many takes 9 MiB.
+/// magazine, so a thread that uses this many takes 24 MiB.
 const SHELVES: usize = 2048;
 
 /// As many as a tag's number can be, so that none needs to be checked.

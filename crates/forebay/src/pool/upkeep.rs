@@ -1,5 +1,5 @@
 //! Upkeep: what a pool does between requests. Reading the pressure, collecting what was not needed for
-//! a while, running errands; by hand, or by one thread for all pools of the process that want it.
+//! a while, doing what was put off; by hand, or by one thread for all pools of the process that want it.
 
 use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};

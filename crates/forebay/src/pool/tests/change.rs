@@ -33,7 +33,7 @@ fn these_can_change() {
             "upkeep",          // in upkeep.rs
             "upkeep_interval", // there too
             "collect_after",   // there too
-            "max_wait",        // in waits.rs
+            "max_wait",        // in rim.rs
             "pressure_low",
             "pressure_moderate",
             "pressure_high",
