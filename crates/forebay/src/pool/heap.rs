@@ -9,6 +9,7 @@ use forebay_core::line::{Boundaries, Line, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::StreamHandle;
 
+use super::log::Point;
 use super::map::{Side, UNIT_SHIFT};
 use super::marks::Gauged;
 use super::shelf::{Counts, Kept, Shelf};
@@ -157,7 +158,12 @@ impl Uses {
             return;
         }
         if self.streams.len() >= self.full_at.max(Self::FEW) {
-            self.streams.retain(|&user| !slots.is_over(user));
+            let Self { streams, unknown, .. } = self;
+            streams.retain(|&user| {
+                let lost = slots.is_lost(user);
+                *unknown |= lost;
+                !lost && !slots.is_over(user)
+            });
             // As many again come before the next look: a look costs a use no more than a constant.
             self.full_at = self.streams.len() * 2;
         }
@@ -316,6 +322,10 @@ impl Heap {
     /// The slot of a stream, made where it has none. Where all are taken, that of the stream that was not
     /// used for the longest is taken over; what is free in its order waits for the device as a whole.
     pub(super) fn slot_for(&mut self, stream: StreamHandle) -> u32 {
+        if let Some(number) = self.slots.get(stream) {
+            return number;
+        }
+        self.bury_ended_threads();
         if let Some(number) = self.slots.assign_slot(stream) {
             return number;
         }
@@ -323,20 +333,11 @@ impl Heap {
             // Pages are on their way between places of the line under the numbers there are now.
             return self.slots.mark();
         }
-        let (small, large) = (&self.small.line, &self.large.line);
-        let owns_nothing = |number| {
-            let stream = Streams::only(number);
-            small.owns_nothing(stream) && large.owns_nothing(stream)
-        };
+        let owns_nothing = |number| self.owns_nothing(number);
         if let Some(victim) = self.slots.victim(owns_nothing) {
             // The stream lives on, and may go on using blocks that it was said to use: of those only a wait
-            // for the whole device tells, from now on.
-            if let Some(serial) = self.slots.serial(victim) {
-                for uses in self.uses.values_mut().filter(|uses| uses.streams.contains(&serial)) {
-                    uses.streams.retain(|&user| user != serial);
-                    uses.unknown = true;
-                }
-            }
+            // for the whole device tells, which is found out when they are freed.
+            self.slots.note_eviction(victim, !self.uses.is_empty());
             self.bury(victim);
         }
         self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.mark())
@@ -346,9 +347,45 @@ impl Heap {
     /// wait for the whole device is over that begins from now on.
     pub(super) fn bury(&mut self, number: u32) {
         self.changed();
-        let mark = Streams::only(self.slots.bury(number));
-        self.small.line.hand_over(Streams::only(number), mark);
-        self.large.line.hand_over(Streams::only(number), mark);
+        let (mark, published) = self.slots.bury(number);
+        self.hand_over(number, mark);
+        if let Some(event) = published.filter(|&event| self.owns_nothing(event)) {
+            self.slots.release_slot(event);
+        }
+    }
+
+    /// Gives what is free in the order of one number to that of another, which comes after it.
+    fn hand_over(&mut self, from: u32, to: u32) {
+        let (from, to) = (Streams::only(from), Streams::only(to));
+        self.small.line.hand_over(from, to);
+        self.large.line.hand_over(from, to);
+    }
+
+    /// Whether nothing is free in the order of a number.
+    fn owns_nothing(&self, number: u32) -> bool {
+        let stream = Streams::only(number);
+        self.small.line.owns_nothing(stream) && self.large.line.owns_nothing(stream)
+    }
+
+    /// Lets the slots go of streams whose threads have ended: nobody can record an event on them any more.
+    /// Without the driver, and not while room is made under the numbers there are now.
+    pub(super) fn bury_ended_threads(&mut self) {
+        if self.frozen {
+            return;
+        }
+        for number in self.slots.take_ended() {
+            self.bury(number);
+        }
+    }
+
+    /// A live stream ends at `point`, which comes after the event that it published last: that one's slot is
+    /// not needed any more.
+    pub(super) fn end(&mut self, number: u32, point: Arc<Point>) {
+        if let Some(event) = self.slots.end(number, point) {
+            self.changed();
+            self.hand_over(event, number);
+            self.slots.release_slot(event);
+        }
     }
 
     /// Lets the slot of a stream that ended go, if it still has it: its work is over.
@@ -406,7 +443,9 @@ impl Heap {
     /// Takes blocks back, each in the order of its stream.
     pub(super) fn give_all(&mut self, returns: Vec<Return>) {
         for one in returns {
-            let slot = self.slot_for(one.stream);
+            // Of a thread that has ended, most likely: its stream gets no slot again.
+            let orphaned = one.stream.is_of_another_thread() && !self.slots.knows(one.stream);
+            let slot = if orphaned { self.slots.mark() } else { self.slot_for(one.stream) };
             self.give(one.address, one.size, slot);
         }
     }

@@ -42,6 +42,7 @@ mod step;
 mod stream_slots;
 #[cfg(test)]
 mod tests;
+mod thread_end;
 mod upkeep;
 mod works;
 

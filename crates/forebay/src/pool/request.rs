@@ -163,7 +163,7 @@ impl Shared {
         };
         self.recheck_streams();
         let mut works = self.works();
-        self.heap().reactivate(stream);
+        works.reactivate(self.site(), stream);
         if worth_waiting {
             // What is due costs less: nobody waits for it. Then one event brings what the other stream
             // has freed; a hole of one's own that is much too large stays whole.

@@ -3,7 +3,8 @@
 //! ```text
 //!   slot   ── live ──────── forgotten: its last event is recorded ──> ended ── event reached ──> free
 //!             │  └───────── gone without a word, or no slot left ───> its holes join the unknown
-//!             └─ per thread: the event its own thread recorded last has a slot too (published)
+//!             └─ per thread: the event its own thread recorded last has a slot too (published). It goes with
+//!                the stream's end; without one it is kept until it is reached.
 //!
 //!   unknown [ collecting | awaited ]   two marks: what ended without an event. A wait for the whole device
 //!                                      that begins later settles what was collected before.
@@ -12,16 +13,24 @@
 //! A number is reused; a **serial** never is. Whatever must outlive a number (a use of a block, a block that
 //! comes back later) names the serial, and asks here what became of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use forebay_core::line::Streams;
 use forebay_hal::StreamHandle;
 
 use super::log::Point;
+use super::thread_end::EndedThreads;
 
 /// The number of slots that streams can have: two are marks for what ended without an event.
 const MOST: u32 = Streams::MOST - 2;
+
+/// How many streams that are gone without an event are remembered one by one. Beyond that, all serials so far
+/// that have no slot count as unknown: a wait too many, and never one too few.
+const MOST_REMEMBERED: usize = 4096;
+
+/// How many published events may wait to be asked for before a new stream has it done.
+const MANY_ORPHANS: usize = 16;
 
 /// Which stream, for ever.
 pub(super) type Serial = u64;
@@ -43,7 +52,12 @@ enum Slot {
         published: Option<u32>,
     },
     /// The end of a stream that was forgotten, or the last event of a thread's own stream.
-    Event(Serial, Arc<Point>),
+    Event {
+        serial: Serial,
+        point: Arc<Point>,
+        /// The slot of the live stream that published it.
+        publisher: Option<u32>,
+    },
 }
 
 /// How to wait for the memory that is free in the order of a number.
@@ -95,6 +109,18 @@ pub(super) struct StreamSlots {
     /// The stream looked up last: most requests come on the same one.
     latest: (StreamHandle, u32),
     serials: HashMap<Serial, State>,
+    /// How many of the serials are unknown.
+    unknown: usize,
+    /// Serials up to this that are not among `serials` are unknown too, under this mark.
+    unknown_up_to: Option<(Serial, u32)>,
+    /// Live streams whose slot was taken over. A wait for the device tells nothing of what they do later.
+    evicted: HashSet<Serial>,
+    /// Serials up to this count as evicted.
+    evicted_up_to: Serial,
+    /// Published events whose stream ended without another event: their slots go when they are reached.
+    orphans: Vec<(u32, Serial)>,
+    /// Threads that ended, and with them their own streams.
+    pub(super) ended_threads: Arc<EndedThreads>,
     next_serial: Serial,
     lookups: u64,
     /// The mark that collects what ends without an event, of the two.
@@ -113,6 +139,12 @@ impl Default for StreamSlots {
             numbers: HashMap::new(),
             latest: (StreamHandle::DEFAULT, u32::MAX),
             serials: HashMap::new(),
+            unknown: 0,
+            unknown_up_to: None,
+            evicted: HashSet::new(),
+            evicted_up_to: 0,
+            orphans: Vec::new(),
+            ended_threads: Arc::default(),
             next_serial: 0,
             lookups: 0,
             collecting: MOST,
@@ -161,7 +193,7 @@ impl StreamSlots {
     /// The serial of a stream that has a number.
     pub(super) fn serial(&self, number: u32) -> Option<Serial> {
         match self.slot(number)? {
-            Slot::Live { serial, .. } | Slot::Event(serial, _) => Some(*serial),
+            Slot::Live { serial, .. } | Slot::Event { serial, .. } => Some(*serial),
             Slot::Free => None,
         }
     }
@@ -172,6 +204,9 @@ impl StreamSlots {
             return Some(number);
         }
         let number = self.take_free()?;
+        if stream.is_per_thread() && !stream.is_of_another_thread() {
+            self.ended_threads.watch_this_thread();
+        }
         let (serial, used) = (self.new_serial(number), self.lookups);
         let live = Slot::Live { handle: stream, serial, used, doubted: false, published: None };
         *self.slot_mut(number)? = live;
@@ -202,7 +237,7 @@ impl StreamSlots {
             Slot::Free => None,
             Slot::Live { used, .. } => Some(*used),
             // Before any live stream: nobody enqueues on it any more.
-            Slot::Event(..) => Some(0),
+            Slot::Event { .. } => Some(0),
         };
         let all = (0_u32..).zip(&self.slots);
         let taken = all.filter_map(|(number, slot)| Some((number, age(slot)?)));
@@ -219,7 +254,7 @@ impl StreamSlots {
             {
                 Owner::Stream(*handle, *serial)
             }
-            Some(Slot::Event(serial, point)) => Owner::Event(Arc::clone(point), *serial),
+            Some(Slot::Event { serial, point, .. }) => Owner::Event(Arc::clone(point), *serial),
             _ => Owner::Unknown,
         }
     }
@@ -235,29 +270,63 @@ impl StreamSlots {
     /// What became of the stream of a serial.
     pub(super) fn fate(&self, serial: Serial) -> Fate {
         match self.serials.get(&serial) {
-            None => Fate::Over,
+            None => match self.unknown_up_to {
+                Some((last, mark)) if serial <= last => Fate::Unknown(mark),
+                _ => Fate::Over,
+            },
             Some(State::Unknown { mark }) => Fate::Unknown(*mark),
             Some(State::At(number)) => match self.slot(*number) {
                 Some(Slot::Live { handle, .. }) => Fate::Live(*handle, *number),
-                Some(Slot::Event(_, point)) => Fate::Ended(Arc::clone(point), *number),
+                Some(Slot::Event { point, .. }) => Fate::Ended(Arc::clone(point), *number),
                 Some(Slot::Free) | None => Fate::Over,
             },
         }
     }
 
-    /// Whether the work of the stream of a serial is known to be over.
+    /// Whether the work of the stream of a serial is known to be over, and no more of it can come.
     pub(super) fn is_over(&self, serial: Serial) -> bool {
-        !self.serials.contains_key(&serial)
+        !self.was_evicted(serial) && matches!(self.fate(serial), Fate::Over)
+    }
+
+    /// Whether the stream of a serial may live on, under another serial: then it may go on using blocks that
+    /// it was said to use.
+    pub(super) fn was_evicted(&self, serial: Serial) -> bool {
+        serial <= self.evicted_up_to || self.evicted.contains(&serial)
+    }
+
+    /// Whether of the stream of a serial nothing can be told but by a wait for the device, now or later.
+    pub(super) fn is_lost(&self, serial: Serial) -> bool {
+        self.was_evicted(serial) && !matches!(self.serials.get(&serial), Some(State::At(_)))
+    }
+
+    /// Notes that the slot of a live stream is about to be taken over. With no `uses` of any stream noted,
+    /// those evicted before are of no interest any more.
+    pub(super) fn note_eviction(&mut self, number: u32, uses: bool) {
+        if !uses {
+            self.evicted.clear();
+            self.evicted_up_to = 0;
+            return;
+        }
+        let Some(&Slot::Live { serial, .. }) = self.slot(number) else { return };
+        if self.evicted.len() >= MOST_REMEMBERED {
+            // Those that have a slot are asked for there first.
+            self.evicted.clear();
+            self.evicted_up_to = self.next_serial;
+        }
+        self.evicted.insert(serial);
     }
 
     /// A live stream ends at `point`: from now on its number stands for that event, and its handle for a
-    /// new stream.
-    pub(super) fn end(&mut self, number: u32, point: Arc<Point>) {
-        let Some(Slot::Live { handle, serial, .. }) = self.slot(number).cloned() else { return };
+    /// new stream. Gives the number of the event it had published, whose memory has to be handed over.
+    pub(super) fn end(&mut self, number: u32, point: Arc<Point>) -> Option<u32> {
+        let Slot::Live { handle, serial, published, .. } = self.slot(number).cloned()? else {
+            return None;
+        };
         self.drop_handle(handle);
         if let Some(slot) = self.slot_mut(number) {
-            *slot = Slot::Event(serial, point);
+            *slot = Slot::Event { serial, point, publisher: None };
         }
+        published
     }
 
     fn drop_handle(&mut self, handle: StreamHandle) {
@@ -276,7 +345,8 @@ impl StreamSlots {
         }
         let event = self.take_free()?;
         let serial = self.new_serial(event);
-        *self.slot_mut(event)? = Slot::Event(serial, Arc::clone(point));
+        *self.slot_mut(event)? =
+            Slot::Event { serial, point: Arc::clone(point), publisher: Some(number) };
         if let Some(Slot::Live { published, .. }) = self.slot_mut(number) {
             *published = Some(event);
         }
@@ -287,20 +357,63 @@ impl StreamSlots {
     pub(super) fn published(&self, number: u32) -> Option<(u32, Arc<Point>)> {
         let Slot::Live { published: Some(event), .. } = self.slot(number)? else { return None };
         match self.slot(*event)? {
-            Slot::Event(_, point) => Some((*event, Arc::clone(point))),
+            Slot::Event { point, .. } => Some((*event, Arc::clone(point))),
             Slot::Free | Slot::Live { .. } => None,
         }
     }
 
     /// Takes a number back whose stream ended without an event; gives the mark that its memory has to be
-    /// handed over to.
-    pub(super) fn bury(&mut self, number: u32) -> u32 {
+    /// handed over to, and the number of the event that it had published. That one is
+    /// [kept](Self::take_orphans) until it is reached.
+    pub(super) fn bury(&mut self, number: u32) -> (u32, Option<u32>) {
         let mark = self.collecting;
+        if self.unknown >= MOST_REMEMBERED {
+            // A wait that begins from now on tells of those under the other mark too.
+            self.serials.retain(|_, state| matches!(state, State::At(_)));
+            self.unknown = 0;
+            self.unknown_up_to = Some((self.next_serial, mark));
+        }
         if let Some(serial) = self.serial(number) {
             self.serials.insert(serial, State::Unknown { mark });
+            self.unknown += 1;
         }
+        let published = match self.slot(number) {
+            Some(Slot::Live { published, .. }) => *published,
+            _ => None,
+        };
         self.vacate(number);
-        mark
+        if let Some(event) = published
+            && let Some(Slot::Event { serial, publisher, .. }) = self.slot_mut(event)
+        {
+            *publisher = None;
+            let orphan = (event, *serial);
+            self.orphans.push(orphan);
+        }
+        (mark, published)
+    }
+
+    /// Whether so many published events are orphaned that they should be asked for.
+    pub(super) fn has_many_orphans(&self) -> bool {
+        self.orphans.len() >= MANY_ORPHANS
+    }
+
+    /// Takes out the published events whose streams ended without another: whoever has them lets their slots
+    /// go when they are reached.
+    pub(super) fn take_orphans(&mut self) -> Vec<(u32, Serial, Arc<Point>)> {
+        let orphans = core::mem::take(&mut self.orphans);
+        let there = orphans.into_iter().filter_map(|(number, serial)| match self.slot(number)? {
+            Slot::Event { serial: now, point, .. } if *now == serial => {
+                Some((number, serial, Arc::clone(point)))
+            }
+            _ => None,
+        });
+        there.collect()
+    }
+
+    /// The slots of streams whose threads have ended since this was last asked.
+    pub(super) fn take_ended(&mut self) -> Vec<u32> {
+        let ended = self.ended_threads.take().into_iter();
+        ended.filter_map(|stream| self.numbers.get(&stream).copied()).collect()
     }
 
     /// Takes a number back: the work of its stream is over.
@@ -316,12 +429,12 @@ impl StreamSlots {
         match core::mem::replace(slot, Slot::Free) {
             Slot::Free => return,
             Slot::Live { handle, .. } => self.drop_handle(handle),
-            Slot::Event(..) => {
+            Slot::Event { publisher, .. } => {
                 // The stream whose last event it was has none now.
-                for slot in &mut self.slots {
-                    if let Slot::Live { published, .. } = slot {
-                        published.take_if(|event| *event == number);
-                    }
+                if let Some(Slot::Live { published, .. }) =
+                    publisher.and_then(|publisher| self.slot_mut(publisher))
+                {
+                    published.take_if(|event| *event == number);
                 }
             }
         }
@@ -364,8 +477,23 @@ impl StreamSlots {
             // Two marks, one to collect and one to await: what was awaited goes on to be collected.
             return None;
         }
+        let before = self.serials.len();
         self.serials
             .retain(|_, state| !matches!(state, State::Unknown { mark: of } if *of == mark));
+        self.unknown = self.unknown.saturating_sub(before - self.serials.len());
+        self.unknown_up_to.take_if(|(_, of)| *of == mark);
         Some(mark)
+    }
+
+    /// How many slots are taken.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// How many streams are remembered, those that are gone included.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.serials.len() + self.evicted.len()
     }
 }

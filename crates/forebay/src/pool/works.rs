@@ -280,7 +280,8 @@ impl Works {
             Fate::Live(stream, _) => Some(End::Stream(stream, serial)),
             Fate::Ended(event, _) => Some(End::Event(event, serial)),
             Fate::Unknown(_) => Some(End::Unknown),
-            Fate::Over => None,
+            // It may live on, and use blocks that it was said to use before it lost its slot.
+            Fate::Over => heap.slots.was_evicted(serial).then_some(End::Unknown),
         }
     }
 
@@ -307,6 +308,7 @@ impl Works {
         if self.captures.any() {
             return Ok(());
         }
+        self.adopt_orphans(site);
         let mut outcome = self.small.tidy(site.heap, &self.log);
         outcome = outcome.and(self.large.tidy(site.heap, &self.log));
         self.deferred.poll();
@@ -321,6 +323,33 @@ impl Works {
             }
         }
         outcome
+    }
+
+    /// Has the slots of events go that streams of ended threads left behind, once they are reached.
+    fn adopt_orphans(&mut self, site: Site<'_>) {
+        let (orphans, syncs) = {
+            let mut heap = site.heap();
+            heap.bury_ended_threads();
+            (heap.slots.take_orphans(), heap.slots.syncs())
+        };
+        for (number, serial, event) in orphans {
+            let (task, end) = ([Task::EndSlot(number, serial)], [End::Event(event, serial)]);
+            self.deferred.push(&self.device, &self.log, &task, end, syncs);
+        }
+    }
+
+    /// Gives a stream a slot that someone uses. Where many threads have ended meanwhile, does what was put
+    /// off: what they leave behind stays bounded, whoever serves the requests that come.
+    pub(super) fn reactivate(&mut self, site: Site<'_>, stream: StreamHandle) {
+        let many = {
+            let mut heap = site.heap();
+            heap.reactivate(stream);
+            heap.slots.has_many_orphans()
+        };
+        if many {
+            // What fails is tried again with the next.
+            let _ = self.run_deferred(site, false);
+        }
     }
 
     fn run(&mut self, site: Site<'_>, task: Task) -> Result<()> {
@@ -357,7 +386,7 @@ impl Works {
         match Point::after(&self.device, &self.log, stream) {
             Ok(end) => {
                 let (end, syncs) = (Arc::new(end), heap.slots.syncs());
-                heap.slots.end(number, Arc::clone(&end));
+                heap.end(number, Arc::clone(&end));
                 let task = [Task::EndSlot(number, serial)];
                 self.deferred.push(
                     &self.device,

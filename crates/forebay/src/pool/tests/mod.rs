@@ -19,6 +19,7 @@ mod scope;
 mod segments;
 mod snapshot;
 mod steps;
+mod threads;
 mod upkeep;
 mod uses;
 
