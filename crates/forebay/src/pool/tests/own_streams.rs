@@ -10,7 +10,7 @@ const OWN: StreamHandle = StreamHandle::PER_THREAD;
 
 /// Much work on a block, so that it is not over when another thread asks for the memory.
 fn keep_busy(device: &SimDevice, block: Block) {
-    (0..200).for_each(|tag| write(device, block, tag, OWN));
+    (0..50).for_each(|tag| write(device, block, tag, OWN));
 }
 
 /// The checker tells the streams of two threads apart: the same handle is no order.
