@@ -13,6 +13,7 @@ use core::num::NonZero;
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
+use std::time::Instant;
 
 use forebay::Pool;
 use forebay_hal::StreamHandle;
@@ -39,16 +40,20 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     let (_machine, device) = phantom(64)?;
     let pool = terms.pool(&device, None)?;
     let mut rows = first_and_last(terms, &pool)?;
-    let count = match terms.effort {
-        Effort::Full => 10_000,
-        Effort::Quick => 300,
+    let (count, stretches) = match terms.effort {
+        Effort::Full => (10_000, 10),
+        Effort::Quick => (300, 2),
     };
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let few = living(terms, &pool, cores)?;
-    let mut crowd = living(terms, &pool, count)?;
-    // The median leaves out the few that the scheduler interrupted.
-    let what = format!("{} threads / {} (median)", grouped(count), grouped(cores));
-    crowd.aim(what, ratio(crowd.median_ns(), few.median_ns()), CROWDED);
+    // The same work in all.
+    let each = u32::try_from(count * stretches / cores).map_err(said)?;
+    let (few, together) = living(terms, &pool, cores, each)?;
+    let (mut crowd, crowded) =
+        living(terms, &pool, count, u32::try_from(stretches).map_err(said)?)?;
+    // How long one of so many takes is the scheduler's. How many pairs all of them do in a time is not: it
+    // falls where they wait for each other.
+    let what = format!("{} threads / {} (time of all pairs)", grouped(count), grouped(cores));
+    crowd.aim(what, ratio(crowded, together), CROWDED);
     rows.extend([few, crowd]);
     Ok(rows)
 }
@@ -129,17 +134,20 @@ fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, S
 }
 
 /// So many threads that live at once. The times of the row are those of threads: a pair, on the
-/// average of the thread's own pairs, so that waking them is in none of them.
-fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
+/// average of the thread's own pairs, so that waking them is in none of them. With it the nanoseconds from
+/// the first pair to the last over the number of pairs, where all were done.
+fn living(
+    terms: Terms<'_>,
+    pool: &Pool,
+    count: usize,
+    stretches: u32,
+) -> Result<(Row, Option<f64>), String> {
     let mut row = Rim::Seats.row(terms, format!("{} living threads", grouped(count)));
     row.threads = count as u64;
-    let stretches = match terms.effort {
-        Effort::Full => 10,
-        Effort::Quick => 2,
-    };
     let starting = Deadline::after(terms.effort, 30);
     let hold = Gate::default();
     let (mut times, mut pairs_done) = (Times::default(), 0_u64);
+    let mut together = Duration::ZERO;
     let cut_off = scope(|scope| {
         let _opens = OpensAtEnd(&hold);
         let (ready, is_ready) = channel();
@@ -162,12 +170,14 @@ fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
         for _ in 0..count {
             is_ready.recv().map_err(said)??;
         }
+        let began = Instant::now();
         hold.open();
         for _ in 0..count {
             let (took, done) = is_done.recv().map_err(said)??;
             times.push(nanos(took) / u64::from(done).max(1));
             pairs_done += u64::from(done);
         }
+        together = began.elapsed();
         Ok::<_, String>(None)
     })?;
     let all = count as u64 * u64::from(stretches * STRETCH);
@@ -185,7 +195,8 @@ fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
             row.figures().cut_off = Some(format!("cut off: {pairs_done} of {all} pairs were done"));
         }
     }
-    Ok(row)
+    let together = (undone == 0).then(|| nanos(together) as f64 / all as f64);
+    Ok((row, together))
 }
 
 /// Pairs of one thread, until they are done or the time is over: how long, and how many.
