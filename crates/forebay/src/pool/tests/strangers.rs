@@ -43,7 +43,7 @@ fn a_request_on_an_unknown_stream_is_refused() {
             let error = pool.allocate(size, STRANGER).unwrap_err();
             let invalid = matches!(error, Error::Device(forebay_hal::Error::Invalid { .. }));
             assert!(invalid, "{size}: {error}");
-            assert_eq!((figures(), machine.census()), (before, census.clone()), "{size}");
+            assert_eq!((figures(), machine.census()), (before, census), "{size}");
             assert!(!pool.shared.knows_stream(STRANGER));
         }
         pool.free_block(live, DEFAULT).unwrap();
