@@ -27,6 +27,7 @@ mod marks;
 mod near;
 mod options;
 mod pages;
+mod parting;
 mod process;
 mod prospect;
 mod reclaim;

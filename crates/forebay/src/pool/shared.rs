@@ -433,69 +433,6 @@ impl Shared {
         Some((block, Bytes::new(known.requested())))
     }
 
-    /// Whether the pool has anything that goes by a stream's handle: a slot, or a magazine of a thread.
-    pub(super) fn knows_stream(&self, stream: StreamHandle) -> bool {
-        let stream = stream.resolved();
-        let mut known = self.heap().slots.knows(stream);
-        self.rows.each(|shelves| known |= shelves.all().any(|shelf| shelf.stream == stream));
-        known
-    }
-
-    /// Says that a stream will be destroyed. What fails has changed nothing but where free memory lies.
-    pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.birth.check()?;
-        self.admit(stream)?;
-        self.part_from(stream, false)
-    }
-
-    /// The same where the stream goes in any case, and there is nobody to tell of an error: what is free in
-    /// its order is nobody's then until the device was waited for.
-    pub(super) fn lose_stream(&self, stream: StreamHandle) {
-        if self.birth.check().is_ok() {
-            let _ = self.part_from(stream, true);
-        }
-    }
-
-    fn part_from(&self, stream: StreamHandle, goes_anyway: bool) -> Result<()> {
-        // A finding there is told when the stream is forgotten, what the device says at once.
-        let ended = self.end_quarantine_of(stream);
-        if let Err(error) = &ended
-            && !error.is_finding()
-            && !goes_anyway
-        {
-            return ended;
-        }
-        {
-            let mut works = self.works();
-            let mut returns = self.tidy(&mut works);
-            // The heap's lock is held from before the magazines are emptied until the stream's last event
-            // is recorded: a free on the stream comes before both or after both. It is taken before the
-            // gates are shut, here and wherever both are: an owner waits for the heap outside its gate
-            // alone.
-            let mut heap = self.heap();
-            self.rows.each(|shelves| {
-                while let Some(shelf) = shelves.remove(stream) {
-                    heap.retire(*shelf, &mut returns);
-                }
-            });
-            heap.give_all(returns);
-            let parted = works.end_stream(&mut heap, stream);
-            if parted.is_err() && goes_anyway {
-                if let Some(number) = heap.slots.get(stream) {
-                    heap.bury(number);
-                }
-            } else {
-                parted?;
-            }
-            heap.counts.forget(|other| other == stream);
-            drop(heap);
-            // Its work may be over already: then what it freed is everybody's from now on.
-            let _ = works.run_deferred(self.site(), false);
-        }
-        self.dismiss(stream);
-        ended
-    }
-
     /// Does what was put off and is due.
     pub(super) fn process_deferred(&self) -> Result<()> {
         self.birth.check()?;

@@ -1,7 +1,5 @@
 //! The nodes of a tree of holes: short arrays that are searched from their start.
 
-use arrayvec::ArrayVec;
-
 use super::Hole;
 
 /// The most holes a leaf has.
@@ -13,45 +11,48 @@ pub(super) const FAN: usize = 64;
 /// No node.
 pub(super) const NO_NODE: usize = usize::MAX;
 
-/// At most `N` items in order, in place. What is out of bounds is left undone, never a panic.
+/// At most `N` items in order, in place.
 #[derive(Clone, Debug)]
-pub(super) struct Row<T, const N: usize>(ArrayVec<T, N>);
+pub(super) struct Row<T, const N: usize> {
+    len: usize,
+    items: [T; N],
+}
 
-impl<T, const N: usize> Default for Row<T, N> {
+impl<T: Copy + Default, const N: usize> Default for Row<T, N> {
     fn default() -> Self {
-        Self(ArrayVec::new())
+        Self { len: 0, items: [T::default(); N] }
     }
 }
 
-impl<T: Copy, const N: usize> Row<T, N> {
+impl<T: Copy + Default, const N: usize> Row<T, N> {
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.len
     }
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.0.is_full()
+        self.len >= N
     }
 
     #[inline]
     pub(super) fn as_slice(&self) -> &[T] {
-        &self.0
+        self.items.get(..self.len).unwrap_or(&[])
     }
 
     #[inline]
     pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
-        &mut self.0
+        self.items.get_mut(..self.len).unwrap_or_default()
     }
 
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
-        self.0.get(index).copied()
+        self.as_slice().get(index).copied()
     }
 
     #[inline]
     pub(super) fn set(&mut self, index: usize, item: T) {
-        if let Some(old) = self.0.get_mut(index) {
+        if let Some(old) = self.as_mut_slice().get_mut(index) {
             *old = item;
         }
     }
@@ -59,30 +60,47 @@ impl<T: Copy, const N: usize> Row<T, N> {
     /// Puts an item in. Whoever calls this has seen that there is room.
     #[inline]
     pub(super) fn insert(&mut self, index: usize, item: T) {
-        debug_assert!(index <= self.len() && !self.is_full());
-        if index <= self.len() {
-            let _ = self.0.try_insert(index, item);
+        debug_assert!(index <= self.len && !self.is_full());
+        let Some(tail) = self.items.get_mut(index..self.len + 1) else { return };
+        let behind = tail.len() - 1;
+        tail.copy_within(..behind, 1);
+        if let Some(first) = tail.first_mut() {
+            *first = item;
         }
+        self.len += 1;
     }
 
     #[inline]
     pub(super) fn remove(&mut self, index: usize) {
-        self.0.pop_at(index);
+        let Some(tail) = self.items.get_mut(index..self.len).filter(|tail| !tail.is_empty()) else {
+            return;
+        };
+        tail.copy_within(1.., 0);
+        self.len -= 1;
     }
 
     /// Takes the upper half out.
     pub(super) fn split(&mut self) -> Self {
-        let middle = self.len() / 2;
-        let upper = self.0.iter().copied().skip(middle).collect();
-        self.0.truncate(middle);
-        Self(upper)
+        let mut upper = Self::default();
+        let middle = self.len / 2;
+        upper.append(&Self { len: self.len - middle, items: rotated(&self.items, middle) });
+        self.len = middle;
+        upper
     }
 
     /// Puts all of another behind. Whoever calls this has seen that there is room.
     pub(super) fn append(&mut self, other: &Self) {
-        let fits = self.0.try_extend_from_slice(&other.0);
-        debug_assert!(fits.is_ok());
+        debug_assert!(self.len + other.len <= N);
+        let into = self.items.get_mut(self.len..).unwrap_or_default();
+        into.iter_mut().zip(other.as_slice()).for_each(|(into, item)| *into = *item);
+        self.len = (self.len + other.len).min(N);
     }
+}
+
+fn rotated<T: Copy, const N: usize>(items: &[T; N], by: usize) -> [T; N] {
+    let mut items = *items;
+    items.rotate_left(by.min(N));
+    items
 }
 
 /// Holes that lie side by side, in order.
