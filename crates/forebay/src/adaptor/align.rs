@@ -17,7 +17,7 @@ use crate::{Allocate, Block, Request, Result};
 /// use forebay::adaptor::Aligned;
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::{Alignment, Bytes};
-/// # use forebay_hal::StreamHandle;
+/// # use forebay_hal::{Device, StreamHandle};
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 ///
 /// let aligned = Aligned::new(Pool::new(&device)?, Alignment::HOST_PAGE);

@@ -80,7 +80,7 @@ impl Plan {
 /// use forebay::adaptor::{FailWhen, Failing};
 /// use forebay::{Allocate, Error, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::StreamHandle;
+/// # use forebay_hal::{Device, StreamHandle};
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 ///
 /// let failing = Failing::new(Pool::new(&device)?, FailWhen::Number(2));

@@ -20,7 +20,7 @@ use crate::{Allocate, Block, Error, Request, Result, Shortage};
 /// use forebay::adaptor::Limited;
 /// use forebay::{Allocate, Error, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::StreamHandle;
+/// # use forebay_hal::{Device, StreamHandle};
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///

@@ -91,7 +91,7 @@ impl<W: Write> Log<W> {
 /// use forebay::adaptor::Logged;
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::StreamHandle;
+/// # use forebay_hal::{Device, StreamHandle};
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///

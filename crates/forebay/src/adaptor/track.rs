@@ -135,7 +135,7 @@ enum Traces {
 /// use forebay::adaptor::{Tracked, labelled};
 /// use forebay::{Allocate, Pool, Request};
 /// use forebay_core::Bytes;
-/// # use forebay_hal::StreamHandle;
+/// # use forebay_hal::{Device, StreamHandle};
 /// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
