@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn living_threads_have_different_seats_and_the_next_takes_a_free_one() {
-        let own = mine().unwrap();
-        let barrier = std::sync::Barrier::new(3);
+        let _alone = alone();
+        let barrier = std::sync::Barrier::new(4);
         let seats: Vec<usize> = std::thread::scope(|scope| {
             let spawn = || {
                 scope.spawn(|| {
@@ -184,46 +184,78 @@ mod tests {
                     seat
                 })
             };
-            let threads = [spawn(), spawn(), spawn()];
+            let threads = [spawn(), spawn(), spawn(), spawn()];
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let different: BTreeSet<usize> = seats.iter().copied().chain([own]).collect();
-        assert_eq!(different.len(), 4, "{seats:?} and {own}");
+        let different: BTreeSet<usize> = seats.iter().copied().collect();
+        assert_eq!(different.len(), 4, "{seats:?}");
     }
 
     #[test]
     fn hundreds_of_living_threads_each_have_a_seat() {
+        let _alone = alone();
         const THREADS: usize = if cfg!(miri) { 10 } else { 600 };
         let barrier = std::sync::Barrier::new(THREADS);
         std::thread::scope(|scope| {
-            for _ in 0..THREADS {
+            let spawn = |_| {
                 let seat = || {
                     let seat = mine();
                     barrier.wait();
                     assert!(seat.is_some());
                 };
                 let small = std::thread::Builder::new().stack_size(64 << 10);
-                small.spawn_scoped(scope, seat).unwrap();
-            }
+                small.spawn_scoped(scope, seat).unwrap()
+            };
+            let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
 
-    /// All seats are taken, then one is given back: a thread that got none has it after some calls.
+    /// Every seat is taken, then one is given back: a thread that found none goes without for so long, and
+    /// then has that one.
     #[test]
     fn a_thread_without_a_seat_gets_one_when_it_is_free() {
         let mut seats = Seats { free: BTreeSet::new(), taken: 0 };
         assert_eq!([seats.take(2), seats.take(2), seats.take(2)], [Some(0), Some(1), None]);
         seats.free.insert(0);
         assert_eq!([seats.take(2), seats.take(2)], [Some(0), None]);
-        std::thread::spawn(|| {
-            // As if there had been none when it first asked.
-            LOCAL.with(|local| local.seat.set(NONE));
-            LEASE.with(|lease| lock(&SEATS_LEFT).free.extend(lease.0.take()));
+
+        let _alone = alone();
+        let free = {
+            let mut seats = lock(&SEATS_LEFT);
+            let left = seats.taken..SEATS;
+            seats.taken = SEATS;
+            let mut free = core::mem::take(&mut seats.free);
+            free.extend(left);
+            free
+        };
+        let late = std::thread::spawn(move || {
+            // It asks at the first call and at every `ASK_AGAIN`th, and finds none.
+            let calls = (1..=3 * ASK_AGAIN).find(|_| mine().is_some());
+            assert_eq!(calls, None);
+            remember(u64::MAX, NonNull::dangling());
+            assert_eq!(remembered(u64::MAX), None, "it has no place in a pool");
+            let last = SEATS - 1;
+            lock(&SEATS_LEFT).free.insert(last);
             let calls = (1..=2 * ASK_AGAIN).find(|_| mine().is_some());
-            assert_eq!(calls, Some(ASK_AGAIN));
-            assert_eq!(mine(), LEASE.with(|lease| lease.0.get()), "it gives back what it has");
+            assert!(calls.is_some_and(|calls| calls <= ASK_AGAIN), "{calls:?}");
+            assert_eq!([mine(), LEASE.with(|lease| lease.0.get())], [Some(last); 2]);
+            remember(u64::MAX, NonNull::dangling());
+            assert_eq!(remembered(u64::MAX), Some(NonNull::dangling()));
         })
-        .join()
-        .unwrap();
+        .join();
+        let mut seats = lock(&SEATS_LEFT);
+        let given_back = seats.free.contains(&(SEATS - 1));
+        seats.free.extend(free);
+        drop(seats);
+        late.unwrap();
+        assert!(given_back, "it gives its seat back when it ends");
+    }
+
+    /// Has the tests that take seats come one after the other: one of them takes all. Each joins its threads,
+    /// so that their seats are back when the next test comes, and takes none on its own thread.
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        lock(&ALONE)
     }
 }

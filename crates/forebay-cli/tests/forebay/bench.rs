@@ -242,7 +242,7 @@ fn people_get_the_targets_of_the_rim() {
     for workload in RIM {
         assert!(said.lines().any(|line| line.starts_with(&format!("{workload}  "))), "{workload}");
     }
-    assert!(said.contains("late thread / ordinary thread: "), "{said}");
+    assert!(said.contains("thread 258 / first thread: "), "{said}");
     assert!(said.contains("(at most 1.50)"), "{said}");
     assert!(said.contains("does not change the exit status"), "{said}");
     let wide = said.lines().find(|line| line.chars().count() > 100);

@@ -78,7 +78,7 @@ impl Rim {
     /// What it does, in a line.
     pub const fn about(self) -> &'static str {
         match self {
-            Self::Seats => "pairs of a thread that came as the 258th, and of 10,000 threads",
+            Self::Seats => "pairs of the first thread, of the 258th, and of 10,000 living threads",
             Self::Streams => "pairs of one thread on 1 to 1,024 streams in turn",
             Self::Holes => "random allocations among 1,000 to 500,000 holes",
             Self::Uses => "growing while up to 50,000 freed blocks are in use elsewhere",

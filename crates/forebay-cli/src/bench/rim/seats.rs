@@ -1,13 +1,19 @@
 //! RIM-SEATS: threads that come when many others live.
 //!
-//! A pool has room for the caches of a number of threads. A thread that finds no room must not stay
-//! slow after room was made, and a server with thousands of threads must not fall to the speed of a
-//! lock. So 256 threads take their places, one more comes, and the 256 end; then the late thread is
-//! set against one that was there from the start. After that 10,000 living threads do pairs.
+//! A pool caches for each thread apart, by the thread's seat. A thread that came while many others lived
+//! must be as quick as the first once they ended, and a server with thousands of threads must not fall to
+//! the speed of a lock. So 256 threads take their seats, one more comes, and the 256 end; then the pairs
+//! of the last are set against those of the first. After that 10,000 living threads do pairs, and as many
+//! as there are cores do the same for comparison.
+//!
+//! There are 65,536 seats, more threads than a system lets a process have by default, so no thread here
+//! goes without one. What a thread does that found none is tested beside the seats.
 
+use core::num::NonZero;
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
+use std::time::Instant;
 
 use forebay::Pool;
 use forebay_hal::StreamHandle;
@@ -18,8 +24,12 @@ use super::tools::{
     Deadline, Gate, OpensAtEnd, STACK, Times, grouped, nanos, pairs, phantom, ratio, said,
 };
 
-/// How many threads come before the late one.
+/// How many threads live when the last one comes.
 const HOLDERS: usize = 256;
+
+/// How much longer a pair may take with 10,000 living threads than with one thread a core: each thread
+/// finds its own cache cold.
+const CROWDED: f64 = 4.0;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
@@ -29,14 +39,22 @@ const STRETCH: u32 = 50;
 pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     let (_machine, device) = phantom(64)?;
     let pool = terms.pool(&device, None)?;
-    let mut rows = late_thread(terms, &pool)?;
-    let count = match terms.effort {
-        Effort::Full => 10_000,
-        Effort::Quick => 300,
+    let mut rows = first_and_last(terms, &pool)?;
+    let (count, stretches) = match terms.effort {
+        Effort::Full => (10_000, 10),
+        Effort::Quick => (300, 2),
     };
-    let crowd = living(terms, &pool, count)?;
-    // How long one of so many takes is the scheduler's: that all of them are served is what counts.
-    rows.push(crowd);
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    // The same work in all.
+    let each = u32::try_from(count * stretches / cores).map_err(said)?;
+    let (few, together) = living(terms, &pool, cores, each)?;
+    let (mut crowd, crowded) =
+        living(terms, &pool, count, u32::try_from(stretches).map_err(said)?)?;
+    // How long one of so many takes is the scheduler's. How many pairs all of them do in a time is not: it
+    // falls where they wait for each other.
+    let what = format!("{} threads / {} (time of all pairs)", grouped(count), grouped(cores));
+    crowd.aim(what, ratio(crowded, together), CROWDED);
+    rows.extend([few, crowd]);
     Ok(rows)
 }
 
@@ -48,16 +66,16 @@ fn spawn<'scope, 'env, T: Send + 'scope>(
     Builder::new().stack_size(STACK).spawn_scoped(scope, work).map_err(said)
 }
 
-/// An ordinary thread and a late one, a batch each in turn; the best batch of each counts.
-fn late_thread(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
+/// The first thread and the last that came, a batch each in turn; the best batch of each counts.
+fn first_and_last(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
     let (rounds, count) = match terms.effort {
         Effort::Full => (100, 5_000),
         Effort::Quick => (5, 200),
     };
-    // The ordinary thread is this one: it is there before the others.
+    // The first thread is this one: it is there before the others.
     pairs(pool, STREAM, 1)?;
     let hold = Gate::default();
-    let (mut ordinary, mut late) = (Times::default(), Times::default());
+    let (mut first, mut last) = (Times::default(), Times::default());
     scope(|scope| {
         let _opens = OpensAtEnd(&hold);
         let mut holders = Vec::new();
@@ -86,9 +104,9 @@ fn late_thread(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
             holder.join().map_err(|_| "a thread that held a place panicked")?;
         }
         for _ in 0..rounds {
-            ordinary.push(nanos(pairs(pool, STREAM, count)?));
+            first.push(nanos(pairs(pool, STREAM, count)?));
             order.send(count).map_err(said)?;
-            late.push(nanos(took.recv().map_err(said)??));
+            last.push(nanos(took.recv().map_err(said)??));
         }
         drop(order);
         Ok::<(), String>(())
@@ -99,9 +117,10 @@ fn late_thread(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
         row.ns_per_op = times.least().map(|least| least as f64 / f64::from(count));
         row
     };
-    let first = row("ordinary thread", &ordinary);
-    let mut last = row("late thread", &late);
-    last.aim("late thread / ordinary thread", ratio(last.ns_per_op, first.ns_per_op), 1.5);
+    let first = row("first thread", &first);
+    let mut last = row(&format!("thread {}", HOLDERS + 2), &last);
+    let what = format!("thread {} / first thread", HOLDERS + 2);
+    last.aim(what, ratio(last.ns_per_op, first.ns_per_op), 1.5);
     Ok(vec![first, last])
 }
 
@@ -115,17 +134,20 @@ fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, S
 }
 
 /// So many threads that live at once. The times of the row are those of threads: a pair, on the
-/// average of the thread's own pairs, so that waking them is in none of them.
-fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
+/// average of the thread's own pairs, so that waking them is in none of them. With it the nanoseconds from
+/// the first pair to the last over the number of pairs, where all were done.
+fn living(
+    terms: Terms<'_>,
+    pool: &Pool,
+    count: usize,
+    stretches: u32,
+) -> Result<(Row, Option<f64>), String> {
     let mut row = Rim::Seats.row(terms, format!("{} living threads", grouped(count)));
     row.threads = count as u64;
-    let stretches = match terms.effort {
-        Effort::Full => 10,
-        Effort::Quick => 2,
-    };
     let starting = Deadline::after(terms.effort, 30);
     let hold = Gate::default();
     let (mut times, mut pairs_done) = (Times::default(), 0_u64);
+    let mut together = Duration::ZERO;
     let cut_off = scope(|scope| {
         let _opens = OpensAtEnd(&hold);
         let (ready, is_ready) = channel();
@@ -148,15 +170,19 @@ fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
         for _ in 0..count {
             is_ready.recv().map_err(said)??;
         }
+        let began = Instant::now();
         hold.open();
         for _ in 0..count {
             let (took, done) = is_done.recv().map_err(said)??;
             times.push(nanos(took) / u64::from(done).max(1));
             pairs_done += u64::from(done);
         }
+        together = began.elapsed();
         Ok::<_, String>(None)
     })?;
     let all = count as u64 * u64::from(stretches * STRETCH);
+    let undone = all.saturating_sub(pairs_done);
+    row.aim("pairs that were not done", Some(undone as f64), 0.0);
     row.figures().cut_off = cut_off;
     if row.figures().cut_off.is_none() {
         times.enter(&mut row);
@@ -169,7 +195,8 @@ fn living(terms: Terms<'_>, pool: &Pool, count: usize) -> Result<Row, String> {
             row.figures().cut_off = Some(format!("cut off: {pairs_done} of {all} pairs were done"));
         }
     }
-    Ok(row)
+    let together = (undone == 0).then(|| nanos(together) as f64 / all as f64);
+    Ok((row, together))
 }
 
 /// Pairs of one thread, until they are done or the time is over: how long, and how many.
