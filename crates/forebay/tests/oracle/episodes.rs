@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use forebay::{Block, DeviceArray, Error, Pool, PoolOptions};
-use forebay_core::line::Growth;
+use forebay_core::line::{self, Growth};
 use forebay_core::{Bytes, PageSize, Random, Span};
 use forebay_hal::{Call, Device, Priority, Stream, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimMachine, When};
@@ -182,9 +184,10 @@ fn a_use_recorded_while_the_pool_grows_is_not_lost() {
     };
     let own = sim.create_stream(Priority::Normal).unwrap();
     let used = pool.allocate(Bytes::kib(64), own).unwrap();
-    // Every number is taken, and each of these streams has something free.
+    // With these every slot is taken: two numbers are marks for what ended without an event, and one is the
+    // number of `own`. Each of them has something free.
     let many: Vec<StreamHandle> =
-        (0..1100).map(|_| sim.create_stream(Priority::Normal).unwrap()).collect();
+        (3..line::Streams::MOST).map(|_| sim.create_stream(Priority::Normal).unwrap()).collect();
     for &stream in &many {
         let block = pool.allocate(Bytes::kib(4), stream).unwrap();
         write(block, stream);
@@ -198,9 +201,86 @@ fn a_use_recorded_while_the_pool_grows_is_not_lost() {
         let record = move || other.record_use(used.address(), user).unwrap();
         std::thread::spawn(record).join().unwrap();
     });
-    let _grown = pool.allocate(Bytes::mib(100), own).unwrap();
+    let grown = pool.allocate(Bytes::mib(100), own).unwrap();
     pool.free_block(used, own).unwrap();
     let again = pool.allocate(Bytes::kib(64), own).unwrap();
     write(again, own);
     assert_eq!(machine.findings(), []);
+    // Its work is over, and no event tells so: there was no slot for its stream. After a wait for the whole
+    // device the memory is there again.
+    sim.synchronize_device().unwrap();
+    pool.process_deferred().unwrap();
+    let later = pool.allocate(Bytes::kib(64), own).unwrap();
+    assert_ne!(later.address(), used.address(), "there was a slot left");
+    pool.free_block(again, own).unwrap();
+    pool.free_block(later, own).unwrap();
+    pool.free_block(grown, own).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((pool.held(), machine.findings()), (Bytes::ZERO, Vec::new()));
+}
+
+/// Another thread enqueues work and frees its block on a stream while `forget_stream` is at a call of the
+/// driver: before the last event of the stream is made or recorded, when it was recorded and the stream still
+/// has its slot, or when the slot is gone and the event is asked for. Nobody has the memory before that work
+/// is done.
+#[test]
+fn a_free_within_forget_stream_is_in_order() {
+    let moments = [
+        (Call::CreateEvent, false),
+        (Call::RecordEvent, false),
+        (Call::RecordEvent, true),
+        (Call::QueryEvent, false),
+    ];
+    let sizes = [Bytes::new(4096), Bytes::mib(2)];
+    for (moment, size) in moments.into_iter().flat_map(|moment| sizes.map(|size| (moment, size))) {
+        let (call, is_made) = moment;
+        let machine = SimMachine::builder().capacity(Bytes::mib(64)).build().unwrap();
+        let sim = machine.device(0).unwrap();
+        let front = Front::new(sim.clone(), Box::new(|| ()), Script::NONE);
+        let device: Arc<dyn Device> = front.clone();
+        let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&device).unwrap();
+        let writer = sim.clone();
+        let write = move |block: Block, stream: StreamHandle| {
+            let span = Span::new(block.address(), block.size()).unwrap();
+            // SAFETY: the block is live, and is freed after this in the order of its stream.
+            unsafe { writer.launch(Kernel::new("write").writes(span), stream).unwrap() };
+        };
+        let [one, two] = [(); 2].map(|()| sim.create_stream(Priority::Normal).unwrap());
+        let [first, second] = [(); 2].map(|()| pool.allocate(size, one).unwrap());
+        (0..100).for_each(|_| write(first, one));
+        pool.free_block(first, one).unwrap();
+        let (tell, told) = mpsc::channel();
+        let (other, work) = (pool.clone(), write.clone());
+        let free_there = move || {
+            let (enqueued, is_enqueued) = mpsc::channel();
+            let (freed, is_freed) = mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                (0..100).for_each(|_| work(second, one));
+                enqueued.send(()).unwrap();
+                other.free_block(second, one).unwrap();
+                // Nobody waits any more where it had to wait for a lock that the call holds.
+                let _ = freed.send(());
+            });
+            is_enqueued.recv().unwrap();
+            let _ = is_freed.recv_timeout(Duration::from_millis(50));
+            tell.send(thread).unwrap();
+        };
+        if is_made {
+            front.after(call, free_there);
+        } else {
+            front.within(call, free_there);
+        }
+        pool.forget_stream(one).unwrap();
+        let thread = told.try_recv().unwrap_or_else(|_| panic!("forget_stream made no {call:?}"));
+        thread.join().unwrap();
+        // All the pool may have, so that both blocks are in it.
+        let mut had = Vec::new();
+        while let Ok(block) = pool.allocate(size, two) {
+            write(block, two);
+            had.push(block.address());
+        }
+        assert!([first, second].iter().all(|block| had.contains(&block.address())), "{moment:?}");
+        sim.synchronize_device().unwrap();
+        assert_eq!(machine.findings(), [], "{moment:?} {size}");
+    }
 }

@@ -54,26 +54,42 @@ fn a_stream_that_fails_keeps_nobody_from_the_others() {
     }
 }
 
-/// The number of a stream that is not used for the longest cannot be had: the next will do.
+/// Every slot is taken, and the streams that were not used for the longest are gone: new streams get their
+/// slots, and nothing of theirs is lost.
 #[test]
 fn a_number_is_had_where_the_oldest_stream_is_gone() {
     let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
     let pool = Pool::new(&shared).unwrap();
-    let streams: Vec<StreamHandle> = (0..64).map(|_| stream(&device)).collect();
+    // Two numbers are marks for what ended without an event.
+    let slots = forebay_core::line::Streams::MOST as usize - 2;
+    let streams: Vec<StreamHandle> = (0..slots).map(|_| stream(&device)).collect();
     for &stream in &streams {
         leave(&pool, Bytes::new(4096), stream);
     }
+    // What is in magazines is in nobody's order: a stream that has nothing in the heap loses its slot first.
+    pool.defragment().unwrap();
+    let taken = || pool.shared.heap().slots.count();
+    let knows = |stream| pool.shared.heap().slots.knows(stream);
+    assert_eq!(taken(), slots as u64, "every slot is taken");
     for &gone in &streams[..10] {
         device.destroy_stream(gone).unwrap();
     }
-    for _ in 0..20 {
+    for &oldest in &streams[..20] {
         let new = stream(&device);
         let block = pool.allocate(Bytes::mib(1), new).unwrap();
+        assert!(knows(new) && !knows(oldest), "{oldest}");
+        assert_eq!(taken(), slots as u64);
         pool.free(block.address(), new).unwrap();
     }
     // Nor does a request fail because nothing can be told of the others.
     machine.plan(Fault::new(When::Every(Call::RecordEvent), FaultKind::Transient));
-    pool.allocate(Bytes::mib(1), stream(&device)).unwrap();
+    let last = stream(&device);
+    let block = pool.allocate(Bytes::mib(1), last).unwrap();
+    assert!(knows(last));
+    machine.clear_faults();
+    pool.free(block.address(), last).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!((pool.held(), machine.finding_count()), (Bytes::ZERO, 0));
 }
 
 /// Where it cannot be told whether another stream is still the one it was, it is not waited for.

@@ -9,6 +9,7 @@ mod end;
 mod figures;
 mod lost;
 mod numbers;
+mod own_streams;
 mod pressure;
 mod process;
 mod refusals;
@@ -18,6 +19,7 @@ mod scope;
 mod segments;
 mod snapshot;
 mod steps;
+mod strangers;
 mod upkeep;
 mod uses;
 

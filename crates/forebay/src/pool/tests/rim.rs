@@ -77,19 +77,53 @@ fn what_can_never_be_had_is_refused_at_once() {
     let (release, wait) = mpsc::channel::<()>();
     device.enqueue_host(Box::new(move || _ = wait.recv()), busy.handle()).unwrap();
     pool.free_block(block, busy.handle()).unwrap();
-    let at_hand = fill_magazine(&pool);
+    let cached = fill_magazine(&pool);
+    assert!(cached >= Bytes::mib(1), "only {cached} is cached");
     let held = pool.held();
-    for size in [Bytes::gib(2), Bytes::gib(1024)] {
+    let waits = || {
+        let driver = pool.statistics().driver;
+        [Call::SynchronizeEvent, Call::SynchronizeStream, Call::SynchronizeDevice]
+            .map(|wait| driver.of(wait))
+    };
+    let refused = |size| {
+        let begun = Instant::now();
         let error = pool.allocate(size, DEFAULT).unwrap_err();
+        let took = begun.elapsed();
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
-    }
+        assert_eq!((waits(), pool.statistics().cached), ([0; 3], cached), "{size}");
+        // The stream is busy until the end of the test: a wait for it would take ten seconds.
+        assert!(took < core::time::Duration::from_millis(500), "{size} was refused in {took:?}");
+    };
+    refused(Bytes::gib(2));
+    refused(Bytes::gib(1024));
+    assert_eq!(pool.held(), held);
     // Bytes that are in blocks cannot be had either.
     let _most = pool.allocate(Bytes::mib(600), DEFAULT).unwrap();
     let after_growth = pool.held();
-    pool.allocate(Bytes::mib(900), DEFAULT).unwrap_err();
+    refused(Bytes::mib(900));
     assert_eq!(pool.held(), after_growth);
-    assert!(held >= Bytes::mib(64) && pool.statistics().cached <= at_hand);
     drop(release);
+}
+
+/// A server has a pool for each of a thousand graphs, and all of them find room among the addresses of the
+/// process: a pool does not reserve in proportion to the device.
+#[test]
+fn a_thousand_pools_live_at_once() {
+    let device: Arc<dyn Device> = HostDevice::open().unwrap();
+    let mut pools = Vec::new();
+    for number in 0..1000 {
+        let class = if number % 2 == 0 { Class::STABLE } else { Class::STITCHED };
+        let pool = PoolOptions::new().class(class).build(&device);
+        let pool = pool.unwrap_or_else(|error| panic!("pool {number}: {error}"));
+        let block = pool.allocate(Bytes::new(512), DEFAULT);
+        let block = block.unwrap_or_else(|error| panic!("the block of pool {number}: {error}"));
+        pools.push((pool, block));
+    }
+    none_overlap(pools.iter().map(|&(_, block)| block));
+    for (pool, block) in pools {
+        pool.free_block(block, DEFAULT).unwrap();
+        assert_eq!(pool.statistics().live, Bytes::ZERO);
+    }
 }
 
 /// A program that tries something large each step and falls back pays the driver nothing for it.

@@ -1,0 +1,90 @@
+//! The default streams of threads: one handle for all of them, and a stream for each.
+
+use std::sync::mpsc;
+
+use forebay_hal::Progress;
+
+use super::*;
+
+const OWN: StreamHandle = StreamHandle::PER_THREAD;
+
+/// Much work on a block, so that it is not over when another thread asks for the memory.
+fn keep_busy(device: &SimDevice, block: Block) {
+    (0..50).for_each(|tag| write(device, block, tag, OWN));
+}
+
+/// The checker tells the streams of two threads apart: the same handle is no order.
+#[test]
+fn work_of_two_threads_on_their_own_streams_is_a_race() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::mib(64)));
+    let pool = Pool::new(&shared).unwrap();
+    let block = pool.allocate(Bytes::new(4096), OWN).unwrap();
+    write(&device, block, 1, OWN);
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&device, block, 2, OWN));
+    });
+    assert!(machine.finding_count() > 0);
+}
+
+/// A thread frees a block in the order of its own default stream while work there uses it. Another thread
+/// asks for as much on its own: it gets other memory, or waits for that work.
+#[test]
+fn a_block_freed_on_a_threads_own_stream_is_not_had_by_another_too_early() {
+    let sizes = [Bytes::new(4096), Bytes::kib(600), Bytes::mib(2)];
+    // With room for a second block, and where the first is all there is.
+    let limits = [Bytes::mib(64), Bytes::mib(4)];
+    for (size, limit) in sizes.into_iter().flat_map(|size| limits.map(|limit| (size, limit))) {
+        for first_lives in [true, false] {
+            let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::mib(64)));
+            let pool = PoolOptions::new().max_bytes(limit).build(&shared).unwrap();
+            let (freed, was_freed) = mpsc::channel();
+            let (end, ends) = mpsc::channel::<()>();
+            std::thread::scope(|scope| {
+                let (pool, device) = (&pool, &device);
+                let first = scope.spawn(move || {
+                    // As much as the pool may hold, so that the second thread has no other memory.
+                    let mut blocks = vec![pool.allocate(size, OWN).unwrap()];
+                    if limit < Bytes::mib(64) {
+                        blocks.extend(std::iter::from_fn(|| pool.allocate(size, OWN).ok()));
+                    }
+                    blocks.iter().for_each(|&block| keep_busy(device, block));
+                    blocks.iter().for_each(|&block| pool.free_block(block, OWN).unwrap());
+                    assert_eq!(device.query_stream(OWN).unwrap(), Progress::Pending);
+                    freed.send(blocks).unwrap();
+                    if first_lives {
+                        _ = ends.recv();
+                    }
+                });
+                let theirs: Vec<Block> = was_freed.recv().unwrap();
+                if !first_lives {
+                    first.join().unwrap();
+                }
+                let case = format!("{size} of {limit}, first lives: {first_lives}");
+                scope
+                    .spawn(move || {
+                        let waits = || {
+                            let driver = pool.statistics().driver;
+                            let waits =
+                                [Call::WaitEvent, Call::SynchronizeEvent, Call::SynchronizeDevice];
+                            waits.map(|wait| driver.of(wait)).iter().sum::<u64>()
+                        };
+                        let before = waits();
+                        let block = pool.allocate(size, OWN).unwrap();
+                        let is_theirs = theirs.iter().any(|one| one.address() == block.address());
+                        assert!(!is_theirs || waits() > before, "{case}: had without a wait");
+                        assert!(
+                            is_theirs || limit == Bytes::mib(64),
+                            "{case}: there was nothing else"
+                        );
+                        write(device, block, 201, OWN);
+                        pool.free_block(block, OWN).unwrap();
+                    })
+                    .join()
+                    .unwrap();
+                drop(end);
+            });
+            device.synchronize_device().unwrap();
+            assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+        }
+    }
+}
