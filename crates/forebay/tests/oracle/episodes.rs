@@ -220,13 +220,20 @@ fn a_use_recorded_while_the_pool_grows_is_not_lost() {
 }
 
 /// Another thread enqueues work and frees its block on a stream while `forget_stream` is at a call of the
-/// driver: before the last event of the stream is made or recorded, or when its slot is gone and the event is
-/// asked for. Nobody has the memory before that work is done.
+/// driver: before the last event of the stream is made or recorded, when it was recorded and the stream still
+/// has its slot, or when the slot is gone and the event is asked for. Nobody has the memory before that work
+/// is done.
 #[test]
 fn a_free_within_forget_stream_is_in_order() {
-    let moments = [Call::CreateEvent, Call::RecordEvent, Call::QueryEvent];
+    let moments = [
+        (Call::CreateEvent, false),
+        (Call::RecordEvent, false),
+        (Call::RecordEvent, true),
+        (Call::QueryEvent, false),
+    ];
     let sizes = [Bytes::new(4096), Bytes::mib(2)];
-    for (call, size) in moments.into_iter().flat_map(|call| sizes.map(|size| (call, size))) {
+    for (moment, size) in moments.into_iter().flat_map(|moment| sizes.map(|size| (moment, size))) {
+        let (call, is_made) = moment;
         let machine = SimMachine::builder().capacity(Bytes::mib(64)).build().unwrap();
         let sim = machine.device(0).unwrap();
         let front = Front::new(sim.clone(), Box::new(|| ()), Script::NONE);
@@ -244,7 +251,7 @@ fn a_free_within_forget_stream_is_in_order() {
         pool.free_block(first, one).unwrap();
         let (tell, told) = mpsc::channel();
         let (other, work) = (pool.clone(), write.clone());
-        front.within(call, move || {
+        let free_there = move || {
             let (enqueued, is_enqueued) = mpsc::channel();
             let (freed, is_freed) = mpsc::channel();
             let thread = std::thread::spawn(move || {
@@ -257,7 +264,12 @@ fn a_free_within_forget_stream_is_in_order() {
             is_enqueued.recv().unwrap();
             let _ = is_freed.recv_timeout(Duration::from_millis(50));
             tell.send(thread).unwrap();
-        });
+        };
+        if is_made {
+            front.after(call, free_there);
+        } else {
+            front.within(call, free_there);
+        }
         pool.forget_stream(one).unwrap();
         let thread = told.try_recv().unwrap_or_else(|_| panic!("forget_stream made no {call:?}"));
         thread.join().unwrap();
@@ -267,8 +279,8 @@ fn a_free_within_forget_stream_is_in_order() {
             write(block, two);
             had.push(block.address());
         }
-        assert!([first, second].iter().all(|block| had.contains(&block.address())), "{call:?}");
+        assert!([first, second].iter().all(|block| had.contains(&block.address())), "{moment:?}");
         sim.synchronize_device().unwrap();
-        assert_eq!(machine.findings(), [], "{call:?} {size}");
+        assert_eq!(machine.findings(), [], "{moment:?} {size}");
     }
 }

@@ -94,6 +94,7 @@ type Hook = Box<dyn FnOnce() + Send>;
 /// The device in front.
 pub(crate) struct Front {
     hook: Mutex<Option<(Call, Hook)>>,
+    after: Mutex<Option<(Call, Hook)>>,
     behind: Arc<dyn Device>,
     lose: Lose,
     descriptor: Descriptor,
@@ -115,7 +116,14 @@ impl Front {
         let capabilities = behind.descriptor().capabilities & groups;
         let descriptor = behind.descriptor().clone().capabilities(capabilities);
         let tally = Mutex::new(Tally { script, made: Vec::new(), struck: 0, marked: None });
-        Arc::new(Self { hook: Mutex::default(), behind, lose, descriptor, tally })
+        Arc::new(Self {
+            hook: Mutex::default(),
+            after: Mutex::default(),
+            behind,
+            lose,
+            descriptor,
+            tally,
+        })
     }
 
     /// Does `act` within the next call of a kind, as another thread might just then.
@@ -123,8 +131,13 @@ impl Front {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some((call, Box::new(act)));
     }
 
-    fn act_within(&self, call: Call) {
-        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The same when the call is done at the device behind and has not returned to the pool.
+    pub(crate) fn after(&self, call: Call, act: impl FnOnce() + Send + 'static) {
+        *self.after.lock().unwrap_or_else(PoisonError::into_inner) = Some((call, Box::new(act)));
+    }
+
+    fn act(of: &Mutex<Option<(Call, Hook)>>, call: Call) {
+        let mut hook = of.lock().unwrap_or_else(PoisonError::into_inner);
         let act = hook.take_if(|(kind, _)| *kind == call);
         // What it does may come by here again.
         drop(hook);
@@ -207,9 +220,13 @@ impl Front {
         swallowed: impl FnOnce() -> Result<T>,
         make: impl FnOnce(&dyn Device) -> Result<T>,
     ) -> Result<T> {
-        self.act_within(call);
+        Self::act(&self.hook, call);
         match self.fate(call, on) {
-            Fate::Made => make(&*self.behind),
+            Fate::Made => {
+                let made = make(&*self.behind);
+                Self::act(&self.after, call);
+                made
+            }
             Fate::Swallowed => swallowed(),
             Fate::Fails(Failing::OutOfMemory) => Err(Error::OutOfMemory {
                 call,
