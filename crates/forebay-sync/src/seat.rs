@@ -221,13 +221,9 @@ mod tests {
         assert_eq!([seats.take(2), seats.take(2)], [Some(0), None]);
 
         let _alone = alone();
-        let free = {
+        let (taken, free) = {
             let mut seats = lock(&SEATS_LEFT);
-            let left = seats.taken..SEATS;
-            seats.taken = SEATS;
-            let mut free = core::mem::take(&mut seats.free);
-            free.extend(left);
-            free
+            (core::mem::replace(&mut seats.taken, SEATS), core::mem::take(&mut seats.free))
         };
         let late = std::thread::spawn(move || {
             // It asks at the first call and at every `ASK_AGAIN`th, and finds none.
@@ -245,7 +241,8 @@ mod tests {
         })
         .join();
         let mut seats = lock(&SEATS_LEFT);
-        let given_back = seats.free.contains(&(SEATS - 1));
+        let given_back = seats.free.remove(&(SEATS - 1));
+        seats.taken = taken;
         seats.free.extend(free);
         drop(seats);
         late.unwrap();
