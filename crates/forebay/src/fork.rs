@@ -10,9 +10,9 @@
 //! harmless. It takes no lock and calls no driver; it hands out addresses that this very thread had cached,
 //! and changes the child's copy of them alone.
 //!
-//! What the library keeps for the whole process (which pools there are, which threads it has started) is
-//! [whole in the child](Whole): whoever forks takes its locks first. So the pools that a child makes find each
-//! other and their threads as any do; entries that it inherited are told by their [`Birth`].
+//! The lists of pools and of the threads that the library has started are [whole in the child](Whole): the
+//! thread that forks takes their locks first. So the pools that a child makes find each other and their
+//! threads as in any process. A [`Birth`] marks the entries that the child inherited.
 //!
 //! Nothing asks the system for the process's number. The system calls [`in_child`] in every child that
 //! `fork` makes. What is started by `posix_spawn`, `vfork` or `exec` replaces the memory, and is no concern.

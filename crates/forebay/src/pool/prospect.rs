@@ -2,14 +2,13 @@
 //! before the device is waited for and caches are given up.
 //!
 //! ```text
-//!   [ free | at hand | live ]   a page in use: its bytes serve what fits between its blocks, nothing else
+//!   [ free | cached | live ]    a page in use: its free bytes serve requests that fit between its blocks
 //!   [ free | put off | free ]   a page that comes free: it can be moved, or given to the device
 //! ```
 //!
 //! The lines are copied, what may come back is given to the copies, and a plan is made there as it would be
-//! made in the end. The copies cost some hundred microseconds for ten thousand holes; what they can save is a
-//! wait for the device and every cached page. Where there are many more holes nobody looks so closely: others
-//! wait for the locks meanwhile.
+//! made in the end. The copies take time that grows with the holes, under the pool's locks; they can save a wait
+//! for the device and every cached page. With more than [`MOST_HOLES`] holes no copy is made.
 
 use forebay_core::line::{Growth, Lack, Line, Plan, Streams};
 use forebay_core::{Bytes, Span};
@@ -61,7 +60,7 @@ impl Shared {
             for shelf in shelves.all().filter(|shelf| shelf.magazine.held() > 0) {
                 let stream = shelf.stream;
                 let out = |kept, units| returning.push(Return::of(kept, units, stream).span());
-                // Of a copy: what is at hand stays there.
+                // Drains a copy: the blocks stay in the thread's cache.
                 shelf.magazine.clone().drain(|_| true, out);
             }
         });

@@ -75,8 +75,8 @@ pub(super) fn set_upkeep(id: PoolId, upkeep: bool) {
     }
 }
 
-/// Every pool of this process that wants the upkeep thread. Apart from the list's lock: whoever drops the last of a
-/// pool takes it again.
+/// Every pool of this process that wants the upkeep thread. The list is unlocked by then: the
+/// thread that drops the last reference to a pool locks it again.
 pub(super) fn with_upkeep() -> Vec<Arc<Shared>> {
     let weak: Vec<Weak<Shared>> = pools()
         .iter()

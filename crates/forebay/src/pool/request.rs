@@ -30,10 +30,10 @@ const MOST_RESTARTS: u32 = 3;
 /// What is less than one part in so many of what is held is not worth folding.
 const HARDLY: u64 = 1024;
 
-/// How many streams are many. Beyond that number, what each of them has at hand is not worth folding up to
-/// so many bytes: were it folded, each would wait for another whenever it is used.
+/// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
+/// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
 const MANY_STREAMS: u64 = 64;
-const AT_HAND: u64 = 64 << 10;
+const CACHED_PER_STREAM: u64 = 64 << 10;
 
 /// Where the memory of a block came from.
 #[derive(Clone, Copy, Debug)]
@@ -282,7 +282,7 @@ impl Shared {
     /// many streams, and so is all that the pool has ever grown by to leave it there.
     fn little_at_hand(&self, works: &Works) -> bool {
         let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
-        let most = (self.held.get().get() / HARDLY).max(streams.saturating_mul(AT_HAND));
+        let most = (self.held.get().get() / HARDLY).max(streams.saturating_mul(CACHED_PER_STREAM));
         if works.spared.get() >= most {
             return false;
         }

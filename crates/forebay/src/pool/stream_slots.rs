@@ -397,8 +397,8 @@ impl StreamSlots {
         self.orphans.len() >= MANY_ORPHANS
     }
 
-    /// Takes out the published events whose streams ended without another: whoever has them lets their slots
-    /// go when they are reached.
+    /// Takes out the published events whose streams ended without another event. The caller releases their
+    /// slots when the events are reached.
     pub(super) fn take_orphans(&mut self) -> Vec<(u32, Serial, Arc<Point>)> {
         let orphans = core::mem::take(&mut self.orphans);
         let there = orphans.into_iter().filter_map(|(number, serial)| match self.slot(number)? {

@@ -6,9 +6,9 @@
 //!   pool     empties its box when it makes a slot, or does what was put off
 //! ```
 //!
-//! A thread that ends calls no driver, waits for nobody and keeps no pool: the driver's own state of the thread
-//! may be gone, and who drops the last of a pool waits for its device. It leaves a word in a box of its own lock,
-//! which nobody holds for longer than that.
+//! A thread that ends calls no driver, because the driver's own state of the thread may be gone, and keeps no
+//! pool alive, because dropping the last reference to a pool waits for the device. It only puts its stream into
+//! the box, whose lock is held for no longer than that.
 
 use core::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -339,7 +339,7 @@ impl Works {
     }
 
     /// Gives a stream a slot that someone uses. Where many threads have ended meanwhile, does what was put
-    /// off: what they leave behind stays bounded, whoever serves the requests that come.
+    /// off, so that the slots and events of ended threads stay bounded.
     pub(super) fn reactivate(&mut self, site: Site<'_>, stream: StreamHandle) {
         let many = {
             let mut heap = site.heap();

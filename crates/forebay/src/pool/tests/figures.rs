@@ -440,7 +440,7 @@ fn a_shortage_tells_what_is_free() {
     assert_eq!((told.live, told.cached), (large.size(), Bytes::new(4096)));
     assert_eq!(told.free, told.held.saturating_sub(told.live));
     assert_eq!(told.held, pool.held());
-    // Refused, it is told as it is: small blocks at hand do not help a large request, and stay there.
+    // The refusal reports the cache as it is: cached small blocks do not help a large request, and stay cached.
     let error = pool.allocate(Bytes::mib(7), DEFAULT).unwrap_err();
     let Error::OutOfMemory(told) = &error else { panic!("{error}") };
     assert_eq!((told.cached, told.live), (Bytes::new(4096), large.size()));

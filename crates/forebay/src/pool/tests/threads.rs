@@ -47,8 +47,9 @@ fn a_forgotten_thread_stream_takes_its_event_along() {
 }
 
 /// Threads that end without a word leave a bounded number of slots and events. Where what they freed is in the
-/// heap, with an event, nobody waits for the device and the pool stays small. What is still at hand when a
-/// thread ends has no event: it comes back when the device is next waited for, and until then the pool grows.
+/// heap, with an event, nobody waits for the device and the pool stays small. Blocks that a thread
+/// still has cached when it ends have no event: the pool recovers them at its next wait for the device, and
+/// grows until then.
 #[test]
 fn short_lived_threads_leave_nothing_behind() {
     for magazines in [false, true] {
