@@ -63,28 +63,15 @@ impl Tree {
     }
 
     /// Notes that the leaf of a place has a hole of `size` bytes.
-    #[inline]
-    pub(super) fn grew(&mut self, place: Place, size: u64) {
-        let Some(inner) = self.inners.get_mut(place.last.node) else { return };
-        let Some(&most) = inner.mosts().get(place.last.child) else { return };
-        if let Some(leaf) = self.leaves.get_mut(place.leaf) {
-            leaf.second = leaf.second.max(size.min(most));
-        }
-        if size > most && inner.set_most(place.last.child, size) {
+    fn grew(&mut self, place: Place, size: u64) {
+        if self.near_place(place).is_some_and(|mut near| near.grew(size)) {
             self.measure_above(place);
         }
     }
 
     /// Notes that a hole of the leaf of a place had `old` bytes and has `new`, which are not more.
-    #[inline]
-    pub(super) fn shrank(&mut self, place: Place, old: u64, new: u64) {
-        let Some(inner) = self.inners.get_mut(place.last.node) else { return };
-        if inner.mosts().get(place.last.child) != Some(&old) {
-            return;
-        }
-        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
-        let most = if new >= leaf.second { new } else { leaf.measure() };
-        if inner.set_most(place.last.child, most) {
+    fn shrank(&mut self, place: Place, old: u64, new: u64) {
+        if self.near_place(place).is_some_and(|mut near| near.shrank(old, new)) {
             self.measure_above(place);
         }
     }

@@ -37,12 +37,13 @@ impl<T: Copy + Default, const N: usize> Row<T, N> {
 
     #[inline]
     pub(super) fn as_slice(&self) -> &[T] {
-        self.items.get(..self.len).unwrap_or(&[])
+        // Never more than `N`; said here, it costs one comparison less.
+        self.items.get(..self.len.min(N)).unwrap_or(&[])
     }
 
     #[inline]
     pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
-        self.items.get_mut(..self.len).unwrap_or_default()
+        self.items.get_mut(..self.len.min(N)).unwrap_or_default()
     }
 
     #[inline]

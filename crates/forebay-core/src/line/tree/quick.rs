@@ -22,7 +22,7 @@ pub(in crate::line) enum Quick {
 }
 
 /// The leaf in which something is done, and the node above it, where there is one.
-struct Near<'a> {
+pub(super) struct Near<'a> {
     leaf: &'a mut Leaf,
     above: Option<(&'a mut Inner, usize)>,
     /// Holes of this leaf begin below this.
@@ -30,25 +30,25 @@ struct Near<'a> {
 }
 
 impl Near<'_> {
-    /// Notes that a hole of the leaf had `old` bytes and has `new`, which are fewer.
+    /// Notes that a hole of the leaf had `old` bytes and has `new`, which are not more. Whether that changes
+    /// the largest of the node above.
     #[inline(always)]
-    fn shrank(&mut self, old: u64, new: u64) {
-        let Some((inner, child)) = &mut self.above else { return };
-        if inner.mosts().get(*child) == Some(&old) {
-            let most = if new >= self.leaf.second { new } else { self.leaf.measure() };
-            inner.set_most(*child, most);
+    pub(super) fn shrank(&mut self, old: u64, new: u64) -> bool {
+        let Some((inner, child)) = &mut self.above else { return false };
+        if inner.mosts().get(*child) != Some(&old) {
+            return false;
         }
+        let most = if new >= self.leaf.second { new } else { self.leaf.measure() };
+        inner.set_most(*child, most)
     }
 
-    /// Notes that the leaf has a hole of `size` bytes.
+    /// Notes that the leaf has a hole of `size` bytes. Whether that changes the largest of the node above.
     #[inline(always)]
-    fn grew(&mut self, size: u64) {
-        let Some((inner, child)) = &mut self.above else { return };
-        let Some(&most) = inner.mosts().get(*child) else { return };
+    pub(super) fn grew(&mut self, size: u64) -> bool {
+        let Some((inner, child)) = &mut self.above else { return false };
+        let Some(&most) = inner.mosts().get(*child) else { return false };
         self.leaf.second = self.leaf.second.max(size.min(most));
-        if size > most {
-            inner.set_most(*child, size);
-        }
+        size > most && inner.set_most(*child, size)
     }
 }
 
@@ -57,6 +57,13 @@ impl Tree {
     #[inline(always)]
     pub(in crate::line) fn is_low(&self) -> bool {
         self.height <= 1
+    }
+
+    /// The leaf of a place.
+    pub(super) fn near_place(&mut self, place: Place) -> Option<Near<'_>> {
+        let leaf = self.leaves.get_mut(place.leaf)?;
+        let above = self.inners.get_mut(place.last.node).map(|inner| (inner, place.last.child));
+        Some(Near { leaf, above, limit: place.limit })
     }
 
     /// The leaf that `choose` says of the children of a low tree.
