@@ -75,7 +75,6 @@ impl Dist {
         let abi = abi(&header).ok_or("forebay.h does not say its FOREBAY_ABI_VERSION")?;
         let version = env!("CARGO_PKG_VERSION");
         let soname = format!("-Clink-arg=-Wl,-soname,libforebay.so.{abi}");
-        let shared = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib --";
         let stat = "rustc --package=forebay-capi --lib --profile=dist --crate-type=staticlib";
         let command = "build --package=forebay-cli --profile=dist";
         let folder = target(place).join("dist");
@@ -85,7 +84,7 @@ impl Dist {
         copy(&folder.join("forebay"), &prefix.join("bin/forebay"))?;
         build(place, screen, stat.split_whitespace())?;
         copy(&folder.join("libforebay_capi.a"), &lib.join("libforebay.a"))?;
-        build(place, screen, shared.split_whitespace().chain([&*soname]))?;
+        build(place, screen, shared_library().chain([&*soname]))?;
         let whole = format!("libforebay.so.{version}");
         copy(&folder.join("libforebay_capi.so"), &lib.join(&whole))?;
         link(&whole, &lib.join(format!("libforebay.so.{abi}")))?;
@@ -102,6 +101,15 @@ impl Dist {
         screen.line(styled(QUIET, format_args!("PKG_CONFIG_PATH={shown}/lib/pkgconfig")));
         Ok(())
     }
+}
+
+/// The words for cargo that build the shared library as it is installed; rustc's come last, so more may
+/// follow. On x86-64 Linux it finds thread-local data through TLS descriptors: half the instructions of
+/// `__tls_get_addr`, and the loader has had them since glibc 2.10.
+pub(crate) fn shared_library<'a>() -> impl Iterator<Item = &'a str> {
+    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib --";
+    let descriptors = cfg!(all(target_arch = "x86_64", target_os = "linux"));
+    words.split(' ').chain(descriptors.then_some("-Cllvm-args=-enable-tlsdesc"))
 }
 
 /// The version of the interface that a header describes.
