@@ -325,7 +325,6 @@ impl Heap {
         if let Some(number) = self.slots.get(stream) {
             return number;
         }
-        self.bury_ended_threads();
         if let Some(number) = self.slots.assign_slot(stream) {
             return number;
         }
@@ -365,17 +364,6 @@ impl Heap {
     fn owns_nothing(&self, number: u32) -> bool {
         let stream = Streams::only(number);
         self.small.line.owns_nothing(stream) && self.large.line.owns_nothing(stream)
-    }
-
-    /// Lets the slots go of streams whose threads have ended: nobody can record an event on them any more.
-    /// Without the driver, and not while room is made under the numbers there are now.
-    pub(super) fn bury_ended_threads(&mut self) {
-        if self.frozen {
-            return;
-        }
-        for number in self.slots.take_ended() {
-            self.bury(number);
-        }
     }
 
     /// A live stream ends at `point`, which comes after the event that it published last: that one's slot is

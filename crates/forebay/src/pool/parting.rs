@@ -38,6 +38,12 @@ impl Shared {
         {
             return ended;
         }
+        self.record_end(stream, goes_anyway)?;
+        ended
+    }
+
+    /// Records the last event of a stream and lets go of it. What is in quarantine in its order stays there.
+    pub(super) fn record_end(&self, stream: StreamHandle, goes_anyway: bool) -> Result<()> {
         {
             let mut works = self.works();
             let mut returns = self.tidy(&mut works);
@@ -66,6 +72,6 @@ impl Shared {
             let _ = works.run_deferred(self.site(), false);
         }
         self.dismiss(stream);
-        ended
+        Ok(())
     }
 }

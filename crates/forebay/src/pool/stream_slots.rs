@@ -20,7 +20,7 @@ use forebay_core::line::Streams;
 use forebay_hal::StreamHandle;
 
 use super::log::Point;
-use super::thread_end::EndedThreads;
+use super::thread_end::ThreadEnds;
 
 /// The number of slots that streams can have: two are marks for what ended without an event.
 const MOST: u32 = Streams::MOST - 2;
@@ -119,8 +119,8 @@ pub(super) struct StreamSlots {
     evicted_up_to: Serial,
     /// Published events whose stream ended without another event: their slots go when they are reached.
     orphans: Vec<(u32, Serial)>,
-    /// Threads that ended, and with them their own streams.
-    pub(super) ended_threads: Arc<EndedThreads>,
+    /// Told when a thread ends whose own stream has a slot here.
+    pub(super) thread_ends: Arc<ThreadEnds>,
     next_serial: Serial,
     lookups: u64,
     /// The mark that collects what ends without an event, of the two.
@@ -144,7 +144,7 @@ impl Default for StreamSlots {
             evicted: HashSet::new(),
             evicted_up_to: 0,
             orphans: Vec::new(),
-            ended_threads: Arc::default(),
+            thread_ends: Arc::default(),
             next_serial: 0,
             lookups: 0,
             collecting: MOST,
@@ -205,7 +205,7 @@ impl StreamSlots {
         }
         let number = self.take_free()?;
         if stream.is_per_thread() && !stream.is_of_another_thread() {
-            self.ended_threads.watch_this_thread();
+            self.thread_ends.watch_this_thread(None);
         }
         let (serial, used) = (self.new_serial(number), self.lookups);
         let live = Slot::Live { handle: stream, serial, used, doubted: false, published: None };
@@ -408,12 +408,6 @@ impl StreamSlots {
             _ => None,
         });
         there.collect()
-    }
-
-    /// The slots of streams whose threads have ended since this was last asked.
-    pub(super) fn take_ended(&mut self) -> Vec<u32> {
-        let ended = self.ended_threads.take().into_iter();
-        ended.filter_map(|stream| self.numbers.get(&stream).copied()).collect()
     }
 
     /// Takes a number back: the work of its stream is over.

@@ -1,89 +1,94 @@
-//! Telling pools that a thread has ended, and with it its own default stream.
+//! The end of a thread, and with it of its own default stream.
 //!
 //! ```text
-//!   thread   first slot of its own stream in a pool ──> the pool is on the thread's list
-//!            ends ──> its stream is in the box of every pool on the list
-//!   pool     empties its box when it makes a slot, or does what was put off
+//!   thread   first use of its own stream in a pool ──> the pool is on the thread's list
+//!            ends ──> each pool on the list records the stream's last event, and forgets the stream
 //! ```
 //!
-//! A thread that ends calls no driver, because the driver's own state of the thread may be gone, and keeps no
-//! pool alive, because dropping the last reference to a pool waits for the device. It only puts its stream into
-//! the box, whose lock is held for no longer than that.
+//! Only the thread itself can name its stream, so this is the last moment for that event. The list is made
+//! after the driver has made the stream, so it goes before the driver's own state of the thread. Should that
+//! ever not hold, the driver would make a new stream for the ending thread, whose events say nothing of the old
+//! one: so the stream has to have the identifier that it had at first. Where that is not certain, no event is
+//! recorded, and what was freed on the stream is reused after the next wait for the whole device.
 
 use core::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use forebay_core::StreamId;
 use forebay_hal::StreamHandle;
 
-use crate::fork::Birth;
-use crate::sync::lock;
+use super::shared::Shared;
 
-/// The streams of threads that have ended, as one pool is told of them.
-#[derive(Debug)]
-pub(super) struct EndedThreads {
-    /// Whether there may be any, for those who only look.
-    any: AtomicBool,
-    streams: Mutex<Vec<StreamHandle>>,
-    /// In a forked child the lock may be held for ever.
-    birth: Birth,
-}
+/// A pool as ending threads find it.
+#[derive(Debug, Default)]
+pub(super) struct ThreadEnds(OnceLock<Weak<Shared>>);
 
-impl Default for EndedThreads {
-    fn default() -> Self {
-        Self { any: AtomicBool::new(false), streams: Mutex::default(), birth: Birth::here() }
-    }
+/// A pool that knows the stream of this thread.
+struct Watched {
+    pool: Weak<ThreadEnds>,
+    /// Which stream it was; `None` where nobody has asked.
+    stream: Option<StreamId>,
 }
 
 thread_local! {
-    static WATCH: Watch = const { Watch(RefCell::new(Vec::new())) };
+    static WATCHED: List = const { List(RefCell::new(Vec::new())) };
 }
 
-/// The pools that know the stream of this thread. Tells them when the thread ends.
-struct Watch(RefCell<Vec<Weak<EndedThreads>>>);
+struct List(RefCell<Vec<Watched>>);
 
-impl Drop for Watch {
+impl Drop for List {
     fn drop(&mut self) {
-        let stream = StreamHandle::of_this_thread();
-        for pool in self.0.get_mut().iter().filter_map(Weak::upgrade) {
-            pool.note(stream);
+        for Watched { pool, stream } in self.0.take() {
+            let pool = pool.upgrade().and_then(|ends| ends.0.get()?.upgrade());
+            if let Some(pool) = pool {
+                pool.end_own_stream(stream);
+            }
         }
     }
 }
 
-impl EndedThreads {
+impl ThreadEnds {
+    /// Says which pool this is. Until then no thread can know it.
+    pub(super) fn set_pool(&self, pool: &Arc<Shared>) {
+        let _ = self.0.set(Arc::downgrade(pool));
+    }
+
     /// Has the pool told when this thread ends. In a thread that ends already nothing is told: its slot stays
     /// until it is taken over.
-    pub(super) fn watch_this_thread(self: &Arc<Self>) {
+    pub(super) fn watch_this_thread(self: &Arc<Self>, stream: Option<StreamId>) {
         let pool = Arc::downgrade(self);
-        let _ = WATCH.try_with(|watch| {
-            let Ok(mut pools) = watch.0.try_borrow_mut() else { return };
-            if pools.iter().any(|known| known.ptr_eq(&pool)) {
+        let _ = WATCHED.try_with(|list| {
+            let Ok(mut pools) = list.0.try_borrow_mut() else { return };
+            if let Some(known) = pools.iter_mut().find(|known| known.pool.ptr_eq(&pool)) {
+                known.stream = known.stream.or(stream);
                 return;
             }
             if pools.len() == pools.capacity() {
                 // Pools come and go while a thread lives on.
-                pools.retain(|known| known.strong_count() > 0);
+                pools.retain(|known| known.pool.strong_count() > 0);
             }
-            pools.push(pool);
+            pools.push(Watched { pool, stream });
         });
     }
+}
 
-    fn note(&self, stream: StreamHandle) {
-        if self.birth.check().is_ok() {
-            lock(&self.streams).push(stream);
-            self.any.store(true, Ordering::Release);
+impl Shared {
+    /// The thread that calls this ends, and its own default stream with it.
+    fn end_own_stream(&self, known_as: Option<StreamId>) {
+        if self.birth.check().is_err() {
+            return;
         }
-    }
-
-    /// Takes out those that were told of.
-    pub(super) fn take(&self) -> Vec<StreamHandle> {
-        // One that is missed here is found the next time.
-        if !self.any.load(Ordering::Relaxed) {
-            return Vec::new();
+        let stream = StreamHandle::of_this_thread();
+        let is_same = known_as.is_some() && self.device.stream_id(stream).ok() == known_as;
+        if is_same {
+            // What fails is as if it were another stream.
+            let _ = self.record_end(stream, true);
+        } else {
+            let _works = self.works();
+            let mut heap = self.heap();
+            if let Some(number) = heap.slots.get(stream) {
+                heap.bury(number);
+            }
         }
-        let mut streams = lock(&self.streams);
-        self.any.store(false, Ordering::Relaxed);
-        core::mem::take(&mut streams)
     }
 }

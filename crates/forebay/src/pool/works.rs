@@ -329,7 +329,6 @@ impl Works {
     fn adopt_orphans(&mut self, site: Site<'_>) {
         let (orphans, syncs) = {
             let mut heap = site.heap();
-            heap.bury_ended_threads();
             (heap.slots.take_orphans(), heap.slots.syncs())
         };
         for (number, serial, event) in orphans {
