@@ -316,17 +316,19 @@ impl CudaDevice {
         if known.whose != Whose::Foreign {
             return Ok(known.id);
         }
-        if known.core.is_per_thread() {
-            // By the thread, whose number never comes back: counted down from the top, where the
-            // identities of streams made here never get to.
-            return Ok(StreamId(!StreamHandle::of_this_thread().0 | OURS));
-        }
+        // Where the driver cannot tell, a thread's own stream goes by the thread, whose number never comes
+        // back: counted down from the top, where the identities of streams made here never get to.
+        let otherwise = if known.core.is_per_thread() {
+            StreamId(!StreamHandle::of_this_thread().0 | OURS)
+        } else {
+            known.id
+        };
         // Asked each time: a maker may have destroyed it and got the same value for a new one.
         let mut id = 0;
         // SAFETY: the stream is live until it is forgotten, by the promise of who adopted it.
         let told =
             self.context.call(|table| unsafe { table.stream_get_id(known.core.raw, &raw mut id) });
-        Ok(told.map_or(known.id, |()| StreamId(id & !OURS)))
+        Ok(told.map_or(otherwise, |()| StreamId(id & !OURS)))
     }
 
     pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {

@@ -6,10 +6,11 @@
 //! ```
 //!
 //! Only the thread itself can name its stream, so this is the last moment for that event. The list is made
-//! after the driver has made the stream, so it goes before the driver's own state of the thread. Should that
-//! ever not hold, the driver would make a new stream for the ending thread, whose events say nothing of the old
-//! one: so the stream has to have the identifier that it had at first. Where that is not certain, no event is
-//! recorded, and what was freed on the stream is reused after the next wait for the whole device.
+//! after the driver has made the stream, so it is dropped before the driver's own state of the thread; CUDA's
+//! drops that later still, with the thread's keys. Should it ever be gone by then, the driver would make a new
+//! stream for the ending thread, whose events say nothing of the old one: so the stream has to have the
+//! identifier that it had at first. Where that is not certain, no event is recorded, and what was freed on the
+//! stream is reused after the next wait for the whole device.
 
 use core::cell::RefCell;
 use std::sync::{Arc, OnceLock, Weak};

@@ -75,7 +75,7 @@ fn find() -> Result<Found, String> {
 type Case = fn(&Hands) -> Step;
 
 /// Every case that is about work on streams.
-const CASES: [(&str, Case); 15] = [
+const CASES: [(&str, Case); 16] = [
     ("what is freed on a busy stream waits for it", order::freed),
     ("with the wait left out that is seen to fail", order::freed_without_wait),
     ("what another stream uses waits for it", order::used_elsewhere),
@@ -86,6 +86,7 @@ const CASES: [(&str, Case); 15] = [
     ("with the record left out that is seen to fail too", order::forgotten_without_record),
     ("a request that takes another stream's memory returns at once", order::at_once),
     ("what a thread frees on its own stream waits for it", own::freed),
+    ("what a thread leaves on its own stream waits for it", own::ended),
     ("trim takes no pages from under a thread's own stream", own::trimmed),
     ("a refused request leaves others their memory", room::refused),
     ("trim waits without holding up a request that grows", room::grown_meanwhile),

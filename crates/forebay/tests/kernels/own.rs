@@ -10,8 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use forebay::hal::{Event, EventKind, Progress};
+use forebay::hal::{Call, Event, EventKind, Progress};
 use forebay::{Bytes, Pool, Stream};
+use libtest_mimic::Failed;
 
 use crate::hands::Hands;
 use crate::order::{NEW, OLD, SIZE, delay, pool, span, written};
@@ -89,6 +90,35 @@ pub(crate) fn freed(hands: &Hands) -> Step {
         );
         Ok(())
     })
+}
+
+/// The thread ends while its work runs: it has recorded the last event of its stream, so another gets the
+/// memory in order, and nobody waits for the whole device.
+pub(crate) fn ended(hands: &Hands) -> Step {
+    let device = hands.pool_device();
+    let (pool, own) = (pool(&device)?, hands.own_stream()?);
+    let end = Event::new(&device, EventKind::Order)?;
+    let worker = || -> Step {
+        let block = written(hands, &pool, SIZE, &own)?;
+        hands.write(&own, span(block), OLD, delay(hands))?;
+        pool.free_block(block, own.handle())?;
+        Ok(end.record(&own)?)
+    };
+    let failed = |failed: Failed| failed.message().unwrap_or("it failed").to_owned();
+    let ended = scope(|scope| scope.spawn(|| worker().map_err(failed)).join());
+    ended.map_err(|_| "the other thread panicked")??;
+    let early = end.query()? == Progress::Pending;
+    let again = pool.allocate(SIZE, own.handle())?;
+    let waits = pool.statistics().driver.of(Call::SynchronizeDevice);
+    hands.write(&own, span(again), NEW, Duration::ZERO)?;
+    own.synchronize()?;
+    over(&end)?;
+    let wrong = hands.others(&own, span(again), NEW)?;
+    pool.free_block(again, own.handle())?;
+    ensure!(early, "the work was over before the thread had ended, and nothing was tested");
+    ensure!(wrong == 0, "{wrong} words were written over by an ended thread's work");
+    ensure!(waits == 0, "the whole device was waited for {waits} times");
+    Ok(())
 }
 
 pub(crate) fn trimmed(hands: &Hands) -> Step {
