@@ -30,6 +30,12 @@ pub(super) struct Near<'a> {
 }
 
 impl Near<'_> {
+    /// Whether the leaf must not lose a hole here, as it would be so short that others may be joined to it.
+    #[inline(always)]
+    fn is_short(&self) -> bool {
+        self.above.is_some() && self.leaf.holes.len() <= LEAF / 4 + 1
+    }
+
     /// Notes that a hole of the leaf had `old` bytes and has `new`, which are not more. Whether that changes
     /// the largest of the node above.
     #[inline(always)]
@@ -87,14 +93,18 @@ impl Tree {
     pub(in crate::line) fn take_quick(&mut self, size: u64) -> Option<Hole> {
         let mut near = self.near(|inner| inner.mosts().iter().position(|&most| most >= size))?;
         visit();
-        let mut holes = near.leaf.holes.as_mut_slice().iter_mut();
-        let entry = holes.find(|hole| hole.size() >= size)?;
-        let (hole, start) = (*entry, entry.start + size);
-        if start == hole.end || start >= near.limit {
+        let holes = near.leaf.holes.as_slice();
+        let index = holes.iter().position(|hole| hole.size() >= size)?;
+        let hole = *holes.get(index)?;
+        let start = hole.start + size;
+        if start < hole.end.min(near.limit) {
+            near.leaf.holes.set(index, Hole { start, ..hole });
+        } else if start == hole.end && !near.is_short() {
+            near.leaf.holes.remove(index);
+        } else {
             self.take_slowly(size);
             return Some(hole);
         }
-        entry.start = start;
         near.shrank(hole.size(), hole.end - start);
         Some(hole)
     }
@@ -131,13 +141,13 @@ impl Tree {
         };
         visit();
         let index = near.leaf.count_up_to(start);
+        let few = near.is_short();
         let leaf = &mut *near.leaf;
         // Only what begins in this leaf is changed here, and it stays a leaf as it should be.
         let is_first = index == 0 && near.above.as_ref().is_some_and(|(_, child)| *child > 0);
         if end >= near.limit || is_first || leaf.holes.is_full() {
             return Quick::Elsewhere;
         }
-        let few = near.above.is_some() && leaf.holes.len() <= LEAF / 4 + 1;
         let holes = leaf.holes.as_mut_slice();
         let is_one = |other: GroupId| other == group || joins(other);
         let above = holes.get(index).copied();
