@@ -61,11 +61,14 @@ const SNUG: u64 = 8;
 /// No line has addresses from here on: no machine has.
 const END: Offset = 1 << 57;
 
+/// How many runs are remembered, a power of two.
+const RECENT: usize = 64;
+
 /// Runs that were looked for lately, by some bits of the address: blocks come back to few of them.
-type Recent = [(Offset, Offset); 8];
+type Recent = [(Offset, Offset); RECENT];
 
 /// Runs that have no addresses.
-const NO_RUNS: Recent = [(Offset::MAX, 0); 8];
+const NO_RUNS: Recent = [(Offset::MAX, 0); RECENT];
 
 /// How many bits below those an address has: 32 MiB, so that most pages have an entry of their own.
 const RECENT_SHIFT: u32 = 25;
@@ -239,8 +242,8 @@ impl Line {
     fn give_in(&mut self, at: Offset, size: Bytes, owner: Order<'_>) -> Result<(), LineError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
-        // Three bits.
-        let part = (at >> RECENT_SHIFT & 7) as usize;
+        // Less than `RECENT`.
+        let part = (at >> RECENT_SHIFT & (RECENT as u64 - 1)) as usize;
         let recent = self.recent.get(part).filter(|run| run.0 <= at && end <= run.1).copied();
         let run = recent.or_else(|| self.runs.around(at, end));
         let run = run.ok_or(LineError::InUse { at })?;

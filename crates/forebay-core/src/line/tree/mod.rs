@@ -20,7 +20,7 @@ mod node;
 mod quick;
 
 use super::groups::GroupId;
-use node::{Inner, Leaf, NO_NODE};
+use node::{Inner, Leaf, NO_NODE, first};
 pub(super) use quick::Quick;
 
 /// Free memory that one block may have.
@@ -133,13 +133,13 @@ impl Tree {
         for _ in level..self.height {
             visit();
             let inner = self.inners.get(node)?;
-            let child = inner.mosts().iter().position(|&most| most >= size)?;
+            let child = first(inner.mosts(), |&most| most >= size)?;
             node = place.enter(node, child, inner);
         }
         visit();
         place.leaf = node;
         let holes = self.leaves.get(node)?.holes.as_slice();
-        place.index = holes.iter().position(|hole| hole.size() >= size)?;
+        place.index = first(holes, |hole| hole.size() >= size)?;
         Some((place, *holes.get(place.index)?))
     }
 

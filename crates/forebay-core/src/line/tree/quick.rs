@@ -2,7 +2,7 @@
 //! the lowest hole, and a block back between two holes of one leaf. Each goes down once and changes what it
 //! finds there.
 
-use super::node::{Inner, LEAF, Leaf};
+use super::node::{Inner, LEAF, Leaf, first};
 use super::{GroupId, Hole, Place, Tree, visit};
 use crate::line::hole::Open;
 
@@ -91,10 +91,10 @@ impl Tree {
     /// as it was.
     #[inline(always)]
     pub(in crate::line) fn take_quick(&mut self, size: u64) -> Option<Hole> {
-        let mut near = self.near(|inner| inner.mosts().iter().position(|&most| most >= size))?;
+        let mut near = self.near(|inner| first(inner.mosts(), |&most| most >= size))?;
         visit();
         let holes = near.leaf.holes.as_slice();
-        let index = holes.iter().position(|hole| hole.size() >= size)?;
+        let index = first(holes, |hole| hole.size() >= size)?;
         let hole = *holes.get(index)?;
         let start = hole.start + size;
         if start < hole.end.min(near.limit) {
