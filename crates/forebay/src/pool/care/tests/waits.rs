@@ -38,23 +38,28 @@ fn open(change: Change) -> (Arc<dyn Device>, Pool, [Stream; 2]) {
     (device, pool, streams)
 }
 
-/// A request that may wait for [`WAIT`] beside endless work, which ends when the request is over or has taken
-/// far too long.
-fn request_beside(work: Endless, pool: &Pool, size: Bytes, on: StreamHandle) -> Result<Block> {
-    pool.change("max_wait", "50ms").unwrap();
+/// Makes a call beside endless work, which ends when the call is over or has taken far too long; gives how
+/// long it took.
+fn beside<T: Send>(work: Endless, call: impl FnOnce() -> T + Send) -> (T, Duration) {
     thread::scope(|scope| {
         let begun = Instant::now();
-        let request = scope.spawn(|| pool.allocate(size, on));
-        while !request.is_finished() && begun.elapsed() < LONG {
+        let call = scope.spawn(call);
+        while !call.is_finished() && begun.elapsed() < LONG {
             thread::sleep(Duration::from_millis(1));
         }
         let took = begun.elapsed();
         drop(work);
-        let got = request.join().unwrap();
-        assert!(took >= WAIT && took < LONG, "it took {took:?}");
-        pool.change("max_wait", "10s").unwrap();
-        got
+        (call.join().unwrap(), took)
     })
+}
+
+/// A request that may wait for [`WAIT`].
+fn request_beside(work: Endless, pool: &Pool, size: Bytes, on: StreamHandle) -> Result<Block> {
+    pool.change("max_wait", "50ms").unwrap();
+    let (got, took) = beside(work, || pool.allocate(size, on));
+    assert!(took >= WAIT && took < LONG, "it took {took:?}");
+    pool.change("max_wait", "10s").unwrap();
+    got
 }
 
 /// A request of `size` that needs what was freed on a stream with endless work is refused, and leaves
@@ -107,4 +112,17 @@ fn poison_in_the_order_of_the_request() {
     pool.free_block(again, own.handle()).unwrap();
     pool.check().unwrap();
     assert_eq!(pool.findings(), []);
+}
+
+/// Only blocks in quarantine are looked at, and have a stream waited for, when it is forgotten.
+#[test]
+fn a_stream_with_nothing_in_quarantine_is_forgotten_at_once() {
+    let change: Change = |settings| settings.poison(true).quarantine(Bytes::gib(1));
+    let (device, pool, [own, busy]) = open(change);
+    let blocks = [&own, &busy].map(|stream| pool.allocate(Bytes::kib(4), stream.handle()).unwrap());
+    pool.free_block(blocks[0], own.handle()).unwrap();
+    let work = Endless::on(&*device, busy.handle());
+    let (forgotten, took) = beside(work, || pool.forget_stream(busy.handle()));
+    forgotten.unwrap();
+    assert!(took < LONG, "it took {took:?}");
 }
