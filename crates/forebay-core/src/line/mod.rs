@@ -292,6 +292,12 @@ impl Line {
         self.holes.waited(&taker, &owner, &self.runs);
     }
 
+    /// Records that `taker` has waited for each of `owners`: what is free in the order of any of them is now
+    /// free in the order of `taker` too. As [`waited`](Self::waited) for one after the other, in one pass.
+    pub fn waited_for_any(&mut self, taker: Streams, owners: Streams) {
+        self.holes.waited_for_any(&taker, &owners, &self.runs);
+    }
+
     /// Records that everything freed on any of `streams` is known to be over: it is free for all.
     /// With [`Streams::ALL`] that is everything, memory that is nobody's too.
     pub fn idle(&mut self, streams: Streams) {

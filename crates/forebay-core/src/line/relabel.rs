@@ -100,6 +100,15 @@ impl Holes {
         self.relabel(changes, taker, runs);
     }
 
+    /// What is free in the order of any of `owners` becomes free in the order of `taker` too.
+    pub(super) fn waited_for_any(&mut self, taker: &Streams, owners: &Streams, runs: &Spans) {
+        let grow = |(id, set): (GroupId, &Streams)| {
+            (set.meets(owners) && !set.has(taker)).then(|| (id, set.or(*taker)))
+        };
+        let changes: Vec<_> = self.groups.each().filter_map(grow).collect();
+        self.relabel(changes, taker, runs);
+    }
+
     /// What is free in the order of any of `streams` becomes free for all; with [`Streams::ALL`] that
     /// is everything.
     pub(super) fn idle(&mut self, streams: &Streams, runs: &Spans) {

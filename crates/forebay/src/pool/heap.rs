@@ -485,19 +485,22 @@ impl Heap {
     /// Has the next wait for the whole device settle what is free on streams that cannot be waited for one by
     /// one: those of other threads, and those whose handle may be another's.
     pub(super) fn mark_unreachable(&mut self) {
-        let mark = self.slots.mark();
-        let owners = [Side::Small, Side::Large].map(|side| self.owners(side, Streams::ALL));
-        for number in owners[0].or(owners[1]).numbers() {
-            let is_mark = number >= Streams::MOST - 2;
-            if !is_mark && matches!(self.slots.owner(number), Owner::Unknown) {
-                self.covers(mark, number);
-            }
+        let is_unreachable = |&number: &u32| {
+            !StreamSlots::is_mark(number) && matches!(self.slots.owner(number), Owner::Unknown)
+        };
+        let unreachable = self.all_owners().numbers().filter(is_unreachable).map(Streams::only);
+        let unreachable = unreachable.fold(Streams::NONE, Streams::or);
+        if !unreachable.is_empty() {
+            self.changed();
+            let mark = Streams::only(self.slots.mark());
+            self.small.line.waited_for_any(mark, unreachable);
+            self.large.line.waited_for_any(mark, unreachable);
         }
     }
 
     /// Whether anything is free that only a wait for the whole device makes anyone's.
     pub(super) fn has_unknown(&self) -> bool {
-        let marks = [Streams::MOST - 1, Streams::MOST - 2].map(Streams::only);
+        let marks = StreamSlots::MARKS.map(Streams::only);
         let lines = [&self.small.line, &self.large.line];
         lines.iter().any(|line| marks.iter().any(|&mark| !line.owns_nothing(mark)))
     }
@@ -518,6 +521,13 @@ impl Heap {
             self.counts.forget(|other| !slots.knows(other));
         }
         self.counts.streams.entry(stream).or_default()
+    }
+
+    /// Streams in whose order something is free on either side that is not free for all.
+    pub(super) fn all_owners(&self) -> Streams {
+        let [small, large] =
+            [&self.small, &self.large].map(|field| field.line.owners_beyond(Streams::ALL));
+        small.or(large)
     }
 
     /// Streams that have something free on a side which `taker` may not have.

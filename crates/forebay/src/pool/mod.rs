@@ -97,7 +97,12 @@ impl Pool {
         self.shared.settings().clone()
     }
 
-    /// Changes a setting, by its name and as text. Refused where it cannot change while a pool lives.
+    /// Changes a setting, by its name and as text. Refused where it cannot change while a pool lives; an
+    /// error has changed nothing.
+    ///
+    /// A smaller quarantine lets blocks go, and with poison on each is looked at, after the work that was
+    /// enqueued on its stream, for which the call waits no longer than `max_wait`: the others go with later
+    /// calls. A mistake that is found in one is no error of this call; [`findings`](Self::findings) has it.
     pub fn change(&self, key: &str, value: &str) -> Result<()> {
         self.shared.change(key, value)
     }

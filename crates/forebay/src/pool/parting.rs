@@ -17,7 +17,7 @@ impl Shared {
     /// Says that a stream will be destroyed. What fails has changed nothing but where free memory lies.
     pub(super) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
-        self.admit(stream)?;
+        self.admit(stream, &mut None)?;
         self.part_from(stream, false)
     }
 

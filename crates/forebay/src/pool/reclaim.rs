@@ -22,7 +22,6 @@ use forebay_core::line::Streams;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
-use super::care::Synchronise;
 use super::deferred::End;
 use super::ground::Outgoing;
 use super::heap::span_of;
@@ -64,6 +63,35 @@ impl Patience {
     }
 }
 
+/// Asks again and again, with naps in between, until there is an answer. `false` where time ran out first.
+pub(super) fn poll(
+    patience: Patience,
+    mut ask: impl FnMut() -> Result<Option<bool>>,
+) -> Result<bool> {
+    let (end, mut nap) = (patience.end(), FIRST_NAP);
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        if end.is_some_and(|end| Instant::now() >= end) {
+            return Ok(false);
+        }
+        thread::sleep(nap);
+        nap = (nap * 2).min(LONGEST_NAP);
+    }
+}
+
+/// What a wait for the work of a stream has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamWait {
+    /// That work is over.
+    Over,
+    /// Time ran out first.
+    Pending,
+    /// Nothing: only a wait for the whole device would tell.
+    Unknown,
+}
+
 /// One thread giving memory back: its pages are off the lines and not the device's yet, so a request of
 /// another thread should not be refused for want of them.
 pub(super) struct Reclaiming<'a>(&'a Shared);
@@ -92,7 +120,7 @@ impl Shared {
 
     fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
-        self.end_quarantine()?;
+        self.end_quarantine(Patience::Unlimited)?;
         self.fold_all(&mut self.works());
         if self.captures.any() {
             return Ok(Bytes::ZERO);
@@ -102,7 +130,8 @@ impl Shared {
         // of it keeps nothing else from going.
         let settled = self.settle(Patience::Unlimited).map(drop);
         let released = self.release_free(keep, Patience::Unlimited).map(drop);
-        let unmapped = self.care.guards().map(|guards| self.unmap_freed(guards, Synchronise::Yes));
+        let unmapped =
+            self.care.guards().map(|guards| self.unmap_freed(guards, Patience::Unlimited));
         unmapped.transpose()?;
         settled.and(released).map(|()| before.saturating_sub(self.held.get()))
     }
@@ -149,9 +178,13 @@ impl Shared {
 
     /// Waits for events; `false` where time ran out first, or a capture began: then none is waited for from
     /// that moment on. A wait that is with the driver already goes on, as it began before the capture.
-    fn wait_for_events(&self, events: &[Arc<Point>], patience: Patience) -> Result<bool> {
+    pub(super) fn wait_for_events(
+        &self,
+        events: &[Arc<Point>],
+        patience: Patience,
+    ) -> Result<bool> {
         for event in events {
-            let Some(end) = patience.end() else {
+            if matches!(patience, Patience::Unlimited) {
                 if self.captures.any() {
                     return Ok(false);
                 }
@@ -160,24 +193,17 @@ impl Shared {
                     return self.wait_for_device_unless_captured(patience);
                 }
                 continue;
-            };
-            let mut nap = FIRST_NAP;
-            loop {
-                {
-                    // No capture begins while the driver is asked.
-                    let _works = self.works();
-                    if self.captures.any() {
-                        return Ok(false);
-                    }
-                    if event.query()? == Progress::Done {
-                        break;
-                    }
+            }
+            let reached = poll(patience, || {
+                // No capture begins while the driver is asked.
+                let _works = self.works();
+                if self.captures.any() {
+                    return Ok(Some(false));
                 }
-                if Instant::now() >= end {
-                    return Ok(false);
-                }
-                thread::sleep(nap);
-                nap = (nap * 2).min(LONGEST_NAP);
+                Ok((event.query()? == Progress::Done).then_some(true))
+            });
+            if !reached? {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -199,7 +225,8 @@ impl Shared {
         if patience.left().is_none() {
             return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
         }
-        if !self.become_waiter(patience) {
+        // One thread at a time has the device waited for on its behalf.
+        if !poll(patience, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {
             return Ok(false);
         }
         let left = patience.left().unwrap_or_default();
@@ -220,20 +247,6 @@ impl Shared {
             Ok(waited) => Ok(waited.map(|()| true)?),
             Err(_) => Ok(false),
         }
-    }
-
-    /// Has this thread be the one on whose behalf the device is waited for, after others; `false` where its
-    /// time ran out first.
-    fn become_waiter(&self, patience: Patience) -> bool {
-        let mut nap = FIRST_NAP;
-        while self.waiter.swap(true, Ordering::SeqCst) {
-            if patience.left().is_some_and(|left| left.is_zero()) {
-                return false;
-            }
-            thread::sleep(nap);
-            nap = (nap * 2).min(LONGEST_NAP);
-        }
-        true
     }
 
     /// Whether segments are off the line that the device is to have back.
@@ -330,7 +343,7 @@ impl Shared {
         if self.captures.any() || self.is_hopeless(side, size) {
             return Ok(false);
         }
-        if let Err(error) = self.end_quarantine()
+        if let Err(error) = self.end_quarantine(patience)
             && error.is_finding()
         {
             return Err(error);
@@ -375,37 +388,30 @@ impl Shared {
         if self.reclaiming.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        let mut nap = FIRST_NAP;
-        while self.reclaiming.load(Ordering::SeqCst) > 0 {
-            if patience.left().is_some_and(|left| left.is_zero()) {
-                return false;
-            }
-            thread::sleep(nap);
-            nap = (nap * 2).min(LONGEST_NAP);
-        }
-        true
+        let none = || (self.reclaiming.load(Ordering::SeqCst) == 0).then_some(true);
+        poll(patience, || Ok(none())).is_ok_and(|waited| waited)
     }
 
-    /// Waits, on the host, for all that was enqueued so far on the stream of a serial; `false` where only a
-    /// wait for the whole device would tell.
-    pub(super) fn wait_for_stream(&self, serial: Serial) -> Result<bool> {
+    /// Waits, on the host, for all that was enqueued so far on the stream of a serial.
+    pub(super) fn wait_for_stream(&self, serial: Serial, patience: Patience) -> Result<StreamWait> {
         let event = {
             // Until the event is recorded nobody forgets the stream, so the handle is that stream's.
             let _works = self.works();
             let end = Works::end_of(&self.heap(), serial);
             match end {
-                None => return Ok(true),
-                Some(End::Unknown) => return Ok(false),
+                None => return Ok(StreamWait::Over),
+                Some(End::Unknown) => return Ok(StreamWait::Unknown),
                 Some(End::Event(event, _)) => event,
                 Some(End::Stream(stream, _)) => {
                     match Point::after(&self.device, &self.log, stream) {
                         Ok(event) => Arc::new(event),
-                        Err(error) if is_gone(&error) => return Ok(false),
+                        Err(error) if is_gone(&error) => return Ok(StreamWait::Unknown),
                         Err(error) => return Err(error),
                     }
                 }
             }
         };
-        event.synchronize().map(|()| true)
+        let over = self.wait_for_events(&[event], patience)?;
+        Ok(if over { StreamWait::Over } else { StreamWait::Pending })
     }
 }

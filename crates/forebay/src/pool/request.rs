@@ -72,9 +72,10 @@ impl Shared {
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
         }
         let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
-        self.admit(stream)?;
+        let mut begun = None;
+        self.admit(stream, &mut begun)?;
         if let Some(guards) = self.care.guards() {
-            return self.find_guarded(guards, request, size);
+            return self.find_guarded(guards, request, size, self.patience(&mut begun));
         }
         if alignment <= Alignment::BLOCK
             && let Some(block) = self.take_from_own(requested, size, stream)
@@ -91,11 +92,11 @@ impl Shared {
         if piece.side() == Side::Large {
             self.fold_own(stream);
         }
-        let (start, source) = self.take(piece, request).inspect_err(|_| {
+        let (start, source) = self.take(piece, request, &mut begun).inspect_err(|_| {
             // What came and could not be used goes back at once; the error that led here is the one to tell.
-            let _ = self.give_back_segments(self.patience());
+            let _ = self.give_back_segments(self.patience(&mut begun));
         })?;
-        self.prepare(Return { address: start, size: kept, stream }, size)?;
+        self.prepare(start, size, request, &mut begun)?;
         self.hand_out(start, size, request, source)
     }
 
@@ -138,7 +139,12 @@ impl Shared {
     }
 
     /// A piece of the heap, or of what can be brought into it.
-    fn take(&self, piece: Piece, request: Request) -> Result<(Address, Source)> {
+    fn take(
+        &self,
+        piece: Piece,
+        request: Request,
+        begun: &mut Option<Patience>,
+    ) -> Result<(Address, Source)> {
         let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
         let from_hole = |heap: &mut Heap| {
             let slot = heap.slot_for(stream);
@@ -161,7 +167,7 @@ impl Shared {
                 }
             }
         };
-        self.recheck_streams();
+        self.recheck_streams(begun);
         let mut works = self.works();
         works.reactivate(self.site(), stream);
         if worth_waiting {
@@ -179,8 +185,6 @@ impl Shared {
         // ladder is climbed first.
         let mut spared = size <= SMALL && self.little_at_hand(&works);
         let (mut ladder, mut rooms, mut restarts) = (Ladder::new(), 0, 0);
-        // From when on a wait for the device has a limit: the first.
-        let mut patience = None;
         loop {
             let rung = ladder.rung();
             let mut grown = false;
@@ -191,7 +195,7 @@ impl Shared {
                 Rung::Idle => {
                     // Without a lock: the device may wait for whoever needs one.
                     drop(works);
-                    let patience = *patience.get_or_insert_with(|| self.patience());
+                    let patience = self.patience(begun);
                     grown = self.reclaim(side, size, stream, patience)?;
                     works = self.works();
                 }
@@ -209,7 +213,7 @@ impl Shared {
                     drop(works);
                     // What another thread is giving back is on no line now, and may be what is missing. Not
                     // for ever: two that are both to be refused would wait for each other in turn.
-                    let patience = *patience.get_or_insert_with(|| self.patience());
+                    let patience = self.patience(begun);
                     if restarts < MOST_RESTARTS && self.wait_for_reclaims(patience) {
                         restarts += 1;
                         works = self.works();
@@ -259,10 +263,13 @@ impl Shared {
         }
     }
 
-    /// How long a request waits for the device before it is refused.
-    fn patience(&self) -> Patience {
-        let end = Instant::now().checked_add(self.settings().max_wait());
-        end.map_or(Patience::Unlimited, Patience::Until)
+    /// How long a call waits for the device in all, from its first wait on, which has `begun` where that is
+    /// some: a request is refused then.
+    pub(super) fn patience(&self, begun: &mut Option<Patience>) -> Patience {
+        *begun.get_or_insert_with(|| {
+            let end = Instant::now().checked_add(self.settings().max_wait());
+            end.map_or(Patience::Unlimited, Patience::Until)
+        })
     }
 
     /// Refuses a stream that the device does not know, when the pool first sees it.
@@ -362,7 +369,7 @@ impl Shared {
         if address.is_null() {
             return Ok(());
         }
-        self.admit(stream)?;
+        self.admit(stream, &mut None)?;
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
             check(known)?;
@@ -574,7 +581,7 @@ impl Shared {
     /// what is enqueued there when it is freed.
     pub(super) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
-        self.admit(stream)?;
+        self.admit(stream, &mut None)?;
         loop {
             // Apart from the heap's lock: finding out whose it is looks at other pools.
             let (slot, known) = self.live(address)?;

@@ -17,7 +17,7 @@ use forebay_hal::{Device, StreamHandle};
 
 use super::callback::Callbacks;
 use super::capture::Captures;
-use super::care::{self, Care, Synchronise};
+use super::care::{self, Care};
 use super::claimed_as::ClaimedAs;
 use super::event::{History, PoolEvent};
 use super::ground::twice;
@@ -193,9 +193,9 @@ impl Shared {
         if self.magazine.swap(units, Ordering::Relaxed) != units {
             self.fit_magazines();
         }
-        let shrunk = self.bound_quarantine(quarantine);
+        self.bound_quarantine(quarantine);
         self.read_pressure();
-        shrunk
+        Ok(())
     }
 
     /// Begins a capture. Under the works' lock, so that nobody is at the driver when it begins; and under
@@ -439,7 +439,7 @@ impl Shared {
         self.works().run_deferred(self.site(), false)?;
         self.give_back_segments(Patience::None)?;
         if let Some(guards) = self.care.guards() {
-            self.unmap_freed(guards, Synchronise::No)?;
+            self.unmap_freed(guards, Patience::None)?;
         }
         Ok(())
     }

@@ -198,6 +198,11 @@ impl StreamSlots {
         }
     }
 
+    /// The numbers of a set that have a serial, with it.
+    pub(super) fn with_serials(&self, set: Streams) -> Vec<(u32, Serial)> {
+        set.numbers().filter_map(|number| Some((number, self.serial(number)?))).collect()
+    }
+
     /// A number for a stream, its own where it has one; `None` where all are taken.
     pub(super) fn assign_slot(&mut self, stream: StreamHandle) -> Option<u32> {
         if let Some(number) = self.get(stream) {
@@ -435,6 +440,14 @@ impl StreamSlots {
         self.free.push(number);
     }
 
+    /// The numbers of the two marks.
+    pub(super) const MARKS: [u32; 2] = [MOST, MOST + 1];
+
+    /// Whether a number is a mark, and no stream's.
+    pub(super) const fn is_mark(number: u32) -> bool {
+        number >= MOST
+    }
+
     /// The mark that what ends without an event is under.
     pub(super) fn mark(&self) -> u32 {
         self.collecting
@@ -447,8 +460,8 @@ impl StreamSlots {
             // Another wait settles that mark; this one began later, and must not reuse it.
             Some(_) => None,
             None => {
-                let mark = self.collecting;
-                self.collecting = if mark == MOST { MOST + 1 } else { MOST };
+                let (mark, [first, second]) = (self.collecting, Self::MARKS);
+                self.collecting = if mark == first { second } else { first };
                 self.awaited = Some(mark);
                 Some(mark)
             }

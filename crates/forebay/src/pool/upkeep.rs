@@ -99,7 +99,7 @@ impl Shared {
     }
 
     fn collect_unread(&self, age: Duration) -> Result<Bytes> {
-        self.recheck_streams();
+        self.recheck_streams(&mut None);
         let mut works = self.works();
         // What lies in magazines is not needed: in the heap it does not count as in use.
         self.fold(&mut works);
@@ -128,7 +128,7 @@ impl Shared {
     /// Makes what is free as few and as large holes as can be without waiting.
     pub(super) fn defragment(&self) -> Result<()> {
         self.birth.check()?;
-        self.recheck_streams();
+        self.recheck_streams(&mut None);
         {
             let mut works = self.works();
             self.fold(&mut works);

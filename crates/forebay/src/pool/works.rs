@@ -143,11 +143,19 @@ impl Works {
     }
 
     fn wait_for_others(&mut self, site: Site<'_>, side: Side, stream: StreamHandle) -> bool {
-        let mut heap = site.heap();
-        let taker = heap.slot_for(stream);
-        let others: Vec<u32> = heap.owners(side, Streams::only(taker)).numbers().collect();
-        let waited =
-            others.into_iter().filter(|&owner| self.wait_for(&mut heap, owner, taker, stream));
+        let others = {
+            let mut heap = site.heap();
+            let taker = heap.slot_for(stream);
+            let others = heap.owners(side, Streams::only(taker));
+            heap.slots.with_serials(others)
+        };
+        // The heap is unlocked between any two: a stream that lost its slot meanwhile is not waited for.
+        let waited = others.into_iter().filter(|&(owner, serial)| {
+            let mut heap = site.heap();
+            let taker = heap.slot_for(stream);
+            heap.slots.serial(owner) == Some(serial)
+                && self.wait_for(&mut heap, owner, taker, stream)
+        });
         waited.count() > 0
     }
 
@@ -180,16 +188,20 @@ impl Works {
     /// neighbours which were of different streams are one hole. Does not wait.
     ///
     /// Under the heap's lock, as where a stream is waited for: nothing is freed on it between the event
-    /// and the note of it.
+    /// and the note of it. The lock is let go between any two streams.
     pub(super) fn part_from_idle_streams(&self, site: Site<'_>) {
         if self.captures.any() {
             return;
         }
-        let mut heap = site.heap();
-        // Those who may have what is everybody's already: all but nobody.
-        let owners = [Side::Small, Side::Large].map(|side| heap.owners(side, Streams::ALL));
-        let owners = owners[0].or(owners[1]);
-        for number in owners.numbers() {
+        let owners = {
+            let heap = site.heap();
+            heap.slots.with_serials(heap.all_owners())
+        };
+        for (number, serial) in owners {
+            let mut heap = site.heap();
+            if heap.slots.serial(number) != Some(serial) {
+                continue;
+            }
             let over = match heap.slots.owner(number) {
                 Owner::Stream(stream, _) => {
                     self.meeting.record(stream).is_ok() && self.meeting.is_reached()

@@ -167,10 +167,15 @@ impl Twins {
             0..=9 => self.take(20),
             10..=18 => self.give(),
             19 => self.give_anything(),
-            20 | 21 => {
+            20 => {
                 let (taker, owner) = (self.set(), self.set());
                 self.line.waited(taker, owner);
                 self.list.waited(taker, owner);
+            }
+            21 => {
+                let (taker, owners) = (self.set(), self.set().or(self.set()));
+                self.line.waited_for_any(taker, owners);
+                self.list.waited_for_any(taker, owners);
             }
             22 => {
                 let streams = self.set();

@@ -118,6 +118,11 @@ impl Reference {
         self.relabel(|set| if has(set) { set.or(taker) } else { set });
     }
 
+    pub(super) fn waited_for_any(&mut self, taker: Streams, owners: Streams) {
+        let meets = |set: Streams| !set.and(owners).is_empty();
+        self.relabel(|set| if meets(set) { set.or(taker) } else { set });
+    }
+
     pub(super) fn idle(&mut self, streams: Streams) {
         let over = |set: Streams| streams == Streams::ALL || !set.and(streams).is_empty();
         self.relabel(|set| if over(set) { Streams::ALL } else { set });

@@ -1,10 +1,13 @@
 //! A block's way out and back, where aids are on.
 
+use std::sync::Arc;
+
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::deferred::End;
 use super::super::heap::Return;
+use super::super::log::Point;
 use super::super::map::{Known, Slot};
 use super::super::reclaim::Patience;
 use super::super::shared::Shared;
@@ -14,7 +17,7 @@ use super::super::works::Works;
 use super::watch::{CANARY, Watched, overrun, pattern_of};
 use super::{Care, FREED, FormerBlock};
 use crate::sync::tracked::lock;
-use crate::{Error, Result, Tag};
+use crate::{Error, Request, Result, Tag};
 
 /// Memory that the device refused to fill, and the stream in whose order it is.
 #[derive(Clone, Copy, Debug)]
@@ -65,10 +68,10 @@ impl Care {
         Ok(None)
     }
 
-    /// The first sign in free memory that someone has written there, and who had it last.
+    /// The first sign in free memory, which no work uses, that someone has written there, and who had it last.
     fn written_since(&self, memory: Return) -> Result<Option<Error>> {
-        let free = Pattern::U8(FREED);
-        let odd = self.probe.first_odd(memory.span(), free, memory.stream)?;
+        let (free, own) = (Pattern::U8(FREED), self.probe.own_stream()?);
+        let odd = self.probe.first_odd_now(memory.span(), free, own)?;
         Ok(odd.map(|odd| Error::WrittenAfterFree {
             written: odd.at,
             expected: odd.expected,
@@ -81,13 +84,27 @@ impl Care {
 impl Shared {
     /// Makes memory from the heap ready to be given out as a block of `size`. Where that fails, or
     /// something is found, the memory is no longer the caller's.
-    pub(in super::super) fn prepare(&self, memory: Return, size: Bytes) -> Result<()> {
-        let care = &self.care;
+    pub(in super::super) fn prepare(
+        &self,
+        address: Address,
+        size: Bytes,
+        request: Request,
+        begun: &mut Option<Patience>,
+    ) -> Result<()> {
+        let (care, stream) = (&self.care, request.stream);
         if !care.aids.prepares_blocks() {
             return Ok(());
         }
+        let memory = Return { address, size: size.saturating_add(care.tail()), stream };
         if care.aids.poison {
-            match care.written_since(memory) {
+            // What is free in the order of the stream is still used by the work that was enqueued there.
+            let looked = Point::after(&self.device, &self.log, stream)
+                .and_then(|end| self.wait_for_events(&[Arc::new(end)], self.patience(begun)))
+                .and_then(|over| match over {
+                    true => care.written_since(memory),
+                    false => Err(self.shortage(request, memory.size).into()),
+                });
+            match looked {
                 Ok(None) => {}
                 Ok(Some(finding)) => {
                     care.retire(memory.size);
@@ -101,7 +118,7 @@ impl Shared {
         }
         let block = Span::new(memory.address, size).unwrap_or_default();
         let canary = Span::new(block.end(), care.tail()).unwrap_or_default();
-        if let Err(error) = care.dress(block, canary, memory.stream) {
+        if let Err(error) = care.dress(block, canary, stream) {
             if care.aids.poison {
                 self.keep_unclean(memory);
             } else {

@@ -7,7 +7,7 @@
 //!
 //! Addresses are given out round the whole region before any comes again, so what still uses a freed
 //! block meets nothing, and the device stops it. Pages that are on their way out are bounded: beyond
-//! that a request waits for the stream that was the first to free.
+//! that a request waits until some have gone.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,7 @@ use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, V
 
 use super::super::log::{CallLog, Point};
 use super::super::map::{LARGEST, LEAF, Side};
+use super::super::reclaim::{Patience, poll};
 use super::super::request::Source;
 use super::super::shared::Shared;
 use super::blocks::canary_before;
@@ -32,7 +33,7 @@ const ADDRESSES_PER_BYTE: u64 = 4;
 const LEAST_ADDRESSES: Bytes = Bytes::gib(16);
 
 /// The most bytes of freed blocks that are still mapped: a program that frees faster than its streams
-/// work waits for the oldest, rather than taking more and more of the device. As much as the preset
+/// work waits for them, rather than taking more and more of the device. As much as the preset
 /// for debugging keeps in quarantine where there are no guard pages.
 const MOST_GOING: Bytes = Bytes::mib(64);
 
@@ -90,21 +91,6 @@ impl Yard {
     fn let_go(&mut self, going: Going) {
         self.going_bytes = self.going_bytes.saturating_add(going.fenced.pages.size());
         self.going.push_back(going);
-    }
-
-    /// Takes out the oldest that can be waited for.
-    fn take_oldest(&mut self) -> Option<Going> {
-        let waits = |going: &Going| matches!(going.until, Until::Reached(_));
-        let found = self.going.iter().position(waits)?;
-        let oldest = self.going.remove(found)?;
-        self.going_bytes = self.going_bytes.saturating_sub(oldest.fenced.pages.size());
-        Some(oldest)
-    }
-
-    /// Puts it back where it was.
-    fn put_back(&mut self, oldest: Going) {
-        self.going_bytes = self.going_bytes.saturating_add(oldest.fenced.pages.size());
-        self.going.push_front(oldest);
     }
 
     /// A free range of `size` addresses in `region`, from the cursor on and round.
@@ -271,6 +257,7 @@ impl Shared {
         guards: &Guards,
         request: Request,
         size: Bytes,
+        patience: Patience,
     ) -> Result<Block> {
         let (stream, alignment) = (request.stream, request.alignment);
         // The end of the block is the end of the pages, but for what its start is moved down by.
@@ -278,15 +265,16 @@ impl Shared {
         let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
         let pages = pages.ok_or_else(|| self.shortage(request, size))?;
-        // What the device refuses of earlier blocks is no error of this request.
-        let _ = self.unmap_freed(guards, Synchronise::No);
-        self.wait_for_oldest(guards)?;
+        let few = |_, yard: &Yard| yard.going_bytes <= MOST_GOING;
+        if !self.wait_for_freed(guards, patience, few)? {
+            return Err(self.shortage(request, pages).into());
+        }
         let mut calls = 0;
         let fenced = loop {
             if let Some(fenced) = self.fence(guards, pages, stream)? {
                 break fenced;
             }
-            if !self.unmap_freed(guards, Synchronise::Yes)?.is_zero() {
+            if self.wait_for_freed(guards, patience, |unmapped, _| !unmapped.is_zero())? {
                 continue;
             }
             if calls == Ladder::MOST_CALLS || !self.ask_to_let_go(request, pages) {
@@ -345,14 +333,15 @@ impl Shared {
             }
         }
         // What cannot go now goes with a later call.
-        let _ = self.unmap_freed(guards, Synchronise::No);
+        let _ = self.unmap_freed(guards, Patience::None);
     }
 
-    /// Takes away the pages of freed blocks whose time has come; gives how many bytes.
+    /// Takes away the pages of freed blocks whose time has come; gives how many bytes. Waits for the device
+    /// first, so that all of them go, unless time runs out.
     pub(in super::super) fn unmap_freed(
         &self,
         guards: &Guards,
-        synchronise: Synchronise,
+        patience: Patience,
     ) -> Result<Bytes> {
         let probe = &self.care.probe;
         // What is freed while the device is waited for is not among what that settles.
@@ -363,10 +352,8 @@ impl Shared {
             }
             yard.freed
         };
-        let synchronised = synchronise == Synchronise::Yes;
-        if synchronised {
-            probe.synchronize()?;
-        }
+        let waits = !matches!(patience, Patience::None);
+        let synchronised = waits && self.wait_for_device(patience)?;
         let mut yard = lock(&guards.yard);
         let before = yard.held;
         let mut outcome = guards.release_orphans(&mut yard, probe);
@@ -398,42 +385,34 @@ impl Shared {
         outcome.map(|()| before.saturating_sub(yard.held))
     }
 
-    /// Waits, on the host, until no more than a bound is on its way out: for the oldest first.
-    fn wait_for_oldest(&self, guards: &Guards) -> Result<()> {
-        loop {
-            let oldest = {
-                let mut yard = lock(&guards.yard);
-                if yard.going_bytes <= MOST_GOING {
-                    return Ok(());
-                }
-                // Taken out: it is waited for apart from the lock, which every free takes.
-                yard.take_oldest()
-            };
-            let Some(mut oldest) = oldest else {
-                // None has an event: all of them go when the device is waited for.
-                return self.unmap_freed(guards, Synchronise::Yes).map(drop);
-            };
-            let waited = match &oldest.until {
-                Until::Reached(event) => event.synchronize(),
-                Until::Synchronised | Until::Now => Ok(()),
-            };
-            if waited.is_ok() {
-                oldest.until = Until::Now;
+    /// Takes away the pages of freed blocks as their work ends, until it is `enough`, as told by the bytes
+    /// that came last and by what is left. `false` where time ran out first, or nothing more can come.
+    fn wait_for_freed(
+        &self,
+        guards: &Guards,
+        patience: Patience,
+        enough: impl Fn(Bytes, &Yard) -> bool,
+    ) -> Result<bool> {
+        let came = |unmapped: Result<Bytes>| {
+            let yard = lock(&guards.yard);
+            // What the device refuses of earlier blocks is no error of a request that has enough.
+            let enough = enough(*unmapped.as_ref().unwrap_or(&Bytes::ZERO), &yard);
+            if enough {
+                return Ok(Some(true));
             }
-            lock(&guards.yard).put_back(oldest);
-            waited?;
-            self.unmap_freed(guards, Synchronise::No)?;
+            unmapped?;
+            let waits = |going: &Going| matches!(going.until, Until::Reached(_));
+            Ok((!yard.going.iter().any(waits)).then_some(false))
+        };
+        if poll(patience, || came(self.unmap_freed(guards, Patience::None)))? {
+            return Ok(true);
         }
+        let waits = |going: &Going| matches!(going.until, Until::Synchronised);
+        if !lock(&guards.yard).going.iter().any(waits) {
+            return Ok(false);
+        }
+        Ok(came(self.unmap_freed(guards, patience))? == Some(true))
     }
-}
-
-/// Whether the device is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Synchronise {
-    /// What is not done stays.
-    No,
-    /// Everything goes.
-    Yes,
 }
 
 impl Drop for Guards {

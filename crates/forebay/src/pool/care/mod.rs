@@ -43,7 +43,7 @@ use forebay_hal::{Device, Pattern, StreamHandle};
 use self::blocks::Unclean;
 use self::former::Former;
 pub use self::former::FormerBlock;
-pub(super) use self::guard::{Guards, Synchronise};
+pub(super) use self::guard::Guards;
 use self::probe::Probe;
 use self::quarantine::Quarantine;
 use self::watch::Watch;
@@ -294,7 +294,7 @@ impl Pool {
 
     /// The mistakes of the program that the debugging aids have found so far, each once, the first
     /// thousand. Every one of them was the error of some call as well, but for those that were found
-    /// in the background.
+    /// in the background or by a [`change`](Self::change).
     pub fn findings(&self) -> Vec<Error> {
         lock(&self.shared.care.findings).clone()
     }

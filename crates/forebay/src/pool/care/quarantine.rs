@@ -1,12 +1,13 @@
 //! The quarantine: freed blocks that nobody gets for a while, first in, first out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
 use forebay_core::{Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::heap::Return;
+use super::super::reclaim::{Patience, StreamWait};
 use super::super::shared::Shared;
 use super::super::step::{self, Step};
 use super::super::stream_slots::Serial;
@@ -27,6 +28,11 @@ pub(super) struct Quarantined {
 }
 
 impl Quarantined {
+    /// Whether it was freed on a stream, and is one of the first `before` that were put in.
+    fn is_of(&self, order: Serial, before: u64) -> bool {
+        self.order == order && self.number < before
+    }
+
     /// What to tell where it was written to.
     pub(super) fn written(&self, odd: Odd) -> Error {
         Error::WrittenAfterFree {
@@ -79,21 +85,30 @@ impl Quarantine {
         self.blocks.push_front(block);
     }
 
-    /// The oldest, while there are more than `most` bytes.
-    fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
-        if self.bytes <= most {
-            return None;
-        }
-        let oldest = self.blocks.pop_front()?;
+    /// The oldest, if `goes` holds of it.
+    fn pop_if(&mut self, goes: impl FnOnce(&Quarantined) -> bool) -> Option<Quarantined> {
+        let oldest = self.blocks.pop_front_if(|block| goes(block))?;
         self.bytes -= oldest.memory.size.get();
         Some(oldest)
     }
 
-    /// Moves the blocks of a stream to the front; gives how many there are.
-    fn bring_forward(&mut self, order: Serial) -> usize {
+    /// The oldest, while there are more than `most` bytes.
+    fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
+        let beyond = self.bytes > most;
+        self.pop_if(|_| beyond)
+    }
+
+    /// The streams that the blocks were freed on.
+    fn orders(&self) -> BTreeSet<Serial> {
+        self.blocks.iter().map(|block| block.order).collect()
+    }
+
+    /// Moves the blocks of a stream to the front, of the first `before` that were put in; gives how many
+    /// there are.
+    fn bring_forward(&mut self, order: Serial, before: u64) -> usize {
         let all = core::mem::take(&mut self.blocks);
         let (of_it, others): (VecDeque<_>, VecDeque<_>) =
-            all.into_iter().partition(|block| block.order == order);
+            all.into_iter().partition(|block| block.is_of(order, before));
         let count = of_it.len();
         self.blocks = of_it;
         self.blocks.extend(others);
@@ -102,7 +117,7 @@ impl Quarantine {
 
     /// Takes out the blocks that were freed on a stream.
     pub(super) fn take_all_of(&mut self, order: Serial) -> Vec<Return> {
-        let count = self.bring_forward(order);
+        let count = self.bring_forward(order, u64::MAX);
         let of_it: Vec<Return> = self.blocks.drain(..count).map(|block| block.memory).collect();
         self.bytes -= of_it.iter().map(|memory| memory.size.get()).sum::<u64>();
         of_it
@@ -146,6 +161,8 @@ enum Left {
     Whole,
     /// It was written to, and is retired.
     Spoilt(Error),
+    /// It has to stay: its stream was not waited for to the end.
+    Not,
 }
 
 impl Shared {
@@ -170,42 +187,53 @@ impl Shared {
         self.shrink_quarantine(most)
     }
 
-    /// Lets the oldest go until no more than `most` bytes are left. An error is a finding, or that of
-    /// the device: then the block in question stays, to be looked at the next time.
+    /// Lets the oldest go until no more than `most` bytes are left. An error is the first finding. A block
+    /// that cannot be looked at in time stays, and those after it, to be looked at the next time.
     fn shrink_quarantine(&self, most: u64) -> Result<()> {
         if lock(&self.care.quarantine).bytes().get() <= most {
             return Ok(());
         }
-        self.recheck_streams();
+        let (mut begun, mut outcome) = (None, Ok(()));
+        self.recheck_streams(&mut begun);
         loop {
-            let Some(oldest) = lock(&self.care.quarantine).pop_beyond(most) else { return Ok(()) };
-            match self.let_leave(oldest) {
+            let Some(oldest) = lock(&self.care.quarantine).pop_beyond(most) else { return outcome };
+            let waited = self.wait_to_leave(oldest.order, self.patience(&mut begun));
+            match waited.and_then(|waited| self.let_leave(oldest, waited)) {
                 Ok(Left::Whole) => {}
-                Ok(Left::Spoilt(finding)) => return Err(finding),
+                Ok(Left::Spoilt(finding)) => outcome = outcome.and(Err(finding)),
                 // The device's trouble with another block is not this call's.
-                Err(_) => {
+                Ok(Left::Not) | Err(_) => {
                     lock(&self.care.quarantine).put_back(oldest);
-                    return Ok(());
+                    return outcome;
                 }
             }
         }
     }
 
-    /// Changes how much is kept.
-    pub(in super::super) fn bound_quarantine(&self, most: Bytes) -> Result<()> {
+    /// Changes how much is kept. What is found in blocks that go is noted, and no error of the change.
+    pub(in super::super) fn bound_quarantine(&self, most: Bytes) {
         self.care.most_quarantined.store(most.get(), Ordering::Relaxed);
-        self.shrink_quarantine(most.get())
+        let _ = self.shrink_quarantine(most.get());
+    }
+
+    /// Waits for the work of a stream before blocks that were freed there leave, where they are looked at.
+    fn wait_to_leave(&self, order: Serial, patience: Patience) -> Result<StreamWait> {
+        step::reach(Step::LeavingQuarantine);
+        if self.care.aids.poison {
+            self.wait_for_stream(order, patience)
+        } else {
+            Ok(StreamWait::Unknown)
+        }
     }
 
     /// Gives a block that leaves to the heap, unless it was written to. Where looking fails it has to go
     /// back.
     ///
     /// No lock is held while it is looked at, and its stream may be forgotten meanwhile: so the stream goes by
-    /// its serial. The work that was enqueued on it is waited for before the block is looked at, so what was
+    /// its serial. The work that was enqueued on it was waited for before the block is looked at, so what was
     /// looked at is everybody's; what is not looked at goes to the heap in whatever order it has now.
-    fn let_leave(&self, block: Quarantined) -> Result<Left> {
+    fn let_leave(&self, block: Quarantined, waited: StreamWait) -> Result<Left> {
         let Quarantined { memory, order, .. } = block;
-        step::reach(Step::LeavingQuarantine);
         if !self.care.aids.poison {
             let mut heap = self.heap();
             heap.give_after(memory, order);
@@ -214,10 +242,14 @@ impl Shared {
             }
             return Ok(Left::Whole);
         }
-        if !self.wait_for_stream(order)? {
-            // Its stream is gone: it comes back, unseen, when the device was waited for.
-            self.heap().give_to_unknown(memory);
-            return Ok(Left::Whole);
+        match waited {
+            StreamWait::Over => {}
+            StreamWait::Pending => return Ok(Left::Not),
+            StreamWait::Unknown => {
+                // Its stream is gone: it comes back, unseen, when the device was waited for.
+                self.heap().give_to_unknown(memory);
+                return Ok(Left::Whole);
+            }
         }
         let own = self.care.probe.own_stream()?;
         match self.care.probe.first_odd_now(memory.span(), Pattern::U8(FREED), own)? {
@@ -232,10 +264,12 @@ impl Shared {
         }
     }
 
-    /// Gives everything in quarantine to the heap: a request would be refused without it, or the
-    /// device is to have it back. What was written to does not come with it, and is the error.
-    pub(in super::super) fn end_quarantine(&self) -> Result<()> {
-        self.end_quarantine_of_oldest(usize::MAX)
+    /// Gives what is in quarantine to the heap, as far as its work ends in time: a request would be refused
+    /// without it, or the device is to have it back. What was written to does not come with it, and is the
+    /// error.
+    pub(in super::super) fn end_quarantine(&self, patience: Patience) -> Result<()> {
+        let orders = lock(&self.care.quarantine).orders();
+        self.end_quarantine_after(orders, patience)
     }
 
     /// The same for what was freed on one stream, which is about to go.
@@ -245,28 +279,47 @@ impl Shared {
             let slot = heap.slots.get(stream);
             slot.and_then(|slot| heap.slots.serial(slot))
         };
-        let Some(order) = order else { return Ok(()) };
-        let count = lock(&self.care.quarantine).bring_forward(order);
-        self.end_quarantine_of_oldest(count)
+        let order = order.filter(|order| lock(&self.care.quarantine).orders().contains(order));
+        self.end_quarantine_after(order, Patience::Unlimited)
     }
 
-    fn end_quarantine_of_oldest(&self, count: usize) -> Result<()> {
+    /// The same for what was freed on some streams. Each is waited for once for all of its blocks, which
+    /// stay where other requests see them until then.
+    fn end_quarantine_after(
+        &self,
+        orders: impl IntoIterator<Item = Serial>,
+        patience: Patience,
+    ) -> Result<()> {
+        let before = lock(&self.care.quarantine).added();
         let (mut stay, mut outcome) = (Vec::new(), Ok(()));
-        for _ in 0..count {
-            let Some(block) = lock(&self.care.quarantine).pop_beyond(0) else { break };
-            match self.let_leave(block) {
-                Ok(Left::Whole) => {}
-                // The others come all the same: the first is told, before any trouble of the
-                // device's, and all are noted.
-                Ok(Left::Spoilt(finding)) => {
-                    if !outcome.as_ref().is_err_and(Error::is_finding) {
-                        outcome = Err(finding);
-                    }
-                }
-                // One that cannot be looked at, because of its stream, keeps no other in.
+        for order in orders {
+            let waited = match self.wait_to_leave(order, patience) {
+                Ok(StreamWait::Pending) => continue,
+                Ok(waited) => waited,
+                // A stream that cannot be waited for keeps no other's blocks in.
                 Err(error) => {
                     outcome = outcome.and(Err(error));
-                    stay.push(block);
+                    continue;
+                }
+            };
+            lock(&self.care.quarantine).bring_forward(order, before);
+            loop {
+                let goes = |block: &Quarantined| block.is_of(order, before);
+                let Some(block) = lock(&self.care.quarantine).pop_if(goes) else { break };
+                match self.let_leave(block, waited) {
+                    Ok(Left::Whole) => {}
+                    // The others come all the same: the first is told, before any trouble of the
+                    // device's, and all are noted.
+                    Ok(Left::Spoilt(finding)) => {
+                        if !outcome.as_ref().is_err_and(Error::is_finding) {
+                            outcome = Err(finding);
+                        }
+                    }
+                    Ok(Left::Not) => stay.push(block),
+                    Err(error) => {
+                        outcome = outcome.and(Err(error));
+                        stay.push(block);
+                    }
                 }
             }
         }

@@ -18,23 +18,32 @@ use crate::{Error, Result};
 impl Shared {
     /// Sees to it that `stream` is the stream it was, or starts afresh. Does nothing where that is not
     /// asked for.
-    pub(in super::super) fn admit(&self, stream: StreamHandle) -> Result<()> {
+    pub(in super::super) fn admit(
+        &self,
+        stream: StreamHandle,
+        begun: &mut Option<Patience>,
+    ) -> Result<()> {
         if !self.care.aids.strict_streams {
             return Ok(());
         }
         let id = self.care.probe.stream_id(stream)?;
-        self.meet(stream, Some(id))?;
+        self.meet(stream, Some(id), begun)?;
         self.heap().slots.set_doubted(stream, false);
         Ok(())
     }
 
     /// Notes which stream a handle is now, `None` where it is none any more. Where it was another before,
     /// that one is gone: what was freed on it is in nobody's order until the device was waited for, which
-    /// is done at once.
+    /// is done at once, unless the call's time runs out first.
     ///
     /// Which stream a handle is and in whose order its memory lies change together, under the lock of the
     /// notes: two threads that meet the new stream at once must not both take it for the old.
-    fn meet(&self, stream: StreamHandle, id: Option<StreamId>) -> Result<()> {
+    fn meet(
+        &self,
+        stream: StreamHandle,
+        id: Option<StreamId>,
+        begun: &mut Option<Patience>,
+    ) -> Result<()> {
         let gone = {
             let mut noted = lock(&self.care.streams);
             let gone = noted.get(&stream).is_some_and(|&before| Some(before) != id);
@@ -48,7 +57,7 @@ impl Shared {
             gone
         };
         if gone {
-            self.settle(Patience::Unlimited)?;
+            self.settle(self.patience(begun))?;
         }
         Ok(())
     }
@@ -56,13 +65,13 @@ impl Shared {
     /// The same for every stream that the pool may wait for, before it does: an event on a handle that
     /// has become another's says nothing of the work of the old one. One of which it cannot be told
     /// now is not waited for until it can.
-    pub(in super::super) fn recheck_streams(&self) {
+    pub(in super::super) fn recheck_streams(&self, begun: &mut Option<Patience>) {
         if !self.care.aids.strict_streams {
             return;
         }
         let noted: Vec<StreamHandle> = lock(&self.care.streams).keys().copied().collect();
         for stream in noted {
-            let doubted = self.recheck(stream).is_err();
+            let doubted = self.recheck(stream, begun).is_err();
             self.heap().slots.set_doubted(stream, doubted);
         }
     }
@@ -82,18 +91,21 @@ impl Shared {
             });
             live.collect()
         };
-        users.into_iter().try_for_each(|stream| self.recheck(stream))
+        let mut begun = None;
+        users.into_iter().try_for_each(|stream| self.recheck(stream, &mut begun))
     }
 
     /// Sees to it that `stream` is the stream it was, or is buried.
-    fn recheck(&self, stream: StreamHandle) -> Result<()> {
+    fn recheck(&self, stream: StreamHandle, begun: &mut Option<Patience>) -> Result<()> {
         if !lock(&self.care.streams).contains_key(&stream) {
             return Ok(());
         }
         match self.care.probe.stream_id(stream) {
-            Ok(now) => self.meet(stream, Some(now)),
+            Ok(now) => self.meet(stream, Some(now), begun),
             // There is no such stream any more.
-            Err(Error::Device(forebay_hal::Error::Invalid { .. })) => self.meet(stream, None),
+            Err(Error::Device(forebay_hal::Error::Invalid { .. })) => {
+                self.meet(stream, None, begun)
+            }
             Err(error) => Err(error),
         }
     }

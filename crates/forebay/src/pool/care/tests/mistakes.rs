@@ -213,6 +213,23 @@ fn a_quarantine_is_bounded_and_can_change() {
     assert_eq!(pool.allocate(Bytes::new(512), DEFAULT).unwrap().address(), block.address());
 }
 
+/// A smaller quarantine is in force whatever is found in the blocks that leave it.
+#[test]
+fn a_finding_does_not_fail_a_change_of_the_quarantine() {
+    let stage = Stage::with(|settings| settings.poison(true).quarantine(Bytes::mib(1)));
+    let pool = &stage.pool;
+    let blocks = [(); 3].map(|()| pool.allocate(Bytes::new(4096), DEFAULT).unwrap());
+    blocks.iter().for_each(|block| pool.free(block.address(), DEFAULT).unwrap());
+    for &block in &blocks[..2] {
+        stage.write(part(block, 10, 1), 5, DEFAULT);
+    }
+    pool.change("quarantine", "0").unwrap();
+    assert_eq!(pool.settings().quarantine(), Bytes::ZERO);
+    assert_eq!(pool.statistics().quarantined, Bytes::ZERO);
+    assert_eq!(pool.statistics().retired, Bytes::new(8192));
+    assert_eq!(pool.findings().len(), 2);
+}
+
 #[test]
 fn what_is_in_quarantine_is_given_out_before_a_request_is_refused() {
     let options = PoolOptions::new().max_bytes(Bytes::mib(64));

@@ -6,6 +6,7 @@ mod guards;
 mod hosted;
 mod mistakes;
 mod streams;
+mod waits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
