@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, StreamId};
 use forebay_hal::{
@@ -12,6 +12,7 @@ use forebay_hal::{
     PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams, VirtualMemory,
     fresh_handle,
 };
+use forebay_sync::fork::PerProcess;
 
 use crate::context::Context;
 use crate::driver::{CudaDriver, DriverPointer};
@@ -56,9 +57,9 @@ impl CudaDevice {
     /// The device of that number for the whole process: the same object for everybody who asks here, as
     /// long as anyone has it, so that the streams one made or adopted are known to all.
     pub fn shared(ordinal: u32) -> Result<Arc<Self>> {
-        static SHARED: Mutex<BTreeMap<u32, Weak<CudaDevice>>> = Mutex::new(BTreeMap::new());
+        static SHARED: PerProcess<BTreeMap<u32, Weak<CudaDevice>>> = PerProcess::new();
         // Held while it is opened: two who ask at once get the same.
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         if let Some(device) = shared.get(&ordinal).and_then(Weak::upgrade) {
             return Ok(device);
         }

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 use forebay_hal::{Call, Error, Result, invalid};
+use forebay_sync::fork::{Birth, PerProcess};
 use libloading::Library;
 
 use crate::Missing;
@@ -33,14 +34,17 @@ type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> Code;
 
 /// The drivers of the process by the name of their library. Nothing leaves it: no driver can be
-/// unloaded while threads it started run.
-static DRIVERS: Mutex<Vec<&'static CudaDriver>> = Mutex::new(Vec::new());
+/// unloaded while threads it started run. A forked child loads its own: the driver itself says whether it
+/// serves a child, which it does where the parent had not begun with it.
+static DRIVERS: PerProcess<Vec<&'static CudaDriver>> = PerProcess::new();
 
 /// A CUDA driver. Loaded once for each library, and there to the end of the process.
 pub struct CudaDriver {
     library: String,
     version: c_int,
     table: Table,
+    /// The process that loaded it.
+    birth: Birth,
     contexts: Mutex<Vec<&'static Context>>,
     /// Events of all devices: they order work of several, so each must know the others'.
     pub(crate) events: RwLock<HashMap<u64, std::sync::Arc<EventCore>>>,
@@ -88,7 +92,7 @@ impl CudaDriver {
     }
 
     fn load_first(libraries: &[&str]) -> core::result::Result<&'static Self, Missing> {
-        let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drivers = DRIVERS.lock();
         let mut tried = Vec::new();
         for &name in libraries {
             if let Some(driver) = drivers.iter().find(|driver| driver.library == name) {
@@ -148,6 +152,7 @@ impl CudaDriver {
             library: name.to_owned(),
             version,
             table,
+            birth: Birth::here(),
             contexts: Mutex::default(),
             events: RwLock::default(),
             streams_made: AtomicU64::new(0),
@@ -259,8 +264,9 @@ impl CudaDriver {
         }
     }
 
-    fn contexts(&self) -> MutexGuard<'_, Vec<&'static Context>> {
-        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn contexts(&self, call: Call) -> Result<MutexGuard<'_, Vec<&'static Context>>> {
+        self.birth.check().map_err(|_| Error::Forked { call })?;
+        Ok(self.contexts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The primary context of a device, retained once and for good.
@@ -269,8 +275,8 @@ impl CudaDriver {
         call: Call,
         ordinal: DeviceOrdinal,
     ) -> Result<&'static Context> {
+        let mut contexts = self.contexts(call)?;
         let number = self.checked_ordinal(call, "ordinal", ordinal)?;
-        let mut contexts = self.contexts();
         let known =
             contexts.iter().find(|context| context.is_primary && context.ordinal == ordinal);
         if let Some(context) = known {
@@ -298,7 +304,7 @@ impl CudaDriver {
     /// * `raw` is a live context of this driver, and stays one for the rest of the process.
     pub(crate) unsafe fn foreign_context(&'static self, raw: u64) -> Result<&'static Context> {
         let raw = RawContext(raw);
-        let mut contexts = self.contexts();
+        let mut contexts = self.contexts(Call::Open)?;
         if let Some(context) = contexts.iter().find(|context| context.raw == raw) {
             return Ok(context);
         }

@@ -13,7 +13,7 @@ use crate::CudaDevice;
 use crate::context::Context;
 use crate::event::EventCore;
 use crate::space::{Entry, Occupant, PageState, Space};
-use crate::stream::lock;
+use crate::stream::{StreamTable, lock};
 use crate::sys::{Outcome, Table};
 
 /// Everything a device had given out, and the points after which nothing uses it.
@@ -81,6 +81,17 @@ fn give_back(table: &Table, entry: &Entry) -> Outcome {
 }
 
 impl CudaDevice {
+    /// Keeps the tables of a forked child's parent from being dropped: another thread may have been changing
+    /// them, and what is in them takes locks when it goes.
+    fn leak(&mut self) {
+        let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let none = StreamTable::new(&self.context.default_stream);
+        core::mem::forget(core::mem::replace(streams, none));
+        let peers = self.enabled_peers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        core::mem::forget(core::mem::take(peers));
+        core::mem::forget(Arc::clone(&self.space));
+    }
+
     /// Unregisters what is the caller's memory: it may be unmapped as soon as the device is gone.
     /// This waits for the device, as the caller would have had to.
     fn unregister_all(&self) {
@@ -98,6 +109,10 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        if self.descriptor.is_inherited() {
+            self.leak();
+            return;
+        }
         let serial = self.serial;
         let mut events = self.context.driver.events.write().unwrap_or_else(PoisonError::into_inner);
         events.retain(|_, event| !event.is_of(serial));
@@ -129,8 +144,7 @@ impl Drop for CudaDevice {
         }
         let (context, space) = (self.context, Arc::clone(&self.space));
         let leftovers = Leftovers { context, space, ends, per_thread: streams.has_per_thread() };
-        let thread = std::thread::Builder::new().name("forebay-cuda-leftovers".to_owned());
         // Without a thread they stay with the process: nobody may be made to wait here.
-        let _ = thread.spawn(move || leftovers.clear());
+        let _ = forebay_sync::thread::spawn("forebay-cuda-leftovers", move || leftovers.clear());
     }
 }

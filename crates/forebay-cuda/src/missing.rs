@@ -75,6 +75,10 @@ fn cure(code: Code) -> &'static str {
         Code::ERROR_STUB_LIBRARY => {
             "this is the toolkit's stub, for linking: take its folder out of LD_LIBRARY_PATH"
         }
+        Code::ERROR_NOT_INITIALIZED => {
+            "the process was forked after its parent had begun with CUDA: fork before that, or start \
+             the child by exec"
+        }
         Code::ERROR_SYSTEM_NOT_READY => "the machine's fabric is not up yet: wait, or start it",
         _ => "nvidia-smi tells more",
     }

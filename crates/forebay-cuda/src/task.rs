@@ -179,8 +179,7 @@ impl Workers {
             return;
         }
         drop(waiting);
-        let thread = std::thread::Builder::new().name("forebay-cuda-task".to_owned());
-        if thread.spawn(|| self.work()).is_err() {
+        if forebay_sync::thread::spawn("forebay-cuda-task", || self.work()).is_err() {
             // The system gives no thread: it is run here, which holds other streams' tasks back but
             // loses none.
             let errand = lock(&self.state).errands.pop_front();

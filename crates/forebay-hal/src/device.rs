@@ -3,12 +3,13 @@
 use core::fmt;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_sync::fork::Birth;
 
 #[cfg(unix)]
 use crate::Sharing;
 use crate::{
-    Capabilities, ForeignStreams, ManagedMemory, Memory, Peers, PinnedMemory, Result, Streams,
-    Transfers, VirtualMemory,
+    Call, Capabilities, Error, ForeignStreams, ManagedMemory, Memory, Peers, PinnedMemory, Result,
+    Streams, Transfers, VirtualMemory,
 };
 
 /// The kinds of device forebay knows.
@@ -65,6 +66,8 @@ pub struct Descriptor {
     pub capabilities: Capabilities,
     /// What every address of its plain memory is a multiple of, whatever was asked.
     pub alignment: Alignment,
+    /// The process that opened it.
+    birth: Birth,
 }
 
 impl Descriptor {
@@ -77,7 +80,20 @@ impl Descriptor {
             driver: String::new(),
             capabilities: Capabilities::empty(),
             alignment: Alignment::BLOCK,
+            birth: Birth::here(),
         }
+    }
+
+    /// Whether the device was opened before this process was forked from the one that opened it. Then its
+    /// threads and its driver did not come along, and its locks may be held for ever: nothing but
+    /// [`Device::descriptor`] may be called, and dropping it leaks.
+    pub fn is_inherited(&self) -> bool {
+        self.birth.is_elsewhere()
+    }
+
+    /// [`Error::Forked`] where the device [is inherited](Self::is_inherited). Takes no lock.
+    pub fn check_process(&self, call: Call) -> Result<()> {
+        if self.is_inherited() { Err(Error::Forked { call }) } else { Ok(()) }
     }
 
     /// The same with `driver`.
@@ -173,6 +189,8 @@ pub struct PointerClass {
 /// * A group is given always or never, and exactly where its bit is in
 ///   [`Descriptor::capabilities`].
 /// * [`MemoryInfo::free`] plus [`MemoryInfo::held`] is never above [`MemoryInfo::total`].
+/// * In a forked child a device that was opened before the fork takes no lock when it is dropped: it leaks
+///   what it has. [`Descriptor::new`] notes the process, [`Descriptor::is_inherited`] tells.
 /// * Dropping the device with things still alive neither crashes nor blocks for ever. Copies, fills
 ///   and kernels that nobody waited for may still run or may be let go: who wants to know, and who
 ///   lent host memory to them, synchronises first.

@@ -64,6 +64,11 @@ pub enum Error {
         /// What the driver or system said.
         reason: Box<str>,
     },
+    /// The device was opened by the process that this one was forked from.
+    Forked {
+        /// The call that was not made.
+        call: Call,
+    },
 }
 
 impl Error {
@@ -75,7 +80,8 @@ impl Error {
             | Self::Lost { call, .. }
             | Self::Busy { call, .. }
             | Self::Unsupported { call, .. }
-            | Self::Transient { call, .. } => *call,
+            | Self::Transient { call, .. }
+            | Self::Forked { call } => *call,
         }
     }
 
@@ -96,6 +102,7 @@ impl Error {
             Self::Busy { .. } => "wait for the work that uses it, and try again",
             Self::Unsupported { .. } => "look at the device's capabilities before the call",
             Self::Transient { .. } => "try again",
+            Self::Forked { .. } => "open devices after the fork, or start the child by exec",
         }
     }
 
@@ -127,6 +134,9 @@ impl fmt::Display for Error {
             Self::Busy { call, what } => write!(f, "{call}: busy: {what}"),
             Self::Unsupported { call, missing } => write!(f, "{call}: not supported: {missing}"),
             Self::Transient { call, reason } => write!(f, "{call}: failed this time: {reason}"),
+            Self::Forked { call } => {
+                write!(f, "{call}: the device was opened before the process forked")
+            }
         }?;
         write!(f, " ({})", self.advice())
     }

@@ -286,6 +286,7 @@ pub struct Stream {
 impl Stream {
     /// A new stream, destroyed with the value.
     pub fn new(device: &Arc<dyn Device>, priority: Priority) -> Result<Self> {
+        device.descriptor().check_process(Call::CreateStream)?;
         Self::of(device, device.create_stream(priority)?, Ownership::Owned)
     }
 
@@ -296,6 +297,7 @@ impl Stream {
     ///
     /// * `raw` names a live stream of `device`, and goes on to do so while the value lives.
     pub unsafe fn foreign(device: &Arc<dyn Device>, raw: u64) -> Result<Self> {
+        device.descriptor().check_process(Call::AdoptStream)?;
         let streams = device.foreign_streams().ok_or_else(|| Error::Unsupported {
             call: Call::AdoptStream,
             missing: format!("{} has no streams but its own", device.descriptor()).into(),
@@ -334,11 +336,13 @@ impl Stream {
 
     /// Waits until all its work is done.
     pub fn synchronize(&self) -> Result<()> {
+        self.device.descriptor().check_process(Call::SynchronizeStream)?;
         self.device.synchronize_stream(self.handle)
     }
 
     /// Whether all its work is done.
     pub fn query(&self) -> Result<Progress> {
+        self.device.descriptor().check_process(Call::QueryStream)?;
         self.device.query_stream(self.handle)
     }
 
@@ -350,13 +354,19 @@ impl Stream {
             let allowed = format!("an event of a {} device", mine.kind);
             return Err(invalid(Call::WaitEvent, "event", given, allowed));
         }
+        mine.check_process(Call::WaitEvent)?;
+        theirs.check_process(Call::WaitEvent)?;
         self.device.wait_event(self.handle, event.handle)
     }
 }
 
 /// Ends something in a drop, which has nobody to tell of an error. What may pass is tried once more,
-/// so that one fault does not leak; a device that refuses again has lost it already.
-fn destroy(end: impl Fn() -> Result<()>) {
+/// so that one fault does not leak; a device that refuses again has lost it already. In a forked
+/// child it leaks: it is the parent's.
+fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
+    if device.descriptor().is_inherited() {
+        return;
+    }
     if end().is_err_and(|error| error.may_pass()) {
         let _ = end();
     }
@@ -368,7 +378,7 @@ impl Drop for Stream {
         if self.is_owned() {
             tell_stream_end(&self.device, self.handle);
         }
-        destroy(|| match self.ownership {
+        destroy(&self.device, || match self.ownership {
             Ownership::Owned => self.device.destroy_stream(self.handle),
             Ownership::Foreign => {
                 let streams = self.device.foreign_streams();
@@ -398,6 +408,7 @@ pub struct Event {
 impl Event {
     /// A new event.
     pub fn new(device: &Arc<dyn Device>, kind: EventKind) -> Result<Self> {
+        device.descriptor().check_process(Call::CreateEvent)?;
         let handle = device.create_event(kind)?;
         Ok(Self { device: Arc::clone(device), handle })
     }
@@ -414,28 +425,33 @@ impl Event {
             let allowed = format!("a stream of {}, the event's device", self.device.descriptor());
             return Err(invalid(Call::RecordEvent, "stream", given, allowed));
         }
+        self.device.descriptor().check_process(Call::RecordEvent)?;
         self.device.record_event(self.handle, stream.handle)
     }
 
     /// Whether the event was reached.
     pub fn query(&self) -> Result<Progress> {
+        self.device.descriptor().check_process(Call::QueryEvent)?;
         self.device.query_event(self.handle)
     }
 
     /// Waits until the event was reached.
     pub fn synchronize(&self) -> Result<()> {
+        self.device.descriptor().check_process(Call::SynchronizeEvent)?;
         self.device.synchronize_event(self.handle)
     }
 
     /// The time from `start` to this event.
     pub fn since(&self, start: &Self) -> Result<Duration> {
+        self.device.descriptor().check_process(Call::Elapsed)?;
+        start.device.descriptor().check_process(Call::Elapsed)?;
         self.device.elapsed(start.handle, self.handle)
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        destroy(|| self.device.destroy_event(self.handle));
+        destroy(&self.device, || self.device.destroy_event(self.handle));
     }
 }
 

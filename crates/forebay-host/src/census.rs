@@ -32,9 +32,13 @@ pub struct Census {
 }
 
 impl HostDevice {
-    /// Counts what is alive. Not for hot paths: it looks at everything.
+    /// Counts what is alive. Not for hot paths: it looks at everything. Nothing of a device that was opened
+    /// before this process was forked is counted.
     pub fn census(&self) -> Census {
         let mut census = Census::default();
+        if self.descriptor.is_inherited() {
+            return census;
+        }
         let table = self.space.table();
         census.pages = table.pages.count();
         for entry in table.entries() {

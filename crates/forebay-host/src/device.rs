@@ -1,10 +1,11 @@
 //! The host device itself.
 
+use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Alignment, DeviceOrdinal};
 use forebay_hal::{
-    Capabilities, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo, PinnedMemory,
+    Call, Capabilities, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo, PinnedMemory,
     PointerClass, Result, Sharing, VirtualMemory,
 };
 
@@ -19,12 +20,25 @@ use crate::{HostOptions, errno};
 ///
 /// Several may be open at once. Each has its own memory, books and streams; events order work of
 /// all of them. Dropping one takes its memory away once the work that is enqueued has run, without
-/// waiting for it.
+/// waiting for it. In a forked child a device of the parent refuses work, and leaks when it is dropped: its
+/// memory is the parent's, and its tables may be half changed.
 #[derive(Debug)]
 pub struct HostDevice {
     pub(crate) descriptor: Descriptor,
-    pub(crate) space: Arc<Space>,
-    pub(crate) streams: Mutex<StreamTable>,
+    pub(crate) space: ManuallyDrop<Arc<Space>>,
+    pub(crate) streams: ManuallyDrop<Mutex<StreamTable>>,
+}
+
+impl Drop for HostDevice {
+    fn drop(&mut self) {
+        if !self.descriptor.is_inherited() {
+            // SAFETY: nobody uses them after this.
+            unsafe {
+                ManuallyDrop::drop(&mut self.space);
+                ManuallyDrop::drop(&mut self.streams);
+            }
+        }
+    }
 }
 
 impl HostOptions {
@@ -62,8 +76,9 @@ impl HostDevice {
             .driver(driver(system))
             .capabilities(capabilities)
             .alignment(Alignment::CACHE_LINE);
-        let space = Arc::new(Space::new(settings));
-        Ok(Arc::new(Self { descriptor, space, streams: Mutex::new(StreamTable::new()) }))
+        let space = ManuallyDrop::new(Arc::new(Space::new(settings)));
+        let streams = ManuallyDrop::new(Mutex::new(StreamTable::new()));
+        Ok(Arc::new(Self { descriptor, space, streams }))
     }
 }
 
@@ -109,10 +124,12 @@ unsafe impl Device for HostDevice {
     }
 
     fn memory_info(&self) -> Result<MemoryInfo> {
+        self.descriptor.check_process(Call::MemoryInfo)?;
         Ok(self.space.info())
     }
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
+        self.descriptor.check_process(Call::Classify)?;
         Ok(self.space.table().classify(address))
     }
 

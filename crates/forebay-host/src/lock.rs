@@ -4,10 +4,11 @@
 //! it. Registered spans begin and end anywhere, so two may share a page, and two devices may
 //! register the same memory. One list for the whole process knows who still counts on a page.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Error};
+use forebay_sync::fork::PerProcess;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
@@ -15,13 +16,13 @@ use crate::mapping::{pointer, system_page};
 use crate::system::System;
 
 /// Every locked span of the process, in whole pages. A list, not an index: locking costs the system
-/// more for each page than a look through thousands of spans.
-static LOCKED: Mutex<Vec<Span>> = Mutex::new(Vec::new());
+/// more for each page than a look through thousands of spans. In a forked child no page is locked.
+static LOCKED: PerProcess<Vec<Span>> = PerProcess::new();
 
 /// Held across the system's calls, so that no page is unlocked by one thread while another thread
 /// takes it as locked.
 fn locked() -> MutexGuard<'static, Vec<Span>> {
-    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+    LOCKED.lock()
 }
 
 /// A span whose pages stay in memory until this value goes.

@@ -14,6 +14,7 @@ use crate::stream::Command;
 // everyone. Prefetching populates pages, which keeps what they hold; advice does nothing.
 unsafe impl ManagedMemory for HostDevice {
     fn allocate_managed(&self, size: Bytes) -> Result<Address> {
+        self.descriptor.check_process(Call::AllocateManaged)?;
         if size.is_zero() {
             return Ok(Address::NULL);
         }
@@ -23,6 +24,7 @@ unsafe impl ManagedMemory for HostDevice {
     }
 
     unsafe fn free_managed(&self, address: Address) -> Result<()> {
+        self.descriptor.check_process(Call::FreeManaged)?;
         if address.is_null() {
             return Ok(());
         }
@@ -47,6 +49,7 @@ unsafe impl ManagedMemory for HostDevice {
     }
 
     fn advise(&self, span: Span, advice: Advice) -> Result<()> {
+        self.descriptor.check_process(Call::Advise)?;
         self.check_managed(Call::Advise, span)?;
         match advice {
             Advice::PreferredLocation(place)

@@ -11,6 +11,7 @@ use crate::space::{Account, Occupant};
 // books are charged with whole pages before the memory is made, and errors carry what was asked.
 unsafe impl Memory for HostDevice {
     fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address> {
+        self.descriptor.check_process(Call::Allocate)?;
         if size.is_zero() {
             return Ok(Address::NULL);
         }
@@ -19,6 +20,7 @@ unsafe impl Memory for HostDevice {
     }
 
     unsafe fn free(&self, address: Address) -> Result<()> {
+        self.descriptor.check_process(Call::Free)?;
         if address.is_null() {
             return Ok(());
         }

@@ -17,6 +17,7 @@ use crate::{HostDevice, errno};
 unsafe impl PinnedMemory for HostDevice {
     fn allocate_pinned(&self, size: Bytes, flags: PinnedFlags) -> Result<Address> {
         let call = Call::AllocatePinned;
+        self.descriptor.check_process(call)?;
         check_flags(call, flags)?;
         if size.is_zero() {
             return Ok(Address::NULL);
@@ -36,6 +37,7 @@ unsafe impl PinnedMemory for HostDevice {
     }
 
     unsafe fn free_pinned(&self, address: Address) -> Result<()> {
+        self.descriptor.check_process(Call::FreePinned)?;
         if address.is_null() {
             return Ok(());
         }
@@ -52,6 +54,7 @@ unsafe impl PinnedMemory for HostDevice {
 
     unsafe fn register(&self, span: Span, flags: PinnedFlags) -> Result<()> {
         let call = Call::Register;
+        self.descriptor.check_process(call)?;
         check_flags(call, flags)?;
         nonzero(call, "span", span.size())?;
         check_apart(&self.space.table(), span)?;
@@ -71,6 +74,7 @@ unsafe impl PinnedMemory for HostDevice {
     }
 
     unsafe fn unregister(&self, start: Address) -> Result<()> {
+        self.descriptor.check_process(Call::Unregister)?;
         let is_registered = |occupant: &Occupant| matches!(occupant, Occupant::Registered(..));
         let removed = self.space.table().remove(
             Call::Unregister,
@@ -87,6 +91,7 @@ unsafe impl PinnedMemory for HostDevice {
     }
 
     fn device_address(&self, host: Address) -> Result<Address> {
+        self.descriptor.check_process(Call::DeviceAddress)?;
         let table = self.space.table();
         match table.find(host).map(|entry| &entry.occupant) {
             Some(Occupant::Pinned(_, _, flags) | Occupant::Registered(_, flags))

@@ -22,6 +22,7 @@ const A_PAGE: &str = "a descriptor that export_page gave, with the size its page
 unsafe impl Sharing for HostDevice {
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
         let call = Call::ExportPage;
+        self.descriptor.check_process(call)?;
         let substance = match self.space.table().pages.open(page) {
             Some(found) => found.substance.clone(),
             None => return Err(not_a_page(call, page)),
@@ -38,6 +39,7 @@ unsafe impl Sharing for HostDevice {
 
     fn import_page(&self, descriptor: BorrowedFd<'_>, size: Bytes) -> Result<PageHandle> {
         let call = Call::ImportPage;
+        self.descriptor.check_process(call)?;
         self.check_multiple(call, "size", nonzero(call, "size", size)?)?;
         let file = MemoryFile::import(descriptor, size).map_err(|errno| match errno {
             Errno::INVAL | Errno::BADF => {

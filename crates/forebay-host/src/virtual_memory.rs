@@ -29,6 +29,7 @@ unsafe impl VirtualMemory for HostDevice {
     }
 
     fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
+        self.descriptor.check_process(Call::Reserve)?;
         self.check_multiple(Call::Reserve, "size", nonzero(Call::Reserve, "size", size)?)?;
         let alignment = alignment.max(self.space.settings.unit());
         let range = AddressRange::reserve(size, alignment).map_err(|errno| match errno {
@@ -43,6 +44,7 @@ unsafe impl VirtualMemory for HostDevice {
 
     unsafe fn release_region(&self, start: Address) -> Result<()> {
         let call = Call::ReleaseRegion;
+        self.descriptor.check_process(call)?;
         let mut table = self.space.table();
         if let Some(region) = table.region_mut(start)
             && region.range.span().start() == start
@@ -65,6 +67,7 @@ unsafe impl VirtualMemory for HostDevice {
 
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
         let call = Call::CreatePage;
+        self.descriptor.check_process(call)?;
         self.check_multiple(call, "size", nonzero(call, "size", size)?)?;
         let space = &self.space;
         space.charge(call, size, size, Account::Held)?;
@@ -85,6 +88,7 @@ unsafe impl VirtualMemory for HostDevice {
     }
 
     fn release_page(&self, page: PageHandle) -> Result<()> {
+        self.descriptor.check_process(Call::ReleasePage)?;
         let mut table = self.space.table();
         if table.pages.open(page).is_none() {
             return Err(not_a_page(Call::ReleasePage, page));
@@ -99,6 +103,7 @@ unsafe impl VirtualMemory for HostDevice {
 
     fn map(&self, at: Address, page: PageHandle) -> Result<()> {
         let call = Call::Map;
+        self.descriptor.check_process(call)?;
         let unit = self.space.settings.unit();
         if !at.is_aligned_to(unit) {
             return Err(invalid(call, "at", at, format!("a multiple of {unit}")));
@@ -139,6 +144,7 @@ unsafe impl VirtualMemory for HostDevice {
 
     unsafe fn set_access(&self, span: Span, access: Access, device: DeviceOrdinal) -> Result<()> {
         let call = Call::SetAccess;
+        self.descriptor.check_process(call)?;
         if device != self.descriptor.ordinal {
             let allowed = format!("{}, the host's own", self.descriptor.ordinal);
             return Err(invalid(call, "device", device, allowed));
@@ -168,6 +174,7 @@ unsafe impl VirtualMemory for HostDevice {
 
     unsafe fn unmap(&self, span: Span) -> Result<()> {
         let call = Call::Unmap;
+        self.descriptor.check_process(call)?;
         let mut table = self.space.table();
         let tiles = whole_mappings(call, &table, span)?;
         let Some(region) = table.region_mut(span.start()) else {

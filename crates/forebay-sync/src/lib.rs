@@ -6,6 +6,8 @@
 //! * [`gates`]: a gate for each seat, and the ways to visit all of them.
 //! * [`barrier`]: the order between owner and visitor, paid by the visitor.
 //! * [`map`]: what is known of the block at an address, found and changed without a lock.
+//! * [`fork`]: what a forked child may use, and lists of the whole process that no fork leaves locked.
+//! * [`thread`]: threads that a forked child can start.
 //! * [`tracked`]: locks that are counted in debug builds.
 //!
 //! Atomics come through `atomic` so that a model checker can stand in for them
@@ -14,10 +16,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub mod barrier;
+pub mod fork;
 pub mod gate;
 pub mod gates;
 pub mod map;
 pub mod seat;
+pub mod thread;
 pub mod tracked;
 
 /// Locks a mutex, one that a thread panicked under too: what this crate has under locks is changed in

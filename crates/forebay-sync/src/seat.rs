@@ -8,11 +8,10 @@
 //! a stream that only the thread before used is not used again; it is drained with the others and is
 //! the first to be evicted.
 
-use super::lock;
+use super::fork::Whole;
 use core::cell::Cell;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 /// How many threads can have a seat at once: more than a system lets a process have by default. The
 /// others are served without magazines, and get a seat when one is free.
@@ -60,7 +59,8 @@ struct Seats {
     taken: usize,
 }
 
-static SEATS_LEFT: Mutex<Seats> = Mutex::new(Seats { free: BTreeSet::new(), taken: 0 });
+/// Whole in a forked child, whose thread keeps the seat it has. Those of the parent's other threads stay taken.
+static SEATS_LEFT: Whole<Seats> = Whole::new(Seats { free: BTreeSet::new(), taken: 0 });
 
 impl Seats {
     /// The lowest that is free, so that the same program takes the same seats; `None` where `most` are
@@ -81,13 +81,13 @@ struct Lease(Cell<Option<usize>>);
 
 impl Lease {
     fn take() -> Self {
-        Self(Cell::new(lock(&SEATS_LEFT).take(SEATS)))
+        Self(Cell::new(SEATS_LEFT.lock().take(SEATS)))
     }
 
     /// The seat, asked for again where there was none.
     fn seat(&self) -> Option<usize> {
         if self.0.get().is_none() {
-            self.0.set(lock(&SEATS_LEFT).take(SEATS));
+            self.0.set(SEATS_LEFT.lock().take(SEATS));
         }
         self.0.get()
     }
@@ -101,7 +101,7 @@ impl Drop for Lease {
             local.pool.set(0);
         });
         if let Some(seat) = self.0.get() {
-            lock(&SEATS_LEFT).free.insert(seat);
+            SEATS_LEFT.lock().free.insert(seat);
         }
     }
 }
@@ -222,7 +222,7 @@ mod tests {
 
         let _alone = alone();
         let (taken, free) = {
-            let mut seats = lock(&SEATS_LEFT);
+            let mut seats = SEATS_LEFT.lock();
             (core::mem::replace(&mut seats.taken, SEATS), core::mem::take(&mut seats.free))
         };
         let late = std::thread::spawn(move || {
@@ -232,7 +232,7 @@ mod tests {
             remember(u64::MAX, NonNull::dangling());
             assert_eq!(remembered(u64::MAX), None, "it has no place in a pool");
             let last = SEATS - 1;
-            lock(&SEATS_LEFT).free.insert(last);
+            SEATS_LEFT.lock().free.insert(last);
             let calls = (1..=2 * ASK_AGAIN).find(|_| mine().is_some());
             assert!(calls.is_some_and(|calls| calls <= ASK_AGAIN), "{calls:?}");
             assert_eq!([mine(), LEASE.with(|lease| lease.0.get())], [Some(last); 2]);
@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(remembered(u64::MAX), Some(NonNull::dangling()));
         })
         .join();
-        let mut seats = lock(&SEATS_LEFT);
+        let mut seats = SEATS_LEFT.lock();
         let given_back = seats.free.remove(&(SEATS - 1));
         seats.taken = taken;
         seats.free.extend(free);
@@ -252,7 +252,7 @@ mod tests {
     /// Has the tests that take seats come one after the other: one of them takes all. Each joins its threads,
     /// so that their seats are back when the next test comes, and takes none on its own thread.
     fn alone() -> std::sync::MutexGuard<'static, ()> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        lock(&ALONE)
+        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        crate::lock(&ALONE)
     }
 }

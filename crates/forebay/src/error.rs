@@ -267,6 +267,15 @@ impl From<Shortage> for Error {
 
 impl From<forebay_hal::Error> for Error {
     fn from(error: forebay_hal::Error) -> Self {
-        Self::Device(error)
+        match error {
+            forebay_hal::Error::Forked { .. } => Self::Forked,
+            error => Self::Device(error),
+        }
+    }
+}
+
+impl From<forebay_sync::fork::Forked> for Error {
+    fn from(_: forebay_sync::fork::Forked) -> Self {
+        Self::Forked
     }
 }

@@ -26,8 +26,9 @@
 //!
 //! What was made before a `fork()` is not the child's: the driver refuses a child, the threads that are a
 //! host's streams are not there, and a lock that another thread held is never given up. A child makes
-//! devices and pools of its own, and lets those of its parent be: it neither uses nor drops them. Where a
-//! call can tell without cost it returns [`Error::Forked`]; the fast path of a pool does not look.
+//! devices and pools of its own. What it inherited takes no lock there: calls return [`Error::Forked`], those
+//! that cannot fail give an empty answer, and drops leak. The fast path of a pool does not look: it hands out
+//! what this very thread had cached, which is harmless.
 
 pub mod adaptor;
 pub mod arena;
@@ -35,7 +36,6 @@ mod block;
 mod class;
 pub mod config;
 mod error;
-mod fork;
 pub mod handle;
 mod pool;
 mod tag;

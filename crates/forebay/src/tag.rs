@@ -2,19 +2,19 @@
 //! are told by tag.
 
 use core::marker::PhantomData;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 
-use crate::sync::lock;
+use crate::sync::fork::Whole;
 use crate::sync::seat;
 
 /// How many tags there can be, the one without a name counted.
 const MOST: usize = 256;
 
 /// The names of tags, by number. The first is for what has none.
-static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static NAMES: Whole<Vec<String>> = Whole::new(Vec::new());
 
 fn names() -> MutexGuard<'static, Vec<String>> {
-    let mut names = lock(&NAMES);
+    let mut names = NAMES.lock();
     if names.is_empty() {
         names.push("untagged".to_owned());
     }

@@ -9,12 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use forebay_hal::{EventHandle, EventKind, Progress};
+use forebay_sync::fork::PerProcess;
 
-/// The events of all host devices: one device's streams may wait for another's event.
-static EVENTS: Mutex<BTreeMap<EventHandle, Arc<Event>>> = Mutex::new(BTreeMap::new());
+/// The events of all host devices: one device's streams may wait for another's event. A forked child knows none
+/// of its parent's: their locks may be held for ever.
+static EVENTS: PerProcess<BTreeMap<EventHandle, Arc<Event>>> = PerProcess::new();
 
 fn events() -> MutexGuard<'static, BTreeMap<EventHandle, Arc<Event>>> {
-    EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
+    EVENTS.lock()
 }
 
 /// One reaching of a point, to come or past.

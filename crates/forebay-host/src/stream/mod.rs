@@ -80,6 +80,7 @@ impl Drop for StreamTable {
 // reached through a lock, which makes what was done before visible.
 unsafe impl Streams for HostDevice {
     fn create_stream(&self, _priority: Priority) -> Result<StreamHandle> {
+        self.descriptor.check_process(Call::CreateStream)?;
         let queue = Arc::new(Queue::new());
         let handle = StreamHandle(queue.id().0);
         self.streams().live.insert(handle, queue);
@@ -88,6 +89,7 @@ unsafe impl Streams for HostDevice {
 
     fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::DestroyStream;
+        self.descriptor.check_process(call)?;
         if stream == StreamHandle::DEFAULT {
             return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
         }
@@ -113,6 +115,7 @@ unsafe impl Streams for HostDevice {
     }
 
     fn synchronize_device(&self) -> Result<()> {
+        self.descriptor.check_process(Call::SynchronizeDevice)?;
         let queues = self.streams().queues();
         for queue in queues {
             queue.synchronize();
@@ -126,12 +129,14 @@ unsafe impl Streams for HostDevice {
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
+        self.descriptor.check_process(Call::CreateEvent)?;
         let handle = Event::create(kind);
         self.streams().events.insert(handle);
         Ok(handle)
     }
 
     fn destroy_event(&self, event: EventHandle) -> Result<()> {
+        self.descriptor.check_process(Call::DestroyEvent)?;
         if !self.streams().events.remove(&event) {
             return Err(not_an_event(Call::DestroyEvent, event, OWN_EVENT));
         }
@@ -205,6 +210,7 @@ impl HostDevice {
 
     /// The queue of a live stream.
     pub(crate) fn queue(&self, call: Call, stream: StreamHandle) -> Result<Arc<Queue>> {
+        self.descriptor.check_process(call)?;
         let found = self.streams().live.get(&stream).map(Arc::clone);
         found.ok_or_else(|| not_a_stream(call, stream))
     }

@@ -3,10 +3,10 @@
 use core::fmt;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, HostTask, run_host_task};
+use forebay_sync::thread;
 use rustix::mm::Advice;
 
 use super::event::Record;
@@ -66,15 +66,14 @@ impl Command {
 /// device; it ends by itself when the queue is closed and empty.
 pub(super) fn start(queue: Arc<Queue>, space: Arc<Space>) -> io::Result<()> {
     let name = format!("forebay-{}", queue.id().0);
-    thread::Builder::new().name(name).spawn(move || {
+    thread::spawn(&name, move || {
         while let Some(command) = queue.next() {
             command.run();
             queue.finish();
         }
         // Only now may the memory go that the commands used.
         drop(space);
-    })?;
-    Ok(())
+    })
 }
 
 /// Brings the pages that `span` touches in, as if they had been written, keeping what they hold.

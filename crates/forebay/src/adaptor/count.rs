@@ -103,9 +103,9 @@ impl<A: Allocate> Counted<A> {
         Self { inner, counts: Mutex::default(), ledger: Ledger::new() }
     }
 
-    /// The figures.
+    /// The figures. All are 0 in a forked child, of its parent's.
     pub fn counts(&self) -> Counts {
-        *self.lock()
+        if self.ledger.is_inherited() { Counts::default() } else { *self.lock() }
     }
 
     /// The allocator beneath.
@@ -122,6 +122,7 @@ impl<A: Allocate> Counted<A> {
 impl<A: Allocate> Counted<A> {
     /// Frees the block at `address` by `free`, and counts that.
     fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.ledger.check_process()?;
         let freed = self.ledger.free(address, free).inspect_err(|_| {
             self.lock().failed_frees += 1;
         })?;
@@ -135,6 +136,7 @@ impl<A: Allocate> Counted<A> {
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Counted<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
+        self.ledger.check_process()?;
         let block = self.inner.allocate(request).inspect_err(|_| {
             self.lock().failed_allocations += 1;
         })?;

@@ -111,19 +111,22 @@ impl<A: Allocate> Failing<A> {
         self
     }
 
-    /// Changes which requests fail, and counts them from nothing.
+    /// Changes which requests fail, and counts them from nothing. Does nothing in a forked child, to its
+    /// parent's.
     pub fn plan(&self, when: FailWhen) {
-        *self.lock() = Plan::new(when);
+        if let Some(mut plan) = self.lock() {
+            *plan = Plan::new(when);
+        }
     }
 
-    /// How many requests there were, failed ones counted.
+    /// How many requests there were, failed ones counted. 0 in a forked child, of its parent's.
     pub fn requests(&self) -> u64 {
-        self.lock().requests
+        self.lock().map_or(0, |plan| plan.requests)
     }
 
-    /// How many of them were made to fail.
+    /// How many of them were made to fail. 0 in a forked child, of its parent's.
     pub fn failures(&self) -> u64 {
-        self.lock().failures
+        self.lock().map_or(0, |plan| plan.failures)
     }
 
     /// The allocator beneath.
@@ -131,9 +134,11 @@ impl<A: Allocate> Failing<A> {
         &self.inner
     }
 
-    fn lock(&self) -> MutexGuard<'_, Plan> {
+    /// `None` in a forked child, of its parent's: it may be locked for ever.
+    fn lock(&self) -> Option<MutexGuard<'_, Plan>> {
+        let inherited = self.inner.device().descriptor().is_inherited();
         // Plain numbers: whole at any time.
-        lock(&self.plan)
+        (!inherited).then(|| lock(&self.plan))
     }
 
     fn failure(&self, requested: Bytes, number: u64) -> Error {
@@ -163,7 +168,7 @@ unsafe impl<A: Allocate> Allocate for Failing<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let size = request.size();
         if !size.is_zero() {
-            let struck = self.lock().strikes(size);
+            let struck = self.lock().and_then(|mut plan| plan.strikes(size));
             if let Some(number) = struck {
                 return Err(self.failure(size, number));
             }

@@ -1,5 +1,6 @@
 //! What went through an adaptor and is still out.
 
+use core::mem::ManuallyDrop;
 use core::{array, fmt};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,6 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use forebay_core::Address;
 
 use crate::Result;
+use crate::sync::fork::Birth;
 use crate::sync::lock;
 
 /// Into how many parts the ledger is split by address, so that threads seldom meet at one.
@@ -14,12 +16,35 @@ const PARTS: usize = 64;
 
 /// An entry for each live block that came through an adaptor, by address.
 pub(super) struct Ledger<T> {
-    parts: [Mutex<HashMap<Address, T>>; PARTS],
+    /// Its locks are not taken in a forked child.
+    birth: Birth,
+    parts: ManuallyDrop<[Mutex<HashMap<Address, T>>; PARTS]>,
+}
+
+impl<T> Drop for Ledger<T> {
+    fn drop(&mut self) {
+        if !self.is_inherited() {
+            // SAFETY: nobody uses them after this. In a forked child they are leaked: another thread of the
+            // parent may have been changing them.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
 }
 
 impl<T> Ledger<T> {
     pub(super) fn new() -> Self {
-        Self { parts: array::from_fn(|_| Mutex::new(HashMap::new())) }
+        let parts = ManuallyDrop::new(array::from_fn(|_| Mutex::new(HashMap::new())));
+        Self { birth: Birth::here(), parts }
+    }
+
+    /// Whether this is a forked child, and the ledger its parent's.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.birth.is_elsewhere()
+    }
+
+    /// An error where it is: before an adaptor does anything else.
+    pub(super) fn check_process(&self) -> Result<()> {
+        Ok(self.birth.check()?)
     }
 
     fn lock(part: &Mutex<HashMap<Address, T>>) -> MutexGuard<'_, HashMap<Address, T>> {
@@ -53,18 +78,27 @@ impl<T> Ledger<T> {
         address: Address,
         free: impl FnOnce() -> Result<()>,
     ) -> Result<Option<T>> {
+        self.check_process()?;
         let mut part = self.part(address);
         free()?;
         Ok(part.remove(&address))
     }
 
-    /// A copy of every entry, in no order.
+    /// Takes out the entry of a block.
+    pub(super) fn remove(&self, address: Address) -> Option<T> {
+        self.part(address).remove(&address)
+    }
+
+    /// A copy of every entry, in no order. None in a forked child.
     pub(super) fn entries(&self) -> Vec<T>
     where
         T: Clone,
     {
         let mut entries = Vec::new();
-        for part in &self.parts {
+        if self.is_inherited() {
+            return entries;
+        }
+        for part in self.parts.iter() {
             entries.extend(Self::lock(part).values().cloned());
         }
         entries
@@ -73,6 +107,9 @@ impl<T> Ledger<T> {
 
 impl<T> fmt::Debug for Ledger<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_inherited() {
+            return f.write_str("Ledger(made before the process forked)");
+        }
         let blocks: usize = self.parts.iter().map(|part| Self::lock(part).len()).sum();
         write!(f, "Ledger({blocks} blocks)")
     }

@@ -121,6 +121,7 @@ impl Drop for Room<'_> {
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Limited<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
+        self.ledger.check_process()?;
         let room = self.reserve(request.size())?;
         let block = self.inner.allocate(request)?;
         // What was at that address went past this adaptor: its room is free again.

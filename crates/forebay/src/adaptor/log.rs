@@ -2,14 +2,14 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
+use super::ledger::Ledger;
 use crate::block::leave_to;
 use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
@@ -46,7 +46,7 @@ impl fmt::Display for TimeOfDay {
 struct Log<W> {
     writer: W,
     /// What live blocks were asked for with: a free has to name it.
-    sizes: HashMap<Address, Bytes>,
+    sizes: Ledger<Bytes>,
     lost: u64,
     error: Option<io::Error>,
     /// Whether the last line may have been written in part.
@@ -114,24 +114,24 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
     /// Writes what goes through to `inner` to `writer`, beginning with the names of the columns.
     /// Lines are written one by one: a file is best given in a [`BufWriter`](io::BufWriter).
     pub fn new(inner: A, writer: W) -> Self {
-        let mut log = Log { writer, sizes: HashMap::new(), lost: 0, error: None, torn: false };
+        let mut log = Log { writer, sizes: Ledger::new(), lost: 0, error: None, torn: false };
         log.write(&format!("{HEADER}\n"));
         Self { inner, log: Mutex::new(log) }
     }
 
-    /// How many lines could not be written.
+    /// How many lines could not be written. 0 in a forked child, of its parent's.
     pub fn lost_lines(&self) -> u64 {
-        self.lock().lost
+        self.lock().map_or(0, |log| log.lost)
     }
 
     /// Why the last of them was lost; asked again, `None` until another is.
     pub fn take_error(&self) -> Option<io::Error> {
-        self.lock().error.take()
+        self.lock().ok()?.error.take()
     }
 
-    /// Has the writer write what it holds back.
+    /// Has the writer write what it holds back. Refused in a forked child.
     pub fn flush(&self) -> io::Result<()> {
-        self.lock().writer.flush()
+        self.lock().map_err(io::Error::other)?.writer.flush()
     }
 
     /// The allocator and the writer, which may hold lines back: [`flush`](Self::flush) it before.
@@ -153,18 +153,20 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
         free: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         // Locked across the free: who is given the address next writes it down after this.
-        let mut log = self.lock();
+        let mut log = self.lock()?;
         free()?;
-        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(&address) };
+        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(address) };
         if let Some(size) = size {
             log.line("free", address, size, stream);
         }
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Log<W>> {
+    /// Refused in a forked child, of its parent's: it may be locked for ever.
+    fn lock(&self) -> Result<MutexGuard<'_, Log<W>>> {
+        self.inner.device().descriptor().check_process(Call::Allocate)?;
         // A writer that panicked may have lost a line; the rest is whole.
-        lock(&self.log)
+        Ok(lock(&self.log))
     }
 }
 
@@ -173,11 +175,11 @@ unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
     fn allocate(&self, request: Request) -> Result<Block> {
         let (size, stream) = (request.size(), request.stream());
         let allocated = self.inner.allocate(request);
-        let mut log = self.lock();
+        let mut log = self.lock()?;
         match &allocated {
             Ok(block) => {
                 let address = block.address();
-                let past = if address.is_null() { None } else { log.sizes.insert(address, size) };
+                let past = log.sizes.enter(address, size);
                 if let Some(past) = past {
                     // What was there was freed past this adaptor, at the latest now.
                     log.line("free", address, past, stream);

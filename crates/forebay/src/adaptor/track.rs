@@ -174,7 +174,7 @@ impl<A: Allocate> Tracked<A> {
     }
 
     /// What is out now: at the end of a program, what leaked. A block that was freed past this
-    /// adaptor is not among them.
+    /// adaptor is not among them. None in a forked child, of its parent's.
     pub fn leaks(&self) -> Leaks {
         let mut blocks = self.ledger.entries();
         // Asked outside the ledger's locks, under which others free.
@@ -195,6 +195,7 @@ impl<A: Allocate> Tracked<A> {
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Tracked<A> {
     fn allocate(&self, request: Request) -> Result<Block> {
+        self.ledger.check_process()?;
         let block = self.inner.allocate(request)?;
         if !block.address().is_null() {
             let label = LABEL.try_with(|cell| cell.borrow().clone()).ok().flatten();

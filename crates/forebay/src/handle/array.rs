@@ -197,6 +197,7 @@ impl<T: Plain, A: Allocate> DeviceArray<T, A> {
         let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
         let copy = hal::Copy::linear(to, from, size)?;
         let (device, stream) = (self.block.allocator().device(), self.block.stream());
+        device.descriptor().check_process(Call::Copy)?;
         // That nobody else frees the block is kept by those who hold its address.
         // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
         // leaked where that failed; a copy that fails has let go of it. The device's side is within the

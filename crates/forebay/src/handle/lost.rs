@@ -2,15 +2,13 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, TryLockError};
-
 use forebay_hal::StreamHandle;
 
-use crate::sync::lock;
+use crate::sync::fork::Whole;
 use crate::{Block, Error};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-static LATEST: Mutex<Option<LostFree>> = Mutex::new(None);
+static LATEST: Whole<Option<LostFree>> = Whole::new(None);
 
 /// A block that a drop could not give back.
 ///
@@ -47,7 +45,7 @@ impl fmt::Display for LostFree {
 pub struct LostFrees {
     /// How many, in this process so far.
     pub count: u64,
-    /// The latest whose reason could be noted.
+    /// The latest.
     pub latest: Option<LostFree>,
 }
 
@@ -62,18 +60,14 @@ pub struct LostFrees {
 pub fn lost_frees() -> LostFrees {
     // Only the number matters; the reason beside it is under its own lock.
     let count = COUNT.load(Ordering::Relaxed);
-    let latest = lock(&LATEST).clone();
+    let latest = LATEST.lock().clone();
     LostFrees { count, latest }
 }
 
-/// Notes one. Always counted; its reason is kept unless another thread is at it this very moment,
-/// because a drop must not wait.
+/// Notes one. The lock is held for a few stores, never while anyone waits.
 pub(super) fn note(lost: LostFree) {
     COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut latest = match LATEST.try_lock() {
-        Ok(latest) => latest,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return,
-    };
-    *latest = Some(lost);
+    // Bound, so that the reason before is dropped without the lock.
+    let before = LATEST.lock().replace(lost);
+    drop(before);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_hal::{Device, Event, EventKind, StreamHandle};
+use forebay_hal::{Call, Device, Event, EventKind, StreamHandle};
 
 use crate::Result;
 
@@ -17,6 +17,7 @@ pub(super) fn after(
     if others.peek().is_none() {
         return Ok(());
     }
+    device.descriptor().check_process(Call::RecordEvent)?;
     // One event serves all: a wait is for the record that was the latest when it was made. And it
     // may go at once: what waits for it holds.
     let event = Event::new(device, EventKind::Order)?;

@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
 use super::lost::{self, LostFree};
 use super::{Refused, may_pass, order};
@@ -131,12 +131,22 @@ impl<A: Allocate> OwnedBlock<A> {
     /// is waited for, on the device, before the memory is used again.
     ///
     /// It orders nothing by itself: what `stream` reads must have been ordered before it.
+    ///
+    /// In a forked child nothing is noted of its parent's block.
     pub fn used_on(&self, stream: StreamHandle) {
+        if self.is_inherited() {
+            return;
+        }
         // A list of plain values is whole at any time, so a thread that panicked harms nothing.
         let mut uses = lock(&self.uses);
         if !uses.contains(&stream) {
             uses.push(stream);
         }
+    }
+
+    /// Whether this is a forked child, and the block its parent's.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.allocator.device().descriptor().is_inherited()
     }
 
     /// Whether the handle's stream need not wait for others before the block is used there again.
@@ -157,6 +167,7 @@ impl<A: Allocate> OwnedBlock<A> {
     /// from then on the handle belongs to `stream`. Where it fails it belongs where it did. As
     /// [`settle`](Self::settle), it records events.
     pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
+        self.allocator.device().descriptor().check_process(Call::RecordEvent)?;
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         let earlier = uses.iter().copied().chain([self.stream]);
         order::after(self.allocator.device(), stream, earlier)?;
@@ -193,6 +204,7 @@ impl<A: Allocate> OwnedBlock<A> {
         if self.block.address().is_null() {
             return Ok(());
         }
+        self.allocator.device().descriptor().check_process(Call::Free)?;
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !uses.is_empty() && self.allocator.is_capturing() {
             // An event would be part of the graph. The allocator keeps the block until it knows by itself
@@ -224,6 +236,12 @@ impl<A: Allocate> OwnedBlock<A> {
 
 impl<A: Allocate> Drop for OwnedBlock<A> {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // The block is the parent's. Its list is leaked: another thread may have been changing it.
+            let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(core::mem::take(uses));
+            return;
+        }
         let mut given = self.give_back();
         if given.as_ref().is_err_and(may_pass) {
             given = self.give_back();

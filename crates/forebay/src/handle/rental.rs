@@ -2,10 +2,10 @@
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Serial, SizeClasses};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
 use super::OwnedBlock;
 use crate::sync::lock;
@@ -121,6 +121,7 @@ impl<A: Allocate + Clone> Rental<A> {
     /// bytes: the null address, and neither a hit nor a miss.
     pub fn rent(&self, least: Bytes) -> Result<Rented<A>> {
         let desk = &self.desk;
+        desk.allocator.device().descriptor().check_process(Call::Allocate)?;
         // A statement of its own, so that the shelf is unlocked when the allocator is asked.
         let kept = desk.shelf().take(least, desk.options.largest_for(least));
         let owned = match kept {
@@ -133,15 +134,22 @@ impl<A: Allocate + Clone> Rental<A> {
 }
 
 impl<A: Allocate> Rental<A> {
-    /// How it stands.
+    /// How it stands. In a forked child all figures of its parent's rental are 0.
     pub fn figures(&self) -> RentalFigures {
+        if self.desk.is_inherited() {
+            return RentalFigures::default();
+        }
         let shelf = self.desk.shelf();
         let (kept_blocks, kept_bytes) = (shelf.by_age.len(), shelf.bytes);
         RentalFigures { kept_blocks, kept_bytes, ..shelf.figures }
     }
 
-    /// Gives everything that is kept back to the allocator; what is rented stays so.
+    /// Gives everything that is kept back to the allocator; what is rented stays so. In a forked child its
+    /// parent's rental stays as it is.
     pub fn clear(&self) {
+        if self.desk.is_inherited() {
+            return;
+        }
         // A statement of its own, so that the shelf is unlocked when the allocator is called.
         let kept = self.desk.shelf().empty();
         drop(kept);
@@ -209,6 +217,9 @@ impl<A: Allocate> Rented<A> {
 impl<A: Allocate> Drop for Rented<A> {
     fn drop(&mut self) {
         let Some(mut owned) = self.owned.take() else { return };
+        if self.desk.is_inherited() {
+            return;
+        }
         // What cannot be put in order is not kept: its own drop tries again, and tells if it must. While
         // work is captured it cannot, as that takes an event: its drop leaves it to the allocator.
         let may_record = !self.desk.allocator.is_capturing();
@@ -236,7 +247,22 @@ struct Desk<A: Allocate> {
     shelf: Mutex<Shelf<A>>,
 }
 
+impl<A: Allocate> Drop for Desk<A> {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // Another thread of the parent may have been changing it.
+            let shelf = self.shelf.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(core::mem::take(shelf));
+        }
+    }
+}
+
 impl<A: Allocate> Desk<A> {
+    /// Whether this is a forked child, and the rental its parent's.
+    fn is_inherited(&self) -> bool {
+        self.allocator.device().descriptor().is_inherited()
+    }
+
     fn shelf(&self) -> MutexGuard<'_, Shelf<A>> {
         // Nothing of the caller's runs under the lock, and no step of the shelf's own panics.
         lock(&self.shelf)

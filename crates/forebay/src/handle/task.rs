@@ -24,9 +24,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
-use crate::fork::{Birth, Whole};
-use crate::pool::is_inherited;
-use crate::sync::lock;
+use crate::sync::fork::{Birth, Whole};
+use crate::sync::{lock, thread};
 use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
 /// How many helper threads there are at most. A pool takes up one while a request of it waits, so this
@@ -78,7 +77,9 @@ where
     A: Allocate + Clone + 'static,
 {
     let queue = Queue::of(allocator);
-    let slot = Arc::new(Slot { stage: Mutex::new(Stage::Pending(None)) });
+    let inherited = allocator.device().descriptor().is_inherited();
+    let birth = Birth::here();
+    let slot = Arc::new(Slot { birth, stage: Mutex::new(Stage::Pending(None)) });
     let promise = Promise { slot: Arc::clone(&slot) };
     let allocator = allocator.clone();
     // Whoever asks is who it is counted for, whichever thread serves it.
@@ -89,7 +90,9 @@ where
             promise.slot.fulfil(OwnedBlock::new(&allocator, request));
         }
     };
-    if let Err(error) = WORKERS.submit(queue, Box::new(job)) {
+    let job = Box::new(job);
+    let submitted = if inherited { Err(Error::Forked) } else { WORKERS.submit(queue, job) };
+    if let Err(error) = submitted {
         // The job is gone, and its promise has said something less exact; this is the reason.
         *slot.lock() = Stage::Ready(Err(error));
     }
@@ -108,6 +111,9 @@ impl<A: Allocate> Future for Allocation<A> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // Cloned before the lock: a waker's code is the caller's.
         let waker = context.waker().clone();
+        if self.slot.birth.is_elsewhere() {
+            return Poll::Ready(Err(Error::Forked));
+        }
         let mut stage = self.slot.lock();
         match &mut *stage {
             Stage::Pending(waiting) => {
@@ -129,6 +135,11 @@ impl<A: Allocate> Future for Allocation<A> {
 
 impl<A: Allocate> Drop for Allocation<A> {
     fn drop(&mut self) {
+        if self.slot.birth.is_elsewhere() {
+            // Leaked: the thread that was to fill it may have it locked.
+            core::mem::forget(Arc::clone(&self.slot));
+            return;
+        }
         // Bound, so that the lock is gone when what was in the slot is dropped.
         let before = core::mem::replace(&mut *self.slot.lock(), Stage::Over);
         drop(before);
@@ -137,10 +148,14 @@ impl<A: Allocate> Drop for Allocation<A> {
 
 impl<A: Allocate> fmt::Debug for Allocation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match &*self.slot.lock() {
-            Stage::Pending(_) => "pending",
-            Stage::Ready(_) => "ready",
-            Stage::Over => "over",
+        let stage = if self.slot.birth.is_elsewhere() {
+            "made before the process forked"
+        } else {
+            match &*self.slot.lock() {
+                Stage::Pending(_) => "pending",
+                Stage::Ready(_) => "ready",
+                Stage::Over => "over",
+            }
         };
         f.debug_struct("Allocation").field("stage", &stage).finish()
     }
@@ -158,6 +173,7 @@ enum Stage<A: Allocate> {
 
 /// Where the outcome of a request is put.
 struct Slot<A: Allocate> {
+    birth: Birth,
     stage: Mutex<Stage<A>>,
 }
 
@@ -284,11 +300,6 @@ impl Workers {
     /// Queues a job, and starts a thread where none is idle. Where no thread is there and none can be
     /// started the job is dropped.
     fn submit(&'static self, queue: Queue, job: HostTask) -> Result<()> {
-        if let Queue::Pool(id) = queue
-            && is_inherited(id)
-        {
-            return Err(Error::Forked);
-        }
         let mut desk = self.desk();
         if let Some(jobs) = desk.queues.get_mut(&queue) {
             // Whoever serves the queue, or will, comes to it.
@@ -296,9 +307,8 @@ impl Workers {
             return Ok(());
         }
         if desk.ready.len() >= desk.idle && desk.threads < MOST_THREADS {
-            let thread = std::thread::Builder::new().name("forebay-allocate".to_owned());
-            match thread.spawn(|| self.work()) {
-                Ok(_) => desk.threads += 1,
+            match thread::spawn("forebay-allocate", || self.work()) {
+                Ok(()) => desk.threads += 1,
                 Err(error) if desk.threads == 0 => {
                     // The job's drop is not this module's code alone, so the lock goes first.
                     drop(desk);

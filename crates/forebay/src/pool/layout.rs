@@ -25,12 +25,20 @@ impl Pool {
     /// was: for now and then, not for every step.
     ///
     /// With the setting `guard_pages` each block lies in pages of its own, which are not among the spans.
+    /// Empty in a forked child, of its parent's pool.
     pub fn layout(&self) -> Layout {
+        if self.shared.is_inherited() {
+            return Layout { spans: Vec::new(), blocks: Vec::new() };
+        }
         layout_of(&self.shared)
     }
 
-    /// How many pages the pool holds, or segments on a device that has no pages.
+    /// How many pages the pool holds, or segments on a device that has no pages. 0 in a forked child, of its
+    /// parent's pool.
     pub fn page_count(&self) -> u64 {
+        if self.shared.is_inherited() {
+            return 0;
+        }
         let heap = self.shared.heap();
         [&heap.small, &heap.large].map(|field| field.line.pages().count() as u64).iter().sum()
     }

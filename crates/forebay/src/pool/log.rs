@@ -8,7 +8,7 @@ use forebay_hal::{Call, Device, Event, EventHandle, EventKind, Progress, StreamH
 
 use super::DriverLog;
 use crate::Result;
-use crate::fork::Birth;
+use crate::sync::fork::Birth;
 use crate::sync::{lock, tracked};
 
 /// The calls of the driver that a pool made. Clones are the same log.

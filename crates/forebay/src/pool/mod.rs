@@ -67,7 +67,6 @@ pub use layout::Layout;
 pub use options::PoolOptions;
 pub use pages::PagePart;
 pub use process::free;
-pub(crate) use registry::is_inherited;
 pub use report::{DropReport, LeftBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
 pub use snapshot::{
@@ -92,8 +91,11 @@ impl Pool {
         PoolOptions::from_environment()?.build(device)
     }
 
-    /// The settings in force.
+    /// The settings in force; in a forked child, those that its parent's pool was made with.
     pub fn settings(&self) -> Settings {
+        if self.shared.is_inherited() {
+            return self.shared.options.settings.clone().build().unwrap_or_default();
+        }
         self.shared.settings().clone()
     }
 
@@ -280,12 +282,14 @@ impl Pool {
         self.shared.pressure()
     }
 
-    /// Measures from now on, until it is asked to end: what was allocated, and the peaks. Scopes nest.
+    /// Measures from now on, until it is asked to end: what was allocated, and the peaks. Scopes nest. In a
+    /// forked child all figures of its parent's pool are 0.
     pub fn scope(&self) -> Scope {
         Scope::new(&self.shared)
     }
 
-    /// The last events, as many as the setting `history` says; the oldest first.
+    /// The last events, as many as the setting `history` says; the oldest first. None in a forked child, of
+    /// its parent's pool.
     pub fn history(&self) -> Vec<PoolEvent> {
         self.shared.history()
     }
@@ -295,7 +299,8 @@ impl Pool {
         self.shared.held.get()
     }
 
-    /// How the pool stands. Stops the threads that are in it for a moment.
+    /// How the pool stands. Stops the threads that are in it for a moment. In a forked child all figures of
+    /// its parent's pool are 0.
     pub fn statistics(&self) -> Statistics {
         statistics::of(&self.shared)
     }
@@ -366,6 +371,9 @@ unsafe impl Allocate for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.shared.is_inherited() {
+            return write!(f, "Pool({}, made before the process forked)", self.id());
+        }
         let heap = self.shared.heap();
         write!(f, "Pool({}, {} out, {} held)", self.id(), heap.out(), heap.held())
     }

@@ -47,7 +47,7 @@ pub(super) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 #[derive(Clone)]
 #[must_use = "options do nothing until a pool is built"]
 pub struct PoolOptions {
-    settings: SettingsBuilder,
+    pub(super) settings: SettingsBuilder,
     pub(super) growth: Option<Growth>,
     pub(super) class: Class,
     pub(super) peers: Vec<DeviceOrdinal>,

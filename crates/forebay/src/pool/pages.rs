@@ -37,6 +37,7 @@ impl Pool {
 
 impl Shared {
     fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
+        self.birth.check()?;
         let (_, known) = self.live(address)?;
         let block = Span::new(address, known.size()).unwrap_or_default();
         if let Some(guards) = self.care.guards() {

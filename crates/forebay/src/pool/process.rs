@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::Address;
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::{Call, Device, StreamHandle};
 
 use super::registry::{self, Owner};
 use super::{Pool, PoolOptions};
-use crate::fork::Whole;
+use crate::sync::fork::{PerProcess, Whole};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};
 
@@ -31,7 +31,8 @@ impl Seat {
     }
 }
 
-static SEATS: Whole<Vec<Arc<Seat>>> = Whole::new(Vec::new());
+/// A forked child begins with none: those of its parent may be locked for ever.
+static SEATS: PerProcess<Vec<Arc<Seat>>> = PerProcess::new();
 
 /// What the program wants the process's pools to be; the environment decides where it said nothing.
 static WANTED: Whole<Option<Settings>> = Whole::new(None);
@@ -58,6 +59,8 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
+        // Before there is a seat for it.
+        device.descriptor().check_process(Call::Open)?;
         let seat = {
             let mut seats = seats();
             match seats.iter().find(|seat| seat.is_of(device)) {
@@ -95,7 +98,8 @@ impl Pool {
         WANTED.lock().clone()
     }
 
-    /// The pools of the whole process, whoever asked for them first: in Rust, C or Python.
+    /// The pools of the whole process, whoever asked for them first: in Rust, C or Python. A forked child has
+    /// none but its own.
     pub fn process_pools() -> Vec<Self> {
         // Apart from the list's lock, as making a pool takes the seat's and calls the driver.
         let seats = seats().clone();

@@ -232,7 +232,7 @@ impl Shared {
         let left = patience.left().unwrap_or_default();
         let (tell, told) = mpsc::channel();
         let (device, waiter) = (Arc::clone(&self.device), Arc::clone(&self.waiter));
-        let spawned = thread::Builder::new().name("forebay-wait".to_owned()).spawn(move || {
+        let spawned = crate::sync::thread::spawn("forebay-wait", move || {
             let waited = device.synchronize_device();
             waiter.store(false, Ordering::SeqCst);
             // Where time ran out nobody listens any more.

@@ -13,7 +13,7 @@ use forebay_hal::{Device, StreamHandle};
 use super::map::AddressMap;
 use super::shared::Shared;
 use crate::PoolId;
-use crate::fork::{Birth, Whole};
+use crate::sync::fork::{Birth, Whole};
 
 /// A pool, and what is asked of it without having it.
 struct Entry {
@@ -101,11 +101,6 @@ pub(super) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
 /// Where a device object lies: which it is, as long as it lives, and a pool keeps its own alive.
 fn address_of(device: &Arc<dyn Device>) -> usize {
     Arc::as_ptr(device).cast::<()>().addr()
-}
-
-/// Whether the pool of that number was made before this process was forked: all it does is refused.
-pub(crate) fn is_inherited(id: PoolId) -> bool {
-    pools().iter().any(|entry| entry.id == id && !entry.is_ours())
 }
 
 /// The pool of that number, if it is there.

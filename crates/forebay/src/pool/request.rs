@@ -333,6 +333,7 @@ impl Shared {
         if owner != self.id {
             return Err(Error::WrongPool { address, pool: self.id, owner });
         }
+        self.birth.check()?;
         loop {
             let (slot, known) = self.live(address)?;
             if known.generation() != generation {
@@ -349,7 +350,9 @@ impl Shared {
 
     /// A handle does not own the block any more.
     pub(super) fn disown(&self, block: Block) {
-        while let Ok((slot, known)) = self.live(block.address) {
+        while !self.is_inherited()
+            && let Ok((slot, known)) = self.live(block.address)
+        {
             let is_it = block.pool == self.id && known.generation() == block.generation;
             if !is_it || !known.owned() || slot.set_owned(known, false) {
                 return;

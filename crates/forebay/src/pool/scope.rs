@@ -61,16 +61,20 @@ impl Scope {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
         let number = shared.scopes.fetch_add(1, Ordering::Relaxed);
         let before = Totals::of(shared);
-        let mut heap = shared.heap();
-        let out = heap.out();
-        heap.scopes.push((number, out));
-        drop(heap);
+        if !shared.is_inherited() {
+            let mut heap = shared.heap();
+            let out = heap.out();
+            heap.scopes.push((number, out));
+        }
         Self { shared: Arc::clone(shared), number, before }
     }
 
-    /// Ends it, and says what happened.
-    pub fn end(self) -> ScopeFigures {
+    /// Ends it, and says what happened. In a forked child nothing did, in its parent's scope.
+    pub fn end(mut self) -> ScopeFigures {
         let after = Totals::of(&self.shared);
+        if self.shared.is_inherited() {
+            self.before = after;
+        }
         let peak = self.close().unwrap_or(Bytes::ZERO);
         let before = self.before;
         ScopeFigures {
@@ -85,6 +89,9 @@ impl Scope {
     }
 
     fn close(&self) -> Option<Bytes> {
+        if self.shared.is_inherited() {
+            return None;
+        }
         let mut heap = self.shared.heap();
         let found = heap.scopes.iter().position(|&(number, _)| number == self.number)?;
         Some(heap.scopes.remove(found).1)

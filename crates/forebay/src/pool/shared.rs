@@ -7,13 +7,15 @@
 //! ```
 
 use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::{Call, Device, StreamHandle};
 
 use super::callback::Callbacks;
 use super::capture::Captures;
@@ -34,7 +36,7 @@ use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
-use crate::fork::Birth;
+use crate::sync::fork::Birth;
 use crate::sync::gate::Gate;
 use crate::sync::gates::Gates;
 use crate::sync::seat;
@@ -44,8 +46,12 @@ use crate::{Block, Error, PoolId, Result, Tag};
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
 pub(super) const NO_PASS: u64 = u64::MAX;
 
-/// Everything a pool has.
-pub(super) struct Shared {
+/// Everything a pool has. Leaked in a forked child, where another thread may have left any part of it half
+/// changed.
+pub(super) struct Shared(ManuallyDrop<Parts>);
+
+/// The parts of a pool.
+pub(super) struct Parts {
     pub(super) id: PoolId,
     /// The process that made it.
     pub(super) birth: Birth,
@@ -89,12 +95,22 @@ pub(super) struct Shared {
     pub(super) care: Care,
 }
 
+impl Deref for Shared {
+    type Target = Parts;
+
+    #[inline(always)]
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
 impl Shared {
     pub(super) fn new(
         device: &Arc<dyn Device>,
         settings: Settings,
         options: PoolOptions,
     ) -> Result<Self> {
+        device.descriptor().check_process(Call::Open)?;
         let growth = growth_of(&settings, options.growth);
         let device_total = device.memory_info()?.total;
         let limit = settings.limit_of(device_total);
@@ -107,7 +123,7 @@ impl Shared {
         let rounding = settings.size_classes();
         let id = registry::next_id();
         let callbacks = Callbacks::default();
-        let shared = Self {
+        let shared = Self(ManuallyDrop::new(Parts {
             id,
             birth: Birth::here(),
             device: Arc::clone(device),
@@ -139,7 +155,7 @@ impl Shared {
             works: Mutex::new(works),
             log,
             care,
-        };
+        }));
         shared.choose_way(&shared.settings());
         Ok(shared)
     }
@@ -161,7 +177,13 @@ impl Shared {
         self.magazine.load(Ordering::Relaxed)
     }
 
+    /// Whether this is a forked child, and the pool its parent's. To be asked before a lock is taken.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.birth.is_elsewhere()
+    }
+
     pub(super) fn settings(&self) -> Guard<'_, Settings> {
+        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
         lock(&self.settings)
     }
 
@@ -226,10 +248,12 @@ impl Shared {
     }
 
     pub(super) fn heap(&self) -> Guard<'_, Heap> {
+        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
         lock(&self.heap)
     }
 
     pub(super) fn works(&self) -> Guard<'_, Works> {
+        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
         lock(&self.works)
     }
 
@@ -422,7 +446,7 @@ impl Shared {
 
     /// What happened lately.
     pub(super) fn history(&self) -> Vec<PoolEvent> {
-        self.history.all()
+        if self.is_inherited() { Vec::new() } else { self.history.all() }
     }
 
     /// The live block at `address`, and what was asked for.
@@ -532,8 +556,7 @@ fn magazine_units(settings: &Settings) -> u64 {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.log.is_forked() {
-            // The device, its threads and its memory are the parent's, and any lock may be held for ever.
+        if self.is_inherited() {
             return;
         }
         registry::remove(self.id);
@@ -547,5 +570,7 @@ impl Drop for Shared {
         // its work with it.
         let _ = twice(|| self.device.synchronize_device());
         self.works().tear_down(self.site());
+        // SAFETY: nobody uses the parts after this.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }

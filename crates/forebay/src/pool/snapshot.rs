@@ -223,10 +223,12 @@ impl Snapshot {
 impl Pool {
     /// All there is to see of the pool now, as plain data. The figures are of one moment; the blocks of
     /// a moment soon after, where other threads go on. Looks at every block there ever was: for now and
-    /// then, not for every step.
+    /// then, not for every step. In a forked child all figures of its
+    /// parent's pool are 0, and no blocks are named.
     pub fn snapshot(&self) -> Snapshot {
         let descriptor = self.device().descriptor();
-        let memory = self.device().memory_info().ok();
+        let here = !self.shared.is_inherited();
+        let memory = here.then(|| self.device().memory_info().ok()).flatten();
         let device = DeviceSnapshot {
             kind: descriptor.kind.name(),
             ordinal: descriptor.ordinal.0,
@@ -264,6 +266,9 @@ impl Pool {
 
 /// The largest live blocks, and how many others there are.
 fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
+    if shared.is_inherited() {
+        return (Vec::new(), 0);
+    }
     let map = shared.site().map;
     let mut live = map.live_blocks();
     live.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));

@@ -256,6 +256,9 @@ impl fmt::Display for Statistics {
 
 /// The figures of a pool.
 pub(super) fn of(shared: &Shared) -> Statistics {
+    if shared.is_inherited() {
+        return Statistics::default();
+    }
     let driver = shared.log.so_far();
     let heap = shared.heap();
     let (counts, cached) = shared.census(&heap);

@@ -3,7 +3,6 @@
 
 use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};
-use std::thread;
 use std::time::Instant;
 
 use forebay_core::pressure::{Answer, Gauge, Level};
@@ -13,8 +12,8 @@ use super::reclaim::Patience;
 use super::registry;
 use super::shared::Shared;
 use crate::Result;
-use crate::fork::{Birth, Whole};
-use crate::sync::tracked;
+use crate::sync::fork::{Birth, Whole};
+use crate::sync::{thread, tracked};
 
 /// What upkeep remembers.
 #[derive(Debug)]
@@ -184,7 +183,7 @@ pub(super) fn start() {
     let mut state = thread_state();
     state.0 = match state.0 {
         Thread::None => {
-            let spawned = thread::Builder::new().name("forebay-upkeep".to_owned()).spawn(run);
+            let spawned = thread::spawn("forebay-upkeep", run);
             // Without a thread there is no upkeep but by hand: a pool works all the same.
             if spawned.is_ok() { Thread::AskedFor } else { Thread::None }
         }

@@ -102,7 +102,7 @@ left_out! {
 fn stress_complaints(target: Target) -> Vec<String> {
     let run = |seed: u64| {
         let class = if seed.is_multiple_of(3) { Class::PLAIN } else { Class::STITCHED };
-        let episode = Episode { class, faults: 0, ..Episode::of_seed(seed, 1, 900) };
+        let episode = Episode { class, faults: 0, ..Episode::of_seed(seed, 1, 1800) };
         let ended = episode.run(
             |machine, device| {
                 let machine = machine.clone();

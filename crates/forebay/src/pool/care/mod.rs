@@ -294,8 +294,11 @@ impl Pool {
 
     /// The mistakes of the program that the debugging aids have found so far, each once, the first
     /// thousand. Every one of them was the error of some call as well, but for those that were found
-    /// in the background or by a [`change`](Self::change).
+    /// in the background or by a [`change`](Self::change). None in a forked child, of its parent's pool.
     pub fn findings(&self) -> Vec<Error> {
+        if self.shared.is_inherited() {
+            return Vec::new();
+        }
         lock(&self.shared.care.findings).clone()
     }
 }

@@ -63,6 +63,7 @@ pub(super) fn overrun(address: Address, size: Bytes, odd: Odd) -> Error {
 impl Shared {
     /// Looks at every canary and at what is in quarantine; gives the first finding.
     pub(in super::super) fn check(&self) -> Result<()> {
+        self.birth.check()?;
         let care = &self.care;
         // What comes while the device is waited for may still be being filled: it is not looked at.
         let (blocks_before, kept_before) = {

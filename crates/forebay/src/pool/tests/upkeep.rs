@@ -162,10 +162,10 @@ fn the_thread_outlives_a_callback_that_panics() {
         let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
         set.collect_after(Duration::from_millis(10))
     });
-    let upkeep = Some("forebay-upkeep");
+    let here = std::thread::current().id();
     let pool = options
         .on_pressure(move |_, _| {
-            assert_ne!(std::thread::current().name(), upkeep, "on purpose, as it is told");
+            assert_eq!(std::thread::current().id(), here, "on purpose, as it is told");
         })
         .build(&shared)
         .unwrap();

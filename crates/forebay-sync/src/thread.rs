@@ -1,0 +1,97 @@
+//! Threads that a forked child can start.
+//!
+//! The standard library enters every thread that it starts or ends in a list of its own, under a lock. Where
+//! another thread of the parent held that lock at a fork, a thread that the child starts by `std::thread` waits
+//! for it for ever, and never gets to its work. The threads that are started here are not on that list.
+
+use std::io;
+
+/// Does `work` on a new thread, which nobody joins. A panic ends there. In an error nothing was done, and `work`
+/// is dropped.
+#[cfg(any(not(unix), miri))]
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+#[cfg(all(unix, not(miri)))]
+pub use system::spawn;
+
+#[cfg(all(unix, not(miri)))]
+mod system {
+    use super::io;
+    use core::ffi::c_void;
+    use core::mem::MaybeUninit;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// How large a thread's stack is: as large as the standard library's.
+    const STACK: usize = 2 << 20;
+
+    /// What the thread is to do, and its name.
+    type Start = (Vec<u8>, Box<dyn FnOnce() + Send>);
+
+    /// Does `work` on a new thread, which nobody joins. A panic ends there. In an error nothing was done, and
+    /// `work` is dropped.
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        // Linux takes names of up to 15 bytes and the zero at their end.
+        let name = name.bytes().filter(|&byte| byte != 0).take(15).chain([0]).collect();
+        let start: Box<Start> = Box::new((name, Box::new(work)));
+        let start = Box::into_raw(start);
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+        // SAFETY: the attributes are initialised before they are used, and only then; the thread's number is
+        // written to a place of our own; `run` takes over what `start` points to, where the thread begins.
+        let code = unsafe {
+            match libc::pthread_attr_init(attributes.as_mut_ptr()) {
+                0 => {
+                    let of = attributes.as_mut_ptr();
+                    // Where the system wants a larger stack it takes its own default.
+                    let _ = libc::pthread_attr_setstacksize(of, STACK);
+                    libc::pthread_attr_setdetachstate(of, libc::PTHREAD_CREATE_DETACHED);
+                    let code = libc::pthread_create(thread.as_mut_ptr(), of, run, start.cast());
+                    libc::pthread_attr_destroy(of);
+                    code
+                }
+                code => code,
+            }
+        };
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: no thread has begun, so it is still this function's.
+        drop(unsafe { Box::from_raw(start) });
+        Err(io::Error::from_raw_os_error(code))
+    }
+
+    extern "C" fn run(start: *mut c_void) -> *mut c_void {
+        // SAFETY: `spawn` made it of a box of this type, and gave it to this thread alone.
+        let (name, work) = *unsafe { Box::from_raw(start.cast::<Start>()) };
+        // SAFETY: the name ends with a zero, and the thread is this one.
+        #[cfg(target_os = "linux")]
+        unsafe {
+            libc::pthread_setname_np(libc::pthread_self(), name.as_ptr().cast());
+        }
+        drop(name);
+        if let Err(thrown) = catch_unwind(AssertUnwindSafe(work)) {
+            // What was thrown may panic itself when it is dropped.
+            core::mem::forget(thrown);
+        }
+        core::ptr::null_mut()
+    }
+
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    mod tests {
+        use std::sync::mpsc::channel;
+
+        use super::spawn;
+
+        #[test]
+        fn work_is_done_and_a_panic_ends_with_its_thread() {
+            spawn("panics", || std::panic::resume_unwind(Box::new("on purpose"))).unwrap();
+            let (send, receive) = channel();
+            spawn("forebay-a-long-name\0", move || send.send(7).unwrap()).unwrap();
+            assert_eq!(receive.recv(), Ok(7));
+            assert!(receive.recv().is_err(), "what the thread had is dropped");
+        }
+    }
+}
