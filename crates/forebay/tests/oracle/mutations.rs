@@ -13,7 +13,7 @@ use forebay_hal::Call;
 use crate::stress::Episode;
 use crate::trial::{Complaint, Failure, Front, Program, Run, Script, Setting, Target};
 
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 32;
 
 /// What the programs of some seeds have against a pool whose device follows `script`, one after the
 /// other as they are asked for.
