@@ -104,8 +104,8 @@ impl Dist {
 }
 
 /// The words for cargo that build the shared library as it is installed; rustc's come last, so more may
-/// follow. On x86-64 Linux it finds thread-local data through TLS descriptors: half the instructions of
-/// `__tls_get_addr`, and the loader has had them since glibc 2.10.
+/// follow. On x86-64 Linux it finds thread-local data through TLS descriptors, which cost less than calls of
+/// `__tls_get_addr`; the loader has had them since glibc 2.10.
 pub(crate) fn shared_library<'a>() -> impl Iterator<Item = &'a str> {
     let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib --";
     let descriptors = cfg!(all(target_arch = "x86_64", target_os = "linux"));

@@ -328,6 +328,10 @@ impl CudaDevice {
         // SAFETY: the stream is live until it is forgotten, by the promise of who adopted it.
         let told =
             self.context.call(|table| unsafe { table.stream_get_id(known.core.raw, &raw mut id) });
+        if told.is_err() && known.core.is_per_thread() {
+            // The driver has made the stream when this returns, as when it tells the identity.
+            let _ = query(self.context, known.core.raw);
+        }
         Ok(told.map_or(otherwise, |()| StreamId(id & !OURS)))
     }
 

@@ -18,7 +18,7 @@
 //! * [`PerProcess`]: lists of things that no child can use, such as events. The child begins with empty ones.
 //!   Their locks may be held while a driver is called, which a fork must not wait for.
 //!
-//! Nothing asks the system for the process's number. The system calls [`in_child`] in every child that
+//! Nothing asks the system for the process's number. The system calls `in_child` in every child that
 //! `fork` makes. What is started by `posix_spawn`, `vfork` or `exec` replaces the memory, and is no concern.
 
 use core::any::Any;

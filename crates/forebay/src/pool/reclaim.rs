@@ -1,6 +1,6 @@
 //! Waiting for the device on the host, and giving memory back to it. But for debugging aids and the end of a
-//! pool the only room that waits for the device, and it does so **with no lock of the pool held**: work of the device may wait for a thread
-//! that needs one.
+//! pool the only room that waits for the device, and it does so **with no lock of the pool held**: work of the
+//! device may wait for a thread that needs one.
 //!
 //! ```text
 //!   lock     what is put off, and the events it waits for
@@ -33,7 +33,9 @@ use super::stream_slots::Serial;
 use super::works::{Works, is_gone};
 use crate::{Error, Result};
 
-/// How long a thread sleeps between two looks at an event: short at first, since most waits are.
+/// How often a thread looks before it sleeps, and how long it then sleeps between two looks: short at first, since
+/// most waits are.
+const LOOKS: u32 = 16;
 const FIRST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
@@ -68,15 +70,21 @@ pub(super) fn poll(
     patience: Patience,
     mut ask: impl FnMut() -> Result<Option<bool>>,
 ) -> Result<bool> {
-    let (end, mut nap) = (patience.end(), FIRST_NAP);
+    let (end, mut looks, mut nap) = (patience.end(), 0, FIRST_NAP);
     loop {
         if let Some(answer) = ask()? {
             return Ok(answer);
         }
-        if end.is_some_and(|end| Instant::now() >= end) {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Ok(false);
         }
-        thread::sleep(nap);
+        if looks < LOOKS {
+            looks += 1;
+            thread::yield_now();
+            continue;
+        }
+        thread::sleep(left.map_or(nap, |left| nap.min(left)));
         nap = (nap * 2).min(LONGEST_NAP);
     }
 }
@@ -110,6 +118,15 @@ impl Drop for Reclaiming<'_> {
 }
 
 impl Shared {
+    /// How long a call waits for the device in all, from its first wait on, which has `begun` where that is
+    /// some: a request is refused then.
+    pub(super) fn patience(&self, begun: &mut Option<Patience>) -> Patience {
+        *begun.get_or_insert_with(|| {
+            let end = Instant::now().checked_add(self.settings().max_wait());
+            end.map_or(Patience::Unlimited, Patience::Until)
+        })
+    }
+
     /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits.
     pub(super) fn trim(&self, keep: Bytes) -> Result<Bytes> {
         self.birth.check()?;
@@ -224,6 +241,9 @@ impl Shared {
         let wait = || self.device.synchronize_device();
         if patience.left().is_none() {
             return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
+        }
+        if patience.left().is_some_and(|left| left.is_zero()) {
+            return Ok(false);
         }
         // One thread at a time has the device waited for on its behalf.
         if !poll(patience, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {

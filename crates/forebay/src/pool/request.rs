@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use forebay_core::{Address, Alignment, Bytes, Ladder, Rung};
 use forebay_hal::{Call, StreamHandle};
@@ -163,6 +162,7 @@ impl Shared {
                 None => {
                     drop(heap);
                     self.check_stream(stream)?;
+                    self.watch_own_stream(stream);
                     false
                 }
             }
@@ -263,15 +263,6 @@ impl Shared {
         }
     }
 
-    /// How long a call waits for the device in all, from its first wait on, which has `begun` where that is
-    /// some: a request is refused then.
-    pub(super) fn patience(&self, begun: &mut Option<Patience>) -> Patience {
-        *begun.get_or_insert_with(|| {
-            let end = Instant::now().checked_add(self.settings().max_wait());
-            end.map_or(Patience::Unlimited, Patience::Until)
-        })
-    }
-
     /// Refuses a stream that the device does not know, when the pool first sees it.
     fn check_stream(&self, stream: StreamHandle) -> Result<()> {
         if self.captures.any() {
@@ -280,10 +271,6 @@ impl Shared {
         let asked = self.log.call(Call::StreamId, || self.device.stream_id(stream));
         match asked {
             Err(error @ forebay_hal::Error::Invalid { .. }) => Err(error.into()),
-            Ok(id) if stream.is_per_thread() => {
-                self.heap().slots.thread_ends.watch_this_thread(Some(id));
-                Ok(())
-            }
             // A device that cannot tell just now says so when the stream is used.
             _ => Ok(()),
         }
@@ -373,6 +360,7 @@ impl Shared {
             return Ok(());
         }
         self.admit(stream, &mut None)?;
+        self.watch_own_stream(stream);
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
             check(known)?;

@@ -7,16 +7,16 @@
 //!
 //! Only the thread itself can name its stream, so this is the last moment for that event. The list is made
 //! after the driver has made the stream, so it is dropped before the driver's own state of the thread; CUDA's
-//! drops that later still, with the thread's keys. Should it ever be gone by then, the driver would make a new
-//! stream for the ending thread, whose events say nothing of the old one: so the stream has to have the
-//! identifier that it had at first. Where that is not certain, no event is recorded, and what was freed on the
-//! stream is reused after the next wait for the whole device.
+//! drops that later still, with the thread's keys. Should it be gone by then all the same, the driver would make
+//! a new stream for the ending thread, whose events say nothing of the old one: so the stream has to have the
+//! identifier that it had at first. If it has another, no event is recorded, and what was freed on the stream is
+//! reused after the next wait for the whole device.
 
 use core::cell::RefCell;
 use std::sync::{Arc, OnceLock, Weak};
 
 use forebay_core::StreamId;
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
 use super::shared::Shared;
 
@@ -41,8 +41,11 @@ impl Drop for List {
     fn drop(&mut self) {
         for Watched { pool, stream } in self.0.take() {
             let pool = pool.upgrade().and_then(|ends| ends.0.get()?.upgrade());
-            if let Some(pool) = pool {
-                pool.end_own_stream(stream);
+            let Some(pool) = pool else { continue };
+            pool.end_own_stream(stream);
+            if let Some(last) = Arc::into_inner(pool) {
+                // Its end waits for the device, which the end of a thread should not.
+                let _ = crate::sync::thread::spawn("forebay-end", move || drop(last));
             }
         }
     }
@@ -52,6 +55,14 @@ impl ThreadEnds {
     /// Says which pool this is. Until then no thread can know it.
     pub(super) fn set_pool(&self, pool: &Arc<Shared>) {
         let _ = self.0.set(Arc::downgrade(pool));
+    }
+
+    /// Whether the pool will be told when this thread ends, and by which stream.
+    fn is_watching(self: &Arc<Self>) -> bool {
+        let is_it = |known: &Watched| core::ptr::eq(known.pool.as_ptr(), Arc::as_ptr(self));
+        let is_known = |known: &Watched| known.stream.is_some() && is_it(known);
+        // In a thread that ends already there is nothing more to do.
+        WATCHED.try_with(|list| list.0.borrow().iter().any(is_known)).unwrap_or(true)
     }
 
     /// Has the pool told when this thread ends. In a thread that ends already nothing is told: its slot stays
@@ -74,13 +85,27 @@ impl ThreadEnds {
 }
 
 impl Shared {
+    /// Has the pool told when this thread ends, if `stream` is the thread's own. Asks the driver which stream
+    /// it is, the first time.
+    pub(super) fn watch_own_stream(&self, stream: StreamHandle) {
+        if !stream.is_per_thread() || self.captures.any() {
+            return;
+        }
+        let ends = Arc::clone(&self.heap().slots.thread_ends);
+        if !ends.is_watching() {
+            let id = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+            ends.watch_this_thread(id.ok());
+        }
+    }
+
     /// The thread that calls this ends, and its own default stream with it.
     fn end_own_stream(&self, known_as: Option<StreamId>) {
         if self.birth.check().is_err() {
             return;
         }
         let stream = StreamHandle::of_this_thread();
-        let is_same = known_as.is_some() && self.device.stream_id(stream).ok() == known_as;
+        let id = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+        let is_same = known_as.is_some() && id.ok() == known_as;
         if is_same {
             // What fails is as if it were another stream.
             let _ = self.record_end(stream, true);

@@ -104,8 +104,7 @@ fn rotated<T: Copy, const N: usize>(items: &[T; N], by: usize) -> [T; N] {
     items
 }
 
-/// The first item that is right. Looked for in fours, which the compiler writes out: a third less work than one
-/// by one.
+/// The first item that is right. Looked for in fours, which the compiler writes out without a loop.
 #[inline(always)]
 pub(super) fn first<T>(items: &[T], is_right: impl Fn(&T) -> bool) -> Option<usize> {
     let (fours, rest) = items.as_chunks::<4>();

@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Alignment, Bytes, Ladder, PageSize, Span};
-use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, VirtualMemory};
+use forebay_hal::{
+    Access, Call, Device, PageHandle, PageOptions, Progress, StreamHandle, VirtualMemory,
+};
 
 use super::super::log::{CallLog, Point};
 use super::super::map::{LARGEST, LEAF, Side};
@@ -78,8 +80,9 @@ struct Yard {
     /// The pages of freed blocks, still mapped, the oldest first; and how many bytes they have.
     going: VecDeque<Going>,
     going_bytes: Bytes,
-    /// How many blocks were freed so far.
+    /// How many blocks were freed so far, and of how many the pages were unmapped.
     freed: u64,
+    unmapped: u64,
     /// Pages that are nowhere any more, which the device would not take back when asked.
     orphans: Vec<(PageHandle, Bytes)>,
     /// Bytes in all pages that were had from the device and did not go back.
@@ -154,6 +157,7 @@ impl Guards {
             going: VecDeque::new(),
             going_bytes: Bytes::ZERO,
             freed: 0,
+            unmapped: 0,
             orphans: Vec::new(),
             held: Bytes::ZERO,
         };
@@ -242,6 +246,7 @@ impl Guards {
         // are for.
         let unmap = || unsafe { memory.unmap(fenced.pages) };
         probe.log().make(Call::Unmap, size, unmap)?;
+        yard.unmapped += 1;
         yard.taken.remove(&fenced.pages.start());
         yard.orphans.push((fenced.page, size));
         // What the device will not take now it is asked to take the next time.
@@ -265,16 +270,17 @@ impl Shared {
         let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
         let pages = pages.ok_or_else(|| self.shortage(request, size))?;
-        let few = |_, yard: &Yard| yard.going_bytes <= MOST_GOING;
-        if !self.wait_for_freed(guards, patience, few)? {
+        if !self.wait_for_freed(guards, patience, |yard| yard.going_bytes <= MOST_GOING)? {
             return Err(self.shortage(request, pages).into());
         }
         let mut calls = 0;
         let fenced = loop {
+            let before = lock(&guards.yard).unmapped;
             if let Some(fenced) = self.fence(guards, pages, stream)? {
                 break fenced;
             }
-            if self.wait_for_freed(guards, patience, |unmapped, _| !unmapped.is_zero())? {
+            // Another thread may have unmapped what this one waits for.
+            if self.wait_for_freed(guards, patience, |yard| yard.unmapped > before)? {
                 continue;
             }
             if calls == Ladder::MOST_CALLS || !self.ask_to_let_go(request, pages) {
@@ -361,18 +367,23 @@ impl Shared {
         // need not be asked for. A handle that has become another stream's costs a look that comes later.
         let mut busy: Vec<StreamHandle> = Vec::new();
         yard.going_bytes = Bytes::ZERO;
-        for Going { until, stream, fenced, number } in core::mem::take(&mut yard.going) {
+        for Going { mut until, stream, fenced, number } in core::mem::take(&mut yard.going) {
             let due = match &until {
                 Until::Now => true,
                 _ if synchronised && number < freed_before => true,
                 Until::Synchronised => false,
                 Until::Reached(_) if busy.contains(&stream) => false,
-                Until::Reached(event) => {
-                    // Where asking fails, it is asked again the next time.
-                    let done = event.is_reached();
-                    busy.extend((!done).then_some(stream));
-                    done
-                }
+                Until::Reached(event) => match event.query() {
+                    Ok(Progress::Done) => true,
+                    Ok(Progress::Pending) => {
+                        busy.push(stream);
+                        false
+                    }
+                    Err(_) => {
+                        until = Until::Synchronised;
+                        false
+                    }
+                },
             };
             if !due {
                 yard.let_go(Going { until, stream, fenced, number });
@@ -385,19 +396,18 @@ impl Shared {
         outcome.map(|()| before.saturating_sub(yard.held))
     }
 
-    /// Takes away the pages of freed blocks as their work ends, until it is `enough`, as told by the bytes
-    /// that came last and by what is left. `false` where time ran out first, or nothing more can come.
+    /// Unmaps the pages of freed blocks as their work ends, until `is_enough`. `false` where time ran out
+    /// first, or nothing more can come.
     fn wait_for_freed(
         &self,
         guards: &Guards,
         patience: Patience,
-        enough: impl Fn(Bytes, &Yard) -> bool,
+        is_enough: impl Fn(&Yard) -> bool,
     ) -> Result<bool> {
         let came = |unmapped: Result<Bytes>| {
             let yard = lock(&guards.yard);
             // What the device refuses of earlier blocks is no error of a request that has enough.
-            let enough = enough(*unmapped.as_ref().unwrap_or(&Bytes::ZERO), &yard);
-            if enough {
+            if is_enough(&yard) {
                 return Ok(Some(true));
             }
             unmapped?;

@@ -293,8 +293,8 @@ impl Pool {
     }
 
     /// The mistakes of the program that the debugging aids have found so far, each once, the first
-    /// thousand. Every one of them was the error of some call as well, but for those that were found
-    /// in the background or by a [`change`](Self::change). None in a forked child, of its parent's pool.
+    /// thousand. The first of each call was its error as well, unless it was found in the background or by a
+    /// [`change`](Self::change). Empty if the pool was made before a fork.
     pub fn findings(&self) -> Vec<Error> {
         if self.shared.is_inherited() {
             return Vec::new();

@@ -85,17 +85,11 @@ impl Quarantine {
         self.blocks.push_front(block);
     }
 
-    /// The oldest, if `goes` holds of it.
-    fn pop_if(&mut self, goes: impl FnOnce(&Quarantined) -> bool) -> Option<Quarantined> {
-        let oldest = self.blocks.pop_front_if(|block| goes(block))?;
-        self.bytes -= oldest.memory.size.get();
-        Some(oldest)
-    }
-
     /// The oldest, while there are more than `most` bytes.
     fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
-        let beyond = self.bytes > most;
-        self.pop_if(|_| beyond)
+        let oldest = if self.bytes > most { self.blocks.pop_front() } else { None }?;
+        self.bytes -= oldest.memory.size.get();
+        Some(oldest)
     }
 
     /// The streams that the blocks were freed on.
@@ -103,24 +97,19 @@ impl Quarantine {
         self.blocks.iter().map(|block| block.order).collect()
     }
 
-    /// Moves the blocks of a stream to the front, of the first `before` that were put in; gives how many
-    /// there are.
-    fn bring_forward(&mut self, order: Serial, before: u64) -> usize {
+    /// Takes out the blocks that were freed on a stream, of the first `before` that were put in.
+    fn take_of(&mut self, order: Serial, before: u64) -> VecDeque<Quarantined> {
         let all = core::mem::take(&mut self.blocks);
-        let (of_it, others): (VecDeque<_>, VecDeque<_>) =
+        let (taken, others): (VecDeque<_>, VecDeque<_>) =
             all.into_iter().partition(|block| block.is_of(order, before));
-        let count = of_it.len();
-        self.blocks = of_it;
-        self.blocks.extend(others);
-        count
+        self.blocks = others;
+        self.bytes -= taken.iter().map(|block| block.memory.size.get()).sum::<u64>();
+        taken
     }
 
-    /// Takes out the blocks that were freed on a stream.
+    /// Takes out all blocks that were freed on a stream.
     pub(super) fn take_all_of(&mut self, order: Serial) -> Vec<Return> {
-        let count = self.bring_forward(order, u64::MAX);
-        let of_it: Vec<Return> = self.blocks.drain(..count).map(|block| block.memory).collect();
-        self.bytes -= of_it.iter().map(|memory| memory.size.get()).sum::<u64>();
-        of_it
+        self.take_of(order, u64::MAX).into_iter().map(|block| block.memory).collect()
     }
 
     /// Takes out the blocks that were written to, as `look` says, of the first `before` that were put in.
@@ -292,9 +281,19 @@ impl Shared {
     ) -> Result<()> {
         let before = lock(&self.care.quarantine).added();
         let (mut stay, mut outcome) = (Vec::new(), Ok(()));
-        for order in orders {
-            let waited = match self.wait_to_leave(order, patience) {
-                Ok(StreamWait::Pending) => continue,
+        // Those whose work is over come first: one that never ends takes all the time there is.
+        let mut orders: Vec<(Serial, Patience)> =
+            orders.into_iter().map(|order| (order, Patience::None)).collect();
+        let mut next = 0;
+        while let Some(&(order, now)) = orders.get(next) {
+            next += 1;
+            let waited = match self.wait_to_leave(order, now) {
+                Ok(StreamWait::Pending) => {
+                    if matches!(now, Patience::None) {
+                        orders.push((order, patience));
+                    }
+                    continue;
+                }
                 Ok(waited) => waited,
                 // A stream that cannot be waited for keeps no other's blocks in.
                 Err(error) => {
@@ -302,10 +301,8 @@ impl Shared {
                     continue;
                 }
             };
-            lock(&self.care.quarantine).bring_forward(order, before);
-            loop {
-                let goes = |block: &Quarantined| block.is_of(order, before);
-                let Some(block) = lock(&self.care.quarantine).pop_if(goes) else { break };
+            let leaving = lock(&self.care.quarantine).take_of(order, before);
+            for block in leaving {
                 match self.let_leave(block, waited) {
                     Ok(Left::Whole) => {}
                     // The others come all the same: the first is told, before any trouble of the

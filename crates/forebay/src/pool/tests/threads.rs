@@ -219,3 +219,28 @@ fn the_last_event_of_a_thread_is_of_the_stream_it_used() {
         assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
     }
 }
+
+/// A thread that only frees, on its own stream, leaves as little behind as one that allocates.
+#[test]
+fn a_thread_that_only_frees_records_its_last_event() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&shared).unwrap();
+    let all = || (0..).map_while(|_| pool.allocate(Bytes::kib(4), DEFAULT).ok());
+    let blocks: Vec<Block> = all().collect();
+    let count = blocks.len();
+    // The last request, which was refused, has waited for the device.
+    let before = machine.calls().of(Call::SynchronizeDevice);
+    let run = || {
+        blocks.iter().for_each(|&block| write(&device, block, 1, OWN));
+        blocks.iter().for_each(|&block| pool.free_block(block, OWN).unwrap());
+    };
+    // Joined, a thread has ended, with its thread-local data.
+    thread::scope(|scope| scope.spawn(run).join().unwrap());
+    let again: Vec<Block> = all().take(count).collect();
+    assert_eq!(again.len(), count);
+    again.iter().for_each(|&block| write(&device, block, 2, DEFAULT));
+    assert_eq!(machine.calls().of(Call::SynchronizeDevice), before, "nobody waits for the device");
+    again.into_iter().for_each(|block| pool.free_block(block, DEFAULT).unwrap());
+    drop(pool);
+    assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+}
