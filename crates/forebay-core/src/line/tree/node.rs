@@ -2,10 +2,11 @@
 
 use super::Hole;
 
-/// The most holes a leaf has.
-pub(super) const LEAF: usize = 32;
+/// The most holes a leaf has. Most programs have fewer holes than this at a time, and a leaf alone needs no
+/// note of its largest.
+pub(super) const LEAF: usize = 64;
 
-/// The most children an inner node has. A pool of a thousand holes has one inner node.
+/// The most children an inner node has. A pool of two thousand holes has one inner node.
 pub(super) const FAN: usize = 64;
 
 /// No node.
