@@ -12,7 +12,6 @@
 //! own shares or replaces the parent's, and is no concern.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Once;
 
 use crate::status::{Failure, forebay_status as Status};
 use crate::{table, torch};
@@ -20,20 +19,24 @@ use crate::{table, torch};
 /// Whether this process was forked from one that had opened something.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-static WATCHED: Once = Once::new();
+static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Has the system tell of forks from now on. To be called before anything is opened.
 pub(crate) fn watch() {
-    WATCHED.call_once(|| {
-        // SAFETY: the function is there as long as the process: Rust's libraries with threads' own
-        // data are not unloaded.
-        #[cfg(unix)]
-        unsafe {
-            // It can fail for want of memory alone; then children are not told apart, and nothing
-            // else is worse for it.
-            libc::pthread_atfork(None, None, Some(in_child));
-        }
-    });
+    if WATCHED.load(Ordering::Acquire) {
+        return;
+    }
+    // No `Once`, which a fork of another thread would leave half done in the child for ever. Two threads may both
+    // come here: what is done in a child can be done twice.
+    // SAFETY: the function is there as long as the process: Rust's libraries with threads' own data are not
+    // unloaded.
+    #[cfg(unix)]
+    unsafe {
+        // It can fail for want of memory alone; then children are not told apart, and nothing else is
+        // worse for it.
+        libc::pthread_atfork(None, None, Some(in_child));
+    }
+    WATCHED.store(true, Ordering::Release);
 }
 
 /// Runs in the child, in the thread that forked, while any lock may be held for ever: stores and

@@ -24,6 +24,7 @@ use forebay_core::{Address, Bytes, DeviceOrdinal, Random, Serial, Span, StreamId
 use forebay_hal::{
     Call, Capabilities, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid,
 };
+use forebay_sync::fork::Birth;
 
 pub(crate) use self::lane::{EventState, Lane, LaneState, Point, Reach};
 pub(crate) use self::space::{
@@ -102,6 +103,8 @@ pub(crate) struct Engine {
     state: Mutex<State>,
     /// Told whenever a host function ends.
     changed: Condvar,
+    /// The process that made it.
+    birth: Birth,
 }
 
 /// What an operation does, for the checker and the clock.
@@ -168,7 +171,7 @@ impl Engine {
             let stream = state.add_lane(ordinal, Priority::Normal);
             state.handles.insert((ordinal, StreamHandle::DEFAULT), stream);
         }
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self { state: Mutex::new(state), changed: Condvar::new(), birth: Birth::here() }
     }
 
     /// The state. A thread that panicked while it held the lock was running a kernel's body, which

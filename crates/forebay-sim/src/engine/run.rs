@@ -196,6 +196,10 @@ impl State {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.birth.is_elsewhere() {
+            // Its work is the parent's, and its lock may be held for ever.
+            return;
+        }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for lane in state.lanes.values_mut() {
             state.leftovers.push(std::mem::take(&mut lane.queue));

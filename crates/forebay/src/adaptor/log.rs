@@ -173,6 +173,8 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
     fn allocate(&self, request: Request) -> Result<Block> {
+        // Before a block is had that could not be written down.
+        self.inner.device().descriptor().check_process(Call::Allocate)?;
         let (size, stream) = (request.size(), request.stream());
         let allocated = self.inner.allocate(request);
         let mut log = self.lock()?;
