@@ -13,7 +13,6 @@ use core::num::NonZero;
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
-use std::time::Instant;
 
 use forebay::Pool;
 use forebay_hal::StreamHandle;
@@ -50,9 +49,8 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     let (few, together) = living(terms, &pool, cores, each)?;
     let (mut crowd, crowded) =
         living(terms, &pool, count, u32::try_from(stretches).map_err(said)?)?;
-    // How long one of so many takes is the scheduler's. How many pairs all of them do in a time is not: it
-    // falls where they wait for each other.
-    let what = format!("{} threads / {} (time of all pairs)", grouped(count), grouped(cores));
+    // How long so many take on the clock is the scheduler's: it wakes each of them. The processor's time is not.
+    let what = format!("{} threads / {} (processor time a pair)", grouped(count), grouped(cores));
     crowd.aim(what, ratio(crowded, together), CROWDED);
     rows.extend([few, crowd]);
     Ok(rows)
@@ -134,8 +132,8 @@ fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, S
 }
 
 /// So many threads that live at once. The times of the row are those of threads: a pair, on the
-/// average of the thread's own pairs, so that waking them is in none of them. With it the nanoseconds from
-/// the first pair to the last over the number of pairs, where all were done.
+/// average of the thread's own pairs, so that waking them is in none of them. With it the processor time of a
+/// pair in nanoseconds, where all were done.
 fn living(
     terms: Terms<'_>,
     pool: &Pool,
@@ -147,7 +145,7 @@ fn living(
     let starting = Deadline::after(terms.effort, 30);
     let hold = Gate::default();
     let (mut times, mut pairs_done) = (Times::default(), 0_u64);
-    let mut together = Duration::ZERO;
+    let mut together = 0_u64;
     let cut_off = scope(|scope| {
         let _opens = OpensAtEnd(&hold);
         let (ready, is_ready) = channel();
@@ -170,14 +168,13 @@ fn living(
         for _ in 0..count {
             is_ready.recv().map_err(said)??;
         }
-        let began = Instant::now();
         hold.open();
         for _ in 0..count {
-            let (took, done) = is_done.recv().map_err(said)??;
+            let (took, processor, done) = is_done.recv().map_err(said)??;
             times.push(nanos(took) / u64::from(done).max(1));
             pairs_done += u64::from(done);
+            together += processor;
         }
-        together = began.elapsed();
         Ok::<_, String>(None)
     })?;
     let all = count as u64 * u64::from(stretches * STRETCH);
@@ -195,22 +192,28 @@ fn living(
             row.figures().cut_off = Some(format!("cut off: {pairs_done} of {all} pairs were done"));
         }
     }
-    let together = (undone == 0).then(|| nanos(together) as f64 / all as f64);
+    let together = (undone == 0).then(|| together as f64 / all as f64);
     Ok((row, together))
 }
 
-/// Pairs of one thread, until they are done or the time is over: how long, and how many.
+/// Pairs of one thread, until they are done or the time is over: how long on the clock, how many nanoseconds of a
+/// processor, and how many.
 fn in_stretches(
     pool: &Pool,
     stretches: u32,
     deadline: Deadline,
-) -> Result<(Duration, u32), String> {
-    let mut took = Duration::ZERO;
-    for stretch in 0..stretches {
+) -> Result<(Duration, u64, u32), String> {
+    let (mut took, mut done, began) = (Duration::ZERO, 0, processor_nanos());
+    while done < stretches * STRETCH && !(done > 0 && deadline.is_over()) {
         took += pairs(pool, STREAM, STRETCH)?;
-        if deadline.is_over() {
-            return Ok((took, (stretch + 1) * STRETCH));
-        }
+        done += STRETCH;
     }
-    Ok((took, stretches * STRETCH))
+    Ok((took, processor_nanos().saturating_sub(began), done))
+}
+
+/// How long this thread has run.
+fn processor_nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    u64::try_from(nanos).unwrap_or(0)
 }
