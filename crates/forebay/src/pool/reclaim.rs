@@ -105,7 +105,7 @@ pub(super) enum StreamWait {
 pub(super) struct Reclaiming<'a>(&'a Shared);
 
 impl<'a> Reclaiming<'a> {
-    fn begin(shared: &'a Shared) -> Self {
+    pub(super) fn begin(shared: &'a Shared) -> Self {
         shared.reclaiming.fetch_add(1, Ordering::SeqCst);
         Self(shared)
     }

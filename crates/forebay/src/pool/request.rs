@@ -16,6 +16,7 @@ use super::reclaim::Patience;
 use super::registry;
 use super::shared::{NO_PASS, Shared};
 use super::shelf::{Counts, Kept};
+use super::thread_end;
 use super::works::Works;
 use crate::sync::seat;
 use crate::{Block, Error, Request, Result, Tag};
@@ -203,6 +204,8 @@ impl Shared {
                     // Likewise: whoever is asked may free and allocate.
                     drop(works);
                     let let_go = self.ask_to_let_go(request, size);
+                    // The program may have forked there.
+                    self.birth.check()?;
                     works = self.works();
                     if let_go {
                         ladder.let_go();
@@ -211,11 +214,12 @@ impl Shared {
                 }
                 Rung::Refuse => {
                     drop(works);
-                    // What another thread is giving back is on no line now, and may be what is missing. Not
-                    // for ever: two that are both to be refused would wait for each other in turn.
+                    // What another thread is giving back is on no line now, and may be what is missing; and
+                    // room that was made may have gone to another thread, which has freed it since. Not for
+                    // ever: two that are both to be refused would wait for each other in turn.
                     let patience = self.patience(begun);
-                    if restarts < MOST_RESTARTS && self.wait_for_reclaims(patience) {
-                        restarts += 1;
+                    if restarts < MOST_RESTARTS && (self.wait_for_reclaims(patience) || rooms > 0) {
+                        (restarts, rooms) = (restarts + 1, 0);
                         works = self.works();
                         ladder = Ladder::new();
                         continue;
@@ -385,6 +389,8 @@ impl Shared {
         let block = Return { address, size: known.size(), stream };
         if known.used_elsewhere() {
             self.return_used(block);
+        } else if thread_end::is_ending(stream) {
+            self.heap().give_to_unknown(block);
         } else if self.keep_making_way(slot, block) {
             // The magazine has counted it.
             let note = |counts: &mut Counts| {
@@ -482,7 +488,7 @@ impl Shared {
     pub(super) fn publish(&self, heap: &mut Heap, stream: StreamHandle) {
         // Of the captures that others begin now none is on this stream: only its own thread begins one
         // there, and that is here.
-        if stream.is_of_another_thread() || self.captures.any() {
+        if stream.is_of_another_thread() || thread_end::is_ending(stream) || self.captures.any() {
             return;
         }
         let slot = heap.slot_for(stream);

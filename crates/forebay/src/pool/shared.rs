@@ -206,16 +206,21 @@ impl Shared {
         if settings.upkeep() {
             upkeep::start();
         }
-        let units = magazine_units(&settings);
-        let growth = growth_of(&settings, self.options.growth);
         self.marks.set(settings.limit_of(total), &settings);
-        let quarantine = settings.quarantine();
         drop(settings);
-        self.works().growth = growth;
-        if self.magazine.swap(units, Ordering::Relaxed) != units {
-            self.fit_magazines();
+        // Until nobody has changed them meanwhile: two changes at once both end with the later one's.
+        loop {
+            let settings = self.settings().clone();
+            let units = magazine_units(&settings);
+            self.works().growth = growth_of(&settings, self.options.growth);
+            if self.magazine.swap(units, Ordering::Relaxed) != units {
+                self.fit_magazines();
+            }
+            self.bound_quarantine(settings.quarantine());
+            if *self.settings() == settings {
+                break;
+            }
         }
-        self.bound_quarantine(quarantine);
         self.read_pressure();
         Ok(())
     }

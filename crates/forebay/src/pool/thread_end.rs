@@ -51,6 +51,12 @@ impl Drop for List {
     }
 }
 
+/// Whether `stream` is the own stream of this thread, and the thread is past the end of its list: thread-local data
+/// is destroyed in turn, and the driver's may be gone, so nothing is known of that stream any more.
+pub(super) fn is_ending(stream: StreamHandle) -> bool {
+    stream.is_per_thread() && !stream.is_of_another_thread() && WATCHED.try_with(|_| ()).is_err()
+}
+
 impl ThreadEnds {
     /// Says which pool this is. Until then no thread can know it.
     pub(super) fn set_pool(&self, pool: &Arc<Shared>) {

@@ -7,7 +7,7 @@ use forebay_core::{Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::heap::Return;
-use super::super::reclaim::{Patience, StreamWait};
+use super::super::reclaim::{Patience, Reclaiming, StreamWait};
 use super::super::shared::Shared;
 use super::super::step::{self, Step};
 use super::super::stream_slots::Serial;
@@ -182,6 +182,8 @@ impl Shared {
         if lock(&self.care.quarantine).bytes().get() <= most {
             return Ok(());
         }
+        // What is out of the quarantine is nowhere that another request would see it.
+        let _leaving = Reclaiming::begin(self);
         let (mut begun, mut outcome) = (None, Ok(()));
         self.recheck_streams(&mut begun);
         loop {
@@ -301,6 +303,8 @@ impl Shared {
                     continue;
                 }
             };
+            // What is out of the quarantine is nowhere that another request would see it.
+            let _leaving = Reclaiming::begin(self);
             let leaving = lock(&self.care.quarantine).take_of(order, before);
             for block in leaving {
                 match self.let_leave(block, waited) {

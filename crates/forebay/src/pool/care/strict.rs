@@ -97,7 +97,8 @@ impl Shared {
 
     /// Sees to it that `stream` is the stream it was, or is buried.
     fn recheck(&self, stream: StreamHandle, begun: &mut Option<Patience>) -> Result<()> {
-        if !lock(&self.care.streams).contains_key(&stream) {
+        // Of another thread's own stream the device tells nothing, and its handle is never another's.
+        if stream.is_of_another_thread() || !lock(&self.care.streams).contains_key(&stream) {
             return Ok(());
         }
         match self.care.probe.stream_id(stream) {

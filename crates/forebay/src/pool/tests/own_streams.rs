@@ -88,3 +88,92 @@ fn a_block_freed_on_a_threads_own_stream_is_not_had_by_another_too_early() {
         }
     }
 }
+
+/// Strict streams ask the device which stream a handle is. Of another thread's own stream it does not tell, which
+/// does not mean that the stream is gone: what it was said to use is waited for.
+#[test]
+fn strict_streams_leave_the_own_streams_of_other_threads_alone() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let options = PoolOptions::new().max_bytes(Bytes::mib(64));
+    let pool = options.set(|set| set.strict_streams(true)).build(&shared).unwrap();
+    let used = pool.allocate(Bytes::mib(20), DEFAULT).unwrap();
+    let (turn, turns) = mpsc::channel::<()>();
+    let (did, done) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (pool, device) = (&pool, &device);
+        scope.spawn(move || {
+            let block = pool.allocate(Bytes::new(4096), OWN).unwrap();
+            pool.free_block(block, OWN).unwrap();
+            pool.record_use(used.address(), OWN).unwrap();
+            did.send(()).unwrap();
+            turns.recv().unwrap();
+            keep_busy(device, used);
+            did.send(()).unwrap();
+            let _ = turns.recv();
+        });
+        done.recv().unwrap();
+        // Grows, and asks for the streams before.
+        let grown = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
+        turn.send(()).unwrap();
+        done.recv().unwrap();
+        pool.free_block(used, DEFAULT).unwrap();
+        let again = pool.allocate(Bytes::mib(20), DEFAULT).unwrap();
+        write(device, again, 7, DEFAULT);
+        pool.free_block(again, DEFAULT).unwrap();
+        pool.free_block(grown, DEFAULT).unwrap();
+        drop(turn);
+    });
+    device.synchronize_device().unwrap();
+    assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+}
+
+/// A block that its thread frees last of all, when the pool's and the device's own thread-local data are gone.
+struct FreedLate {
+    pool: Pool,
+    block: Block,
+    ending: mpsc::Sender<()>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl Drop for FreedLate {
+    fn drop(&mut self) {
+        self.ending.send(()).unwrap();
+        let _ = self.go_on.recv();
+        self.pool.free_block(self.block, OWN).unwrap();
+    }
+}
+
+thread_local! {
+    static FREED_LATE: std::cell::RefCell<Option<FreedLate>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// By then the thread's stream may be another one, whose events tell nothing of the work before.
+#[test]
+fn what_a_thread_frees_when_its_stream_is_gone_waits_for_the_device() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(2)).build(&shared).unwrap();
+    let (ending, is_ending) = mpsc::channel();
+    let (wake, go_on) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let (pool, device) = (&pool, &device);
+        let first = scope.spawn(move || {
+            // Destroyed last, since it is the first to be made.
+            FREED_LATE.with(|late| late.replace(None));
+            let block = pool.allocate(Bytes::mib(2), OWN).unwrap();
+            keep_busy(device, block);
+            let late = FreedLate { pool: pool.clone(), block, ending, go_on };
+            FREED_LATE.with(|cell| cell.replace(Some(late)));
+        });
+        is_ending.recv().unwrap();
+        // The simulator closes the streams of threads that are gone when another thread first names its own.
+        scope.spawn(|| device.stream_id(OWN).map(drop).unwrap()).join().unwrap();
+        wake.send(()).unwrap();
+        first.join().unwrap();
+        let block = pool.allocate(Bytes::mib(2), DEFAULT).unwrap();
+        write(device, block, 7, DEFAULT);
+        pool.free_block(block, DEFAULT).unwrap();
+    });
+    device.synchronize_device().unwrap();
+    assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+}
