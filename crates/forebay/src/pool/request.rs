@@ -214,12 +214,11 @@ impl Shared {
                 }
                 Rung::Refuse => {
                     drop(works);
-                    // What another thread is giving back is on no line now, and may be what is missing; and
-                    // room that was made may have gone to another thread, which has freed it since. Not for
-                    // ever: two that are both to be refused would wait for each other in turn.
+                    // What another thread is giving back is on no line now, and may be what is missing. Not
+                    // for ever: two that are both to be refused would wait for each other in turn.
                     let patience = self.patience(begun);
-                    if restarts < MOST_RESTARTS && (self.wait_for_reclaims(patience) || rooms > 0) {
-                        (restarts, rooms) = (restarts + 1, 0);
+                    if restarts < MOST_RESTARTS && self.wait_for_reclaims(patience) {
+                        restarts += 1;
                         works = self.works();
                         ladder = Ladder::new();
                         continue;
