@@ -209,11 +209,11 @@ impl Means {
         };
         let location =
             Location { function: c"forebay".as_ptr(), file: c"forebay".as_ptr(), line: 0 };
-        // SAFETY: the functions are called as their names say. The exception has room for any object of
-        // the class, whose part of `c10::Error` is all of it: neither class adds a field. It becomes one
-        // of its class by the class's table, as a constructor leaves it; the first function there
-        // destroys it. The string is made as libstdc++ makes one, from memory of `operator new`, and
-        // what the constructor leaves of it is destroyed here.
+        // Neither class adds a field to `c10::Error`. The exception becomes one of its class by the class's
+        // table, as a constructor leaves it; the first function there destroys it.
+        // SAFETY: the functions are called as their names say, and the exception has room for any object of
+        // the class. The string is made as libstdc++ makes one, from memory of `operator new`, and what the
+        // constructor leaves of it is destroyed here.
         unsafe {
             let exception = (self.allocate_exception)(ROOM);
             core::ptr::write_bytes(exception.cast::<u8>(), 0, ROOM);

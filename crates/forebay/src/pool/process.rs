@@ -98,7 +98,7 @@ impl Pool {
         WANTED.lock().clone()
     }
 
-    /// The pools of the whole process, whoever asked for them first: in Rust, C or Python. A forked child has
+    /// The pools of the whole process, in Rust, C and Python alike. A forked child has
     /// none but its own.
     pub fn process_pools() -> Vec<Self> {
         // Apart from the list's lock, as making a pool takes the seat's and calls the driver.

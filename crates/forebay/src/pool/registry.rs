@@ -58,7 +58,7 @@ fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
 
 pub(super) fn add(shared: &Arc<Shared>) {
     forebay_hal::on_stream_end(forget_stream);
-    shared.heap().slots.thread_ends.set_pool(shared);
+    shared.thread_ends.set_pool(shared);
     let upkeep = shared.settings().upkeep();
     let (id, pool, map) = (shared.id, Arc::downgrade(shared), shared.map.clone());
     let device = address_of(&shared.device);

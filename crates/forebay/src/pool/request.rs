@@ -163,7 +163,6 @@ impl Shared {
                 None => {
                     drop(heap);
                     self.check_stream(stream)?;
-                    self.watch_own_stream(stream);
                     false
                 }
             }
@@ -274,6 +273,10 @@ impl Shared {
         let asked = self.log.call(Call::StreamId, || self.device.stream_id(stream));
         match asked {
             Err(error @ forebay_hal::Error::Invalid { .. }) => Err(error.into()),
+            Ok(id) if stream.is_per_thread() => {
+                self.thread_ends.watch_this_thread(Some(id));
+                Ok(())
+            }
             // A device that cannot tell just now says so when the stream is used.
             _ => Ok(()),
         }

@@ -32,6 +32,7 @@ use super::map::{
 use super::marks::{Gauged, Marks};
 use super::reclaim::Patience;
 use super::shelf::{Kept, Shelf, Shelves};
+use super::thread_end::ThreadEnds;
 use super::upkeep::{self, Upkeep};
 use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
@@ -79,6 +80,8 @@ pub(super) struct Parts {
     lone: Arc<AtomicU64>,
     pub(super) map: AddressMap,
     pub(super) rows: Gates<Shelves>,
+    /// The slots' own, for those who do not lock the heap.
+    pub(super) thread_ends: Arc<ThreadEnds>,
     heap: Mutex<Heap>,
     works: Mutex<Works>,
     /// The works': who is capturing now.
@@ -147,6 +150,7 @@ impl Shared {
             lone: Arc::clone(&heap.lone),
             map: AddressMap::new(),
             rows: Gates::new(seat::SEATS),
+            thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
             captures: works.captures.clone(),
             reclaiming: AtomicUsize::new(0),

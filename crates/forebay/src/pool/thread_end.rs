@@ -97,10 +97,9 @@ impl Shared {
         if !stream.is_per_thread() || self.captures.any() {
             return;
         }
-        let ends = Arc::clone(&self.heap().slots.thread_ends);
-        if !ends.is_watching() {
+        if !self.thread_ends.is_watching() {
             let id = self.log.call(Call::StreamId, || self.device.stream_id(stream));
-            ends.watch_this_thread(id.ok());
+            self.thread_ends.watch_this_thread(id.ok());
         }
     }
 

@@ -17,7 +17,7 @@ use forebay_hal::{
     Access, Call, Device, PageHandle, PageOptions, Progress, StreamHandle, VirtualMemory,
 };
 
-use super::super::log::{CallLog, Point};
+use super::super::log::Point;
 use super::super::map::{LARGEST, LEAF, Side};
 use super::super::reclaim::{Patience, poll};
 use super::super::request::Source;
@@ -128,7 +128,6 @@ pub(in super::super) struct Guards {
     /// The part of it that is used.
     region: Span,
     yard: Mutex<Yard>,
-    log: CallLog,
 }
 
 impl Guards {
@@ -163,8 +162,7 @@ impl Guards {
         };
         let device = Arc::clone(device);
         let region = Span::new(start, size).unwrap_or_default();
-        let (yard, log) = (Mutex::new(yard), probe.log().clone());
-        Ok(Self { device, granule, reserved, region, yard, log })
+        Ok(Self { device, granule, reserved, region, yard: Mutex::new(yard) })
     }
 
     fn memory(&self) -> Result<&dyn VirtualMemory> {
@@ -430,9 +428,6 @@ impl Drop for Guards {
     /// use for its blocks; a drop has nobody to tell of errors.
     fn drop(&mut self) {
         let Some(memory) = self.device.virtual_memory() else { return };
-        if self.log.is_forked() {
-            return;
-        }
         let mut yard = lock(&self.yard);
         let going = core::mem::take(&mut yard.going);
         let going = going.into_iter().map(|going| going.fenced);

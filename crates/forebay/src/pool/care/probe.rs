@@ -212,10 +212,6 @@ fn first_other(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        if self.log.is_forked() {
-            core::mem::forget(self.own.get_mut().ok().and_then(Option::take));
-            return;
-        }
         let lent = core::mem::take(&mut lock(&self.mirrors).lent);
         if !lent.is_empty() && self.device.synchronize_device().is_err() {
             // A copy may write there at any time: better lost than someone else's.

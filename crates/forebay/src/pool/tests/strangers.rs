@@ -51,6 +51,14 @@ fn a_request_on_an_unknown_stream_is_refused() {
     }
 }
 
+/// Uses most of the pool, which nobody had without a wait for the device.
+fn use_after_a_wait(device: &SimDevice, pool: &Pool, stream: StreamHandle) {
+    let block = pool.allocate(Bytes::mib(5), stream).unwrap();
+    assert!(synchronized(pool) > 0, "had without a wait");
+    write(device, block, 201, stream);
+    pool.free_block(block, stream).unwrap();
+}
+
 /// A block that is freed on such a handle is not lost, and nobody has its memory before the device was
 /// waited for.
 #[test]
@@ -63,12 +71,7 @@ fn a_free_on_an_unknown_stream_waits_for_the_device() {
     assert_eq!(pool.statistics().live, Bytes::ZERO);
     assert!(matches!(pool.free_block(block, own), Err(Error::DoubleFree { .. })));
     assert_eq!(synchronized(&pool), 0);
-    for stream in [own, DEFAULT] {
-        let next = pool.allocate(Bytes::mib(5), stream).unwrap();
-        assert!(synchronized(&pool) > 0, "had without a wait");
-        write(&device, next, 201, stream);
-        pool.free_block(next, stream).unwrap();
-    }
+    [own, DEFAULT].into_iter().for_each(|stream| use_after_a_wait(&device, &pool, stream));
     all_comes_back(&machine, &device, &pool);
 }
 
@@ -106,10 +109,7 @@ fn a_use_on_an_unknown_stream_is_not_lost() {
     pool.free_block(block, own).unwrap();
     assert_eq!(pool.statistics().live, Bytes::ZERO);
     assert_eq!(synchronized(&pool), 0);
-    let next = pool.allocate(Bytes::mib(5), own).unwrap();
-    assert!(synchronized(&pool) > 0, "had without a wait");
-    write(&device, next, 201, own);
-    pool.free_block(next, own).unwrap();
+    use_after_a_wait(&device, &pool, own);
     all_comes_back(&machine, &device, &pool);
 }
 
