@@ -7,8 +7,10 @@
 //! ```
 //!
 //! Every rung makes memory that exists already usable before the next asks for more, and what costs
-//! least comes first. The ladder only says what comes next; whoever climbs it looks for memory after
-//! each rung.
+//! least comes first. The ladder only says what comes next; its user looks for memory after each rung.
+//!
+//! A request may rather grow the pool than pay for some rungs ([`Avoided`]): then it passes over them up to
+//! `room`, and starts from the foot again where there is no room, with nothing left out.
 
 /// One thing to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +34,21 @@ pub enum Rung {
     Refuse,
 }
 
+/// What a request would rather grow the pool than do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Avoided {
+    /// Empty the thread caches.
+    pub fold: bool,
+    /// Wait, on the device, for other streams.
+    pub streams: bool,
+}
+
 /// Where a request stands on the ladder.
 ///
 /// ```
-/// use forebay_core::{Ladder, Rung};
+/// use forebay_core::{Avoided, Ladder, Rung};
 ///
-/// let mut ladder = Ladder::new();
+/// let mut ladder = Ladder::new(Avoided::default());
 /// while ladder.rung() != Rung::Refuse {
 ///     ladder.climb();
 /// }
@@ -45,13 +56,8 @@ pub enum Rung {
 #[derive(Clone, Debug)]
 pub struct Ladder {
     rung: Rung,
+    avoided: Avoided,
     calls: u32,
-}
-
-impl Default for Ladder {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Ladder {
@@ -60,8 +66,19 @@ impl Ladder {
     pub const MOST_CALLS: u32 = 16;
 
     /// At its foot.
-    pub const fn new() -> Self {
-        Self { rung: Rung::Fold, calls: 0 }
+    pub const fn new(avoided: Avoided) -> Self {
+        Self { rung: Rung::Fold, avoided, calls: 0 }
+    }
+
+    /// What is passed over until there is no room.
+    pub const fn avoided(&self) -> Avoided {
+        self.avoided
+    }
+
+    /// Starts from the foot again, with nothing left out.
+    pub const fn restart(&mut self) {
+        self.avoided = Avoided { fold: false, streams: false };
+        self.rung = Rung::Fold;
     }
 
     /// What to try now.
@@ -71,6 +88,10 @@ impl Ladder {
 
     /// What was tried did not bring the memory: on to the next.
     pub const fn climb(&mut self) {
+        if matches!(self.rung, Rung::Room) && (self.avoided.fold || self.avoided.streams) {
+            self.restart();
+            return;
+        }
         self.rung = match self.rung {
             Rung::Fold => Rung::Deferred,
             Rung::Deferred => Rung::Nearest,
@@ -96,7 +117,7 @@ mod tests {
 
     #[test]
     fn every_rung_comes_once_and_then_it_is_refused() {
-        let mut ladder = Ladder::new();
+        let mut ladder = Ladder::new(Avoided::default());
         let mut seen = Vec::new();
         while ladder.rung() != Rung::Refuse {
             assert!(!seen.contains(&ladder.rung()), "{:?} twice", ladder.rung());
@@ -114,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_program_that_always_says_yes_is_not_asked_for_ever() {
-        let mut ladder = Ladder::new();
+        let mut ladder = Ladder::new(Avoided::default());
         let mut calls = 0;
         while ladder.rung() != Rung::Refuse {
             if ladder.rung() == Rung::Callback {
@@ -125,5 +146,23 @@ mod tests {
             }
         }
         assert_eq!(calls, Ladder::MOST_CALLS);
+    }
+
+    #[test]
+    fn what_is_avoided_is_done_where_there_is_no_room() {
+        for (fold, streams) in [(true, false), (false, true), (true, true)] {
+            let mut ladder = Ladder::new(Avoided { fold, streams });
+            while ladder.rung() != Rung::Room {
+                assert_eq!(ladder.avoided(), Avoided { fold, streams });
+                ladder.climb();
+            }
+            ladder.climb();
+            assert_eq!((ladder.rung(), ladder.avoided()), (Rung::Fold, Avoided::default()));
+            while ladder.rung() != Rung::Room {
+                ladder.climb();
+            }
+            ladder.climb();
+            assert_eq!(ladder.rung(), Rung::Idle);
+        }
     }
 }

@@ -33,7 +33,7 @@ pub use arena::{Bump, BumpFull, BumpGrow, BumpGrowth, BumpLapse, BumpMark, BumpP
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, TIB};
 pub use decay::Decay;
 pub use id::{DeviceOrdinal, Serial, StreamId};
-pub use ladder::{Ladder, Rung};
+pub use ladder::{Avoided, Ladder, Rung};
 pub use magazine::{Magazine, Tally};
 pub use quantity_error::QuantityError;
 pub use random::Random;

@@ -193,6 +193,8 @@ pub(super) struct Heap {
     pub(super) heap_hits: u64,
     pub(super) misses: u64,
     pub(super) waits: u64,
+    /// How often anything was taken of the lines.
+    pub(super) takes: u64,
     /// Bytes in pages that are on no line: those of blocks that have pages of their own.
     pub(super) apart: Bytes,
     /// The most bytes ever out of the lines at once.
@@ -221,6 +223,7 @@ impl Heap {
             heap_hits: 0,
             misses: 0,
             waits: 0,
+            takes: 0,
             apart: Bytes::ZERO,
             peak_out: Bytes::ZERO,
             window_peak: Bytes::ZERO,
@@ -296,6 +299,7 @@ impl Heap {
         let field = self.field(piece.side());
         let found = field.take(whole, slot)?;
         let start = field.cut(found, piece, slot);
+        self.takes += 1;
         self.note_peaks();
         Some(start)
     }
@@ -303,6 +307,7 @@ impl Heap {
     /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `slot`.
     pub(super) fn take_plain(&mut self, side: Side, size: Bytes, slot: u32) -> Option<Address> {
         let found = self.field(side).take(size, slot)?;
+        self.takes += 1;
         self.note_peaks();
         if side == Side::Large {
             self.lone.store(found.get(), Ordering::Relaxed);
@@ -382,6 +387,16 @@ impl Heap {
             self.idle(number);
             self.slots.release_slot(number);
         }
+    }
+
+    /// Lets the slot of the last event of a thread's own stream go, if it still has it and nothing is free in
+    /// its order: there is nothing to wait for it for. Whether it went.
+    pub(super) fn drop_idle_event(&mut self, number: u32, serial: Serial) -> bool {
+        let goes = self.slots.is_published(number, serial) && self.owns_nothing(number);
+        if goes {
+            self.slots.release_slot(number);
+        }
+        goes
     }
 
     /// A wait for the whole device, which began with `ticket`, is over.

@@ -37,6 +37,7 @@ mod request;
 mod scope;
 mod shared;
 mod shelf;
+mod slow_path;
 mod snapshot;
 mod statistics;
 mod step;

@@ -60,6 +60,11 @@ impl Patience {
         }
     }
 
+    /// Whether there is nothing left of it.
+    pub(super) fn is_over(self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
     fn left(self) -> Option<Duration> {
         self.end().map(|end| end.saturating_duration_since(Instant::now()))
     }
@@ -87,6 +92,17 @@ pub(super) fn poll(
         thread::sleep(left.map_or(nap, |left| nap.min(left)));
         nap = (nap * 2).min(LONGEST_NAP);
     }
+}
+
+/// What giving up memory for a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reclaimed {
+    /// There is room, unless another thread takes it first.
+    Room,
+    /// There was none.
+    TooLittle,
+    /// There would be none even if all came back that can: nothing was waited for and nothing given up.
+    Hopeless,
 }
 
 /// What a wait for the work of a stream has told.
@@ -173,7 +189,9 @@ impl Shared {
             }
             let mut heap = self.heap();
             heap.mark_unreachable();
-            let unknown = works.deferred.has_unknown() || heap.has_unknown();
+            let unknown = works.deferred.has_unknown()
+                || heap.has_unknown()
+                || self.has_unclean_unknown(&heap);
             (works.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
         };
         let mut outcome = self.wait_for_events(&events, patience);
@@ -184,6 +202,8 @@ impl Shared {
             self.heap().end_sync(ticket, done);
             if done {
                 works.deferred.synchronized(ticket.before);
+                let returns = self.tidy(&mut works);
+                self.heap().give_all(returns);
             }
             drop(works);
             outcome = outcome.and_then(|all| Ok(synchronized? && all));
@@ -242,7 +262,7 @@ impl Shared {
         if patience.left().is_none() {
             return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
         }
-        if patience.left().is_some_and(|left| left.is_zero()) {
+        if patience.is_over() {
             return Ok(false);
         }
         // One thread at a time has the device waited for on its behalf.
@@ -350,18 +370,16 @@ impl Shared {
 
     /// The last thing tried for a request before the program is asked to let go: waits for the device, so
     /// that what is in use by finished work comes back, and gives up free memory that cannot serve the
-    /// request where it lies. Whether there may be room now.
-    ///
-    /// Nothing is waited for and nothing given up where the bytes do not suffice in any case.
+    /// request where it lies.
     pub(super) fn reclaim(
         &self,
         side: Side,
         size: Bytes,
         stream: StreamHandle,
         patience: Patience,
-    ) -> Result<bool> {
+    ) -> Result<Reclaimed> {
         if self.captures.any() || self.is_hopeless(side, size) {
-            return Ok(false);
+            return Ok(Reclaimed::Hopeless);
         }
         if let Err(error) = self.end_quarantine(patience)
             && error.is_finding()
@@ -371,7 +389,7 @@ impl Shared {
         self.fold_all(&mut self.works());
         let settled = self.settle(patience);
         if self.make_room_after_wait(side, size, stream)? {
-            return Ok(true);
+            return Ok(Reclaimed::Room);
         }
         // First no more than the request needs, and a page for what it does not fill; then everything.
         let page = self.works().growth.largest_page;
@@ -380,11 +398,11 @@ impl Shared {
         for keep in [most, Bytes::ZERO] {
             released = released.and(self.release_free(keep, patience));
             if self.make_room_after_wait(side, size, stream)? {
-                return Ok(true);
+                return Ok(Reclaimed::Room);
             }
         }
         // There is no room because nothing could be given back before.
-        settled.and(released).map(|_| false)
+        settled.and(released).map(|_| Reclaimed::TooLittle)
     }
 
     fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {

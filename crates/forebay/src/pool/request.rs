@@ -1,48 +1,25 @@
-//! The long way of a request: what a thread's own magazine does not serve, and every call of a pool
-//! that looks after its blocks one by one.
+//! Requests and frees that a thread's own magazine does not serve, and every call of a pool that looks after its
+//! blocks one by one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_core::{Address, Alignment, Bytes, Ladder, Rung};
-use forebay_hal::{Call, StreamHandle};
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::StreamHandle;
 
 use super::deferred::{End, Task};
 use super::event::EventAction;
 use super::heap::{Heap, Piece, Return};
 use super::log::Point;
-use super::map::{Known, LARGEST, SMALL, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
-use super::reclaim::Patience;
+use super::map::{Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::registry;
 use super::shared::{NO_PASS, Shared};
 use super::shelf::{Counts, Kept};
+use super::slow_path::Source;
 use super::thread_end;
 use super::works::Works;
 use crate::sync::seat;
 use crate::{Block, Error, Request, Result, Tag};
-
-/// How often room is made for one request that others take from meanwhile.
-const MOST_ROOMS: u32 = 64;
-
-/// How often a request that is to be refused is tried again for what others were giving back.
-const MOST_RESTARTS: u32 = 3;
-
-/// What is less than one part in so many of what is held is not worth folding.
-const HARDLY: u64 = 1024;
-
-/// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
-/// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
-const MANY_STREAMS: u64 = 64;
-const CACHED_PER_STREAM: u64 = 64 << 10;
-
-/// Where the memory of a block came from.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
-    /// From what the pool held.
-    Hole,
-    /// From the driver, for this request.
-    Driver,
-}
 
 impl Shared {
     /// A block, from wherever it takes, noted where events are.
@@ -136,163 +113,6 @@ impl Shared {
             shelf.magazine.refill(size.get() >> UNIT_SHIFT);
             self.take_from::<true>(shelf, requested, size)
         })?
-    }
-
-    /// A piece of the heap, or of what can be brought into it.
-    fn take(
-        &self,
-        piece: Piece,
-        request: Request,
-        begun: &mut Option<Patience>,
-    ) -> Result<(Address, Source)> {
-        let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
-        let from_hole = |heap: &mut Heap| {
-            let slot = heap.slot_for(stream);
-            heap.take(piece, slot)
-        };
-        let worth_waiting = {
-            let mut heap = self.heap();
-            match heap.slots.get(stream) {
-                Some(slot) if heap.worth_waiting(side, size, slot) => true,
-                Some(slot) => {
-                    if let Some(found) = heap.take(piece, slot) {
-                        return Ok((found, Source::Hole));
-                    }
-                    false
-                }
-                None => {
-                    drop(heap);
-                    self.check_stream(stream)?;
-                    false
-                }
-            }
-        };
-        self.recheck_streams(begun);
-        let mut works = self.works();
-        works.reactivate(self.site(), stream);
-        if worth_waiting {
-            // What is due costs less: nobody waits for it. Then one event brings what the other stream
-            // has freed; a hole of one's own that is much too large stays whole.
-            for rung in [Rung::Deferred, Rung::Nearest] {
-                works.climb(self.site(), rung, (side, size), stream)?;
-            }
-            let mut heap = self.heap();
-            if let Some(found) = from_hole(&mut heap) {
-                return Ok((found, Source::Hole));
-            }
-        }
-        // Where folding would bring next to nothing, the blocks are worth more at hand: the rest of the
-        // ladder is climbed first.
-        let mut spared = size <= SMALL && self.little_at_hand(&works);
-        let (mut ladder, mut rooms, mut restarts) = (Ladder::new(), 0, 0);
-        loop {
-            let rung = ladder.rung();
-            let mut grown = false;
-            match rung {
-                Rung::Fold if spared => {}
-                Rung::Fold if side == Side::Large => self.fold_large(&mut works),
-                Rung::Fold => self.fold(&mut works),
-                Rung::Idle => {
-                    // Without a lock: the device may wait for whoever needs one.
-                    drop(works);
-                    let patience = self.patience(begun);
-                    grown = self.reclaim(side, size, stream, patience)?;
-                    works = self.works();
-                }
-                Rung::Callback => {
-                    // Likewise: whoever is asked may free and allocate.
-                    drop(works);
-                    let let_go = self.ask_to_let_go(request, size);
-                    // The program may have forked there.
-                    self.birth.check()?;
-                    works = self.works();
-                    if let_go {
-                        ladder.let_go();
-                        continue;
-                    }
-                }
-                Rung::Refuse => {
-                    drop(works);
-                    // What another thread is giving back is on no line now, and may be what is missing. Not
-                    // for ever: two that are both to be refused would wait for each other in turn.
-                    let patience = self.patience(begun);
-                    if restarts < MOST_RESTARTS && self.wait_for_reclaims(patience) {
-                        restarts += 1;
-                        works = self.works();
-                        ladder = Ladder::new();
-                        continue;
-                    }
-                    return Err(self.shortage(request, size).into());
-                }
-                _ => {
-                    let before = self.held.get();
-                    match works.climb(self.site(), rung, (side, size), stream) {
-                        Ok(made) => {
-                            grown = made;
-                            if spared {
-                                let more = self.held.get().saturating_sub(before);
-                                works.spared = works.spared.saturating_add(more);
-                            }
-                        }
-                        // What is at hand may do; where not, the next time up the ladder tells it.
-                        Err(_) if spared => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
-            let mut heap = self.heap();
-            if let Some(found) = from_hole(&mut heap) {
-                if !matches!(rung, Rung::Room | Rung::Idle) {
-                    return Ok((found, Source::Hole));
-                }
-                drop(heap);
-                drop(works);
-                self.read_pressure();
-                return Ok((found, Source::Driver));
-            }
-            drop(heap);
-            // Others on this stream take from what grows as well: there may be room for all.
-            rooms += u32::from(grown);
-            if matches!(rung, Rung::Room | Rung::Idle) && grown && rooms < MOST_ROOMS {
-                continue;
-            }
-            if spared && rung == Rung::Room {
-                spared = false;
-                ladder = Ladder::new();
-                continue;
-            }
-            ladder.climb();
-        }
-    }
-
-    /// Refuses a stream that the device does not know, when the pool first sees it.
-    fn check_stream(&self, stream: StreamHandle) -> Result<()> {
-        if self.captures.any() {
-            return Ok(());
-        }
-        let asked = self.log.call(Call::StreamId, || self.device.stream_id(stream));
-        match asked {
-            Err(error @ forebay_hal::Error::Invalid { .. }) => Err(error.into()),
-            Ok(id) if stream.is_per_thread() => {
-                self.thread_ends.watch_this_thread(Some(id));
-                Ok(())
-            }
-            // A device that cannot tell just now says so when the stream is used.
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether all that lies in magazines is a part of what is held that nobody would miss, or little for as
-    /// many streams, and so is all that the pool has ever grown by to leave it there.
-    fn little_at_hand(&self, works: &Works) -> bool {
-        let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
-        let most = (self.held.get().get() / HARDLY).max(streams.saturating_mul(CACHED_PER_STREAM));
-        if works.spared.get() >= most {
-            return false;
-        }
-        let mut units = 0_u64;
-        self.rows.measure(|shelves| units = units.saturating_add(shelves.small_held()));
-        units << UNIT_SHIFT < most
     }
 
     /// Why there is no block to be freed at `address`.
@@ -480,18 +300,20 @@ impl Shared {
         let Some(stream) = returns.last().map(|one| one.stream) else { return };
         let mut heap = self.heap();
         heap.give_all(returns);
-        if stream.is_per_thread() {
-            self.publish(&mut heap, stream);
+        if stream.is_per_thread() && !self.publish(&mut heap, stream) && heap.slots.may_recover() {
+            drop(heap);
+            self.works().recover_slots(self.site());
+            self.publish(&mut self.heap(), stream);
         }
     }
 
     /// Records an event on the calling thread's own stream, by which others can wait for what was freed
-    /// there so far: nobody but its thread can record one.
-    pub(super) fn publish(&self, heap: &mut Heap, stream: StreamHandle) {
+    /// there so far: nobody but its thread can record one. `false` where there is no slot for it.
+    pub(super) fn publish(&self, heap: &mut Heap, stream: StreamHandle) -> bool {
         // Of the captures that others begin now none is on this stream: only its own thread begins one
         // there, and that is here.
         if stream.is_of_another_thread() || thread_end::is_ending(stream) || self.captures.any() {
-            return;
+            return true;
         }
         let slot = heap.slot_for(stream);
         let event = match heap.slots.published(slot) {
@@ -499,50 +321,17 @@ impl Shared {
             None => match Point::new(&self.device, &self.log) {
                 Ok(event) => Arc::new(event),
                 // Then it is free for its own thread, and for all when the device was waited for.
-                Err(_) => return,
+                Err(_) => return true,
             },
         };
-        if event.record(stream).is_ok()
-            && let Some(published) = heap.slots.publish(slot, &event)
-        {
+        if event.record(stream).is_err() {
+            return true;
+        }
+        let published = heap.slots.publish(slot, &event);
+        if let Some(published) = published {
             heap.covers(published, slot);
         }
-    }
-
-    /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
-    /// with their neighbours may be the lower hole.
-    fn fold_own(&self, stream: StreamHandle) {
-        let mut returns = Vec::new();
-        self.at_hand(|shelves| {
-            if let Some(shelf) = shelves.of(stream) {
-                shelf.empty(|side| side == Side::Large, &mut returns);
-            }
-        });
-        self.give_back(returns);
-    }
-
-    /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
-    /// them when they are next there. With the works' lock, so that none of their streams is forgotten
-    /// meanwhile.
-    pub(super) fn fold(&self, works: &mut Works) {
-        let mut returns = self.tidy(works);
-        self.rows.drain(|shelves| shelves.drain(&mut returns));
-        self.heap().give_all(returns);
-    }
-
-    /// The same for large blocks alone: small ones lie on another line, and help a large request only where
-    /// whole pages of it are given up, which comes later.
-    fn fold_large(&self, works: &mut Works) {
-        let mut returns = self.tidy(works);
-        self.rows.change(|shelves| shelves.drain_large(&mut returns));
-        self.heap().give_all(returns);
-    }
-
-    /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
-    pub(super) fn fold_all(&self, works: &mut Works) {
-        let mut returns = self.tidy(works);
-        self.rows.drain_all(|shelves| shelves.drain(&mut returns));
-        self.heap().give_all(returns);
+        published.is_some()
     }
 
     /// Counts something that did not pass over a shelf: on this thread's all the same, where it has

@@ -32,6 +32,9 @@ const MOST_REMEMBERED: usize = 4096;
 /// How many published events may wait to be asked for before a new stream has it done.
 const MANY_ORPHANS: usize = 16;
 
+/// How many numbers are wanted before it is asked of all events whether they are reached.
+const WANTED_BEFORE_RECOVERY: u32 = MOST / 8;
+
 /// Which stream, for ever.
 pub(super) type Serial = u64;
 
@@ -123,6 +126,8 @@ pub(super) struct StreamSlots {
     pub(super) thread_ends: Arc<ThreadEnds>,
     next_serial: Serial,
     lookups: u64,
+    /// How many numbers were wanted since it was last asked which events are reached.
+    wanted: u32,
     /// The mark that collects what ends without an event, of the two.
     collecting: u32,
     /// The mark that a wait for the device under way will settle.
@@ -147,6 +152,7 @@ impl Default for StreamSlots {
             thread_ends: Arc::default(),
             next_serial: 0,
             lookups: 0,
+            wanted: 0,
             collecting: MOST,
             awaited: None,
             syncs: 0,
@@ -227,12 +233,34 @@ impl StreamSlots {
     }
 
     fn take_free(&mut self) -> Option<u32> {
+        self.wanted = self.wanted.saturating_add(1);
         if let Some(number) = self.free.pop() {
             return Some(number);
         }
         let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < MOST)?;
         self.slots.push(Slot::Free);
         Some(next)
+    }
+
+    /// Whether no number is left, and it is worth asking which events are reached: that takes a while, so as
+    /// many numbers have to be wanted before as pay for it.
+    pub(super) fn may_recover(&self) -> bool {
+        let is_full = self.free.is_empty() && self.slots.len() >= MOST as usize;
+        is_full && self.wanted >= WANTED_BEFORE_RECOVERY
+    }
+
+    /// The numbers that events have, where it is worth asking for them: those that are reached can go.
+    pub(super) fn events_to_recover(&mut self) -> Vec<(u32, Serial)> {
+        if !self.may_recover() {
+            return Vec::new();
+        }
+        self.wanted = 0;
+        let all = (0_u32..).zip(&self.slots);
+        let events = all.filter_map(|(number, slot)| match slot {
+            Slot::Event { serial, .. } => Some((number, *serial)),
+            Slot::Free | Slot::Live { .. } => None,
+        });
+        events.collect()
     }
 
     /// The number to make room with where all are taken: one of which `owns_nothing` holds, else the one
@@ -365,6 +393,14 @@ impl StreamSlots {
             Slot::Event { point, .. } => Some((*event, Arc::clone(point))),
             Slot::Free | Slot::Live { .. } => None,
         }
+    }
+
+    /// Whether a number is that of the last event of a live thread's own stream, as it was with a serial.
+    pub(super) fn is_published(&self, number: u32, serial: Serial) -> bool {
+        matches!(
+            self.slot(number),
+            Some(Slot::Event { serial: now, publisher: Some(_), .. }) if *now == serial
+        )
     }
 
     /// Takes a number back whose stream ended without an event; gives the mark that its memory has to be

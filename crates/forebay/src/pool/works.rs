@@ -349,9 +349,34 @@ impl Works {
         }
     }
 
+    /// Where no slot is left, has those of events go that nothing is free in the order of any more, or that are
+    /// reached: what is free in their order is everybody's then.
+    ///
+    /// Under the heap's lock from the question to the note of the answer, because a thread records the event of
+    /// its own stream anew; the lock is let go between any two.
+    pub(super) fn recover_slots(&self, site: Site<'_>) {
+        if self.captures.any() {
+            return;
+        }
+        let events = site.heap().slots.events_to_recover();
+        for (number, serial) in events {
+            let mut heap = site.heap();
+            if heap.drop_idle_event(number, serial) {
+                continue;
+            }
+            if let Owner::Event(event, now) = heap.slots.owner(number)
+                && now == serial
+                && event.is_reached()
+            {
+                heap.release_slot(number, serial);
+            }
+        }
+    }
+
     /// Gives a stream a slot that someone uses. Where many threads have ended meanwhile, does what was put
     /// off, so that the slots and events of ended threads stay bounded.
     pub(super) fn reactivate(&mut self, site: Site<'_>, stream: StreamHandle) {
+        self.recover_slots(site);
         let many = {
             let mut heap = site.heap();
             heap.reactivate(stream);

@@ -6,14 +6,14 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
 use super::super::deferred::End;
-use super::super::heap::Return;
+use super::super::heap::{Heap, Return};
 use super::super::log::Point;
 use super::super::map::{Known, Slot};
 use super::super::reclaim::Patience;
 use super::super::shared::Shared;
 use super::super::step::{self, Step};
 use super::super::stream_slots::{Fate, Serial};
-use super::super::works::Works;
+use super::super::works::{Works, is_gone};
 use super::watch::{CANARY, Watched, overrun, pattern_of};
 use super::{Care, FREED, FormerBlock};
 use crate::sync::tracked::lock;
@@ -151,11 +151,16 @@ impl Shared {
         for one in unclean {
             let fate = self.heap().slots.fate(one.order);
             match fate {
-                Fate::Live(stream, _) if !stream.is_of_another_thread() => {
+                Fate::Live(stream, number) if !stream.is_of_another_thread() => {
                     let memory = Return { stream, ..one.memory };
                     match self.care.probe.fill(memory.span(), Pattern::U8(FREED), stream) {
                         Ok(()) => clean.push(memory),
-                        Err(_) => rest.push(one),
+                        Err(error) => {
+                            if is_gone(&error) {
+                                self.heap().bury(number);
+                            }
+                            rest.push(one);
+                        }
                     }
                 }
                 // Its stream is gone, and so is its work.
@@ -169,6 +174,12 @@ impl Shared {
         }
         lock(&self.care.unclean).append(&mut rest);
         clean
+    }
+
+    /// Whether memory that is to be filled waits for a wait for the whole device.
+    pub(in super::super) fn has_unclean_unknown(&self, heap: &Heap) -> bool {
+        let unclean = lock(&self.care.unclean);
+        unclean.iter().any(|one| matches!(heap.slots.fate(one.order), Fate::Unknown(_)))
     }
 
     /// Takes back the block at `address`, which was claimed, having looked at what surrounds it.

@@ -20,8 +20,8 @@ use forebay_hal::{
 use super::super::log::Point;
 use super::super::map::{LARGEST, LEAF, Side};
 use super::super::reclaim::{Patience, poll};
-use super::super::request::Source;
 use super::super::shared::Shared;
+use super::super::slow_path::Source;
 use super::blocks::canary_before;
 use super::probe::Probe;
 use crate::sync::tracked::lock;

@@ -206,6 +206,11 @@ impl Care {
         self.guards.as_ref()
     }
 
+    /// Whether the host waits for the stream of a request before the memory is given out.
+    pub(super) fn waits_for_stream(&self) -> bool {
+        self.aids.poison
+    }
+
     /// Whether a block that comes back is to be looked at or kept.
     pub(super) fn looks_after_blocks(&self) -> bool {
         self.aids.poison

@@ -177,3 +177,65 @@ fn what_a_thread_frees_when_its_stream_is_gone_waits_for_the_device() {
     device.synchronize_device().unwrap();
     assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
 }
+
+/// More living threads than the pool has slots for their streams and their last events: each uses the memory of
+/// the one before.
+#[test]
+fn more_living_threads_than_slots_share_their_memory() {
+    const THREADS: usize = 1500;
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(8)));
+    let pool = Pool::new(&shared).unwrap();
+    let turn = std::sync::Mutex::new(());
+    let [first, last] = [(); 2].map(|()| std::sync::Barrier::new(THREADS + 1));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (pool, device, turn, first, last) = (&pool, &device, &turn, &first, &last);
+            let thread = std::thread::Builder::new().stack_size(256 << 10);
+            let work = move || {
+                for tag in 0..3 {
+                    let _mine = turn.lock().unwrap();
+                    let blocks = [(); 2].map(|()| pool.allocate(Bytes::kib(600), OWN).unwrap());
+                    for block in blocks {
+                        write(device, block, tag, OWN);
+                        pool.free_block(block, OWN).unwrap();
+                    }
+                }
+                first.wait();
+                last.wait();
+            };
+            thread.spawn_scoped(scope, work).unwrap();
+        }
+        first.wait();
+        let held = pool.held();
+        last.wait();
+        assert!(held <= Bytes::mib(32), "{held} for 1.2 MiB in use");
+    });
+    device.synchronize_device().unwrap();
+    assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+}
+
+/// Four threads at a time with one block each, in a pool that holds just four. Room that is made for one is
+/// taken by another now and then, which is no reason to refuse.
+#[test]
+fn a_request_is_not_refused_because_another_took_its_room() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(2)).build(&shared).unwrap();
+    let begun = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let (pool, device) = (&pool, &device);
+        let step = move || {
+            let block = pool.allocate(Bytes::kib(512), OWN).unwrap();
+            write(device, block, 1, OWN);
+            pool.free_block(block, OWN).unwrap();
+        };
+        for _ in 0..4 {
+            scope.spawn(move || {
+                while begun.elapsed() < core::time::Duration::from_millis(1500) {
+                    std::thread::scope(|short| _ = short.spawn(step));
+                }
+            });
+        }
+    });
+    device.synchronize_device().unwrap();
+    assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+}

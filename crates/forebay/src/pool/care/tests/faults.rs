@@ -138,3 +138,20 @@ fn pages_of_their_own_that_are_refused_are_counted_and_go_later() {
     pool.process_deferred().unwrap();
     assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
 }
+
+/// Memory that the device would not fill comes back when its stream is gone, announced or not.
+#[test]
+fn memory_that_was_not_filled_outlives_its_stream() {
+    let plain: Change = |set| set.poison(true);
+    let strict: Change = |set| set.poison(true).strict_streams(true);
+    for (name, change) in [("plain", plain), ("strict", strict)] {
+        let stage = Stage::with(change);
+        let Stage { machine, device, pool } = &stage;
+        let stream = device.create_stream(Priority::Normal).unwrap();
+        machine.plan(Fault::new(When::Kind(Call::Fill, 2), FaultKind::Transient));
+        pool.allocate(Bytes::new(5000), stream).unwrap_err();
+        device.destroy_stream(stream).unwrap();
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!(pool.held(), Bytes::ZERO, "{name}");
+    }
+}

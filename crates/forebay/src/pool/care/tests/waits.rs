@@ -126,3 +126,18 @@ fn a_stream_with_nothing_in_quarantine_is_forgotten_at_once() {
     forgotten.unwrap();
     assert!(took < LONG, "it took {took:?}");
 }
+
+/// A stream that has nothing to do is not made to wait for another while the pool may grow: the host looks at
+/// poisoned memory before it is given out, and would wait for both.
+#[test]
+fn with_poison_a_request_grows_the_pool_before_it_waits_for_another_stream() {
+    let (device, pool, [busy, idle]) = open(|set| set.poison(true));
+    let freed = pool.allocate(Bytes::mib(4), busy.handle()).unwrap();
+    let work = Endless::on(&*device, busy.handle());
+    pool.free_block(freed, busy.handle()).unwrap();
+    pool.change("max_wait", "10s").unwrap();
+    let (got, took) = beside(work, || pool.allocate(Bytes::mib(3), idle.handle()));
+    assert!(got.is_ok() && took < LONG, "{got:?} after {took:?}");
+    pool.free_block(got.unwrap(), idle.handle()).unwrap();
+    device.synchronize_device().unwrap();
+}

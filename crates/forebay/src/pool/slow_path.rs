@@ -1,0 +1,308 @@
+//! The slow path of a request that no hole serves: the ladder of what is tried before it is refused.
+//!
+//! ```text
+//!   fold       empty the thread caches into the heap; passed over where they hold next to nothing
+//!   deferred   do what was put off and is due
+//!   nearest    wait, on the device, for the stream that has the best hole
+//!   others     wait, on the device, for every stream that has one; with poison both come after room
+//!   room       new pages, or pages from where they lie free
+//!   idle       wait on the host, without a lock; release what cannot serve the request; make room
+//!   callback   ask the program to let something go, without a lock
+//!   refuse
+//! ```
+
+use forebay_core::{Address, Avoided, Bytes, Ladder, Rung};
+use forebay_hal::{Call, StreamHandle};
+
+use super::heap::{Heap, Piece};
+use super::map::{SMALL, Side, UNIT_SHIFT};
+use super::reclaim::{Patience, Reclaimed};
+use super::shared::Shared;
+use super::works::Works;
+use crate::sync::tracked::Guard;
+use crate::{Request, Result};
+
+/// How often room is made for one request that others take from meanwhile.
+const MOST_ROOMS: u32 = 64;
+
+/// How often a request that is to be refused is tried again for what others were giving back.
+const MOST_RESTARTS: u32 = 3;
+
+/// What is less than one part in so many of what is held is not worth folding.
+const HARDLY: u64 = 1024;
+
+/// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
+/// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
+const MANY_STREAMS: u64 = 64;
+const CACHED_PER_STREAM: u64 = 64 << 10;
+
+/// Where the memory of a block came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// From what the pool held.
+    Hole,
+    /// From the driver, for this request.
+    Driver,
+}
+
+/// A request on the ladder.
+struct Climb {
+    piece: Piece,
+    request: Request,
+    ladder: Ladder,
+    /// How often there was room for it that others took.
+    rooms: u32,
+    restarts: u32,
+    /// How often anything had been taken when the heap last had no hole for it.
+    looked_at: u64,
+}
+
+impl Climb {
+    /// There was room: if it is gone by now, others took it, and there may be more.
+    fn stay(&mut self) {
+        self.rooms += 1;
+        if self.rooms >= MOST_ROOMS {
+            self.ladder.climb();
+        }
+    }
+}
+
+impl Shared {
+    /// A piece of the heap, or of what can be brought into it.
+    pub(super) fn take(
+        &self,
+        piece: Piece,
+        request: Request,
+        begun: &mut Option<Patience>,
+    ) -> Result<(Address, Source)> {
+        let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
+        let from_hole = |heap: &mut Heap| {
+            let slot = heap.slot_for(stream);
+            heap.take(piece, slot)
+        };
+        let worth_waiting = {
+            let mut heap = self.heap();
+            match heap.slots.get(stream) {
+                Some(slot) if heap.worth_waiting(side, size, slot) => true,
+                Some(slot) => {
+                    if let Some(found) = heap.take(piece, slot) {
+                        return Ok((found, Source::Hole));
+                    }
+                    false
+                }
+                None => {
+                    drop(heap);
+                    self.check_stream(stream)?;
+                    false
+                }
+            }
+        };
+        self.recheck_streams(begun);
+        let mut works = self.works();
+        works.reactivate(self.site(), stream);
+        let avoided = Avoided {
+            fold: size <= SMALL && self.little_at_hand(&works),
+            // The host waits for the stream before it looks at the memory, and so for every stream that this
+            // one was made to wait for.
+            streams: self.care.waits_for_stream(),
+        };
+        if worth_waiting && !avoided.streams {
+            // What is due costs less: nobody waits for it. Then one event brings what the other stream
+            // has freed; a hole of one's own that is much too large stays whole.
+            for rung in [Rung::Deferred, Rung::Nearest] {
+                works.climb(self.site(), rung, (side, size), stream)?;
+            }
+            let mut heap = self.heap();
+            if let Some(found) = from_hole(&mut heap) {
+                return Ok((found, Source::Hole));
+            }
+        }
+        let ladder = Ladder::new(avoided);
+        let looked_at = self.heap().takes;
+        let mut climb = Climb { piece, request, ladder, rooms: 0, restarts: 0, looked_at };
+        loop {
+            let rung = climb.ladder.rung();
+            works = self.try_rung(works, &mut climb, begun)?;
+            let found = {
+                let mut heap = self.heap();
+                climb.looked_at = heap.takes;
+                from_hole(&mut heap)
+            };
+            match found {
+                Some(found) if matches!(rung, Rung::Room | Rung::Idle) => {
+                    drop(works);
+                    self.read_pressure();
+                    return Ok((found, Source::Driver));
+                }
+                Some(found) => return Ok((found, Source::Hole)),
+                None => {}
+            }
+        }
+    }
+
+    /// Does what the rung says that a request is on, and tells the ladder how that ended: what the heap has now
+    /// is for the caller to see.
+    fn try_rung<'a>(
+        &'a self,
+        mut works: Guard<'a, Works>,
+        climb: &mut Climb,
+        begun: &mut Option<Patience>,
+    ) -> Result<Guard<'a, Works>> {
+        let (side, size) = (climb.piece.side(), climb.piece.whole());
+        let (request, stream) = (climb.request, climb.request.stream);
+        let avoided = climb.ladder.avoided();
+        match climb.ladder.rung() {
+            Rung::Fold => {
+                if !avoided.fold && side == Side::Large {
+                    self.fold_large(&mut works);
+                } else if !avoided.fold {
+                    self.fold(&mut works);
+                }
+                climb.ladder.climb();
+            }
+            Rung::Nearest if avoided.streams => {
+                works.part_from_idle_streams(self.site());
+                climb.ladder.climb();
+            }
+            Rung::Others if avoided.streams => climb.ladder.climb(),
+            rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
+                works.climb(self.site(), rung, (side, size), stream)?;
+                climb.ladder.climb();
+            }
+            Rung::Room => {
+                if side == Side::Large && !self.little_at_hand(&works) && self.may_fit(size) {
+                    // Whole pages of the small side may come free by that, which are moved then.
+                    self.fold(&mut works);
+                }
+                let before = self.held.get();
+                let made = works.make_room(self.site(), side, size, stream);
+                if avoided.fold {
+                    let more = self.held.get().saturating_sub(before);
+                    works.spared = works.spared.saturating_add(more);
+                }
+                match made {
+                    Ok(true) => climb.stay(),
+                    Ok(false) => climb.ladder.climb(),
+                    // Without leaving anything out there may be enough; where not, the next time tells it.
+                    Err(_) if avoided != Avoided::default() => climb.ladder.restart(),
+                    Err(error) => return Err(error),
+                }
+            }
+            Rung::Idle => {
+                // Without a lock: the work that is waited for may itself wait for a thread that needs one.
+                drop(works);
+                let patience = self.patience(begun);
+                let reclaimed = self.reclaim(side, size, stream, patience)?;
+                works = self.works();
+                let overtaken = self.heap().takes != climb.looked_at && !patience.is_over();
+                match reclaimed {
+                    Reclaimed::Room => climb.stay(),
+                    // Others had what came back meanwhile, and give it back themselves.
+                    Reclaimed::TooLittle if overtaken => climb.stay(),
+                    Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.climb(),
+                }
+            }
+            Rung::Callback => {
+                // Likewise: the program may free and allocate when it is asked.
+                drop(works);
+                let let_go = self.ask_to_let_go(request, size);
+                // The program may have forked there.
+                self.birth.check()?;
+                works = self.works();
+                if let_go { climb.ladder.let_go() } else { climb.ladder.climb() }
+            }
+            _ => {
+                drop(works);
+                // What another thread is giving back is on no line now, and may be what is missing. Not
+                // for ever: two that are both to be refused would wait for each other in turn.
+                let patience = self.patience(begun);
+                if climb.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(patience) {
+                    return Err(self.shortage(request, size).into());
+                }
+                climb.restarts += 1;
+                climb.ladder.restart();
+                works = self.works();
+            }
+        }
+        Ok(works)
+    }
+
+    /// Refuses a stream that the device does not know, when the pool first sees it.
+    fn check_stream(&self, stream: StreamHandle) -> Result<()> {
+        if self.captures.any() {
+            return Ok(());
+        }
+        let asked = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+        match asked {
+            Err(error @ forebay_hal::Error::Invalid { .. }) => Err(error.into()),
+            Ok(id) if stream.is_per_thread() => {
+                self.thread_ends.watch_this_thread(Some(id));
+                Ok(())
+            }
+            // A device that cannot tell just now says so when the stream is used.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether all that lies in magazines is a part of what is held that nobody would miss, or little for as
+    /// many streams, and so is all that the pool has ever grown by to leave it there.
+    fn little_at_hand(&self, works: &Works) -> bool {
+        let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
+        let most = (self.held.get().get() / HARDLY).max(streams.saturating_mul(CACHED_PER_STREAM));
+        if works.spared.get() >= most {
+            return false;
+        }
+        self.small_cached().get() < most
+    }
+
+    /// Bytes of small blocks in magazines.
+    fn small_cached(&self) -> Bytes {
+        let mut units = 0_u64;
+        self.rows.measure(|shelves| units = units.saturating_add(shelves.small_held()));
+        Bytes::new(units << UNIT_SHIFT)
+    }
+
+    /// Whether `size` bytes fit beside the blocks that are in use. Where not the request is refused in the end, and
+    /// magazines stay as they are.
+    fn may_fit(&self, size: Bytes) -> bool {
+        let cached = self.small_cached();
+        let used = self.heap().out().saturating_sub(cached);
+        used.saturating_add(size) <= self.marks.limit().min(self.device_total)
+    }
+
+    /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
+    /// with their neighbours may be the lower hole.
+    pub(super) fn fold_own(&self, stream: StreamHandle) {
+        let mut returns = Vec::new();
+        self.at_hand(|shelves| {
+            if let Some(shelf) = shelves.of(stream) {
+                shelf.empty(|side| side == Side::Large, &mut returns);
+            }
+        });
+        self.give_back(returns);
+    }
+
+    /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
+    /// them when they are next there. With the works' lock, so that none of their streams is forgotten
+    /// meanwhile.
+    pub(super) fn fold(&self, works: &mut Works) {
+        let mut returns = self.tidy(works);
+        self.rows.drain(|shelves| shelves.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same for large blocks alone: small ones lie on another line, and help a large request only where
+    /// whole pages of it are given up, which comes later.
+    fn fold_large(&self, works: &mut Works) {
+        let mut returns = self.tidy(works);
+        self.rows.change(|shelves| shelves.drain_large(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
+    pub(super) fn fold_all(&self, works: &mut Works) {
+        let mut returns = self.tidy(works);
+        self.rows.drain_all(|shelves| shelves.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+}
