@@ -38,12 +38,19 @@ impl Shared {
         {
             return ended;
         }
-        self.record_end(stream, goes_anyway)?;
+        self.record_end(stream, goes_anyway, &|| true)?;
         ended
     }
 
-    /// Records the last event of a stream and lets go of it. What is in quarantine in its order stays there.
-    pub(super) fn record_end(&self, stream: StreamHandle, goes_anyway: bool) -> Result<()> {
+    /// Records the last event of a stream and lets go of it, if `is_same` finds the handle to be still that
+    /// stream's; if not, what is free in its order waits for the whole device. What is in quarantine in its order
+    /// stays there.
+    pub(super) fn record_end(
+        &self,
+        stream: StreamHandle,
+        goes_anyway: bool,
+        is_same: &dyn Fn() -> bool,
+    ) -> Result<()> {
         {
             let mut works = self.works();
             let mut returns = self.tidy(&mut works);
@@ -58,7 +65,7 @@ impl Shared {
                 }
             });
             heap.give_all(returns);
-            let parted = works.end_stream(&mut heap, stream);
+            let parted = works.end_stream(&mut heap, stream, is_same);
             if parted.is_err() && goes_anyway {
                 if let Some(number) = heap.slots.get(stream) {
                     heap.bury(number);

@@ -42,11 +42,14 @@ impl Shared {
     }
 
     /// A block, from wherever it takes.
-    fn find(&self, request: Request) -> Result<Block> {
+    pub(super) fn find(&self, request: Request) -> Result<Block> {
         let Request { size: requested, stream, alignment, .. } = request;
         if requested.is_zero() {
             let (size, pool) = (Bytes::ZERO, self.id);
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
+        }
+        if thread_end::is_ending(stream) {
+            return self.allocate_while_ending(request);
         }
         let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
         let mut begun = None;
@@ -355,7 +358,8 @@ impl Shared {
     #[inline(never)]
     fn count_elsewhere(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
         let counted = self.at_hand(|shelves| {
-            if shelves.of(stream).is_none() && !shelves.is_full_for(stream) {
+            let may_have = !shelves.is_full_for(stream) && !thread_end::is_ending(stream);
+            if shelves.of(stream).is_none() && may_have {
                 shelves.put_up(stream, self.bound_now());
             }
             shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some()

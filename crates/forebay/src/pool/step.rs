@@ -1,5 +1,5 @@
-//! Where a test may step in: moments at which a call has let a lock go, named so that the test can do there
-//! what another thread might. Nothing happens there but in tests.
+//! Where a test may step in: moments at which another thread may do something, named so that the test can do it
+//! there. Nothing happens there but in tests.
 
 #[cfg(test)]
 use std::cell::RefCell;
@@ -15,6 +15,8 @@ pub(super) enum Step {
     LeavingQuarantine,
     /// It was decided to wait for the device.
     Settling,
+    /// The last event of a stream is about to be recorded, under the pool's locks.
+    Ending,
 }
 
 #[cfg(test)]
@@ -41,11 +43,18 @@ pub(super) fn reach(step: Step) {
 #[inline(always)]
 pub(super) fn reach(_: Step) {}
 
+/// Does `hook` at each step from here to the end of this thread.
+#[cfg(test)]
+#[cfg(not(loom))]
+pub(super) fn step_to_the_end(hook: impl FnMut(Step) + 'static) {
+    HOOK.set(Some(Box::new(hook)));
+}
+
 /// Does `work` on this thread, and `hook` at each step of it.
 #[cfg(test)]
 #[cfg(not(loom))]
 pub(super) fn stepping<R>(hook: impl FnMut(Step) + 'static, work: impl FnOnce() -> R) -> R {
-    HOOK.set(Some(Box::new(hook)));
+    step_to_the_end(hook);
     let done = work();
     HOOK.set(None);
     done

@@ -9,16 +9,18 @@
 //! after the driver has made the stream, so it is dropped before the driver's own state of the thread; CUDA's
 //! drops that later still, with the thread's keys. Should it be gone by then all the same, the driver would make
 //! a new stream for the ending thread, whose events say nothing of the old one: so the stream has to have the
-//! identifier that it had at first. If it has another, no event is recorded, and what was freed on the stream is
-//! reused after the next wait for the whole device.
+//! identifier that it had at first, after the event was recorded. If it has another, the event is not used, and what
+//! was freed on the stream is reused after the next wait for the whole device.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock, Weak};
 
 use forebay_core::StreamId;
 use forebay_hal::{Call, StreamHandle};
 
+use super::log::Point;
 use super::shared::Shared;
+use crate::{Block, Request, Result};
 
 /// A pool as ending threads find it.
 #[derive(Debug, Default)]
@@ -33,12 +35,16 @@ struct Watched {
 
 thread_local! {
     static WATCHED: List = const { List(RefCell::new(Vec::new())) };
+    /// Whether the list is gone. Without a destructor, so looking at it does not put the list among what is
+    /// destroyed: that has to come after the driver's own data of the thread.
+    static IS_ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
 struct List(RefCell<Vec<Watched>>);
 
 impl Drop for List {
     fn drop(&mut self) {
+        IS_ENDING.set(true);
         for Watched { pool, stream } in self.0.take() {
             let pool = pool.upgrade().and_then(|ends| ends.0.get()?.upgrade());
             let Some(pool) = pool else { continue };
@@ -54,7 +60,7 @@ impl Drop for List {
 /// Whether `stream` is the own stream of this thread, and the thread is past the end of its list: thread-local data
 /// is destroyed in turn, and the driver's may be gone, so nothing is known of that stream any more.
 pub(super) fn is_ending(stream: StreamHandle) -> bool {
-    stream.is_per_thread() && !stream.is_of_another_thread() && WATCHED.try_with(|_| ()).is_err()
+    stream.is_per_thread() && IS_ENDING.get() && !stream.is_of_another_thread()
 }
 
 impl ThreadEnds {
@@ -109,17 +115,26 @@ impl Shared {
             return;
         }
         let stream = StreamHandle::of_this_thread();
-        let id = self.log.call(Call::StreamId, || self.device.stream_id(stream));
-        let is_same = known_as.is_some() && id.ok() == known_as;
-        if is_same {
-            // What fails is as if it were another stream.
-            let _ = self.record_end(stream, true);
-        } else {
-            let _works = self.works();
-            let mut heap = self.heap();
-            if let Some(number) = heap.slots.get(stream) {
-                heap.bury(number);
-            }
+        let is_same = || {
+            let now = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+            known_as.is_some() && now.ok() == known_as
+        };
+        let _ = self.record_end(stream, true, &is_same);
+    }
+
+    /// A block for the own stream of a thread that is past the end of its list. The driver may make a new stream
+    /// for every call of such a thread, so no wait orders them: the memory is taken in the order of another
+    /// stream, whose work the host waits for.
+    pub(super) fn allocate_while_ending(&self, request: Request) -> Result<Block> {
+        let stand_in = Request { stream: StreamHandle::DEFAULT, ..request };
+        let block = self.find(stand_in)?;
+        let patience = self.patience(&mut None);
+        let idle = Point::after(&self.device, &self.log, stand_in.stream)
+            .and_then(|end| self.wait_for_events(&[Arc::new(end)], patience));
+        if matches!(idle, Ok(true)) {
+            return Ok(block);
         }
+        let freed = self.free(block.address, stand_in.stream, &|_| Ok(()));
+        Err(idle.and(freed).err().unwrap_or_else(|| self.shortage(request, block.size).into()))
     }
 }

@@ -412,15 +412,24 @@ impl Works {
     ///
     /// Under the heap's lock from the event to the note of it: a free that comes later finds the handle
     /// without a slot, and is in the order of whatever stream has it then.
-    pub(super) fn end_stream(&mut self, heap: &mut Heap, stream: StreamHandle) -> Result<()> {
+    ///
+    /// `is_same` tells, once the event is recorded, whether the handle still stands for the stream: only then
+    /// the event says anything of it.
+    pub(super) fn end_stream(
+        &mut self,
+        heap: &mut Heap,
+        stream: StreamHandle,
+        is_same: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let Some(number) = heap.slots.get(stream) else { return Ok(()) };
         let Some(serial) = heap.slots.serial(number) else { return Ok(()) };
         if self.captures.any() {
             heap.bury(number);
             return Ok(());
         }
+        step::reach(Step::Ending);
         match Point::after(&self.device, &self.log, stream) {
-            Ok(end) => {
+            Ok(end) if is_same() => {
                 let (end, syncs) = (Arc::new(end), heap.slots.syncs());
                 heap.end(number, Arc::clone(&end));
                 let task = [Task::EndSlot(number, serial)];
@@ -431,6 +440,10 @@ impl Works {
                     [End::Event(end, serial)],
                     syncs,
                 );
+                Ok(())
+            }
+            Ok(_) => {
+                heap.bury(number);
                 Ok(())
             }
             // It was destroyed before, or is another thread's own.

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 
 use forebay_hal::Progress;
 
+use super::super::step::{Step, step_to_the_end};
 use super::*;
 
 const OWN: StreamHandle = StreamHandle::PER_THREAD;
@@ -130,6 +131,7 @@ fn strict_streams_leave_the_own_streams_of_other_threads_alone() {
 /// A block that its thread frees last of all, when the pool's and the device's own thread-local data are gone.
 struct FreedLate {
     pool: Pool,
+    device: Arc<SimDevice>,
     block: Block,
     ending: mpsc::Sender<()>,
     go_on: mpsc::Receiver<()>,
@@ -140,6 +142,10 @@ impl Drop for FreedLate {
         self.ending.send(()).unwrap();
         let _ = self.go_on.recv();
         self.pool.free_block(self.block, OWN).unwrap();
+        // It asks once more, and each call of the device may find another stream.
+        let again = self.pool.allocate(Bytes::kib(4), OWN).unwrap();
+        write(&self.device, again, 9, OWN);
+        self.pool.free_block(again, OWN).unwrap();
     }
 }
 
@@ -162,7 +168,8 @@ fn what_a_thread_frees_when_its_stream_is_gone_waits_for_the_device() {
             FREED_LATE.with(|late| late.replace(None));
             let block = pool.allocate(Bytes::mib(2), OWN).unwrap();
             keep_busy(device, block);
-            let late = FreedLate { pool: pool.clone(), block, ending, go_on };
+            let (pool, device) = (pool.clone(), Arc::clone(device));
+            let late = FreedLate { pool, device, block, ending, go_on };
             FREED_LATE.with(|cell| cell.replace(Some(late)));
         });
         is_ending.recv().unwrap();
@@ -235,6 +242,41 @@ fn a_request_is_not_refused_because_another_took_its_room() {
                 }
             });
         }
+    });
+    device.synchronize_device().unwrap();
+    assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
+}
+
+/// The device takes the stream of an ending thread away and makes a new one for it just before its last event is
+/// recorded. That event says nothing of the work on the stream before.
+#[test]
+fn a_stream_that_goes_while_its_thread_ends_is_noticed() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(2)).build(&shared).unwrap();
+    let capture = pool.capture().unwrap();
+    std::thread::scope(|scope| {
+        let (pool, device) = (&pool, &device);
+        let first = move || {
+            let others = Arc::clone(device);
+            step_to_the_end(move |step| {
+                if step == Step::Ending {
+                    // The simulator closes the streams of threads that are gone when another names its own.
+                    let others = Arc::clone(&others);
+                    std::thread::spawn(move || _ = others.stream_id(OWN)).join().unwrap();
+                }
+            });
+            // While work is captured the pool does not ask for the stream, so the device makes it later than the
+            // pool its note of the thread, and takes it away earlier.
+            let blocks = [(); 2].map(|()| pool.allocate(Bytes::mib(1), OWN).unwrap());
+            drop(capture);
+            blocks.iter().for_each(|&block| keep_busy(device, block));
+            // The first is none that the cache takes, and so the pool asks which stream it is.
+            blocks.into_iter().for_each(|block| pool.free_block(block, OWN).unwrap());
+        };
+        scope.spawn(first).join().unwrap();
+        let block = pool.allocate(Bytes::mib(2), DEFAULT).unwrap();
+        write(device, block, 7, DEFAULT);
+        pool.free_block(block, DEFAULT).unwrap();
     });
     device.synchronize_device().unwrap();
     assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
