@@ -140,16 +140,11 @@ impl Ground {
             self.put_back(heap, page);
             return Err(error);
         }
-        {
-            let mut heap = lock(heap);
-            let cleared = heap.field(self.side).line.clear(page.at);
-            debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
-            // As an orphan it goes on counting.
-            heap.going = heap.going.saturating_sub(page.size);
-            heap.note_held();
-        }
+        let cleared = lock(heap).field(self.side).line.clear(page.at);
+        debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
         let page = PageHandle(page.page);
-        self.orphan(heap, page, span.size());
+        // It is counted among what is going already.
+        self.orphans.push((page, span.size()));
         let tidied = self.tidy(heap, log);
         // What became of this one is told, whatever became of others.
         if self.orphans.iter().any(|&(orphan, _)| orphan == page) { tidied } else { Ok(()) }

@@ -142,17 +142,22 @@ impl Episode {
             let workers: Vec<_> = (0..self.threads)
                 .map(|number| scope.spawn(move || note(guarded(|| self.work(world, number, done)))))
                 .collect();
+            let mut sidekicks = Vec::new();
             if self.threads > 1 {
-                scope.spawn(move || note(guarded(|| sidekicks::keep(world, self.seed))));
+                let keep = move || note(guarded(|| sidekicks::keep(world, self.seed)));
+                sidekicks.push(scope.spawn(keep));
             }
             if self.neighbor {
-                scope.spawn(move || note(guarded(|| sidekicks::neighbor(world, self.seed))));
+                let neighbor = move || note(guarded(|| sidekicks::neighbor(world, self.seed)));
+                sidekicks.push(scope.spawn(neighbor));
             }
             for worker in workers {
                 // What panicked was caught, and noted as a failure.
                 let _ = worker.join();
             }
             world.stop();
+            // Joined, not only done: a thread that ends has the pool give memory back.
+            sidekicks.into_iter().for_each(|sidekick| _ = sidekick.join());
         });
         if let Some(what) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(what);
