@@ -131,6 +131,11 @@ impl<T> Gates<T> {
         drop(self.visit(&keeper, |gate| !gate.is_emptied(), measured));
     }
 
+    /// Whether more than one owner has a gate, or had one.
+    pub fn is_shared(&self) -> bool {
+        self.made().nth(1).is_some()
+    }
+
     /// Visits the gates that `which` is true of, and waits for those whose owners are inside.
     fn visit_all(&self, which: impl Fn(&Gate<T>) -> bool, mut work: impl FnMut(&mut T) -> Left) {
         let keeper = lock(&self.keeper);

@@ -25,6 +25,9 @@ use crate::{Request, Result};
 /// How often room is made for one request that others take from meanwhile.
 const MOST_ROOMS: u32 = 64;
 
+/// How often memory is reclaimed again for one request that found too little, beside other threads.
+const MOST_RETRIES: u32 = 8;
+
 /// How often a request that is to be refused is tried again for what others were giving back.
 const MOST_RESTARTS: u32 = 3;
 
@@ -53,6 +56,8 @@ struct Climb {
     /// How often there was room for it that others took.
     rooms: u32,
     restarts: u32,
+    /// How often what came back did not do, though nobody took it.
+    retries: u32,
     /// How often anything had been taken when the heap last had no hole for it.
     looked_at: u64,
 }
@@ -119,7 +124,8 @@ impl Shared {
         }
         let ladder = Ladder::new(avoided);
         let looked_at = self.heap().takes;
-        let mut climb = Climb { piece, request, ladder, rooms: 0, restarts: 0, looked_at };
+        let mut climb =
+            Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0, looked_at };
         loop {
             let rung = climb.ladder.rung();
             works = self.try_rung(works, &mut climb, begun)?;
@@ -170,9 +176,8 @@ impl Shared {
                 climb.ladder.climb();
             }
             Rung::Room => {
-                if side == Side::Large && !self.little_at_hand(&works) && self.may_fit(size) {
-                    // Whole pages of the small side may come free by that, which are moved then.
-                    self.fold(&mut works);
+                if side == Side::Large {
+                    self.fold_own_small(size);
                 }
                 let before = self.held.get();
                 let made = works.make_room(self.site(), side, size, stream);
@@ -194,11 +199,18 @@ impl Shared {
                 let patience = self.patience(begun);
                 let reclaimed = self.reclaim(side, size, stream, patience)?;
                 works = self.works();
-                let overtaken = self.heap().takes != climb.looked_at && !patience.is_over();
+                let overtaken = self.heap().takes != climb.looked_at;
                 match reclaimed {
                     Reclaimed::Room => climb.stay(),
+                    Reclaimed::TooLittle if patience.is_over() => climb.ladder.climb(),
                     // Others had what came back meanwhile, and give it back themselves.
                     Reclaimed::TooLittle if overtaken => climb.stay(),
+                    // What others freed since their caches were emptied is in their caches again.
+                    Reclaimed::TooLittle
+                        if self.rows.is_shared() && climb.retries < MOST_RETRIES =>
+                    {
+                        climb.retries += 1;
+                    }
                     Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.climb(),
                 }
             }
@@ -252,22 +264,28 @@ impl Shared {
         if works.spared.get() >= most {
             return false;
         }
-        self.small_cached().get() < most
-    }
-
-    /// Bytes of small blocks in magazines.
-    fn small_cached(&self) -> Bytes {
         let mut units = 0_u64;
         self.rows.measure(|shelves| units = units.saturating_add(shelves.small_held()));
-        Bytes::new(units << UNIT_SHIFT)
+        units << UNIT_SHIFT < most
     }
 
-    /// Whether `size` bytes fit beside the blocks that are in use. Where not the request is refused in the end, and
-    /// magazines stay as they are.
-    fn may_fit(&self, size: Bytes) -> bool {
-        let cached = self.small_cached();
-        let used = self.heap().out().saturating_sub(cached);
-        used.saturating_add(size) <= self.marks.limit().min(self.device_total)
+    /// Folds the small blocks of this thread's magazines into the heap, before the pool grows by `size` bytes for
+    /// a large block: whole pages of the small side may come free by that, which are moved then. What other
+    /// threads have stays theirs, since growing must not stop a crowd of them.
+    ///
+    /// Where `size` does not fit beside the blocks in use, the request is refused in the end, and magazines stay
+    /// as they are.
+    fn fold_own_small(&self, size: Bytes) {
+        let most = self.marks.limit().min(self.device_total);
+        let out = self.heap().out().saturating_add(size);
+        let mut returns = Vec::new();
+        self.at_hand(|shelves| {
+            let cached = Bytes::new(shelves.small_held() << UNIT_SHIFT);
+            if out.saturating_sub(cached) <= most {
+                shelves.drain(&mut returns);
+            }
+        });
+        self.heap().give_all(returns);
     }
 
     /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
