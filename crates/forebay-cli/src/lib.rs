@@ -19,10 +19,12 @@ mod convert;
 pub mod demo;
 pub mod doctor;
 mod ending;
+mod layout;
 pub mod output;
 mod progress;
 pub mod replay;
 pub mod settings;
+mod source;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -59,10 +61,10 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(options) => doctor::run(options, width, &mut anstream::stdout()),
         Command::Demo(options) if options.json => demo::run(options, width, &mut io::stdout()),
         Command::Demo(options) => demo::run(options, width, &mut anstream::stdout()),
-        Command::Bench(options) if options.json => bench::run(options, &mut io::stdout()),
-        Command::Bench(options) => bench::run(options, &mut anstream::stdout()),
-        Command::Replay(options) if options.json => replay::run(options, &mut io::stdout()),
-        Command::Replay(options) => replay::run(options, &mut anstream::stdout()),
+        Command::Bench(options) if options.json => bench::run(options, width, &mut io::stdout()),
+        Command::Bench(options) => bench::run(options, width, &mut anstream::stdout()),
+        Command::Replay(options) if options.json => replay::run(options, width, &mut io::stdout()),
+        Command::Replay(options) => replay::run(options, width, &mut anstream::stdout()),
         Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };

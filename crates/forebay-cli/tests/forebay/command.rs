@@ -218,7 +218,7 @@ fn a_host_that_cannot_work_is_not_called_ready() {
     assert!(said.lines().any(|line| line.starts_with("  sim     broken")), "{said}");
     assert!(said.contains("ulimit -f") && said.contains("no file may be longer than"), "{said}");
     let narrow = text(&limited("ulimit -v 400000").stdout);
-    assert!(narrow.contains("a process may use 390.62 MiB of addresses"), "{narrow}");
+    assert!(narrow.contains("a process may use 390.63 MiB of addresses"), "{narrow}");
 }
 
 #[test]

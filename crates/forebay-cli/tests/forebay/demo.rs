@@ -42,7 +42,7 @@ fn the_story_is_told_in_one_command() {
     assert!(bar("powers of two") > bar("PyTorch "), "{said}");
     let bars = said.lines().find(|line| line.contains('█')).unwrap();
     assert!(bars.trim_start().starts_with("forebay"), "{said}");
-    assert_eq!(said.lines().find(|line| line.chars().count() > 100), None);
+    assert_eq!(said.lines().find(|line| line.chars().count() > 80), None);
 }
 
 /// The story is that of the defaults: what the environment sets changes no figure, and is named.
