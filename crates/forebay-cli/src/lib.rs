@@ -1,11 +1,11 @@
 //! The `forebay` command as a library, so that tests reach its parts.
 //!
 //! ```text
-//!   forebay doctor                     devices, settings in force and whence, problems and their cure
-//!   forebay demo                       what forebay does, on a recorded run
-//!   forebay replay TRACE...            what a recorded run takes under each allocator
-//!   forebay bench alloc [WORKLOAD...]  named workloads, timed
-//!   forebay convert IN OUT             a recording in another form
+//!   forebay doctor                     check devices, limits and settings; say how to fix problems
+//!   forebay demo                       show what forebay does, on a recorded run
+//!   forebay replay TRACE...            compare allocators on recorded runs; "-" is standard input
+//!   forebay bench alloc [WORKLOAD...]  time named workloads
+//!   forebay convert IN OUT             convert a recording to another format
 //!
 //!   --json, with each                  one object a line, each with a "schema"
 //! ```

@@ -169,7 +169,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         }
     };
     if options.device != Place::Sim && options.workloads.iter().any(|case| case.chooses_devices()) {
-        complain("RIM workloads choose their devices themselves; leave --device out");
+        complain("RIM workloads choose their own devices; leave --device out");
         return Ok(Ending::BadUsage);
     }
     let foreign = match load_foreign(options) {
@@ -300,7 +300,9 @@ fn allocators(
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     let load = |against| match options.device {
         Place::Cuda(ordinal) => Foreign::load(against, ordinal),
-        place => Err(format!("--against is for allocators of a GPU: --device cuda:0, not {place}")),
+        place => {
+            Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}"))
+        }
     };
     options.against.iter().map(load).collect()
 }

@@ -243,7 +243,7 @@ mod tests {
             for figure in ["109000000", "0.14x", "failed", "128"] {
                 assert!(text.contains(figure), "{figure} at {columns} columns\n{text}");
             }
-            assert_eq!(text.contains("No room for: "), !left_out.is_empty(), "{text}");
+            assert_eq!(text.contains("Left out to fit"), !left_out.is_empty(), "{text}");
         }
     }
 }

@@ -127,7 +127,7 @@ impl FromStr for Place {
             "host" => Some(Self::Host),
             _ => text.strip_prefix("cuda").and_then(numbered).map(Self::Cuda),
         }
-        .ok_or_else(|| "a device is sim, host, or cuda:0 and up".to_owned())
+        .ok_or_else(|| "a device is sim, host, or cuda:N with the number of a GPU".to_owned())
     }
 }
 

@@ -139,7 +139,8 @@ pub(crate) fn no_room_for(left_out: &[&str]) -> String {
     if left_out.is_empty() {
         return String::new();
     }
-    format!(" No room for: {}; a wider terminal or --json shows them.", left_out.join(", "))
+    let names = left_out.join(", ");
+    format!(" Left out to fit the width: {names}. Use a wider terminal or --json for every figure.")
 }
 
 /// A time in the unit people would say it in.
@@ -219,7 +220,7 @@ mod tests {
             }
             // What is left out is named, and nothing is where all of it fits.
             assert_eq!(left_out.is_empty(), columns == 200, "{left_out:?}");
-            assert_eq!(text.contains("No room for: "), columns < 200, "{text}");
+            assert_eq!(text.contains("Left out to fit"), columns < 200, "{text}");
         }
     }
 }

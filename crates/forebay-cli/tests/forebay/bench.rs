@@ -265,7 +265,7 @@ fn bad_usage_is_told_what_is_allowed() {
         (&["bench"][..], "<WHAT>"),
         (&["bench", "transfer"], "[possible values: alloc]"),
         (&["bench", "all"], "[possible values: alloc]"),
-        (&["bench", "alloc", "--device", "gpu"], "a device is sim, host, or cuda:0 and up"),
+        (&["bench", "alloc", "--device", "gpu"], "a device is sim, host, or cuda:N"),
         (&["bench", "alloc", "--rounds", "3"], "--rounds"),
         (&["bench", "alloc", "MP-TT"], "[possible values: MP-T, "),
     ] {

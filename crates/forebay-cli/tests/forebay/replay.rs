@@ -388,6 +388,6 @@ fn tables_fit_the_terminal() {
         }
     }
     let wide = lines(Some("132"), runs[0]);
-    assert!(wide.contains("maps") && !wide.contains("No room for"), "{wide}");
-    assert!(lines(Some("60"), runs[0]).contains("No room for: "), "what is left out is named");
+    assert!(wide.contains("maps") && !wide.contains("Left out to fit"), "{wide}");
+    assert!(lines(Some("60"), runs[0]).contains("Left out to fit"), "what is left out is named");
 }

@@ -124,7 +124,7 @@ impl<'a, W: Write> Sheet<'a, W> {
 
     /// The cure of a numbered text.
     pub(super) fn item_cure(&mut self, cure: &Cure) -> io::Result<()> {
-        self.under_item(&format!("cure: {}", introduction(cure)))?;
+        self.under_item(&format!("fix: {}", introduction(cure)))?;
         self.commands(MARGIN + NUMBER, cure)
     }
 
