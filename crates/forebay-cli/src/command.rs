@@ -10,18 +10,20 @@ use crate::replay::{Place, Policy};
 
 /// What comes after the list of commands.
 const AFTER: &str = "\
-The FOREBAY_ environment variables configure the pools of replay and bench; \"forebay doctor\" lists
-the settings in force. Every command takes --json. Exit status: 0 for success, 1 for a failure,
-2 for bad usage.";
+The FOREBAY_ environment variables configure the pools of replay and bench; \"forebay doctor\" lists \
+the settings in force. Every command takes --json.
+
+Exit status: 0 for success, 1 for a failure, 2 for bad usage.";
 
 /// How to record a run, after the options of `forebay replay`.
 const RECORDING: &str = "\
 To record a run of your own:
   PyTorch   call torch.cuda.memory._record_memory_history() before the run
             and torch.cuda.memory._dump_snapshot(\"run.pickle\") after it
-  RMM       use its logging resource adaptor (Python: rmm.mr.LoggingResourceAdaptor)
-  forebay   attach a forebay_trace::Recorder to the pool, then call format::write_path
-  others    write a CSV: the header op,id,bytes,stream, then one line for each event:
+  RMM       use its logging adaptor (in Python rmm.mr.LoggingResourceAdaptor)
+  forebay   attach a forebay_trace::Recorder to the pool, and save what it has
+            with forebay_trace::format::write_path
+  others    write a CSV: the header op,id,bytes,stream, then a line per event:
             a,17,3145728,0 allocates block 17 on stream 0; f,17,,0 frees it";
 
 /// GPU memory pool: check this machine, replay recorded runs, and time allocations.

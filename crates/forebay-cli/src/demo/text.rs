@@ -60,10 +60,10 @@ fn here(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     titled(("Replayed here", TITLE), &format!("forebay's pool on {device}"), width, out)?;
     for (row, said) in [(cold, "first pass"), (warm, "second pass")] {
         let text = format!(
-            "{said:12}{}, {}; {}; {:.0} ns an operation",
+            "{said:12} {}, {}; {}; {:.0} ns/op",
             Bytes::new(row.peak_reserved_bytes),
             match row.ooms {
-                0 => format!("{:.2} % more than requested", (row.ratio - 1.0) * 100.0),
+                0 => format!("{:.2} % overhead", (row.ratio - 1.0) * 100.0),
                 short => format!("{} failed", counted(short, "allocation")),
             },
             counted(row.driver_calls, "driver call"),
@@ -76,7 +76,7 @@ fn here(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
 
 /// The comparison: what each takes, as bars.
 fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
-    let about = "simulated; the other allocators are models, and a cost table prices the driver";
+    let about = "simulated; models of the others; driver calls priced by a cost table";
     titled(("On an H200", TITLE), about, width, out)?;
     writeln!(
         out,

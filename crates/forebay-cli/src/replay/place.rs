@@ -57,14 +57,28 @@ impl Place {
             )),
             Self::Cuda(ordinal) => {
                 let driver = CudaDriver::load().map_err(|missing| self.without_driver(&missing))?;
+                let count = driver.device_count().map_err(|error| format!("{self}: {error}"))?;
+                if ordinal >= count {
+                    return Err(self.beyond(count));
+                }
                 let device = CudaDevice::open_with(driver, ordinal);
-                Ok(device.map_err(|error| error.to_string())?)
+                Ok(device.map_err(|error| format!("{self}: {error}"))?)
             }
         }
     }
 }
 
 impl Place {
+    /// What to say of a GPU whose number is too high where the driver shows `count` of them.
+    fn beyond(self, count: u32) -> String {
+        let shown = match count {
+            0 => "none to this process; check CUDA_VISIBLE_DEVICES".to_owned(),
+            1 => "only cuda:0".to_owned(),
+            _ => format!("cuda:0 to cuda:{}", count - 1),
+        };
+        format!("there is no {self}: of GPUs, the CUDA driver shows {shown}")
+    }
+
     /// What to say where there is no CUDA driver: what was looked for, and what works instead.
     fn without_driver(self, missing: &Missing) -> String {
         let what = match missing {
@@ -150,6 +164,14 @@ mod tests {
         for wrong in ["", "cuda:", "cuda:x", "cuda0", "CUDA:0", "hip:0", "sim:0"] {
             assert!(wrong.parse::<Place>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_too_high_is_told_with_those_that_are_there() {
+        let said = |count| Place::Cuda(7).beyond(count);
+        assert!(said(0).contains("CUDA_VISIBLE_DEVICES"), "{}", said(0));
+        assert!(said(1).ends_with("the CUDA driver shows only cuda:0"), "{}", said(1));
+        assert!(said(2).ends_with("the CUDA driver shows cuda:0 to cuda:1"), "{}", said(2));
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn no_kind_that_is_not_driven_looks_as_if_it_were() {
 }
 
 /// Where cargo has put the driver made of the simulated device: beside the test, or a folder up.
-fn standin() -> String {
+pub(crate) fn standin() -> String {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
     let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));

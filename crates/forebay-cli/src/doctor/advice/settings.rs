@@ -21,7 +21,7 @@ fn cure(refused: &ConfigError) -> Cure {
     match (refused, refused.origin()) {
         (ConfigError::File { path, line: Some(line), .. }, _)
         | (_, Some(Source::File { path, line })) => Cure::command(
-            "fix this line; to see it",
+            "correct this line; to see it",
             format!("sed -n {line}p {}", shell_word(&path.display().to_string())),
         ),
         (ConfigError::File { path, line: None, .. }, _) => Cure::command(
@@ -29,7 +29,7 @@ fn cure(refused: &ConfigError) -> Cure {
             format!("ls -ld {}", shell_word(&path.display().to_string())),
         ),
         (_, Some(Source::Conf { entry })) => Cure::command(
-            format!("fix or remove entry {entry} of FOREBAY_CONF; to see all of it"),
+            format!("correct or remove entry {entry} of FOREBAY_CONF; to see all of it"),
             "echo \"$FOREBAY_CONF\"",
         ),
         (
