@@ -24,10 +24,16 @@ fn sample(name: &str) -> Table {
         Column::figures("never", Room::Keep),
         Column::words("", Room::Keep),
     ]);
-    let figure = |text: &str| Cell::from(text.to_owned() + &" ".repeat(0));
     let row = |name: &str, last: &str| {
         let wide = "1".repeat(20);
-        [name.into(), "1.0".into(), figure(&wide), figure(&wide), "".into(), last.into()]
+        [
+            name.into(),
+            "1.0".into(),
+            wide.as_str().into(),
+            wide.as_str().into(),
+            "".into(),
+            last.into(),
+        ]
     };
     table.row(row(name, "verified"));
     table.row(row("short", ""));
