@@ -10,20 +10,23 @@ use crate::replay::{Place, Policy};
 
 /// What comes after the list of commands.
 const AFTER: &str = "\
-Pools of replay and bench go by the FOREBAY_ variables; \"forebay doctor\" shows what is in force.
-Every command takes --json. Exit status: 0 where all went well, 1 after a fault, 2 for bad usage.";
+The FOREBAY_ environment variables configure the pools of replay and bench; \"forebay doctor\" lists \
+the settings in force. Every command takes --json.
 
-/// How runs come to be recorded, after the options of `forebay replay`.
+Exit status: 0 for success, 1 for a failure, 2 for bad usage.";
+
+/// How to record a run, after the options of `forebay replay`.
 const RECORDING: &str = "\
 To record a run of your own:
-  PyTorch   torch.cuda.memory._record_memory_history() before it,
-            torch.cuda.memory._dump_snapshot(\"run.pickle\") after it
-  RMM       its logging resource adaptor (Python: rmm.mr.LoggingResourceAdaptor)
-  forebay   forebay_trace::Recorder beside the pool, and format::write_path
-  others    a CSV: the line op,id,bytes,stream, then a line an event:
+  PyTorch   call torch.cuda.memory._record_memory_history() before the run
+            and torch.cuda.memory._dump_snapshot(\"run.pickle\") after it
+  RMM       use its logging adaptor (in Python rmm.mr.LoggingResourceAdaptor)
+  forebay   attach a forebay_trace::Recorder to the pool, and save what it has
+            with forebay_trace::format::write_path
+  others    write a CSV: the header op,id,bytes,stream, then a line per event:
             a,17,3145728,0 allocates block 17 on stream 0; f,17,,0 frees it";
 
-/// Memory for accelerators: what this machine offers, what a recorded run takes, what a pair costs.
+/// GPU memory pool: check this machine, replay recorded runs, and time allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "forebay", version, arg_required_else_help = true, after_help = AFTER)]
 pub struct Forebay {
@@ -36,38 +39,42 @@ pub struct Forebay {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 #[non_exhaustive]
 pub enum Command {
-    /// Say whether forebay works here, what to mend, and what this machine offers.
+    /// Check whether forebay works on this machine, and say how to fix what does not.
     ///
-    /// Tries the host, the simulated device and each GPU that there is a driver for with a small piece
-    /// of work. Exits with 0 where the first two do it and no setting is refused, whether or not there is
-    /// an accelerator.
+    /// Runs a small piece of work on the host, on the simulated device and on each GPU that has a
+    /// driver. Exits with 0 if the host and the simulated device pass and every setting is valid; a
+    /// GPU is not required.
     Doctor(DoctorOptions),
-    /// Show what forebay does: a recorded run under several allocators, and what a pair costs.
+    /// Show what forebay does, on a recorded run that comes with the program.
     ///
-    /// Replays the training of GPT-2 that comes with the program: on this machine, and on a
-    /// simulated NVIDIA H200 under forebay and models of others. Needs no accelerator and takes
-    /// seconds. forebay is at its defaults, whatever FOREBAY_ variables say. Exits with 0 where
-    /// nothing failed.
+    /// Replays a recorded GPT-2 training run on this machine, and on a simulated NVIDIA H200 under
+    /// forebay and under models of other allocators; then times an allocation and its free. Needs no
+    /// GPU and takes a few seconds. forebay runs at its defaults and ignores the FOREBAY_ variables.
+    /// Exits with 0 if nothing failed.
     Demo(DemoOptions),
-    /// Play recorded runs on forebay's pool and on models of other allocators: what each takes.
+    /// Replay recorded runs, and compare the memory and time that each allocator takes.
     ///
-    /// A recording is a PyTorch memory snapshot, an RMM log, a CSV of allocations or a file that
-    /// "forebay convert" wrote; each may be gzipped. Exits with 0 where every run was played and
-    /// no allocation ran out of memory.
+    /// Compares forebay's pool with models of other allocators. A recording is a PyTorch memory
+    /// snapshot, an RMM log, a CSV of allocations or a file written by "forebay convert"; each may be
+    /// gzipped. Exits with 0 if every run was replayed and no allocation ran out of memory.
     #[command(after_long_help = RECORDING)]
     Replay(ReplayOptions),
-    /// Time named workloads on forebay's pool, on the driver, and against mimalloc.
+    /// Time named workloads on forebay's pool, on the driver alone, and on mimalloc.
     ///
-    /// "forebay bench alloc" times all but the RIM workloads, "forebay bench alloc HOT MP-T" those two,
-    /// "forebay bench alloc RIM" those that load a pool with very many threads, streams, holes and
-    /// pools, which takes about two minutes. An operation is an allocation and a free unless the
-    /// workload says otherwise. Its time is the best of several rounds by this machine's clock; on the simulated device the driver's calls are priced by the cost table of
-    /// one H200 and shown beside it. The pool goes by the FOREBAY_ variables, and what is not the
-    /// default is said. Exits with 0 where no workload failed.
+    /// "forebay bench alloc" times every workload except RIM. "forebay bench alloc HOT MP-T" times
+    /// those two. "forebay bench alloc RIM" times pools under extreme load, with very many threads,
+    /// streams, holes or pools, and takes about two minutes.
+    ///
+    /// An operation is an allocation and its free, unless the workload says otherwise. Its time is
+    /// the best of several rounds, by this machine's clock. On the simulated device, the cost of
+    /// driver calls comes from the cost table of one H200 and is shown in a separate column.
+    ///
+    /// The FOREBAY_ variables configure the pool, and the output names settings that are not the
+    /// default. Exits with 0 if no workload failed.
     Bench(BenchOptions),
-    /// Write a recording in another form.
+    /// Convert a recording to another format.
     ///
-    /// The ending names the form: .csv or .csv.gz for a CSV, .fbt for forebay's own, which is smaller.
+    /// The ending of OUT selects the format: .csv, .csv.gz, or .fbt for forebay's own, which is smaller.
     Convert(ConvertOptions),
 }
 
@@ -75,7 +82,7 @@ pub enum Command {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct DoctorOptions {
-    /// Print one JSON object on one line, with "schema": "forebay.doctor.v1".
+    /// Print one line of JSON, with "schema": "forebay.doctor.v1".
     #[arg(long)]
     pub json: bool,
 
@@ -89,15 +96,15 @@ pub struct DoctorOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// The files of the recorded runs.
+    /// The recordings to replay; "-" reads standard input.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
 
-    /// Where to play.
+    /// The device to replay on: simulated, this machine's own memory, or GPU number N.
     #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
     pub device: Place,
 
-    /// The allocators to play on, separated by commas. Unless said: all of them.
+    /// The allocators to compare, separated by commas [default: all].
     #[arg(
         long,
         value_enum,
@@ -107,47 +114,46 @@ pub struct ReplayOptions {
     )]
     pub policy: Vec<Policy>,
 
-    /// How much memory the device has, as 24GiB. Unless said: 1 TiB simulated, the machine's own
-    /// on the host.
+    /// How much memory the device has, such as 24GiB [default: 1 TiB on sim, all memory on host].
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Bytes>,
 
-    /// How often each run is played on the same allocator: the first pass finds it empty, later
-    /// ones find what the pass before left.
+    /// How many times to replay each run on the same allocator. The first pass starts with an empty
+    /// allocator, later passes with what the previous one left cached.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
     pub passes: u32,
 
     /// Check that blocks keep what is written to them.
     ///
-    /// Writes to every block when it is allocated, in the order of its stream, and reads it before it
-    /// is freed. Blocks of up to 64 KiB are written whole; of larger ones 64 bytes of every
-    /// 4 KiB and the last 64. The device must have memory for the whole run: the host, or the
-    /// simulated device with --backed. Times are taken without the writing and checking, on a
-    /// machine that is busy with them.
+    /// Writes to each block after its allocation, in stream order, and checks the contents before its
+    /// free. Blocks of up to 64 KiB are written in full; in larger blocks, 64 bytes of every 4 KiB
+    /// and the last 64 bytes. The device needs real memory for the whole run: use the host, or the
+    /// simulated device with --backed. Times exclude writing and checking, but are less accurate
+    /// because the machine is busy with both.
     #[arg(long)]
     pub verify: bool,
 
-    /// Put memory of this machine behind the simulated device, which has addresses alone otherwise.
+    /// Back the simulated device with this machine's memory. Otherwise it has only addresses.
     #[arg(long)]
     pub backed: bool,
 
-    /// Which device's history to take from a PyTorch snapshot that has several, from 0.
+    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
     #[arg(long, value_name = "N")]
     pub of_device: Option<u32>,
 
-    /// Record what forebay's pool is asked in the first pass, into this file.
+    /// Record the requests to forebay's pool during the first pass into this file.
     ///
-    /// The ending names the form: .csv, .csv.gz or .fbt. For one run, and with forebay among the
-    /// allocators. The pool is slower while it is watched.
+    /// The ending selects the format: .csv, .csv.gz or .fbt. Needs exactly one run, and forebay among
+    /// the allocators. Recording slows the pool down.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Say what patterns each run has, and what follows: sizes, lifetimes, its peak, its streams.
+    /// Describe the patterns of each run (sizes, lifetimes, peak, streams), with advice.
     #[arg(long, visible_alias = "analyze")]
     pub analyse: bool,
 
-    /// Print one JSON object a line for each pass, with "schema": "forebay.replay.v1"; for patterns
-    /// one a run, with "schema": "forebay.analysis.v1".
+    /// Print a line of JSON for each pass, with "schema": "forebay.replay.v1"; with --analyse, also
+    /// one for each run, with "schema": "forebay.analysis.v1".
     #[arg(long)]
     pub json: bool,
 }
@@ -156,8 +162,8 @@ pub struct ReplayOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct DemoOptions {
-    /// Print JSON, one object a line: the replay's rows, the pairs', and one with "schema":
-    /// "forebay.demo.v1" that says what was saved.
+    /// Print lines of JSON: one for each replayed pass, one for each timed pair, and a summary with
+    /// "schema": "forebay.demo.v1".
     #[arg(long)]
     pub json: bool,
 }
@@ -170,24 +176,24 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Subjects,
 
-    /// The workloads to time, by name, in any case; all but RIM unless some are named.
+    /// The workloads to time, in upper or lower case [default: all except RIM].
     #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
     pub workloads: Vec<Case>,
 
-    /// Where to time.
+    /// The device to time on: simulated, this machine's own memory, or GPU number N.
     #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
     pub device: Place,
 
-    /// An allocator of others to time beside it on a GPU, with the signatures of PyTorch's pluggable
-    /// allocator. May be given several times.
+    /// Another GPU allocator to compare with: a library, and its two functions with the signatures of
+    /// PyTorch's pluggable allocator. Can be repeated.
     #[arg(long, value_name = "NAME=LIBRARY:ALLOCATE:FREE")]
     pub against: Vec<Against>,
 
-    /// Few rounds: to see that everything works, not for figures.
+    /// Run few rounds: enough to check that everything works, too few for reliable figures.
     #[arg(long)]
     pub quick: bool,
 
-    /// Print one JSON object a line for each case, with "schema": "forebay.bench.v1".
+    /// Print a line of JSON for each case, with "schema": "forebay.bench.v1".
     #[arg(long)]
     pub json: bool,
 }
@@ -196,19 +202,19 @@ pub struct BenchOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct ConvertOptions {
-    /// The recording to read, in any form.
+    /// The recording to read, in any format; "-" reads standard input.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
 
-    /// The file to write; its ending names the form: .csv, .csv.gz or .fbt.
+    /// The file to write; its ending selects the format: .csv, .csv.gz or .fbt.
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
 
-    /// Which device's history to take from a PyTorch snapshot that has several, from 0.
+    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
     #[arg(long, value_name = "N")]
     pub of_device: Option<u32>,
 
-    /// Print one JSON object on one line, with "schema": "forebay.convert.v1".
+    /// Print one line of JSON, with "schema": "forebay.convert.v1".
     #[arg(long)]
     pub json: bool,
 }
@@ -255,7 +261,7 @@ mod tests {
         assert_eq!(chosen.capacity, Some(Bytes::mib(1536)));
         for (arguments, allowed) in [
             (&["a", "--policy", "jemalloc"][..], "torch, torch-expandable, pow2, direct"),
-            (&["a", "--device", "gpu"], "sim, host, or cuda:0"),
+            (&["a", "--device", "gpu"], "sim, host, or cuda:N"),
             (&["a", "--passes", "0"], "1..=1000"),
             (&["a", "--verify=yes"], "--verify"),
             (&["a", "--capacity", "much"], "as 4096, 512KiB, 1.5GiB or 2GB"),

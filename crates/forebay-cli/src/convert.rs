@@ -2,14 +2,15 @@
 
 use std::io::{self, Write};
 
-use forebay_core::Bytes;
-use forebay_trace::format::{check_ending, read_path, write_path};
+use forebay_core::{Bytes, counted};
+use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::{FormatError, ReadOptions};
 use serde::Serialize;
 
 use crate::Ending;
 use crate::command::ConvertOptions;
 use crate::output::complain;
+use crate::source::{Recording, Source};
 
 /// The id of the form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.convert.v1";
@@ -36,10 +37,11 @@ pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<E
     }
     let mut reading = ReadOptions::default();
     reading.device = options.of_device;
-    let trace = match read_path(&options.input, &reading) {
-        Ok(trace) => trace,
+    let source = Source::of(&options.input);
+    let Recording { trace, bytes } = match source.read(&reading) {
+        Ok(recording) => recording,
         Err(error) => {
-            complain(format_args!("{input}: {error}"));
+            complain(format_args!("{source}: {error}"));
             return Ok(Ending::Fault);
         }
     };
@@ -50,23 +52,22 @@ pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<E
             _ => Ending::Fault,
         });
     }
-    let size = |path| std::fs::metadata(path).map_or(0, |file| file.len());
     let row = Row {
         schema: SCHEMA,
         trace: trace.name(),
         input: input.to_string(),
         output: output.to_string(),
         events: trace.len() as u64,
-        read_bytes: size(&options.input),
-        written_bytes: size(&options.output),
+        read_bytes: bytes,
+        written_bytes: std::fs::metadata(&options.output).map_or(0, |file| file.len()),
     };
     // One write: lines of others do not cut it in two.
     let text = match options.json {
         true => serde_json::to_string(&row)?,
         false => format!(
-            "{}: {} events, {} read, {} written to {output}",
+            "{}: {}, {} read, {} written to {output}",
             row.trace,
-            row.events,
+            counted(row.events, "event"),
             Bytes::new(row.read_bytes),
             Bytes::new(row.written_bytes),
         ),

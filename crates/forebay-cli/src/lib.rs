@@ -1,11 +1,11 @@
 //! The `forebay` command as a library, so that tests reach its parts.
 //!
 //! ```text
-//!   forebay doctor                     devices, settings in force and whence, problems and their cure
-//!   forebay demo                       what forebay does, on a recorded run
-//!   forebay replay TRACE...            what a recorded run takes under each allocator
-//!   forebay bench alloc [WORKLOAD...]  named workloads, timed
-//!   forebay convert IN OUT             a recording in another form
+//!   forebay doctor                     check devices, limits and settings; say how to fix problems
+//!   forebay demo                       show what forebay does, on a recorded run
+//!   forebay replay TRACE...            compare allocators on recorded runs; "-" is standard input
+//!   forebay bench alloc [WORKLOAD...]  time named workloads
+//!   forebay convert IN OUT             convert a recording to another format
 //!
 //!   --json, with each                  one object a line, each with a "schema"
 //! ```
@@ -19,10 +19,12 @@ mod convert;
 pub mod demo;
 pub mod doctor;
 mod ending;
+mod layout;
 pub mod output;
 mod progress;
 pub mod replay;
 pub mod settings;
+mod source;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -59,10 +61,10 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(options) => doctor::run(options, width, &mut anstream::stdout()),
         Command::Demo(options) if options.json => demo::run(options, width, &mut io::stdout()),
         Command::Demo(options) => demo::run(options, width, &mut anstream::stdout()),
-        Command::Bench(options) if options.json => bench::run(options, &mut io::stdout()),
-        Command::Bench(options) => bench::run(options, &mut anstream::stdout()),
-        Command::Replay(options) if options.json => replay::run(options, &mut io::stdout()),
-        Command::Replay(options) => replay::run(options, &mut anstream::stdout()),
+        Command::Bench(options) if options.json => bench::run(options, width, &mut io::stdout()),
+        Command::Bench(options) => bench::run(options, width, &mut anstream::stdout()),
+        Command::Replay(options) if options.json => replay::run(options, width, &mut io::stdout()),
+        Command::Replay(options) => replay::run(options, width, &mut anstream::stdout()),
         Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };

@@ -3,27 +3,21 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-/// How many columns lines may take.
+/// How many columns the terminal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width(usize);
 
 impl Width {
     /// Below this the columns of a report leave no room for words.
     const LEAST: usize = 60;
-    /// Beyond this lines are hard to follow back.
+    /// Beyond this the next line of a text is hard to find.
     const MOST: usize = 100;
     /// What files, pipes and mails are read at.
     const USUAL: usize = 80;
 
-    /// As many as `columns`, or the nearest that can be read well.
+    /// As many as `columns`, but no fewer than 60.
     pub const fn new(columns: usize) -> Self {
-        if columns < Self::LEAST {
-            Self(Self::LEAST)
-        } else if columns > Self::MOST {
-            Self(Self::MOST)
-        } else {
-            Self(columns)
-        }
+        Self(if columns < Self::LEAST { Self::LEAST } else { columns })
     }
 
     /// What standard output has: as COLUMNS says, or else the terminal, or else 80.
@@ -33,8 +27,13 @@ impl Width {
         Self::new(wish.or_else(terminal_columns).unwrap_or(Self::USUAL))
     }
 
-    /// How many.
+    /// How many columns a line of words may take: at most 100.
     pub const fn columns(self) -> usize {
+        if self.0 > Self::MOST { Self::MOST } else { self.0 }
+    }
+
+    /// How many columns a table may take: all of them.
+    pub const fn full(self) -> usize {
         self.0
     }
 }
@@ -72,5 +71,7 @@ mod tests {
             [0, 59, 60, 72, 100, 101, usize::MAX].map(columns),
             [60, 60, 60, 72, 100, 100, 100]
         );
+        // Tables are read by column, so they may be as wide as the terminal.
+        assert_eq!([20, 80, 200].map(|wish| Width::new(wish).full()), [60, 80, 200]);
     }
 }

@@ -76,6 +76,18 @@ impl Bytes {
         })
     }
 
+    /// The size for display as advice: a limit set to the displayed figure admits this size.
+    ///
+    /// ```
+    /// use forebay_core::Bytes;
+    /// let needed = Bytes::new(20_975_520);
+    /// assert_eq!(needed.to_string(), "20.00 MiB");
+    /// assert_eq!(needed.rounded_up().to_string(), "20.01 MiB");
+    /// ```
+    pub const fn rounded_up(self) -> RoundedUp {
+        RoundedUp(self.0)
+    }
+
     /// Whether this is no bytes at all.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
@@ -153,20 +165,62 @@ impl Bytes {
     }
 }
 
+/// Which way the last decimal of a displayed size goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    /// To the nearest hundredth of the unit, half a hundredth up.
+    Nearest,
+    /// To the next hundredth of the unit.
+    Up,
+}
+
+impl Rounding {
+    /// `bytes` in hundredths of `unit`.
+    fn hundredths(self, bytes: u64, unit: u64) -> u128 {
+        // By integers: no float decides what a person reads. The product of 64 bits and 100 fits in 128.
+        let (exact, unit) = (u128::from(bytes) * 100, u128::from(unit));
+        match self {
+            Self::Nearest => (exact + unit / 2) / unit,
+            Self::Up => exact.div_ceil(unit),
+        }
+    }
+}
+
+/// Binary units with two decimals, whole bytes below 1 KiB.
+fn in_units(bytes: u64, rounding: Rounding) -> String {
+    if bytes < KIB {
+        return format!("{bytes} B");
+    }
+    let units = [(KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB")];
+    let mut shown = String::new();
+    for (unit, name) in units {
+        let hundredths = rounding.hundredths(bytes, unit);
+        shown = format!("{}.{:02} {name}", hundredths / 100, hundredths % 100);
+        // Compared after rounding, so that 1 MiB less a byte is "1.00 MiB" and not "1024.00 KiB".
+        if hundredths < 1024 * 100 {
+            break;
+        }
+    }
+    shown
+}
+
 impl fmt::Display for Bytes {
-    /// Binary units with two decimals, whole bytes below 1 KiB. Further decimals are cut, not rounded:
-    /// what is said to be there is there.
+    /// Binary units rounded to two decimals, whole bytes below 1 KiB.
+    ///
+    /// The figure may be up to half a hundredth of its unit below the exact size. Where a reader will
+    /// set a limit by it, show [`Bytes::rounded_up`] instead.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, name) = match self.0 {
-            0..KIB => return f.pad(&format!("{} B", self.0)),
-            KIB..MIB => (KIB, "KiB"),
-            MIB..GIB => (MIB, "MiB"),
-            GIB..TIB => (GIB, "GiB"),
-            TIB.. => (TIB, "TiB"),
-        };
-        // Hundredths by integers: no float decides what a person reads.
-        let hundredths = u128::from(self.0) * 100 / u128::from(unit);
-        f.pad(&format!("{}.{:02} {name}", hundredths / 100, hundredths % 100))
+        f.pad(&in_units(self.0, Rounding::Nearest))
+    }
+}
+
+/// A size that is displayed as a figure no smaller than itself. Made by [`Bytes::rounded_up`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundedUp(u64);
+
+impl fmt::Display for RoundedUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&in_units(self.0, Rounding::Up))
     }
 }
 
@@ -401,6 +455,22 @@ mod tests {
         }
 
         #[test]
+        fn a_limit_set_as_advised_admits_the_size(size in 0..u64::MAX / 2, shift in 0_u32..64) {
+            let size = Bytes::new(size >> shift);
+            let advised: Bytes = size.rounded_up().to_string().parse().unwrap();
+            prop_assert!(advised >= size, "{advised:?} for {size:?}");
+            // And no more than a hundredth of the unit above it, which is at most 1 % of the size.
+            prop_assert!(advised.get() - size.get() <= size.get() / 100 + 1);
+        }
+
+        #[test]
+        fn the_figure_shown_is_within_half_a_hundredth(size in 0..u64::MAX / 2, shift in 0_u32..64) {
+            let size = size >> shift;
+            let shown: Bytes = Bytes::new(size).to_string().parse().unwrap();
+            prop_assert!(shown.get().abs_diff(size) <= size / 200 + 1);
+        }
+
+        #[test]
         fn numbers_read_back(size: u64) {
             prop_assert_eq!(size.to_string().parse::<Bytes>().unwrap().get(), size);
         }
@@ -455,11 +525,34 @@ mod tests {
             (1023, "1023 B"),
             (1024, "1.00 KiB"),
             (1536 * KIB, "1.50 MiB"),
-            (GIB - 1, "1023.99 MiB"),
+            (GIB - 1, "1.00 GiB"),
             (GIB, "1.00 GiB"),
-            (u64::MAX, "16777215.99 TiB"),
+            (u64::MAX, "16777216.00 TiB"),
         ] {
             assert_eq!(Bytes::new(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_rounded_to_the_nearest_hundredth() {
+        // 20 MiB and 4000 B, which is 20.0038 MiB.
+        let over = 20 * MIB + 4000;
+        for (bytes, nearest, up) in [
+            (over, "20.00 MiB", "20.01 MiB"),
+            (20 * MIB, "20.00 MiB", "20.00 MiB"),
+            // A hundredth of a KiB is 10.24 B: 1029 B are 1.0049 KiB and 1030 B are 1.0059 KiB.
+            (1029, "1.00 KiB", "1.01 KiB"),
+            (1030, "1.01 KiB", "1.01 KiB"),
+            // 1023.9941 KiB, and 1023.9951 KiB, which rounds to the next unit.
+            (MIB - 6, "1023.99 KiB", "1.00 MiB"),
+            (MIB - 5, "1.00 MiB", "1.00 MiB"),
+            (400_000 * KIB, "390.63 MiB", "390.63 MiB"),
+        ] {
+            let size = Bytes::new(bytes);
+            assert_eq!(
+                (size.to_string().as_str(), size.rounded_up().to_string().as_str()),
+                (nearest, up)
+            );
         }
     }
 

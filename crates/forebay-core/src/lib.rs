@@ -18,6 +18,7 @@
 mod address;
 mod arena;
 mod bytes;
+mod count;
 mod decay;
 mod id;
 mod ladder;
@@ -30,7 +31,8 @@ mod size_class;
 
 pub use address::{Address, Span};
 pub use arena::{Bump, BumpFull, BumpGrow, BumpGrowth, BumpLapse, BumpMark, BumpPlace, BumpUsage};
-pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, TIB};
+pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, RoundedUp, TIB};
+pub use count::counted;
 pub use decay::Decay;
 pub use id::{DeviceOrdinal, Serial, StreamId};
 pub use ladder::{Avoided, Ladder, Rung};

@@ -75,11 +75,11 @@ impl Case {
     pub const fn about(self) -> &'static str {
         match self {
             Self::Played(workload) => workload.about(),
-            Self::HotPair => "pairs of what was just freed, against mimalloc, in turns",
-            Self::HotStatistics => "the hot pair with statistics and without, in turns",
-            Self::HotThreads => "the hot pair on threads with streams of their own",
+            Self::HotPair => "a block allocated again right after its free, against mimalloc",
+            Self::HotStatistics => "the same with and without statistics",
+            Self::HotThreads => "the same on several threads, each with its own stream",
             Self::Rim(rim) => rim.about(),
-            Self::WholeRim => "all RIM workloads: minutes, and only where they are named",
+            Self::WholeRim => "all RIM workloads; takes minutes",
         }
     }
 }

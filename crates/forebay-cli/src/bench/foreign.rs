@@ -36,7 +36,7 @@ impl FromStr for Against {
             let parts = [name, library, allocate, free];
             parts.iter().all(|part| !part.is_empty()).then_some(parts)
         };
-        let wanted = "an allocator is NAME=LIBRARY:ALLOCATE:FREE, the last two functions with the \
+        let wanted = "write NAME=LIBRARY:ALLOCATE:FREE, where ALLOCATE and FREE are functions with the \
                       signatures of PyTorch's pluggable allocator";
         let [name, library, allocate, free] = parts().ok_or_else(|| wanted.to_owned())?;
         Ok(Self {
@@ -103,7 +103,7 @@ impl Subject for Foreign {
         // SAFETY: a size, a GPU that is there and a stream of it that lives.
         let block = unsafe { (self.allocate)(bytes, self.ordinal, raw(stream)) };
         if block.is_null() {
-            let reason = format!("{} gave no block of {size}", self.name);
+            let reason = format!("{} returned no block for {size}", self.name);
             return Err(Error::Transient { call: Call::Allocate, reason: reason.into() }.into());
         }
         Ok(ForeignBlock(block, bytes))

@@ -47,7 +47,7 @@ use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
 use crate::command::BenchOptions;
-use crate::output::complain;
+use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::Place;
 
@@ -151,14 +151,15 @@ impl Allocator {
     }
 }
 
-/// Measures everything and writes what came of it to `out`. Escape sequences are `out`'s to strip.
-pub fn run(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending> {
+/// Measures everything and writes what came of it to `out`, for people in lines of `width`. Escape
+/// sequences are `out`'s to strip.
+pub fn run(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     match options.what {
-        Subjects::Alloc => allocation(options, out),
+        Subjects::Alloc => allocation(options, width, out),
     }
 }
 
-fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending> {
+fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
@@ -168,7 +169,7 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
         }
     };
     if options.device != Place::Sim && options.workloads.iter().any(|case| case.chooses_devices()) {
-        complain("RIM workloads choose their devices themselves; leave --device out");
+        complain("RIM workloads choose their own devices; leave --device out");
         return Ok(Ending::BadUsage);
     }
     let foreign = match load_foreign(options) {
@@ -187,12 +188,14 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
         }
     };
     if !options.json {
-        text::heading(&settings, out)?;
+        text::heading(&settings, width, out)?;
         out.flush()?;
     }
     let steps = Case::chosen(&options.workloads).map(|case| terms.steps(case)).sum();
     let progress = Progress::of("bench alloc", steps);
     let mut ending = Ending::Well;
+    // The columns that found no room, in any of the tables.
+    let mut left_out = Vec::new();
     for case in Case::chosen(&options.workloads) {
         progress.doing(case.name());
         let rows = match case {
@@ -225,24 +228,27 @@ fn allocation(options: &BenchOptions, out: &mut dyn Write) -> io::Result<Ending>
         }
         // One write for a workload: lines of others do not cut it in two.
         let mut text = Vec::new();
+        let mut no_room = Vec::new();
         if options.json {
             for row in &rows {
                 serde_json::to_writer(&mut text, row)?;
                 text.push(b'\n');
             }
         } else if case.chooses_devices() {
-            rim::text::workload(case, &rows, &mut text)?;
+            no_room = rim::text::workload(case, &rows, width, &mut text)?;
         } else if !rows.is_empty() {
-            text::workload(case, &rows, &mut text)?;
+            no_room = text::workload(case, &rows, width, &mut text)?;
         }
+        no_room.retain(|heading| !left_out.contains(heading));
+        left_out.extend(no_room);
         progress.aside(|| out.write_all(&text).and_then(|()| out.flush()))?;
     }
     drop(progress);
     if !options.json {
         if Case::chosen(&options.workloads).any(|case| !case.chooses_devices()) {
-            text::reading_aid(terms.place, out)?;
+            text::reading_aid(terms.place, &left_out, width, out)?;
         } else {
-            rim::text::reading_aid(out)?;
+            rim::text::reading_aid(&left_out, width, out)?;
         }
         out.flush()?;
     }
@@ -294,7 +300,9 @@ fn allocators(
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     let load = |against| match options.device {
         Place::Cuda(ordinal) => Foreign::load(against, ordinal),
-        place => Err(format!("--against is for allocators of a GPU: --device cuda:0, not {place}")),
+        place => {
+            Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}"))
+        }
     };
     options.against.iter().map(load).collect()
 }

@@ -6,75 +6,92 @@ use anstyle::{AnsiColor, Style};
 use forebay::Settings;
 
 use super::{Case, Row, hot};
-use crate::replay::Place;
+use crate::layout::{Cell, Column, QUIET, Room, Table, paragraph, titled};
+use crate::output::Width;
+use crate::replay::{Place, no_room_for};
 use crate::settings::in_words;
 
-const TITLE: Style = Style::new().bold();
-const QUIET: Style = Style::new().dimmed();
-const GOOD: Style = AnsiColor::Green.on_default();
-const NOTE: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
+pub(super) const TITLE: Style = Style::new().bold();
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+pub(super) const NOTE: Style = AnsiColor::Yellow.on_default();
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// What the figures are not those of a pool at its defaults for; nothing where they are.
-pub(super) fn heading(settings: &Settings, out: &mut dyn Write) -> io::Result<()> {
+/// The mean and how it compares stay; the rest goes where the terminal is narrow.
+const COLUMNS: [Column; 10] = [
+    Column::words("case", Room::Break),
+    Column::words("allocator", Room::Break),
+    Column::figures("threads", Room::Keep),
+    Column::figures("ns/op", Room::Keep),
+    Column::figures("driver ns", Room::Drop(1)),
+    Column::figures("min", Room::Drop(5)),
+    Column::figures("p50", Room::Drop(3)),
+    Column::figures("p99", Room::Drop(2)),
+    Column::figures("p99.9", Room::Drop(4)),
+    Column::words("", Room::Break),
+];
+
+/// Says which settings are not the defaults; nothing where all are.
+pub(super) fn heading(settings: &Settings, width: Width, out: &mut dyn Write) -> io::Result<()> {
     match in_words(settings) {
         Some(settings) => {
-            writeln!(out, "{NOTE}forebay is not at its defaults: {settings}{NOTE:#}\n")
+            let text = format!("forebay is not at its defaults: {settings}");
+            paragraph(NOTE, &text, 0, width, out)?;
+            writeln!(out)
         }
         None => Ok(()),
     }
 }
 
-/// One line a part and allocator.
-pub(super) fn workload(case: Case, rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    let timed_each = rows.iter().any(|row| row.each.is_some());
-    writeln!(out, "{TITLE}{case}{TITLE:#}  {}", case.about())?;
-    write!(
-        out,
-        "  {QUIET}{:20}{:10}{:>3}{:>10}{:>10}",
-        "case", "allocator", "thr", "ns/op", "driver ns"
-    )?;
-    if timed_each {
-        write!(out, "{:>7}{:>7}{:>8}{:>8}", "min", "p50", "p99", "p99.9")?;
-    }
-    writeln!(out, "{QUIET:#}")?;
+/// One line a part and allocator. Gives the headings that found no room.
+pub(super) fn workload(
+    case: Case,
+    rows: &[Row],
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<Vec<&'static str>> {
+    titled((case.name(), TITLE), case.about(), width, out)?;
+    let mut table = Table::new(COLUMNS);
     for row in rows {
-        line(row, rows, timed_each, out)?;
+        table.row(cells(row, rows));
     }
-    writeln!(out)
+    let left_out = table.write(width, out)?;
+    writeln!(out)?;
+    Ok(left_out)
 }
 
-fn line(row: &Row, rows: &[Row], timed_each: bool, out: &mut impl Write) -> io::Result<()> {
-    let ours = if row.allocator == "forebay" { Style::new() } else { QUIET };
-    write!(
-        out,
-        "  {ours}{:20}{:10}{:>3}{:>10}{:>10}",
-        row.case,
-        row.allocator,
-        row.threads,
+/// The number of threads; nothing where all rows have one, as a column of ones says nothing.
+pub(super) fn threads(row: &Row, rows: &[Row]) -> String {
+    match rows.iter().all(|row| row.threads == 1) {
+        true => String::new(),
+        false => row.threads.to_string(),
+    }
+}
+
+fn cells(row: &Row, rows: &[Row]) -> Vec<Cell> {
+    let style = if row.allocator == "forebay" { Style::new() } else { QUIET };
+    let each = |pick: fn(&super::Each) -> u64| {
+        row.each.as_ref().map_or_else(String::new, |each| pick(each).to_string())
+    };
+    let figures = [
+        row.case.clone(),
+        row.allocator.to_owned(),
+        threads(row, rows),
         row.ns_per_op.map_or_else(|| "-".to_owned(), nanos),
         row.driver_ns_per_op.map_or_else(String::new, nanos),
-    )?;
-    if timed_each {
-        let figures = row.each.map_or([None; 4], |each| {
-            [each.min_ns, each.p50_ns, each.p99_ns, each.p99_9_ns].map(Some)
-        });
-        for (figure, width) in figures.into_iter().zip([7, 7, 8, 8]) {
-            write!(
-                out,
-                "{:>width$}",
-                figure.map_or_else(String::new, |figure| figure.to_string())
-            )?;
+        each(|each| each.min_ns),
+        each(|each| each.p50_ns),
+        each(|each| each.p99_ns),
+        each(|each| each.p99_9_ns),
+    ];
+    let verdict = match comparison(row, rows) {
+        _ if row.error.is_some() => Cell::styled("failed", BAD),
+        Some((times, of_what)) => {
+            let style = if of_what == "faster" && times > 1.0 { GOOD } else { Style::new() };
+            Cell::styled(multiple(times, of_what), style)
         }
-    }
-    write!(out, "{ours:#}")?;
-    if row.error.is_some() {
-        write!(out, "  {BAD}failed{BAD:#}")?;
-    } else if let Some((times, of_what)) = comparison(row, rows) {
-        let style = if of_what == "faster" && times > 1.0 { GOOD } else { Style::new() };
-        write!(out, "  {style}{}{style:#}", multiple(times, of_what))?;
-    }
-    writeln!(out)
+        None => Cell::default(),
+    };
+    figures.into_iter().map(|text| Cell::styled(text, style)).chain([verdict]).collect()
 }
 
 /// What a row is set against, and how it stands to that.
@@ -114,35 +131,37 @@ fn nanos(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
-/// What the figures mean.
-pub(super) fn reading_aid(place: Place, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "{QUIET}ns/op: an allocation and a free, the best round, by this machine's clock."
-    )?;
-    match place {
-        Place::Sim => writeln!(
-            out,
-            "The device is simulated: its driver's calls are priced by the cost table of one H200. \
-             They\nstand in the column \"driver ns\" for the pool, and in \"ns/op\" for the driver by \
-             itself. What\nsimulating them took here is in the pool's ns/op. \"faster\": than the \
-             driver, both columns together."
-        )?,
-        Place::Host => writeln!(
-            out,
-            "The driver is this machine's system, and its calls are in the figures. \"faster\": than \
-             it. No\nmemory is touched, so what the system does at the first touch is in none of them."
-        )?,
-        Place::Cuda(_) => writeln!(
-            out,
-            "The driver is the GPU's, and its calls are in the figures. \"faster\": than cuMemAlloc and \
-             cuMemFree."
-        )?,
-    }
-    writeln!(
-        out,
-        "Several threads: from the first to the last, over the operations of all.{QUIET:#}"
-    )
+/// What the figures mean, and which of them found no room.
+pub(super) fn reading_aid(
+    place: Place,
+    left_out: &[&str],
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let place = match place {
+        Place::Sim => {
+            "The device is simulated, so driver calls are priced by the cost table of one H200: in the \
+             column \"driver ns\" for the pool, and in \"ns/op\" for the driver itself. The pool's ns/op \
+             also includes the time that simulating the calls took here. \"faster\" compares the sum of \
+             both columns with the driver."
+        }
+        Place::Host => {
+            "The driver is this machine's operating system, and its calls are included in the figures. \
+             \"faster\" compares with it. No memory is touched, so the cost of the first touch of a page \
+             is not included."
+        }
+        Place::Cuda(_) => {
+            "The driver is the GPU's, and its calls are included in the figures. \"faster\" compares with \
+             cuMemAlloc and cuMemFree."
+        }
+    };
+    let text = format!(
+        "ns/op: an allocation and its free, in the best round, by this machine's clock. {place} With \
+         several threads, the time runs from the first start to the last end, and is divided by the \
+         operations of all threads.{}",
+        no_room_for(left_out)
+    );
+    paragraph(QUIET, &text, 0, width, out)
 }
 
 #[cfg(test)]
@@ -151,6 +170,10 @@ mod tests {
 
     use super::*;
     use crate::bench::{Effort, Terms};
+
+    fn stripped(text: &[u8]) -> String {
+        anstream::adapter::strip_str(std::str::from_utf8(text).unwrap()).to_string()
+    }
 
     fn row(allocator: &'static str, ns: f64) -> Row {
         let plain = Settings::default();
@@ -168,10 +191,11 @@ mod tests {
         assert_eq!(comparison(&rows[0], &rows), Some((50.0, "faster")));
         assert_eq!(comparison(&rows[1], &rows), None);
         let mut text = Vec::new();
-        workload(Case::Played(Workload::MpT), &rows, &mut text).unwrap();
-        let text = anstream::adapter::strip_bytes(&text).into_vec();
-        let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("150      50.0  50x faster"), "{text}");
+        let case = Case::Played(Workload::MpT);
+        workload(case, &rows, Width::new(80), &mut text).unwrap();
+        let text = stripped(&text);
+        assert!(text.contains("150       50.0  50x faster"), "{text}");
+        assert!(!text.contains("threads") && !text.contains("p99"), "nothing to tell\n{text}");
     }
 
     #[test]
@@ -180,5 +204,46 @@ mod tests {
         assert_eq!(multiple(512.3, "faster"), "512x faster");
         assert_eq!(multiple(0.98, "one thread"), "0.98x one thread");
         assert_eq!((nanos(7.26), nanos(109_000.4)), ("7.3".into(), "109000".into()));
+    }
+
+    #[test]
+    fn every_table_fits_80_columns() {
+        let each = crate::bench::Each::of(vec![109_000, 987_654_321], 20);
+        let timed = |case: &str, allocator, threads| Row {
+            case: case.to_owned(),
+            threads,
+            each,
+            driver_ns_per_op: Some(1_234_567.0),
+            ..row(allocator, 109_000_000.0)
+        };
+        let long = "an allocator whose user gave it a long name, and_then_one_long_word".repeat(2);
+        let long: &'static str = Box::leak(long.into_boxed_str());
+        let rows = [
+            Row { quotient: Some(0.14), ..timed("1000 x 1 MiB, cold", "forebay", 4) },
+            timed("1000 x 1 MiB, cold", "driver", 128),
+            timed("64 KiB to 16 MiB", long, 1),
+            Row { error: Some("no".to_owned()), ..row("forebay", 1.0) },
+        ];
+        let settings = Settings::parse_conf("max_bytes:13GiB,history:7,preset:debug").unwrap();
+        for columns in [60, 80, 100, 200] {
+            let width = Width::new(columns);
+            let mut out = Vec::new();
+            heading(&settings, width, &mut out).unwrap();
+            let mut left_out = Vec::new();
+            for case in Case::chosen(&[]) {
+                left_out = workload(case, &rows, width, &mut out).unwrap();
+                workload(case, &rows[..1], width, &mut out).unwrap();
+            }
+            for place in [Place::Sim, Place::Host, Place::Cuda(0)] {
+                reading_aid(place, &left_out, width, &mut out).unwrap();
+            }
+            let text = stripped(&out);
+            let wide = text.lines().find(|line| line.chars().count() > columns);
+            assert_eq!(wide, None, "{columns} columns\n{text}");
+            for figure in ["109000000", "0.14x", "failed", "128"] {
+                assert!(text.contains(figure), "{figure} at {columns} columns\n{text}");
+            }
+            assert_eq!(text.contains("Left out to fit"), !left_out.is_empty(), "{text}");
+        }
     }
 }

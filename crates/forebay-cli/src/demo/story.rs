@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use forebay::Settings;
 use forebay::config::Sources;
-use forebay_core::{Bytes, GIB, KIB};
+use forebay_core::{Bytes, GIB, KIB, counted};
 use forebay_hal::Call;
 use forebay_sim::CostModel;
 use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
@@ -111,11 +111,12 @@ impl Story {
     pub(super) fn faults(&self) -> Vec<String> {
         let short = self.here.iter().chain(&self.there).filter(|row| row.ooms > 0).map(|row| {
             let (policy, device, pass, ooms) = (row.policy, row.device, row.pass, row.ooms);
-            format!("{policy} on {device}, pass {pass}: {ooms} allocations found no memory")
+            let short = counted(ooms, "allocation");
+            format!("{policy} on {device}, pass {pass}: {short} ran out of memory")
         });
         let failed = self.pairs.iter().filter_map(|row| {
             let why = row.error.as_ref()?;
-            Some(format!("a pair of {} by {}: {why}", row.case, row.allocator))
+            Some(format!("timing {} with {}: {why}", row.case, row.allocator))
         });
         short.chain(failed).collect()
     }
@@ -258,7 +259,7 @@ mod tests {
             let faults = story.faults();
             assert_eq!(faults.len(), 2, "a pass each: {faults:?}");
             assert!(faults[0].starts_with(&format!("{short} on sim, pass 1: ")), "{faults:?}");
-            assert!(faults[0].ends_with(" allocations found no memory"), "{faults:?}");
+            assert!(faults[0].ends_with(" allocations ran out of memory"), "{faults:?}");
         }
     }
 }

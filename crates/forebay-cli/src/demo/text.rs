@@ -3,15 +3,15 @@
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use forebay_core::Bytes;
+use forebay_core::{Bytes, counted};
 
 use super::{Saving, Story};
+use crate::layout::{QUIET, paragraph, titled};
 use crate::output::Width;
 use crate::replay::Place;
 use crate::replay::time;
 
 const TITLE: Style = Style::new().bold();
-const QUIET: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const NOTE: Style = AnsiColor::Yellow.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -23,70 +23,68 @@ const AFTER: usize = 38;
 
 /// Everything, from what is played to what to do next.
 pub(super) fn tell(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
-    what(story, out)?;
-    here(story, out)?;
+    what(story, width, out)?;
+    here(story, width, out)?;
     there(story, width, out)?;
-    saved(story, out)?;
-    pair(story, out)?;
+    saved(story, width, out)?;
+    pair(story, width, out)?;
     next(out)
 }
 
-fn what(story: &Story, out: &mut impl Write) -> io::Result<()> {
+fn what(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let sums = &story.sums;
-    writeln!(
-        out,
-        "{TITLE}A recorded run{TITLE:#}  {}: ten steps of training GPT-2 on an NVIDIA H200",
-        story.trace
-    )?;
-    writeln!(
-        out,
-        "  {} allocations and {} frees; at most {} asked for at once",
-        sums.allocations, sums.frees, sums.peak_requested
-    )?;
+    let about = format!("{}: ten steps of training GPT-2 on an NVIDIA H200", story.trace);
+    titled(("A recorded run", TITLE), &about, width, out)?;
+    let text = format!(
+        "{} and {}; at most {} requested at once",
+        counted(sums.allocations, "allocation"),
+        counted(sums.frees, "free"),
+        sums.peak_requested
+    );
+    paragraph(Style::new(), &text, 2, width, out)?;
     for setting in &story.left_aside {
-        writeln!(out, "  {NOTE}left aside, the demo is at the defaults: {setting}{NOTE:#}")?;
+        let text = format!("ignored, because the demo runs at the defaults: {setting}");
+        paragraph(NOTE, &text, 2, width, out)?;
     }
     writeln!(out)
 }
 
 /// What the pool does with it on this machine.
-fn here(story: &Story, out: &mut impl Write) -> io::Result<()> {
+fn here(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let [cold, warm] = story.here.as_slice() else { return Ok(()) };
     let device = match cold.device {
         Place::Cuda(_) => "this machine's GPU",
         Place::Host => "this machine's own memory",
-        Place::Sim => "a simulated device: this machine has no room for the run",
+        Place::Sim => "a simulated device, as this machine has too little free memory",
     };
-    writeln!(out, "{TITLE}Played here{TITLE:#}  forebay's pool on {device}")?;
-    for (row, said) in [(cold, "first pass"), (warm, "second")] {
-        writeln!(
-            out,
-            "  {said:12}{}, {}; {} driver calls; {:.0} ns an operation",
+    titled(("Replayed here", TITLE), &format!("forebay's pool on {device}"), width, out)?;
+    for (row, said) in [(cold, "first pass"), (warm, "second pass")] {
+        let text = format!(
+            "{said:12} {}, {}; {}; {:.0} ns/op",
             Bytes::new(row.peak_reserved_bytes),
             match row.ooms {
-                0 => format!("{:.2} % beyond", (row.ratio - 1.0) * 100.0),
-                short => format!("{short} allocations failed"),
+                0 => format!("{:.2} % overhead", (row.ratio - 1.0) * 100.0),
+                short => format!("{} failed", counted(short, "allocation")),
             },
-            row.driver_calls,
+            counted(row.driver_calls, "driver call"),
             row.mean_ns
-        )?;
+        );
+        paragraph(Style::new(), &text, 2, width, out)?;
     }
     writeln!(out)
 }
 
 /// The comparison: what each takes, as bars.
 fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "{TITLE}On an H200{TITLE:#}  simulated; the others are models; driver's time by its cost table"
-    )?;
+    let about = "simulated; models of the others; driver calls priced by a cost table";
+    titled(("On an H200", TITLE), about, width, out)?;
     writeln!(
         out,
         "  {QUIET}{:BEFORE$}{}{:>12}{:>12}{:>12}{QUIET:#}",
         "allocator",
         " ".repeat(bar_width(width)),
         "memory",
-        "beyond",
+        "overhead",
         "driver"
     )?;
     let most = story.there.iter().map(|row| row.peak_reserved_bytes).max().unwrap_or(1).max(1);
@@ -116,7 +114,7 @@ fn there(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "  {QUIET}{:BEFORE$}{}{:>12}{QUIET:#}\n",
-        "asked for",
+        "requested",
         bar(asked.get(), most, bar_width(width)),
         asked.to_string()
     )
@@ -148,16 +146,14 @@ fn bar(bytes: u64, most: u64, columns: usize) -> String {
     format!("{}{part}{}", "█".repeat(full), " ".repeat(columns - used))
 }
 
-fn saved(story: &Story, out: &mut impl Write) -> io::Result<()> {
+fn saved(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let savings = story.savings();
     if savings.is_empty() {
-        let why = "nothing can be told: allocations failed";
+        let why = "not known, because allocations failed";
         return writeln!(out, "{TITLE}What forebay saves{TITLE:#}  {BAD}{why}{BAD:#}\n");
     }
-    writeln!(
-        out,
-        "{TITLE}What forebay saves{TITLE:#}  against the others, and the driver's time of two passes"
-    )?;
+    let about = "memory, and time in the driver over two passes, against:";
+    titled(("What forebay saves", TITLE), about, width, out)?;
     for saving in &savings {
         writeln!(
             out,
@@ -192,7 +188,7 @@ fn than(saved: i128, said: impl Fn(u64) -> String) -> String {
 fn in_words(saving: &Saving) -> Option<String> {
     (saving.bytes > 0).then(|| {
         let left = Bytes::new(amount(saving.bytes));
-        format!("In the memory that PyTorch takes for this run, forebay has {left} to spare.")
+        format!("In the memory that PyTorch takes for this run, forebay leaves {left} free.")
     })
 }
 
@@ -209,11 +205,12 @@ fn grouped(number: u64) -> String {
     text
 }
 
-fn pair(story: &Story, out: &mut impl Write) -> io::Result<()> {
+fn pair(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let (Some(ours), Some(yardstick)) = (story.pair("forebay"), story.pair("mimalloc")) else {
         return Ok(());
     };
-    writeln!(out, "{TITLE}A hot pair{TITLE:#}  an allocation and a free of what was just freed")?;
+    let about = "allocating a block that was just freed, and freeing it again";
+    titled(("A hot pair", TITLE), about, width, out)?;
     let line = |out: &mut dyn Write, name: &str, figure: String, said: &str| {
         writeln!(out, "  {name:BEFORE$}{figure:>12}  {QUIET}{said}{QUIET:#}")
     };
@@ -241,9 +238,9 @@ fn next(out: &mut impl Write) -> io::Result<()> {
     };
     writeln!(out, "{TITLE}Next{TITLE:#}")?;
     for (what, say) in [
-        ("replay SNAPSHOT.pickle", "your own run; how to record one: replay --help"),
-        ("bench alloc", "all named workloads on this machine"),
-        ("doctor", "what this machine offers, and what to mend"),
+        ("replay SNAPSHOT.pickle", "your own run; see replay --help"),
+        ("bench alloc", "time all workloads here"),
+        ("doctor", "check this machine"),
     ] {
         writeln!(out, "  {command} {what:24}{QUIET}{say}{QUIET:#}")?;
     }
@@ -274,7 +271,7 @@ mod tests {
         assert_eq!(said(0), "the same");
         let saving = |bytes| Saving { policy: "torch", bytes, share: 0.1, driver_ns: 0 };
         let words = in_words(&saving(1 << 30)).unwrap();
-        assert!(words.contains("1.00 GiB to spare"), "{words}");
+        assert!(words.contains("1.00 GiB free"), "{words}");
         assert_eq!(in_words(&saving(-1)), None);
         assert_eq!(in_words(&saving(0)), None);
     }

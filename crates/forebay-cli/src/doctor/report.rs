@@ -61,9 +61,9 @@ impl Report {
             false => format!("forebay does not work here as it is set up: {ready}"),
         };
         let mend = match self.problems.len() {
-            0 => "nothing to mend".to_owned(),
-            1 => "one thing to mend".to_owned(),
-            count => format!("{count} things to mend"),
+            0 => "nothing to fix".to_owned(),
+            1 => "one thing to fix".to_owned(),
+            count => format!("{count} things to fix"),
         };
         self.verdict = format!("{state}; {mend}");
     }

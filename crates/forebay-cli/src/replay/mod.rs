@@ -24,31 +24,37 @@ pub use patterns::Patterns;
 pub use place::Place;
 pub use policy::Policy;
 pub use row::Row;
-pub(crate) use text::time;
+pub(crate) use text::{no_room_for, time};
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use forebay::Settings;
-use forebay_trace::format::{check_ending, read_path, write_path};
+use forebay_core::counted;
+use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::{Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, replay};
 
 use crate::Ending;
 use crate::command::ReplayOptions;
-use crate::output::complain;
+use crate::output::{Width, complain};
 use crate::progress::Progress;
+use crate::source::Source;
 
 /// Runs with fewer operations are over before a bar could be read, unless they are verified.
 const WORTH_SHOWING: u64 = 1 << 20;
 
-/// Plays every run on every policy and writes what came of it to `out`. Escape sequences are
-/// `out`'s to strip.
-pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
+/// Plays every run on every policy and writes what came of it to `out`, for people in lines of
+/// `width`. Escape sequences are `out`'s to strip.
+pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     if options.verify && options.device == Place::Sim && !options.backed {
         complain(
-            "--verify writes to every block, and the simulated device has addresses alone; put \
-             memory behind it with --backed, or play on --device host",
+            "--verify writes to every block, but the simulated device has addresses and no memory; \
+             add --backed to give it memory, or replay on --device host",
         );
+        return Ok(Ending::BadUsage);
+    }
+    if let Some(refusal) = Source::conflict(&options.traces) {
+        complain(refusal);
         return Ok(Ending::BadUsage);
     }
     if let Some(refusal) = cannot_record(options) {
@@ -76,6 +82,8 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
     };
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
+    // The columns that found no room, in any of the tables.
+    let mut left_out = Vec::new();
     for path in &options.traces {
         let Some(trace) = read(path, options) else {
             ending = Ending::Fault;
@@ -86,7 +94,7 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
             if tables > 0 {
                 writeln!(text)?;
             }
-            text::heading(&trace, &settings, &mut text)?;
+            text::heading(&trace, &settings, width, &mut text)?;
         }
         if options.analyse {
             let found = Analysis::of(&trace);
@@ -94,7 +102,7 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
                 serde_json::to_writer(&mut text, &Patterns::new(trace.name(), &found))?;
                 text.push(b'\n');
             } else {
-                patterns::tell(&found, &mut text)?;
+                patterns::tell(&found, width, &mut text)?;
             }
         }
         let (rows, played) = play(&trace, options, &settings);
@@ -105,7 +113,11 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
                 text.push(b'\n');
             }
         } else {
-            text::table(&rows, &mut text)?;
+            for heading in text::table(&rows, width, &mut text)? {
+                if !left_out.contains(&heading) {
+                    left_out.push(heading);
+                }
+            }
             tables += 1;
         }
         // One write for a run: lines of others do not cut it in two.
@@ -113,7 +125,7 @@ pub fn run(options: &ReplayOptions, out: &mut dyn Write) -> io::Result<Ending> {
         out.flush()?;
     }
     if tables > 0 {
-        text::reading_aid(options.device, out)?;
+        text::reading_aid(options.device, &left_out, width, out)?;
         out.flush()?;
     }
     Ok(ending)
@@ -127,10 +139,10 @@ fn cannot_record(options: &ReplayOptions) -> Option<String> {
     }
     if options.traces.len() != 1 {
         let count = options.traces.len();
-        return Some(format!("--record writes one run to one file, and {count} runs are given"));
+        return Some(format!("--record writes a single run, but {count} runs are given"));
     }
     if !options.policy.contains(&Policy::Forebay) {
-        return Some("--record watches forebay's own pool; add forebay to --policy".to_owned());
+        return Some("--record needs forebay's own pool; add forebay to --policy".to_owned());
     }
     None
 }
@@ -138,10 +150,11 @@ fn cannot_record(options: &ReplayOptions) -> Option<String> {
 fn read(path: &Path, options: &ReplayOptions) -> Option<Trace> {
     let mut reading = ReadOptions::default();
     reading.device = options.of_device;
-    match read_path(path, &reading) {
-        Ok(trace) => Some(trace),
+    let source = Source::of(path);
+    match source.read(&reading) {
+        Ok(recording) => Some(recording.trace),
         Err(error) => {
-            complain(format_args!("{}: {error}", path.display()));
+            complain(format_args!("{source}: {error}"));
             None
         }
     }
@@ -246,14 +259,14 @@ fn play_with(
 /// What went wrong in a pass that was played to its end.
 fn faults(report: &PassReport) -> impl Iterator<Item = String> {
     let count = report.out_of_memory;
-    let memory = report
-        .first_out_of_memory
-        .as_ref()
-        .map(|first| format!("{count} allocations found no memory; the first: {first}"));
+    let memory = report.first_out_of_memory.as_ref().map(|first| {
+        format!("{} ran out of memory; the first: {first}", counted(count, "allocation"))
+    });
     let held = report.verified.as_ref().and_then(|verdict| {
         let (wrong, of) = (verdict.mismatches, verdict.blocks);
         let first = verdict.first.as_ref()?;
-        Some(format!("{wrong} of {of} blocks did not hold what was written; the first: {first}"))
+        let of = counted(of, "block");
+        Some(format!("{wrong} of {of} did not hold what was written; the first: {first}"))
     });
     memory.into_iter().chain(held)
 }

@@ -2,11 +2,14 @@
 
 use std::io::{self, Write};
 
+use forebay_core::counted;
 use forebay_trace::Analysis;
 use forebay_trace::analysis::SizeFigures;
 use serde::Serialize;
 
-use super::text::{QUIET, TITLE, counted};
+use super::text::TITLE;
+use crate::layout::{Cell, QUIET, write_hanging};
+use crate::output::Width;
 
 /// The id of the form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.analysis.v1";
@@ -120,9 +123,12 @@ impl Patterns {
     }
 }
 
-/// The patterns for people: a line a subject, then what follows.
-pub(super) fn tell(found: &Analysis, out: &mut impl Write) -> io::Result<()> {
-    let mut line = |name: &str, text: String| writeln!(out, "  {QUIET}{name:10}{QUIET:#}{text}");
+/// The patterns for people: a paragraph a subject, then what follows.
+pub(super) fn tell(found: &Analysis, width: Width, out: &mut dyn Write) -> io::Result<()> {
+    let mut line = |name: &str, text: String| {
+        let parts = [Cell::styled(format!("{name:9}"), QUIET), text.into()];
+        write_hanging(&parts, (2, 12), width, out)
+    };
     let hot = found.hottest.iter().take(SHOWN);
     let hot = hot.map(|one| format!("{} x {}", one.requests, one.size)).collect::<Vec<_>>();
     line("sizes", format!("{}, most often {}", counted(found.sizes, "size"), hot.join(", ")))?;
@@ -130,7 +136,8 @@ pub(super) fn tell(found: &Analysis, out: &mut impl Write) -> io::Result<()> {
     line(
         "requests",
         format!(
-            "{repeats} repeat a size freed on their stream before, {} are for 256 KiB or less",
+            "{repeats} repeat a size that was freed earlier on the same stream; {} are for \
+             256 KiB or less",
             share(found.small_requests, found.requests)
         ),
     )?;
@@ -138,7 +145,7 @@ pub(super) fn tell(found: &Analysis, out: &mut impl Write) -> io::Result<()> {
     line(
         "lifetimes",
         format!(
-            "{} at the median, {} at the 99th percentile, {} at the most; {} never freed",
+            "median {}, 99th percentile {}, longest {}; {} never freed",
             counted(lifetimes.median, "operation"),
             lifetimes.p99,
             lifetimes.longest,
@@ -160,20 +167,20 @@ pub(super) fn tell(found: &Analysis, out: &mut impl Write) -> io::Result<()> {
     line(
         "",
         format!(
-            "{} of it small, {} in blocks that last half of the run",
+            "{} of it in blocks of 256 KiB or less, {} in blocks that live for half of the run",
             found.peak_small, found.peak_lasting
         ),
     )?;
     line(
         "streams",
         format!(
-            "{}, {} of frees on another than the allocation",
-            found.streams,
+            "{}; {} of frees are on another stream than the allocation",
+            counted(found.streams, "stream"),
             share(found.freed_elsewhere, found.frees)
         ),
     )?;
     for advice in found.advice() {
-        writeln!(out, "  {TITLE}*{TITLE:#} {advice}")?;
+        write_hanging(&[Cell::styled("*", TITLE), advice.into()], (2, 4), width, out)?;
     }
     writeln!(out)
 }
@@ -197,14 +204,17 @@ mod tests {
         let found = Analysis::of(&trace);
         let row = Patterns::new(trace.name(), &found);
         let mut text = Vec::new();
-        tell(&found, &mut text).unwrap();
+        tell(&found, Width::new(80), &mut text).unwrap();
         let text = anstream::adapter::strip_str(std::str::from_utf8(&text).unwrap()).to_string();
+        let advice = text.lines().filter(|line| line.starts_with("  * ")).count();
+        // However the lines are broken.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let peak = Bytes::new(row.peak_bytes);
         assert!(text.contains(&format!("{peak} in {} blocks", row.peak_blocks)), "{text}");
         let hottest = &row.hottest[0];
         let hot = format!("{} x {}", hottest.requests, Bytes::new(hottest.size_bytes));
         assert!(text.contains(&hot), "{text}");
-        assert_eq!(text.lines().filter(|line| line.starts_with("  * ")).count(), row.advice.len());
+        assert_eq!(advice, row.advice.len());
         assert_eq!(row.sizes, found.sizes);
     }
 

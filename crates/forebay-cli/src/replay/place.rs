@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use forebay_core::{Bytes, TIB};
-use forebay_cuda::CudaDevice;
+use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, Missing};
 use forebay_hal::Device;
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
@@ -52,13 +52,68 @@ impl Place {
                 Ok(device)
             }
             Self::Cuda(_) if capacity.is_some() => Err(format!(
-                "{self} has the memory it has: leave --capacity out, and set FOREBAY_MAX_BYTES to \
-                 have the pool take less"
+                "--capacity cannot change how much memory {self} has; leave it out, and set \
+                 FOREBAY_MAX_BYTES to limit the pool"
             )),
             Self::Cuda(ordinal) => {
-                let device = CudaDevice::open(ordinal).map_err(|error| error.to_string())?;
-                Ok(device)
+                let driver = CudaDriver::load().map_err(|missing| self.without_driver(&missing))?;
+                let count = driver.device_count().map_err(|error| format!("{self}: {error}"))?;
+                if ordinal >= count {
+                    return Err(self.beyond(count));
+                }
+                let device = CudaDevice::open_with(driver, ordinal);
+                Ok(device.map_err(|error| format!("{self}: {error}"))?)
             }
+        }
+    }
+}
+
+impl Place {
+    /// What to say of a GPU whose number is too high where the driver shows `count` of them.
+    fn beyond(self, count: u32) -> String {
+        let shown = match count {
+            0 => "none to this process; check CUDA_VISIBLE_DEVICES".to_owned(),
+            1 => "only cuda:0".to_owned(),
+            _ => format!("cuda:0 to cuda:{}", count - 1),
+        };
+        format!("there is no {self}: of GPUs, the CUDA driver shows {shown}")
+    }
+
+    /// What to say where there is no CUDA driver: what was looked for, and what works instead.
+    fn without_driver(self, missing: &Missing) -> String {
+        let what = match missing {
+            Missing::Library { tried } => format!(
+                "no CUDA driver was found for {self}: {}; install NVIDIA's driver, or set \
+                 {DRIVER_VARIABLE} to the path of its library",
+                looked_for(tried)
+            ),
+            // These say what helps.
+            other => format!("{self}: {other}"),
+        };
+        format!(
+            "{what}; without a GPU, use --device host or --device sim; \"forebay doctor\" shows what \
+             this machine has"
+        )
+    }
+}
+
+/// "looked for a (why not) and b (why not)"; a reason that all share is given once.
+fn looked_for(tried: &[(String, String)]) -> String {
+    // The loader begins its reasons with the name of the library.
+    let bare = |(library, reason): &(String, String)| {
+        let prefix = format!("{library}: ");
+        reason.strip_prefix(&prefix).unwrap_or(reason).to_owned()
+    };
+    let names: Vec<&str> = tried.iter().map(|(library, _)| library.as_str()).collect();
+    let reasons: Vec<String> = tried.iter().map(bare).collect();
+    match reasons.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|reason| reason == first) => {
+            format!("looked for {} ({first})", names.join(" and "))
+        }
+        _ => {
+            let each =
+                names.iter().zip(&reasons).map(|(name, reason)| format!("{name} ({reason})"));
+            format!("looked for {}", each.collect::<Vec<_>>().join(" and "))
         }
     }
 }
@@ -86,7 +141,7 @@ impl FromStr for Place {
             "host" => Some(Self::Host),
             _ => text.strip_prefix("cuda").and_then(numbered).map(Self::Cuda),
         }
-        .ok_or_else(|| "a device is sim, host, or cuda:0 and up".to_owned())
+        .ok_or_else(|| "a device is sim, host, or cuda:N with the number of a GPU".to_owned())
     }
 }
 
@@ -109,5 +164,33 @@ mod tests {
         for wrong in ["", "cuda:", "cuda:x", "cuda0", "CUDA:0", "hip:0", "sim:0"] {
             assert!(wrong.parse::<Place>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_too_high_is_told_with_those_that_are_there() {
+        let said = |count| Place::Cuda(7).beyond(count);
+        assert!(said(0).contains("CUDA_VISIBLE_DEVICES"), "{}", said(0));
+        assert!(said(1).ends_with("the CUDA driver shows only cuda:0"), "{}", said(1));
+        assert!(said(2).ends_with("the CUDA driver shows cuda:0 to cuda:1"), "{}", said(2));
+    }
+
+    #[test]
+    fn a_missing_driver_is_named_with_what_was_looked_for_and_what_to_do() {
+        let reason = "cannot open shared object file";
+        let attempt = |name: &str| (name.to_owned(), format!("{name}: {reason}"));
+        let tried = vec![attempt("libcuda.so.1"), attempt("libcuda.so")];
+        assert_eq!(
+            Place::Cuda(0).without_driver(&Missing::Library { tried: tried.clone() }),
+            "no CUDA driver was found for cuda:0: looked for libcuda.so.1 and libcuda.so (cannot open \
+             shared object file); install NVIDIA's driver, or set FOREBAY_CUDA_DRIVER to the path of \
+             its library; without a GPU, use --device host or --device sim; \"forebay doctor\" shows \
+             what this machine has"
+        );
+        let mixed = [tried[0].clone(), ("libcuda.so".to_owned(), "no right to read it".to_owned())];
+        assert_eq!(
+            looked_for(&mixed),
+            "looked for libcuda.so.1 (cannot open shared object file) and libcuda.so (no right to read \
+             it)"
+        );
     }
 }

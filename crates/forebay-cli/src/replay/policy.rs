@@ -69,11 +69,15 @@ impl ValueEnum for Policy {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let about = match self {
-            Self::Forebay => "forebay's own pool, as FOREBAY_ variables set it",
+            Self::Forebay => "forebay's own pool, configured by the FOREBAY_ variables",
             Self::Model(Model::Torch) => "a model of PyTorch's allocator",
-            Self::Model(Model::TorchExpandable) => "the same with expandable segments",
-            Self::Model(Model::PowersOfTwo) => "a model of one that rounds up to powers of two",
-            Self::Model(Model::Direct) => "no pool: the driver is asked each time",
+            Self::Model(Model::TorchExpandable) => {
+                "a model of PyTorch's allocator with expandable segments"
+            }
+            Self::Model(Model::PowersOfTwo) => {
+                "a model of an allocator that rounds sizes up to powers of two"
+            }
+            Self::Model(Model::Direct) => "no pool: every request goes to the driver",
             Self::Model(_) => "a model of another allocator",
         };
         Some(PossibleValue::new(self.name()).help(about))

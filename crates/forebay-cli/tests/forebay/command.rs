@@ -31,7 +31,7 @@ fn the_doctor_is_content_without_a_gpu() {
     for section in ["Devices", "Memory", "NUMA", "Huge pages", "Limits", "Settings in force"] {
         assert!(said.lines().any(|line| line == section), "{section} is missing in\n{said}");
     }
-    let verdict = "forebay works here: the host and sim devices are ready; nothing to mend";
+    let verdict = "forebay works here: the host and sim devices are ready; nothing to fix";
     assert_eq!(said.lines().nth(2), Some(verdict), "first of all\n{said}");
     for kind in ["host", "sim", "cuda", "hip", "opencl", "metal"] {
         assert!(said.lines().any(|line| line.trim_start().starts_with(kind)), "{kind}\n{said}");
@@ -144,7 +144,9 @@ fn help_says_how_to_go_on() {
     for (arguments, part) in [
         (&["--help"][..], "2 for bad usage"),
         (&["replay", "--help"], "_record_memory_history()"),
-        (&["replay", "--help"], "no pool: the driver is asked each time"),
+        (&["replay", "--help"], "no pool: every request goes to the driver"),
+        (&["replay", "--help"], "\"-\" reads standard input"),
+        (&["convert", "--help"], "\"-\" reads standard input"),
         (&["bench", "--help"], "forebay bench alloc HOT MP-T"),
         (&["demo", "--help"], "at its defaults"),
     ] {
@@ -205,7 +207,7 @@ fn limited(limit: &str) -> Output {
 fn a_host_that_cannot_work_is_not_called_ready() {
     let few = text(&limited("ulimit -n 8").stdout);
     assert!(few.contains("1.  a process may have 8 open files"), "{few}");
-    let (problem, devices) = (few.find("Problems and their cure"), few.find("\nDevices"));
+    let (problem, devices) = (few.find("Problems and how to fix them"), few.find("\nDevices"));
     assert!(problem < devices, "what to mend comes before the details\n{few}");
     // A page of the host fits under this limit, one of the simulation does not; a file that grows
     // past it would end the doctor by a signal.
@@ -218,7 +220,7 @@ fn a_host_that_cannot_work_is_not_called_ready() {
     assert!(said.lines().any(|line| line.starts_with("  sim     broken")), "{said}");
     assert!(said.contains("ulimit -f") && said.contains("no file may be longer than"), "{said}");
     let narrow = text(&limited("ulimit -v 400000").stdout);
-    assert!(narrow.contains("a process may use 390.62 MiB of addresses"), "{narrow}");
+    assert!(narrow.contains("a process may use 390.63 MiB of addresses"), "{narrow}");
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn another_machines_files_can_be_looked_at() {
     assert_eq!(run.status.code(), Some(0));
     let said = text(&run.stdout);
     assert!(said.contains("4.00 GiB"), "{said}");
-    let verdict = "forebay works here: the sim device is ready; nothing to mend";
+    let verdict = "forebay works here: the sim device is ready; nothing to fix";
     assert_eq!(said.lines().nth(2), Some(verdict), "{said}");
 }
 

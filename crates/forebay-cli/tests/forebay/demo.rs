@@ -22,7 +22,7 @@ fn the_story_is_told_in_one_command() {
     let said = text(&run.stdout);
     for part in [
         "14377 allocations",
-        "Played here",
+        "Replayed here",
         "On an H200",
         "PyTorch expandable",
         "powers of two",
@@ -42,7 +42,7 @@ fn the_story_is_told_in_one_command() {
     assert!(bar("powers of two") > bar("PyTorch "), "{said}");
     let bars = said.lines().find(|line| line.contains('█')).unwrap();
     assert!(bars.trim_start().starts_with("forebay"), "{said}");
-    assert_eq!(said.lines().find(|line| line.chars().count() > 100), None);
+    assert_eq!(said.lines().find(|line| line.chars().count() > 80), None);
 }
 
 /// The story is that of the defaults: what the environment sets changes no figure, and is named.
@@ -56,9 +56,10 @@ fn settings_of_the_environment_are_left_aside_and_named() {
         text(&run.stdout).to_owned()
     };
     let said = told("max_bytes:8GiB", &[]);
-    let left = "left aside, the demo is at the defaults: max_bytes:8GiB (FOREBAY_CONF, entry 1)";
-    assert!(said.contains(left), "{said}");
-    assert!(!said.contains("failed") && said.contains("forebay has 1."), "{said}");
+    let left =
+        "ignored, because the demo runs at the defaults: max_bytes:8GiB (FOREBAY_CONF, entry 1)";
+    assert!(said.replace("\n  ", " ").contains(left), "{said}");
+    assert!(!said.contains("failed") && said.contains("forebay leaves 1."), "{said}");
     // One that no pool could be made with is left aside too.
     let rows: Vec<Value> = told("max_bytes:much", &["--json"])
         .lines()
@@ -75,8 +76,10 @@ fn settings_of_the_environment_are_left_aside_and_named() {
 #[test]
 fn whoever_comes_by_cargo_is_told_how_to_go_on_by_cargo() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    let run = command.arg("demo").env("CARGO", "cargo").output().unwrap();
+    let run = command.arg("demo").env("CARGO", "cargo").env_remove("COLUMNS").output().unwrap();
     assert!(text(&run.stdout).contains("cargo run --release -- bench alloc"));
+    let wide = text(&run.stdout).lines().find(|line| line.chars().count() > 80);
+    assert_eq!(wide, None);
 }
 
 #[test]

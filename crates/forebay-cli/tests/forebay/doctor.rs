@@ -157,7 +157,7 @@ fn no_kind_that_is_not_driven_looks_as_if_it_were() {
 }
 
 /// Where cargo has put the driver made of the simulated device: beside the test, or a folder up.
-fn standin() -> String {
+pub(crate) fn standin() -> String {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
     let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));
@@ -431,8 +431,8 @@ fn settings_stand_in_columns_and_their_cure_is_beside_the_complaint() {
     ] {
         assert!(said.lines().any(|it| it == line), "{line} is missing in\n{said}");
     }
-    assert!(!said.contains("Problems and their cure"), "{said}");
-    assert!(said.lines().nth(2).unwrap().ends_with("; nothing to mend"), "{said}");
+    assert!(!said.contains("Problems and how to fix them"), "{said}");
+    assert!(said.lines().nth(2).unwrap().ends_with("; nothing to fix"), "{said}");
 
     let bad = doctor(&[], &[("FOREBAY_CONF", "max_byte:8GiB")]);
     assert_eq!(bad.status.code(), Some(1), "a setting that is refused is a fault");

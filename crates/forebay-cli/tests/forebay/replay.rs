@@ -1,7 +1,8 @@
 //! `forebay replay` and `forebay convert`, as built.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -32,7 +33,7 @@ fn a_replay_says_what_each_allocator_takes() {
     let run = forebay(&["replay", &gpt2()]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let said = text(&run.stdout);
-    assert!(said.starts_with("gpt2_train  14377 allocations on 1 stream, 12.37 GiB"), "{said}");
+    assert!(said.starts_with("gpt2_train  14377 allocations on 1 stream, 12.38 GiB"), "{said}");
     // As measured with the real ones: PyTorch, with expandable segments, and cudaMalloc.
     for (policy, ratio) in
         [("torch ", "1.1263"), ("torch-expandable", "1.0721"), ("direct", "1.0187")]
@@ -120,7 +121,7 @@ fn memory_that_runs_out_is_counted_and_in_the_exit_status() {
     assert!(rows[0]["ooms"].as_u64() > Some(0), "{rows:?}");
     assert!(rows[0]["peak_reserved_bytes"].as_u64() <= Some(8 << 30));
     let said = text(&run.stderr);
-    assert!(said.contains("allocations found no memory; the first: out of memory:"), "{said}");
+    assert!(said.contains("allocations ran out of memory; the first: out of memory:"), "{said}");
     let enough = forebay(&["replay", &gpt2(), "--policy", "torch", "--capacity", "14GiB"]);
     assert_eq!(enough.status.code(), Some(0), "{}", text(&enough.stderr));
 }
@@ -194,7 +195,7 @@ fn what_has_no_memory_is_not_verified() {
     let run = forebay(&["replay", &gpt2(), "--verify"]);
     assert_eq!(run.status.code(), Some(2));
     let said = text(&run.stderr);
-    assert!(said.contains("addresses alone") && said.contains("--backed"), "{said}");
+    assert!(said.contains("addresses and no memory") && said.contains("--backed"), "{said}");
     assert!(said.contains("--device host"), "{said}");
     assert!(run.stdout.is_empty());
 }
@@ -270,4 +271,133 @@ fn a_gpu_that_is_not_there_is_told_of_once() {
         assert_eq!(text(&run.stderr).lines().count(), 1, "{}", text(&run.stderr));
         assert!(run.stdout.is_empty());
     }
+}
+
+/// With a driver that is certainly not there: what was looked for, and what to do instead.
+#[test]
+fn a_missing_driver_is_told_with_what_to_do() {
+    for arguments in [&["replay", &gpt2()][..], &["bench", "alloc", "--quick"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(arguments).args(["--device", "cuda:0"]);
+        let run = command.env("FOREBAY_CUDA_DRIVER", "/no/such/libcuda.so").output().unwrap();
+        assert_eq!(run.status.code(), Some(1), "{arguments:?}");
+        let said = text(&run.stderr);
+        for part in [
+            "no CUDA driver was found for cuda:0: looked for /no/such/libcuda.so (",
+            "set FOREBAY_CUDA_DRIVER to",
+            "--device host or --device sim",
+            "forebay doctor",
+        ] {
+            assert!(said.contains(part), "{part} is missing in\n{said}");
+        }
+        assert!(!said.contains("capabilities"), "{said}");
+        assert_eq!((said.lines().count(), run.stdout.len()), (1, 0), "{said}");
+    }
+}
+
+#[test]
+fn a_gpu_beyond_the_last_is_told_with_those_that_are_there() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["replay", &gpt2(), "--device", "cuda:7"]);
+    let run = command.env("FOREBAY_CUDA_DRIVER", crate::doctor::standin()).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    let said = text(&run.stderr);
+    assert!(said.contains("no cuda:7: of GPUs, the CUDA driver shows cuda:0 to cuda:1"), "{said}");
+}
+
+/// Runs the command with a file as its standard input, through a pipe.
+fn piped(arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env_remove("CLICOLOR_FORCE").args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let bytes = std::fs::read(input).unwrap();
+    // Whoever refuses to read leaves a broken pipe, which is not what is tested.
+    let feeder = std::thread::spawn(move || drop(pipe.write_all(&bytes)));
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+#[test]
+fn a_dash_reads_standard_input_in_any_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let peaks = |run: &Output| {
+        assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+        let figure = |row: Value| row["peak_reserved_bytes"].as_u64().unwrap();
+        rows(run).into_iter().map(figure).collect::<Vec<_>>()
+    };
+    let snapshot = data("tests/data/torch_snapshot.pickle").display().to_string();
+    let expected = peaks(&forebay(&["replay", &snapshot, "--json"]));
+    for name in ["run.fbt", "run.csv", "run.csv.gz"] {
+        assert_eq!(forebay(&["convert", &snapshot, &path(name)]).status.code(), Some(0));
+    }
+    for input in [snapshot.clone(), path("run.fbt"), path("run.csv"), path("run.csv.gz")] {
+        let run = piped(&["replay", "-", "--json"], &input);
+        assert_eq!(peaks(&run), expected, "{input}");
+        // forebay's own form holds the name of the run.
+        let name = if input.ends_with(".fbt") { "torch_snapshot" } else { "stdin" };
+        assert!(rows(&run).iter().all(|row| row["trace"] == name), "{input}");
+        // The same through convert, which tells how much it read.
+        let run = piped(&["convert", "-", &path("again.csv"), "--json"], &input);
+        assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+        let told = rows(&run).remove(0);
+        assert_eq!(told["read_bytes"], std::fs::metadata(&input).unwrap().len());
+        assert_eq!((&told["input"], &told["events"]), (&"-".into(), &458.into()));
+    }
+    // Beside files, and before options.
+    let both = piped(&["replay", "--json", "--passes=1", &snapshot, "-"], &path("run.fbt"));
+    assert_eq!(rows(&both).len(), 10, "{}", text(&both.stderr));
+}
+
+#[test]
+fn what_cannot_be_read_from_standard_input_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    };
+    let empty = piped(&["replay", "-"], &path("empty", ""));
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(text(&empty.stderr).contains("standard input: "), "{}", text(&empty.stderr));
+    let bad = path("bad.csv", "op,id,bytes,stream\na,1,2,0\nf,2,,0\n");
+    let run = piped(&["convert", "-", "out.csv"], &bad);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(text(&run.stderr).contains("standard input: CSV, line 3: frees 2"));
+    let twice = piped(&["replay", "-", "-"], &bad);
+    assert_eq!((twice.status.code(), twice.stdout.len()), (Some(2), 0));
+    assert!(text(&twice.stderr).contains("only once"), "{}", text(&twice.stderr));
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    let snapshot = data("tests/data/torch_snapshot.pickle").display().to_string();
+    let log = data("tests/data/rmm_log.csv").display().to_string();
+    let lines = |columns: Option<&str>, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("replay").args(arguments).env_remove("CLICOLOR_FORCE").env_remove("COLUMNS");
+        command.envs(columns.map(|columns| ("COLUMNS", columns)));
+        let run = command.output().unwrap();
+        assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+        text(&run.stdout).to_owned()
+    };
+    let runs: [&[&str]; 3] = [
+        &[&gpt2(), &snapshot, &log, "--analyse"],
+        &[&log, "--verify", "--device=host"],
+        &[&gpt2(), "--passes", "3", "--policy", "forebay,direct"],
+    ];
+    for (columns, most) in [(None, 80), (Some("80"), 80), (Some("60"), 60), (Some("132"), 132)] {
+        for arguments in runs {
+            let said = lines(columns, arguments);
+            let wide = said.lines().find(|line| line.chars().count() > most);
+            assert_eq!(wide, None, "{columns:?} {arguments:?}\n{said}");
+            assert!(said.contains("ratio"), "{said}");
+        }
+    }
+    let wide = lines(Some("132"), runs[0]);
+    assert!(wide.contains("maps") && !wide.contains("Left out to fit"), "{wide}");
+    assert!(lines(Some("60"), runs[0]).contains("Left out to fit"), "what is left out is named");
 }

@@ -59,7 +59,7 @@ fn advice_names_the_figures_it_rests_on() {
     let said = |part: &str| assert!(advice.iter().any(|one| one.contains(part)), "{advice:#?}");
     said("100 % of requests are of 3 of 3 sizes: warm up with them");
     said("2 blocks of 8.00 MiB, 1 block of 1.00 MiB, 10 blocks of 1000 B");
-    said("94 % of the peak (16.00 MiB of 17.00 MiB) is in 2 blocks");
+    said("94 % of the peak (16.00 MiB of 17.01 MiB) is in 2 blocks");
     said("90 % of requests are for 256 KiB or less, and hold less than 1 % of the peak");
     said("20 of 2200 frees (less than 1 %) are on another stream");
     assert_eq!(advice.len(), 4, "{advice:#?}");

@@ -5,7 +5,7 @@ use core::{array, fmt};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use forebay_core::Address;
+use forebay_core::{Address, counted};
 
 use crate::Result;
 use crate::sync::fork::Birth;
@@ -111,6 +111,6 @@ impl<T> fmt::Debug for Ledger<T> {
             return f.write_str("Ledger(made before the process forked)");
         }
         let blocks: usize = self.parts.iter().map(|part| Self::lock(part).len()).sum();
-        write!(f, "Ledger({blocks} blocks)")
+        write!(f, "Ledger({})", counted(blocks, "block"))
     }
 }

@@ -43,6 +43,16 @@ fn a_limit_is_met_exactly_and_told() {
     assert_eq!((limited.used(), limited.limit()), (Bytes::ZERO, Bytes::new(1000)));
 }
 
+/// Whoever sets the limit to the figure in units has set it high enough.
+#[test]
+fn the_limit_to_raise_to_is_rounded_up() {
+    let limited = Limited::new(roomy(), Bytes::mib(20));
+    let _ = limited.allocate(bytes(16 << 20)).unwrap();
+    let said = limited.allocate(bytes((4 << 20) + 4000)).unwrap_err().to_string();
+    assert!(said.ends_with("raise the limit to 20975520 B (20.01 MiB) or more"), "{said}");
+    assert!(said.contains("holds 16.00 MiB of at most 20.00 MiB"), "{said}");
+}
+
 #[test]
 fn counts_are_what_happened() {
     let counted = Counted::new(Direct::of(Bytes::mib(1)));
@@ -192,6 +202,8 @@ fn a_label_ends_with_its_work_even_where_that_panics() {
     assert!(panicked.is_err());
     let _ = tracked.allocate(bytes(1)).unwrap();
     assert_eq!(tracked.leaks().blocks()[0].label, None);
+    let text = tracked.leaks().to_string();
+    assert!(text.starts_with("1 block of 512 B (512 B) is live\n"), "{text}");
 }
 
 /// Which of the first `count` requests for so many bytes fail.

@@ -8,7 +8,7 @@ use std::backtrace::Backtrace;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_core::{Address, Bytes};
+use forebay_core::{Address, Bytes, counted};
 use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
@@ -102,7 +102,8 @@ impl fmt::Display for Leaks {
             return f.write_str("no blocks are live");
         }
         let size = self.size();
-        write!(f, "{count} blocks of {size} ({} B) together are live", size.get())?;
+        let are = if count == 1 { "is" } else { "together are" };
+        write!(f, "{} of {size} ({} B) {are} live", counted(count, "block"), size.get())?;
         let listed = if f.alternate() { count } else { LISTED };
         for live in self.blocks.iter().take(listed) {
             write!(f, "\n  {live}")?;

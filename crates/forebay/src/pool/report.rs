@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::fmt;
 
-use forebay_core::{Address, Alignment, Bytes};
+use forebay_core::{Address, Alignment, Bytes, counted};
 use forebay_hal::StreamHandle;
 
 use super::map::{LiveBlock, Side, UNIT_SHIFT};
@@ -76,7 +76,8 @@ impl fmt::Display for Shortage {
         if needed > whole && !whole.is_zero() {
             write!(f, "; the device has {whole} in all: ask for less at a time, or free blocks")
         } else if needed > self.limit {
-            write!(f, "; free blocks, or raise the limit to {} B ({needed}) or more", needed.get())
+            let (exact, shown) = (needed.get(), needed.rounded_up());
+            write!(f, "; free blocks, or raise the limit to {exact} B ({shown}) or more")
         } else if needed > self.held.saturating_add(self.device_free) {
             write!(f, "; free blocks, or find out who else uses the device")
         } else {
@@ -129,7 +130,8 @@ impl DropReport {
 
 impl fmt::Display for DropReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} went with {} live blocks of {}", self.pool, self.blocks, self.bytes)?;
+        let blocks = counted(self.blocks, "live block");
+        write!(f, "{} went with {blocks} of {}", self.pool, self.bytes)?;
         for (name, bytes) in &self.owners {
             write!(f, "\n  {name}: {bytes}")?;
         }

@@ -78,15 +78,15 @@ impl Rim {
     /// What it does, in a line.
     pub const fn about(self) -> &'static str {
         match self {
-            Self::Seats => "pairs of the first thread, of the 258th, and of 10,000 living threads",
-            Self::Streams => "pairs of one thread on 1 to 1,024 streams in turn",
+            Self::Seats => "pairs on the first thread, on the 258th, and on 10,000 live threads",
+            Self::Streams => "pairs on one thread that cycles through 1 to 1,024 streams",
             Self::Holes => "random allocations among 1,000 to 500,000 holes",
-            Self::Uses => "growing while up to 50,000 freed blocks are in use elsewhere",
-            Self::Crowd => "growing while 16 to 200 threads are busy",
-            Self::Probe => "a step that asks for too much and falls back",
-            Self::Refuse => "100 GiB asked of 140 GiB, of which another has 80 GiB",
-            Self::Snapshot => "snapshots of 117 GiB in 3,000 blocks, and growing meanwhile",
-            Self::Pools => "as many pools as one process can have, up to 2,000",
+            Self::Uses => "growth while other streams still use up to 50,000 freed blocks",
+            Self::Crowd => "growth while 16 to 200 threads are busy",
+            Self::Probe => "a step that requests too much, fails, and falls back to less",
+            Self::Refuse => "a request for 100 GiB of 140 GiB, 80 GiB of which others hold",
+            Self::Snapshot => "snapshots of 117 GiB in 3,000 blocks, and growth during them",
+            Self::Pools => "as many pools as one process can hold, up to 2,000",
         }
     }
 

@@ -13,7 +13,9 @@ use forebay_host::HostOptions;
 
 use super::super::{Effort, Row, Terms};
 use super::Rim;
-use super::tools::{Deadline, Times, grouped, phantom, pool_of, process_bytes, ratio, said};
+use super::tools::{
+    Deadline, Times, counted, grouped, phantom, pool_of, process_bytes, ratio, said,
+};
 use crate::replay::Place;
 
 /// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.
@@ -60,7 +62,7 @@ fn many(
             }
         }
         if deadline.is_over() && pools.len() < wanted {
-            row.figures().cut_off = Some(deadline.cut(format_args!("{} pools", pools.len())));
+            row.figures().cut_off = Some(deadline.cut(counted(pools.len(), "pool")));
             break;
         }
     }

@@ -20,7 +20,7 @@ use forebay_hal::StreamHandle;
 use super::super::{Effort, Row, Terms};
 use super::Rim;
 use super::tools::{
-    Deadline, Gate, OpensAtEnd, STACK, Times, grouped, nanos, pairs, phantom, ratio, said,
+    Deadline, Gate, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
 };
 
 /// How many threads live when the last one comes.
@@ -162,7 +162,9 @@ fn living(
                 return Ok(Some(skipped));
             }
             if starting.is_over() {
-                return Ok(Some(starting.cut(format_args!("{index} threads had come"))));
+                return Ok(Some(
+                    starting.cut(format_args!("{} had come", counted(index, "thread"))),
+                ));
             }
         }
         for _ in 0..count {

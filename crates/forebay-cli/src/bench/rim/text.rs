@@ -2,73 +2,91 @@
 
 use std::io::{self, Write};
 
-use anstyle::{AnsiColor, Style};
 use forebay_core::Bytes;
 
-use super::super::{Case, Row};
+use super::super::text::{BAD, GOOD, NOTE, TITLE, threads};
+use super::super::{Case, Each, Row};
 use super::tools::{Figures, Target};
+use crate::layout::{Cell, Column, QUIET, Room, Table, paragraph, titled};
+use crate::output::Width;
+use crate::replay::no_room_for;
 
-const TITLE: Style = Style::new().bold();
-const QUIET: Style = Style::new().dimmed();
-const GOOD: Style = AnsiColor::Green.on_default();
-const NOTE: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
+const COLUMNS: [Column; 7] = [
+    Column::words("case", Room::Break),
+    Column::words("allocator", Room::Break),
+    Column::figures("threads", Room::Keep),
+    Column::figures("ns/op", Room::Keep),
+    Column::figures("p50", Room::Drop(2)),
+    Column::figures("p99", Room::Drop(3)),
+    Column::figures("max", Room::Drop(1)),
+];
 
-/// How wide a line of words gets.
-const WIDTH: usize = 92;
-
-/// A table of one workload.
-pub(in super::super) fn workload(case: Case, rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{TITLE}{case}{TITLE:#}  {}", case.about())?;
-    writeln!(
-        out,
-        "  {QUIET}{:30}{:9}{:>6}{:>13}{:>11}{:>11}{:>12}{QUIET:#}",
-        "case", "allocator", "thr", "ns/op", "p50", "p99", "max"
-    )?;
+/// A table of one workload. Gives the headings that found no room.
+pub(in super::super) fn workload(
+    case: Case,
+    rows: &[Row],
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<Vec<&'static str>> {
+    titled((case.name(), TITLE), case.about(), width, out)?;
+    let mut table = Table::new(COLUMNS);
     for row in rows {
-        line(row, out)?;
+        enter(row, rows, &mut table);
     }
-    writeln!(out)
+    let left_out = table.write(width, out)?;
+    writeln!(out)?;
+    Ok(left_out)
 }
 
-/// What the figures mean.
-pub(in super::super) fn reading_aid(out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "{QUIET}ns/op, p50, p99, max: an operation as the workload says, by this machine's clock. Targets are\n\
-         ratios within this run, or counts. A target that is missed does not change the exit status.{QUIET:#}"
-    )
+/// What the figures mean, and which of them found no room.
+pub(in super::super) fn reading_aid(
+    left_out: &[&str],
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let text = format!(
+        "ns/op, p50, p99, max: the time of one operation, as the workload defines it, by this machine's \
+         clock. Targets are ratios within this run, or counts. A missed target does not change the exit \
+         status.{}",
+        no_room_for(left_out)
+    );
+    paragraph(QUIET, &text, 0, width, out)
 }
 
-fn line(row: &Row, out: &mut impl Write) -> io::Result<()> {
-    let time = row.ns_per_op.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}"));
-    let each = |pick: fn(&super::super::Each) -> u64| {
+/// Enters a row, and below it what else it tells.
+fn enter(row: &Row, rows: &[Row], table: &mut Table) {
+    let each = |pick: fn(&Each) -> u64| {
         row.each.as_ref().map_or_else(String::new, |each| pick(each).to_string())
     };
-    let (p50, p99, max) =
-        (each(|each| each.p50_ns), each(|each| each.p99_ns), each(|each| each.max_ns));
-    let (case, allocator, threads) = (&row.case, row.allocator, row.threads);
-    writeln!(out, "  {case:30}{allocator:9}{threads:>6}{time:>13}{p50:>11}{p99:>11}{max:>12}")?;
-    let Some(figures) = &row.figures else { return Ok(()) };
+    // Where all rows are the pool's, the title says enough.
+    let is_alone = rows.iter().all(|row| row.allocator == "forebay");
+    table.row([
+        row.case.clone().into(),
+        if is_alone { Cell::default() } else { row.allocator.into() },
+        threads(row, rows).into(),
+        row.ns_per_op.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}")).into(),
+        each(|each| each.p50_ns).into(),
+        each(|each| each.p99_ns).into(),
+        each(|each| each.max_ns).into(),
+    ]);
+    let Some(figures) = &row.figures else { return };
     let counts = counts(figures);
     if !counts.is_empty() {
-        writeln!(out, "      {counts}")?;
+        table.below([counts.into()]);
     }
     for target in &figures.targets {
         let style = if met(target) == Some(false) { BAD } else { GOOD };
         let value = target.value.map_or_else(|| "not measured".to_owned(), amount);
         let (what, most) = (&target.what, amount(target.at_most));
-        writeln!(out, "      {what}: {style}{value}{style:#} (at most {most})")?;
+        table.below([
+            format!("{what}:").into(),
+            Cell::styled(value, style),
+            format!("(at most {most})").into(),
+        ]);
     }
     if let Some(why) = &figures.cut_off {
-        let mut rest = why.as_str();
-        while !rest.is_empty() {
-            let (head, tail) = broken(rest);
-            writeln!(out, "      {NOTE}{head}{NOTE:#}")?;
-            rest = tail;
-        }
+        table.below([Cell::styled(why, NOTE)]);
     }
-    Ok(())
 }
 
 fn met(target: &Target) -> Option<bool> {
@@ -105,29 +123,12 @@ fn counts(figures: &Figures) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
-/// Breaks a line at its last space within the width.
-fn broken(text: &str) -> (&str, &str) {
-    let Some((end, _)) = text.char_indices().nth(WIDTH) else { return (text, "") };
-    let (head, tail) = text.split_at(end);
-    match head.rfind(' ') {
-        Some(space) => (text.split_at(space).0, text.split_at(space).1.trim_start()),
-        None => (head, tail),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::super::{Effort, Terms};
+    use super::super::Rim;
     use super::*;
-
-    #[test]
-    fn words_are_broken_at_spaces_and_nothing_is_lost() {
-        assert_eq!(broken("short"), ("short", ""));
-        let long = "word ".repeat(40);
-        let (head, tail) = broken(&long);
-        assert!(head.len() <= WIDTH && head.ends_with("word") && tail.starts_with("word"));
-        let one = "x".repeat(200);
-        assert_eq!(broken(&one), one.split_at(WIDTH));
-    }
+    use crate::replay::Place;
 
     #[test]
     fn amounts_have_no_more_digits_than_they_mean() {
@@ -135,5 +136,55 @@ mod tests {
             (amount(3.0), amount(1.234), amount(1234.5)),
             ("3".into(), "1.23".into(), "1234".into())
         );
+    }
+
+    #[test]
+    fn every_table_fits_80_columns() {
+        let settings = forebay::Settings::default();
+        let terms =
+            Terms { place: Place::Sim, effort: Effort::Quick, settings: &settings, foreign: &[] };
+        let row = |allocator, threads| {
+            let mut row = Rim::Snapshot.row_of(terms, "stitched, growing meanwhile", allocator);
+            row.threads = threads;
+            row.ns_per_op = Some(5_267_925_123.8);
+            row.each = Each::of(vec![24_110_286_123], 0);
+            row.figures = Some(Figures {
+                driver_calls_per_op: Some(4.0),
+                held_before_bytes: Some(1 << 21),
+                held_after_bytes: Some(1 << 41),
+                device_free_before_bytes: Some(u64::MAX),
+                device_free_after_bytes: Some(u64::MAX),
+                reserved_bytes_per_pool: Some(u64::MAX),
+                targets: vec![Target {
+                    what: "longest stall, with snapshots / without ".repeat(4),
+                    value: Some(23.29),
+                    at_most: 10.0,
+                }],
+                cut_off: Some("cut off: the system refused ".repeat(6)),
+                ..Figures::default()
+            });
+            row
+        };
+        let rows = [row("forebay", 1), row("control", 10_000)];
+        for columns in [60, 80, 100, 200] {
+            let width = Width::new(columns);
+            let mut out = Vec::new();
+            let mut left_out = Vec::new();
+            for rim in Rim::ALL {
+                left_out = workload(Case::Rim(rim), &rows, width, &mut out).unwrap();
+                workload(Case::Rim(rim), &rows[..1], width, &mut out).unwrap();
+            }
+            reading_aid(&left_out, width, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let text = anstream::adapter::strip_str(&text).to_string();
+            let wide = text.lines().find(|line| line.chars().count() > columns);
+            assert_eq!(wide, None, "{columns} columns\n{text}");
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            for part in
+                ["5267925123.8", "10000", "23.29 (at most 10)", "device free 16777216.00 TiB"]
+            {
+                assert!(words.contains(part), "{part} at {columns} columns\n{text}");
+            }
+        }
     }
 }

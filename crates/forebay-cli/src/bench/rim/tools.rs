@@ -283,6 +283,5 @@ pub(super) fn grouped(number: usize) -> String {
 
 /// "1 stream", "1,024 streams".
 pub(super) fn counted(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", grouped(number))
+    forebay_core::counted(grouped(number), what)
 }

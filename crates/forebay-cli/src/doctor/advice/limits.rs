@@ -1,6 +1,6 @@
 //! Limits of the process that are in the way, and the smallest change that moves each.
 
-use forebay_core::{Bytes, GIB, MIB};
+use forebay_core::{Bytes, GIB, MIB, counted};
 
 use crate::doctor::report::{Cure, LimitRow, Problem, Report};
 
@@ -42,8 +42,7 @@ fn file_size(report: &Report) -> Option<Problem> {
     let soft = limit.soft?;
     Some(Problem {
         what: format!("no file may be longer than {}", Bytes::new(soft)),
-        why: "pages lie in memory files: there can be no more of them than one file holds"
-            .to_owned(),
+        why: "pages are kept in a memory file, so this limits all of them together".to_owned(),
         cure: Name { letter: 'f', item: "fsize", unit: 1024 }.raised(report, limit, None),
         fault: false,
     })
@@ -60,9 +59,9 @@ fn address_space(report: &Report) -> Option<Problem> {
     Some(Problem {
         what: format!("a process may use {} of addresses", Bytes::new(soft)),
         why: format!(
-            "regions and stacks reserve more than they hold; {} of memory ask for {} or more",
+            "regions and stacks reserve more addresses than they use; {} of memory need {} or more",
             Bytes::new(total),
-            Bytes::new(needed)
+            Bytes::new(needed).rounded_up()
         ),
         cure: Name { letter: 'v', item: "as", unit: 1024 }.raised(report, limit, Some(needed)),
         fault: false,
@@ -73,10 +72,10 @@ fn open_files(report: &Report) -> Option<Problem> {
     let limit = report.limits.open_files?;
     let soft = limit.soft.filter(|&soft| soft < LEAST_FILES)?;
     Some(Problem {
-        what: format!("a process may have {soft} open files"),
+        what: format!("a process may have {}", counted(soft, "open file")),
         why: format!(
-            "each page shared with other processes is one, and the program has its own; \
-             {LEAST_FILES} or more leave room"
+            "each page shared with other processes is an open file, and the program has others; \
+             {LEAST_FILES} or more are enough"
         ),
         cure: Name { letter: 'n', item: "nofile", unit: 1 }.raised(
             report,
@@ -94,8 +93,8 @@ fn threads(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("the threads of this user, all programs together, may be {soft}"),
-        why: format!("each stream is one; {LEAST_THREADS} or more leave room"),
+        what: format!("this user may have {} in all programs together", counted(soft, "thread")),
+        why: format!("each stream is a thread; {LEAST_THREADS} or more are enough"),
         cure: Name { letter: 'u', item: "nproc", unit: 1 }.raised(
             report,
             limit,
@@ -114,7 +113,7 @@ fn locked_memory(report: &Report) -> Option<Problem> {
     Some(Problem {
         what: format!("a process may lock {} of memory", Bytes::new(soft)),
         why: format!(
-            "pinned memory is locked memory; transfers want {} or more",
+            "pinned memory is locked memory; transfers need {} or more",
             Bytes::new(LEAST_LOCKED)
         ),
         cure: Name { letter: 'l', item: "memlock", unit: 1024 }.raised(
@@ -148,14 +147,14 @@ impl Name {
         };
         if allowed {
             return Cure::command(
-                "for this shell and what it starts",
-                format!("ulimit -{letter} {}", self.value(limit.hard)),
+                "for this shell and the programs it starts",
+                format!("ulimit -{letter} {}", self.at_most(limit.hard)),
             );
         }
         if report.limits.raises_freely == Some(true) {
             return Cure::command(
-                "for this shell and what it starts; root may go past the hard limit",
-                format!("ulimit -{letter} {}", self.value(enough)),
+                "for this shell and the programs it starts; root may exceed the hard limit",
+                format!("ulimit -{letter} {}", self.at_least(enough)),
             );
         }
         // Where containers are started, that limit has no name.
@@ -165,26 +164,51 @@ impl Name {
         };
         let Some(user) = &report.limits.user else {
             return Cure::advice(format!(
-                "the hard limit is in the way, and only root can raise it{container}"
+                "the hard limit is too low, and only root can raise it{container}"
             ));
         };
-        let value = self.value(enough);
+        let value = self.at_least(enough);
         Cure::command(
-            format!("the hard limit is in the way; for {user}, from the next login on{container}"),
+            format!(
+                "the hard limit is too low; to raise it for {user} from the next login on{container}"
+            ),
             format!(
                 "echo '{user} - {item} {value}' | sudo tee -a /etc/security/limits.d/forebay.conf"
             ),
         )
     }
 
-    /// The value as shells and files of limits count it.
-    fn value(&self, limit: Option<u64>) -> String {
-        let counted = |limit: u64| limit / self.unit.max(1);
-        limit.map_or_else(|| "unlimited".to_owned(), |limit| counted(limit).to_string())
+    /// A limit in the unit of shells and files of limits, rounded down: no more than is allowed.
+    fn at_most(&self, limit: Option<u64>) -> String {
+        in_words(limit.map(|limit| limit / self.unit.max(1)))
+    }
+
+    /// The same rounded up: no less than is needed.
+    fn at_least(&self, limit: Option<u64>) -> String {
+        in_words(limit.map(|limit| limit.div_ceil(self.unit.max(1))))
     }
 
     /// The value as what starts containers counts it.
     fn raw(&self, limit: Option<u64>) -> String {
         limit.map_or_else(|| "-1".to_owned(), |limit| limit.to_string())
+    }
+}
+
+/// A limit as shells and files of limits write it.
+fn in_words(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_to_raise_to_are_rounded_up_and_those_that_are_allowed_down() {
+        let addresses = Name { letter: 'v', item: "as", unit: 1024 };
+        let said = [None, Some(4096), Some(4097)].map(|limit| addresses.at_least(limit));
+        assert_eq!(said, ["unlimited", "4", "5"]);
+        let said = [None, Some(4096), Some(4097)].map(|limit| addresses.at_most(limit));
+        assert_eq!(said, ["unlimited", "4", "4"]);
     }
 }

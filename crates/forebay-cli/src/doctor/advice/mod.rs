@@ -11,7 +11,7 @@ mod settings;
 mod tests;
 
 use forebay::ConfigError;
-use forebay_core::{Bytes, PageSize};
+use forebay_core::{Bytes, PageSize, counted};
 
 use super::report::{Cure, Problem, Report, Status, Unread};
 
@@ -39,8 +39,8 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
             what: format!("the {} device does not work", row.name()),
             why: row.summary.clone(),
             cure: Cure::advice(match causes {
-                [] => "what the message says; the figures are below",
-                _ => "most likely what the next problem says; else what the message says",
+                [] => "do what the message says; the figures are below",
+                _ => "fix the next problem first, as it is the likely cause; otherwise do what the message says",
             }),
             fault: true,
         })
@@ -59,7 +59,7 @@ fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
             let names: Vec<String> = group.iter().map(ToString::to_string).collect();
             Problem {
                 what: format!("memory is not fully known: {}", names.join(", ")),
-                why: "a limit that cannot be read cannot be kept".to_owned(),
+                why: "forebay cannot keep to a limit that it cannot read".to_owned(),
                 cure: unreadable(&group),
                 fault: false,
             }
@@ -74,16 +74,16 @@ pub(super) fn unreadable(unread: &[Unread]) -> Cure {
     let cause = unread.first().map(|unread| unread.cause);
     match cause {
         Some(Unread::FORBIDDEN) => Cure::command(
-            "run forebay as a user who may read it, or get the right to; who may is shown by",
+            "run forebay as a user who may read it, or get permission; to see who may",
             format!("ls -ld {files}"),
         ),
         Some(Unread::ABSENT) if files.starts_with("/proc/") => Cure::command(
-            "the system tells of itself in /proc, which is not mounted here; in a container, start \
-             it with its own /proc; elsewhere, mount it",
+            "forebay reads the state of the system from /proc, which is not mounted here; start a \
+             container with its own /proc; elsewhere, mount it",
             "sudo mount -t proc proc /proc",
         ),
-        Some(Unread::ABSENT) => Cure::command("see what is there", format!("ls -ld {files}")),
-        _ => Cure::command("see what it holds", format!("cat {files}")),
+        Some(Unread::ABSENT) => Cure::command("to see what is there", format!("ls -ld {files}")),
+        _ => Cure::command("to see what it holds", format!("cat {files}")),
     }
 }
 
@@ -96,7 +96,7 @@ fn scarce_memory(report: &Report) -> Option<Problem> {
     Some(Problem {
         what: format!("{} of {} are free ({whence})", Bytes::new(free), Bytes::new(total)),
         why: "requests will fail, or the system will end a process".to_owned(),
-        cure: Cure::command("see who holds it", "ps aux --sort=-rss | head"),
+        cure: Cure::command("to see which processes hold it", "ps aux --sort=-rss | head"),
         fault: false,
     })
 }
@@ -110,14 +110,14 @@ fn mappings(report: &Report) -> Option<Problem> {
     // Holes between mapped pages count too, and a power of two is easy to recognise later.
     let ample = needed.saturating_mul(2).checked_next_power_of_two().unwrap_or(needed);
     Some(Problem {
-        what: format!("a process may have {maps} mappings"),
+        what: format!("a process may have {}", counted(maps, "mapping")),
         why: format!(
-            "each mapped page may take one: {} of {} are sure to find room",
+            "each mapped page may need one, so only {} of {} can certainly be mapped",
             in_pages(maps),
             Bytes::new(report.memory.usable_total_bytes?)
         ),
         cure: Cure::command(
-            "allow more, until the machine starts again",
+            "to allow more until the next restart",
             format!("sudo sysctl vm.max_map_count={ample}"),
         ),
         fault: false,

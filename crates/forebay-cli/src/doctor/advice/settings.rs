@@ -10,9 +10,8 @@ use crate::doctor::report::{Cure, Problem};
 pub(super) fn problem(refused: &ConfigError) -> Problem {
     Problem {
         what: refused.to_string(),
-        why:
-            "no pool is made from settings of which one is refused; the values shown are without it"
-                .to_owned(),
+        why: "no pool can be made while a setting is invalid; the values shown leave it out"
+            .to_owned(),
         cure: cure(refused),
         fault: true,
     }
@@ -22,28 +21,28 @@ fn cure(refused: &ConfigError) -> Cure {
     match (refused, refused.origin()) {
         (ConfigError::File { path, line: Some(line), .. }, _)
         | (_, Some(Source::File { path, line })) => Cure::command(
-            "mend that line, which is shown by",
+            "correct this line; to see it",
             format!("sed -n {line}p {}", shell_word(&path.display().to_string())),
         ),
         (ConfigError::File { path, line: None, .. }, _) => Cure::command(
-            "name a file of settings that can be read, or none; what is there is shown by",
+            "name a settings file that can be read, or none; to see what is there",
             format!("ls -ld {}", shell_word(&path.display().to_string())),
         ),
         (_, Some(Source::Conf { entry })) => Cure::command(
-            format!("mend entry {entry} of FOREBAY_CONF or leave it out; all of it is shown by"),
+            format!("correct or remove entry {entry} of FOREBAY_CONF; to see all of it"),
             "echo \"$FOREBAY_CONF\"",
         ),
         (
             ConfigError::UnknownKey { suggestion: Some(key), .. },
             Some(Source::Environment { variable }),
         ) if is_shell_name(variable) => Cure::command(
-            "call it by its name",
+            "use its right name",
             format!("export {}=\"${variable}\"; unset {variable}", key.variable()),
         ),
         (_, Some(Source::Environment { variable })) if is_shell_name(variable) => {
-            Cure::command("set it to what is allowed, or take it back", format!("unset {variable}"))
+            Cure::command("set it to an allowed value, or unset it", format!("unset {variable}"))
         }
-        (_, _) => Cure::advice("set it to what is allowed, or leave it out"),
+        (_, _) => Cure::advice("set it to an allowed value, or leave it out"),
     }
 }
 

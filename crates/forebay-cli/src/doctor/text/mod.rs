@@ -148,19 +148,19 @@ fn limits(sheet: &mut Sheet<'_, impl Write>, limits: &LimitSection) -> io::Resul
     let count = |value: u64| value.to_string();
     let locked = match limits.locks_freely {
         Some(true) => "pinned memory; this user may lock more",
-        _ => "what pinned memory is taken from",
+        _ => "the limit of pinned memory",
     };
     let threads = match limits.spawns_freely {
-        Some(true) => "one a stream; this user may have more",
-        _ => "one a stream, of all of this user's",
+        Some(true) => "one for each stream; this user may have more",
+        _ => "one for each stream; all of this user's count",
     };
     let rows = [
         ("locked memory", limit(limits.locked_memory, bytes), locked),
-        ("open files", limit(limits.open_files, count), "one a page shared with others"),
+        ("open files", limit(limits.open_files, count), "one for each page shared with others"),
         ("threads", limit(limits.threads, count), threads),
-        ("address space", limit(limits.address_space, bytes), "what regions are reserved from"),
-        ("file size", limit(limits.file_size, bytes), "pages lie in a memory file"),
-        ("mappings", number(limits.max_map_count), "each mapped page may take one"),
+        ("address space", limit(limits.address_space, bytes), "regions are reserved from it"),
+        ("file size", limit(limits.file_size, bytes), "pages are kept in a memory file"),
+        ("mappings", number(limits.max_map_count), "each mapped page may need one"),
         (
             "overcommit",
             limits.overcommit.unwrap_or("unknown").to_owned(),
@@ -214,7 +214,7 @@ fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
     if report.problems.is_empty() {
         return Ok(());
     }
-    sheet.title("Problems and their cure")?;
+    sheet.title("Problems and how to fix them")?;
     for (index, problem) in report.problems.iter().enumerate() {
         sheet.item(BAD, index + 1, &problem.what)?;
         sheet.under_item(&problem.why)?;

@@ -13,10 +13,11 @@ use std::io::{self, Write};
 use anstyle::Style;
 
 use crate::doctor::report::Cure;
+pub(super) use crate::layout::{QUIET, shortened};
+use crate::layout::{length, plain, wrapped};
 use crate::output::Width;
 
 pub(super) const TITLE: Style = Style::new().bold();
-pub(super) const QUIET: Style = Style::new().dimmed();
 
 /// How wide the first column is: its longest label, "transparent, files", and a gap.
 const LABEL: usize = 20;
@@ -123,7 +124,7 @@ impl<'a, W: Write> Sheet<'a, W> {
 
     /// The cure of a numbered text.
     pub(super) fn item_cure(&mut self, cure: &Cure) -> io::Result<()> {
-        self.under_item(&format!("cure: {}", introduction(cure)))?;
+        self.under_item(&format!("fix: {}", introduction(cure)))?;
         self.commands(MARGIN + NUMBER, cure)
     }
 
@@ -149,47 +150,6 @@ impl<'a, W: Write> Sheet<'a, W> {
 /// The words before the commands.
 fn introduction(cure: &Cure) -> String {
     if cure.commands.is_empty() { cure.how.clone() } else { format!("{}:", cure.how) }
-}
-
-/// The text in lines of at most `room` letters, broken at spaces; a word that is longer keeps a
-/// line for itself. Never empty.
-fn wrapped(text: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in plain(text).split(' ') {
-        let Some(last) = lines.last_mut() else { break };
-        if last.is_empty() {
-            last.push_str(word);
-        } else if length(last) + 1 + length(word) <= room {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
-}
-
-/// The text in at most `room` letters, its middle left out where it is longer: the ends of a list
-/// of paths say most.
-pub(super) fn shortened(text: &str, room: usize) -> String {
-    const GAP: &str = "...";
-    let count = length(text);
-    if count <= room {
-        return text.to_owned();
-    }
-    let kept = room.saturating_sub(GAP.len());
-    let head: String = text.chars().take(kept.div_ceil(2)).collect();
-    let tail: String = text.chars().skip(count.saturating_sub(kept / 2)).collect();
-    format!("{head}{GAP}{tail}")
-}
-
-/// The text without control characters: what a file or a name holds must not steer the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
-}
-
-fn length(text: &str) -> usize {
-    text.chars().count()
 }
 
 #[cfg(test)]
@@ -226,13 +186,5 @@ mod tests {
         assert_eq!(lines[0], "  short               1                   fits here");
         assert_eq!(lines[1], "  long                2");
         assert_eq!(lines[2..].join(" ").split_whitespace().count(), 8, "{text}");
-    }
-
-    #[test]
-    fn the_middle_is_left_out_of_what_is_long() {
-        assert_eq!(shortened("/opt/a:/opt/b", 13), "/opt/a:/opt/b");
-        assert_eq!(shortened("/opt/a:/opt/b:/opt/c", 13), "/opt/...opt/c");
-        assert_eq!(shortened("long", 3), "...");
-        assert_eq!(shortened("ééééééééé", 7).chars().count(), 7);
     }
 }
