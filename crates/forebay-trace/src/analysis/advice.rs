@@ -2,7 +2,7 @@
 
 use core::cmp::Reverse;
 
-use forebay_core::Bytes;
+use forebay_core::{Bytes, counted};
 
 use super::{Analysis, SizeFigures};
 
@@ -73,9 +73,11 @@ fn lasting(run: &Analysis) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{share} % of the peak ({} of {}) is in {} blocks that live for at least half of the run: \
+        "{share} % of the peak ({} of {}) is in {} that live for at least half of the run: \
          allocated before the rest, they do not lie between what comes and goes",
-        run.peak_lasting, run.peak, run.peak_lasting_blocks
+        run.peak_lasting,
+        run.peak,
+        counted(run.peak_lasting_blocks, "block")
     ))
 }
 

@@ -102,9 +102,10 @@ impl fmt::Display for ReplayError {
                     write!(
                         f,
                         "the pool's limit is {limit}, of which it holds {held}, and the device has \
-                         {device_free} left; set max_bytes to {} ({needed}) or more for this one \
+                         {device_free} left; set max_bytes to {} ({}) or more for this one \
                          allocation, or to none",
-                        needed.get()
+                        needed.get(),
+                        needed.rounded_up()
                     )
                 } else if needed > device {
                     write!(
