@@ -1,9 +1,9 @@
-//! A gate for each seat, and the ways to visit all of them.
+//! A gate for each thread slot, and the ways to visit all of them.
 //!
 //! ```text
 //!   chunks   [ 0 ] ─> [ gate | gate |  -   | gate | ... 256 ]
 //!            [ 1 ] ─>   -
-//!            ...        made when the first thread of its seats comes
+//!            ...        made when the first thread of its thread slots comes
 //! ```
 //!
 //! | visit | waits for owners inside | those it passes over |

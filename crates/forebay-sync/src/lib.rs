@@ -1,9 +1,9 @@
 //! What the threads of a pool share, in small protocols that know no device. An internal part of
 //! `forebay`, in a crate of its own so that Miri and the model checker build nothing else.
 //!
-//! * [`seat`]: a small number for each thread, its own for as long as it lives.
+//! * [`thread slot`]: a small number for each thread, its own for as long as it lives.
 //! * [`gate`]: data that one thread enters almost for free, and others by shutting it out.
-//! * [`gates`]: a gate for each seat, and the ways to visit all of them.
+//! * [`gates`]: a gate for each thread slot, and the ways to visit all of them.
 //! * [`barrier`]: the order between owner and visitor, paid by the visitor.
 //! * [`map`]: what is known of the block at an address, found and changed without a lock.
 //! * [`fork`]: what a forked child may use, and lists of the whole process that no fork leaves locked.
@@ -20,8 +20,8 @@ pub mod fork;
 pub mod gate;
 pub mod gates;
 pub mod map;
-pub mod seat;
 pub mod thread;
+pub mod thread_slot;
 pub mod tracked;
 
 /// Locks a mutex, one that a thread panicked under too: what this crate has under locks is changed in

@@ -38,7 +38,7 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-pub use slot::{Asked, Known, Slot, SlotRef, is_wide, tagged};
+pub use slot::{Asked, BlockState, Slot, SlotRef, is_wide, tagged};
 
 /// The addresses a leaf stands for.
 pub const LEAF: Alignment = match Alignment::of_log2(26) {
@@ -249,10 +249,10 @@ impl AddressMap {
 
     /// Whether a live block begins at `address`.
     pub fn has(&self, address: Address) -> bool {
-        self.at(address).is_some_and(Known::live)
+        self.at(address).is_some_and(BlockState::live)
     }
 
-    fn at(&self, address: Address) -> Option<Known> {
+    fn at(&self, address: Address) -> Option<BlockState> {
         self.slot(address)?.look(address)
     }
 

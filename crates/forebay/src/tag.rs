@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use std::sync::MutexGuard;
 
 use crate::sync::fork::Whole;
-use crate::sync::seat;
+use crate::sync::thread_slot;
 
 /// How many tags there can be, the one without a name counted.
 const MOST: usize = 256;
@@ -59,16 +59,16 @@ impl Tag {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enter(self) -> TagScope {
-        TagScope { before: seat::set_tag(self.0), of_thread: PhantomData }
+        TagScope { before: thread_slot::set_tag(self.0), of_thread: PhantomData }
     }
 
     /// The same, where the thread allocates under no tag: one that it has already stays. For libraries
     /// that allocate on behalf of a program, which may have said more than they know.
     #[inline]
     pub fn enter_unless_tagged(self) -> TagScope {
-        let before = seat::tag();
+        let before = thread_slot::tag();
         if before == Self::NONE.0 {
-            seat::set_tag(self.0);
+            thread_slot::set_tag(self.0);
         }
         TagScope { before, of_thread: PhantomData }
     }
@@ -76,13 +76,13 @@ impl Tag {
     /// The number of the tag that this thread allocates under, or of this where that is none.
     #[inline(always)]
     pub(crate) fn unless_tagged(self) -> u8 {
-        let current = seat::tag();
+        let current = thread_slot::tag();
         if current == Self::NONE.0 { self.0 } else { current }
     }
 
     /// The tag this thread allocates under.
     pub fn current() -> Self {
-        Self(seat::tag())
+        Self(thread_slot::tag())
     }
 
     pub(crate) fn numbered(number: usize) -> Option<Self> {
@@ -102,7 +102,7 @@ pub struct TagScope {
 impl Drop for TagScope {
     #[inline]
     fn drop(&mut self) {
-        seat::set_tag(self.before);
+        thread_slot::set_tag(self.before);
     }
 }
 

@@ -113,7 +113,7 @@ fn storm(kind: usize, inherited: &Inherited) {
             drop(allocate_async(pool, request()));
         }
         _ => {
-            // A thread that ends gives back its seat.
+            // A thread that ends gives back its thread slot.
             thread::scope(|scope| {
                 scope.spawn(|| drop(pool.owned(Bytes::new(100), DEFAULT).unwrap()));
             });

@@ -103,14 +103,14 @@ pub struct Slot {
 
 /// A block as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct BlockState {
     word: u64,
     units: u64,
     requested: u64,
     more: u64,
 }
 
-impl Known {
+impl BlockState {
     /// A block that is not wide.
     #[inline(always)]
     fn narrow(word: u64, more: u64) -> Self {
@@ -236,14 +236,14 @@ impl Slot {
 
     /// What is known of the block at `address`, live or freed; `None` where there never was one, or
     /// the last one in this slot began elsewhere.
-    pub fn look(&self, address: Address) -> Option<Known> {
+    pub fn look(&self, address: Address) -> Option<BlockState> {
         let known = self.read();
         let begins = known.word & STATE != 0 && known.word & START == start_of(address);
         begins.then_some(known)
     }
 
     /// The live block in this slot, wherever in its addresses it begins.
-    pub(super) fn live(&self) -> Option<Known> {
+    pub(super) fn live(&self) -> Option<BlockState> {
         // Most slots have none: one load tells.
         let live = self.word.load(Ordering::Relaxed) & LIVE != 0;
         live.then(|| self.read()).filter(|known| known.live())
@@ -251,14 +251,14 @@ impl Slot {
 
     /// Both words as they are at one moment, if the block is live. The size of a freed one may already be
     /// that of the block about to be handed out, which only the text of an error shows.
-    fn read(&self) -> Known {
+    fn read(&self) -> BlockState {
         loop {
             let word = self.word.load(Ordering::Acquire);
             let more = self.more.load(Ordering::Acquire);
             // `more` is not of an earlier block: `word` was stored after it. Nor is it of a later one than
             // a live `word`: then this load would see at least that the block in `word` was freed.
             if self.word.load(Ordering::Relaxed) == word {
-                return Known::new(word, more);
+                return BlockState::new(word, more);
             }
         }
     }
@@ -266,9 +266,9 @@ impl Slot {
     /// What is known of the block at `address`, if it is live, was used nowhere else and is not wide.
     /// All but the generation may be that of a later block, unless the block is claimed.
     #[inline(always)]
-    pub fn plain(&self, address: Address) -> Option<Known> {
+    pub fn plain(&self, address: Address) -> Option<BlockState> {
         let word = self.word.load(Ordering::Acquire);
-        let known = Known::narrow(word, self.more.load(Ordering::Relaxed));
+        let known = BlockState::narrow(word, self.more.load(Ordering::Relaxed));
         // The address is a multiple of 512, so that shifted to where the start is it has nothing below.
         let differs = word ^ address.get() >> (UNIT_SHIFT - START_SHIFT);
         (differs & (STATE | USED | WIDE | START) == LIVE).then_some(known)
@@ -277,45 +277,45 @@ impl Slot {
     /// The same of block `generation`, taken to be so: only the claim tells. The caller has the block, or
     /// had it, so what is read here is no older than that.
     #[inline(always)]
-    pub fn assumed(&self, address: Address, generation: u64) -> Known {
+    pub fn assumed(&self, address: Address, generation: u64) -> BlockState {
         let word = generation << GENERATION_SHIFT | start_of(address) | LIVE;
-        Known::narrow(word, self.more.load(Ordering::Relaxed))
+        BlockState::narrow(word, self.more.load(Ordering::Relaxed))
     }
 
     /// Turns a block that was found [`plain`](Self::plain) from live to free, if it still is as it
     /// was.
     #[inline(always)]
-    pub fn claim_plain(&self, known: Known) -> bool {
+    pub fn claim_plain(&self, known: BlockState) -> bool {
         self.turn(known, known.word.wrapping_add(FREE - LIVE))
     }
 
     /// Turns the block that was looked at from live to free, if it still is as it was.
     #[inline]
-    pub fn claim(&self, known: Known) -> bool {
+    pub fn claim(&self, known: BlockState) -> bool {
         known.live() && self.turn(known, known.word & !(STATE | USED) | FREE)
     }
 
     /// Makes a handle the owner of a live block, or no longer, if the block still is as it was.
     #[inline]
-    pub fn set_owned(&self, known: Known, owned: bool) -> bool {
+    pub fn set_owned(&self, known: BlockState, owned: bool) -> bool {
         let state = if owned { OWNED } else { LIVE };
         known.live() && self.turn(known, known.word & !STATE | state)
     }
 
     /// Makes a claimed block live again: the free could not be done.
     #[inline]
-    pub fn unclaim(&self, known: Known) {
+    pub fn unclaim(&self, known: BlockState) {
         self.word.store(known.word, Ordering::Release);
     }
 
     /// Notes that uses on further streams are recorded, if the block still is as it was.
     #[inline]
-    pub fn mark_used(&self, known: Known) -> bool {
+    pub fn mark_used(&self, known: BlockState) -> bool {
         self.turn(known, known.word | USED)
     }
 
     #[inline(always)]
-    fn turn(&self, known: Known, word: u64) -> bool {
+    fn turn(&self, known: BlockState, word: u64) -> bool {
         self.word.compare_exchange(known.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 

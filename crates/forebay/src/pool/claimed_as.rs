@@ -2,7 +2,7 @@
 
 use forebay_core::{Address, Bytes};
 
-use super::map::{Known, Slot};
+use super::map::{BlockState, Slot};
 use crate::{Error, Result};
 
 /// What is said of a block that is to be freed, beside where it begins.
@@ -20,7 +20,7 @@ impl ClaimedAs {
     /// The block that is said to begin at `address`, if it is live, was used nowhere else, is not wide and
     /// not known to be another one. To be [checked](Self::fits) and claimed.
     #[inline(always)]
-    pub(super) fn plain(self, slot: &Slot, address: Address) -> Option<Known> {
+    pub(super) fn plain(self, slot: &Slot, address: Address) -> Option<BlockState> {
         match self {
             // Claiming it is what tells.
             Self::Exact(generation) => Some(slot.assumed(address, generation)),
@@ -32,7 +32,11 @@ impl ClaimedAs {
     /// tells, is as it is said to be. That a size is right which is the block's and not what was asked for is
     /// not seen here, but by [`fits`](Self::fits).
     #[inline(always)]
-    pub(super) fn fits_at_a_glance(self, known: Known, requested: fn(Known) -> u64) -> bool {
+    pub(super) fn fits_at_a_glance(
+        self,
+        known: BlockState,
+        requested: fn(BlockState) -> u64,
+    ) -> bool {
         match self {
             Self::Sized(size) => requested(known) == size.get(),
             Self::Any | Self::Exact(_) => true,
@@ -40,13 +44,13 @@ impl ClaimedAs {
     }
 
     /// Whether a block that was found plain is as it is said to be.
-    pub(super) fn fits(self, known: Known) -> bool {
-        self.fits_at_a_glance(known, Known::requested)
+    pub(super) fn fits(self, known: BlockState) -> bool {
+        self.fits_at_a_glance(known, BlockState::requested)
             || matches!(self, Self::Sized(size) if known.size() == size)
     }
 
     /// Refuses a block at `address` that is not as it is said to be.
-    pub(super) fn check(self, known: Known, address: Address) -> Result<()> {
+    pub(super) fn check(self, known: BlockState, address: Address) -> Result<()> {
         match self {
             Self::Exact(generation) if known.generation() != generation => {
                 Err(Error::Outlived { address, size: known.size() })

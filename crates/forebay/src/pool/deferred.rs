@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use forebay_hal::{Device, StreamHandle};
 
-use super::ground::{Alias, Outgoing};
-use super::heap::Return;
+use super::heap::FreedBlock;
 use super::log::{CallLog, Point};
 use super::map::Side;
+use super::page_provider::{Alias, Outgoing};
 use super::stream_slots::Serial;
 use crate::Result;
 
@@ -49,7 +49,7 @@ pub(super) enum Task {
     /// Let the slot of a stream that ended go: what was freed on it is everybody's.
     EndSlot(u32, Serial),
     /// Take back a block that was used on further streams, in the order of the stream it was freed on.
-    Return(Return, Serial),
+    Return(FreedBlock, Serial),
     /// Give a page that was taken off the line to the device.
     Release(Side, Outgoing),
 }
@@ -91,7 +91,7 @@ impl Deferred {
     }
 
     /// The blocks that come back when all of it is done.
-    pub(super) fn returns(&self) -> impl Iterator<Item = Return> {
+    pub(super) fn returns(&self) -> impl Iterator<Item = FreedBlock> {
         self.tasks().filter_map(|task| match task {
             Task::Return(block, _) => Some(*block),
             Task::Clear(..) | Task::EndSlot(..) | Task::Release(..) => None,

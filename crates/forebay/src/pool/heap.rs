@@ -9,19 +9,19 @@ use forebay_core::line::{Boundaries, Line, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::StreamHandle;
 
+use super::limits::HeldGauge;
 use super::log::Point;
 use super::map::{Side, UNIT_SHIFT};
-use super::marks::Gauged;
-use super::shelf::{Counts, Kept, Shelf};
 use super::stream_slots::{Fate, Owner, Serial, StreamSlots, SyncTicket};
+use super::thread_cache::{CachedBlock, Counts, ThreadCache};
 
 /// The line of one side. Places on it are addresses.
 #[derive(Debug)]
-pub(super) struct Field {
+pub(super) struct SideHeap {
     pub(super) line: Line,
 }
 
-impl Field {
+impl SideHeap {
     pub(super) fn new(granule: PageSize, boundaries: Boundaries) -> Self {
         Self { line: Line::new(granule, boundaries) }
     }
@@ -63,15 +63,15 @@ pub(super) fn span_of(at: Offset, size: Bytes) -> Span {
 
 /// A block on its way back to the heap.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Return {
+pub(super) struct FreedBlock {
     pub(super) address: Address,
     pub(super) size: Bytes,
     pub(super) stream: StreamHandle,
 }
 
-impl Return {
+impl FreedBlock {
     /// A block of `units` of 512 B from a magazine.
-    pub(super) fn of(kept: Kept, units: u64, stream: StreamHandle) -> Self {
+    pub(super) fn of(kept: CachedBlock, units: u64, stream: StreamHandle) -> Self {
         Self { address: kept.address, size: Bytes::new(units << UNIT_SHIFT), stream }
     }
 
@@ -174,20 +174,20 @@ impl Uses {
 /// What is free, and what happened on the way.
 #[derive(Debug)]
 pub(super) struct Heap {
-    pub(super) small: Field,
-    pub(super) large: Field,
+    pub(super) small: SideHeap,
+    pub(super) large: SideHeap,
     /// Where the large block begins that was taken last, if nothing on the large side changed since:
     /// freed, it would be taken again.
-    pub(super) lone: Arc<AtomicU64>,
+    pub(super) last_large: Arc<AtomicU64>,
     pub(super) slots: StreamSlots,
     /// Whether no slot may be taken over at present: room is being made under one of their numbers. Set and
-    /// cleared with the works' lock held.
+    /// cleared with the backing's lock held.
     pub(super) frozen: bool,
     /// Streams that live blocks were used on beside their own.
     pub(super) uses: HashMap<Address, Uses>,
     /// Bytes of pages that are off the lines and not yet given to the device.
     pub(super) going: Bytes,
-    /// Counts of what did not pass over a shelf, and of shelves that are gone, by stream.
+    /// Counts of what did not pass over a cache, and of caches that are gone, by stream.
     pub(super) counts: AllCounts,
     /// Allocations that no magazine had and a hole did, and those that no hole had.
     pub(super) heap_hits: u64,
@@ -206,15 +206,15 @@ pub(super) struct Heap {
     /// The most bytes ever taken from the device at once.
     pub(super) peak_held: Bytes,
     /// Where those who do not lock the heap read what is held.
-    pub(super) gauged: Gauged,
+    pub(super) held_gauge: HeldGauge,
 }
 
 impl Heap {
-    pub(super) fn new(small: Field, large: Field) -> Self {
+    pub(super) fn new(small: SideHeap, large: SideHeap) -> Self {
         Self {
             small,
             large,
-            lone: Arc::default(),
+            last_large: Arc::default(),
             slots: StreamSlots::default(),
             frozen: false,
             uses: HashMap::new(),
@@ -229,11 +229,11 @@ impl Heap {
             window_peak: Bytes::ZERO,
             scopes: Vec::new(),
             peak_held: Bytes::ZERO,
-            gauged: Gauged::default(),
+            held_gauge: HeldGauge::default(),
         }
     }
 
-    pub(super) fn field(&mut self, side: Side) -> &mut Field {
+    pub(super) fn side_heap(&mut self, side: Side) -> &mut SideHeap {
         match side {
             Side::Small => &mut self.small,
             Side::Large => {
@@ -245,7 +245,7 @@ impl Heap {
 
     /// Notes that the large side may be about to change.
     fn changed(&self) {
-        self.lone.store(0, Ordering::Relaxed);
+        self.last_large.store(0, Ordering::Relaxed);
     }
 
     /// Bytes on the lines.
@@ -278,7 +278,7 @@ impl Heap {
     /// Notes what is held after it has changed, for those who ask, and where it is the most.
     pub(super) fn note_held(&mut self) {
         let held = self.held();
-        self.gauged.set(held);
+        self.held_gauge.set(held);
         self.peak_held = self.peak_held.max(held);
     }
 
@@ -296,9 +296,9 @@ impl Heap {
         if whole == piece.size {
             return self.take_plain(piece.side(), whole, slot);
         }
-        let field = self.field(piece.side());
-        let found = field.take(whole, slot)?;
-        let start = field.cut(found, piece, slot);
+        let side_heap = self.side_heap(piece.side());
+        let found = side_heap.take(whole, slot)?;
+        let start = side_heap.cut(found, piece, slot);
         self.takes += 1;
         self.note_peaks();
         Some(start)
@@ -306,11 +306,11 @@ impl Heap {
 
     /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `slot`.
     pub(super) fn take_plain(&mut self, side: Side, size: Bytes, slot: u32) -> Option<Address> {
-        let found = self.field(side).take(size, slot)?;
+        let found = self.side_heap(side).take(size, slot)?;
         self.takes += 1;
         self.note_peaks();
         if side == Side::Large {
-            self.lone.store(found.get(), Ordering::Relaxed);
+            self.last_large.store(found.get(), Ordering::Relaxed);
         }
         Some(found)
     }
@@ -319,7 +319,7 @@ impl Heap {
     /// of its own.
     #[inline]
     pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, taker: u32) -> bool {
-        let better = self.field(side).line.better_for(size, taker);
+        let better = self.side_heap(side).line.better_for(size, taker);
         let can_wait = |owner| !matches!(self.slots.owner(owner), Owner::Unknown);
         better.is_some_and(|owners| owners.numbers().any(can_wait))
     }
@@ -408,12 +408,12 @@ impl Heap {
 
     /// Takes a block back in the order of the stream with number `slot`.
     pub(super) fn give(&mut self, address: Address, size: Bytes, slot: u32) {
-        let given = self.field(Side::of(size)).give(address, size, slot);
+        let given = self.side_heap(Side::of(size)).give(address, size, slot);
         debug_assert!(given, "{address} of {size} came back and was not out");
     }
 
     /// Takes a block back that was freed on the stream of a serial, in whatever order it has now.
-    pub(super) fn give_after(&mut self, block: Return, serial: Serial) {
+    pub(super) fn give_after(&mut self, block: FreedBlock, serial: Serial) {
         match self.slots.fate(serial) {
             Fate::Live(_, slot) | Fate::Ended(_, slot) | Fate::Unknown(slot) => {
                 self.give(block.address, block.size, slot);
@@ -431,20 +431,20 @@ impl Heap {
     }
 
     /// Takes a block back that no work uses any more: it is everybody's.
-    pub(super) fn give_to_all(&mut self, block: Return) {
-        let Return { address, size, .. } = block;
-        let given = self.field(Side::of(size)).line.give(address.get(), size, Streams::ALL);
+    pub(super) fn give_to_all(&mut self, block: FreedBlock) {
+        let FreedBlock { address, size, .. } = block;
+        let given = self.side_heap(Side::of(size)).line.give(address.get(), size, Streams::ALL);
         debug_assert!(given.is_ok(), "{address} of {size} came back and was not out");
     }
 
     /// Takes a block back of which nobody can tell when its last use is over.
-    pub(super) fn give_to_unknown(&mut self, block: Return) {
+    pub(super) fn give_to_unknown(&mut self, block: FreedBlock) {
         let mark = self.slots.mark();
         self.give(block.address, block.size, mark);
     }
 
     /// Takes blocks back, each in the order of its stream.
-    pub(super) fn give_all(&mut self, returns: Vec<Return>) {
+    pub(super) fn give_all(&mut self, returns: Vec<FreedBlock>) {
         for one in returns {
             // Of a thread that has ended, most likely: its stream gets no slot again.
             let orphaned = one.stream.is_of_another_thread() && !self.slots.knows(one.stream);
@@ -467,10 +467,10 @@ impl Heap {
         first
     }
 
-    /// What a shelf held goes to `returns`, and what it counted is counted here.
-    pub(super) fn retire(&mut self, mut shelf: Shelf, returns: &mut Vec<Return>) {
-        shelf.empty(|_| true, returns);
-        self.counts_of(shelf.stream).add(&shelf.counts());
+    /// What a cache held goes to `returns`, and what it counted is counted here.
+    pub(super) fn retire(&mut self, mut cache: ThreadCache, returns: &mut Vec<FreedBlock>) {
+        cache.empty(|_| true, returns);
+        self.counts_of(cache.stream).add(&cache.counts());
     }
 
     /// Notes that `taker` waits on the device for all that was enqueued on `owner`.
@@ -541,12 +541,12 @@ impl Heap {
     /// Streams in whose order something is free on either side that is not free for all.
     pub(super) fn all_owners(&self) -> Streams {
         let [small, large] =
-            [&self.small, &self.large].map(|field| field.line.owners_beyond(Streams::ALL));
+            [&self.small, &self.large].map(|side_heap| side_heap.line.owners_beyond(Streams::ALL));
         small.or(large)
     }
 
     /// Streams that have something free on a side which `taker` may not have.
     pub(super) fn owners(&mut self, side: Side, taker: Streams) -> Streams {
-        self.field(side).line.owners_beyond(taker)
+        self.side_heap(side).line.owners_beyond(taker)
     }
 }

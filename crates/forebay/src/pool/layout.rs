@@ -2,7 +2,7 @@
 
 use forebay_core::Span;
 
-use super::heap::{Field, span_of};
+use super::heap::{SideHeap, span_of};
 use super::shared::Shared;
 use super::snapshot::named;
 use super::{BlockSnapshot, Pool};
@@ -40,7 +40,10 @@ impl Pool {
             return 0;
         }
         let heap = self.shared.heap();
-        [&heap.small, &heap.large].map(|field| field.line.pages().count() as u64).iter().sum()
+        [&heap.small, &heap.large]
+            .map(|side_heap| side_heap.line.pages().count() as u64)
+            .iter()
+            .sum()
     }
 }
 
@@ -67,6 +70,6 @@ fn layout_of(shared: &Shared) -> Layout {
 }
 
 /// The addresses of the pages of one side.
-fn pages_of(field: &Field) -> impl Iterator<Item = Span> {
-    field.line.pages().map(|(at, _, size)| span_of(at, size))
+fn pages_of(side_heap: &SideHeap) -> impl Iterator<Item = Span> {
+    side_heap.line.pages().map(|(at, _, size)| span_of(at, size))
 }

@@ -1,52 +1,52 @@
 //! The pool: blocks of any size, in the order of streams, from pages that serve any request.
 //!
 //! ```text
-//!   shelves   a thread's magazines, one for each stream        no lock: the thread's own
+//!   caches    a thread's magazines, one for each stream        no lock: the thread's own
 //!   heap      what is free, of which side, in whose order      one lock, held for a moment
-//!   works     pages, events, work put off: the driver          one lock, held while it works
+//!   backing   pages, events, work put off: the driver          one lock, held while it works
 //!   map       what is known of the block at an address         atomics, no lock
-//!   care      debugging aids, where any are on                 on the long way alone
+//!   debug     debugging aids, where any are on                 on the slow path alone
 //! ```
 //!
 //! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
 //! page from becoming free.
 
+mod backing;
+mod backing_kind;
+mod block_pages;
 mod callback;
 mod capture;
-mod care;
 mod claimed_as;
+mod debug;
 mod deferred;
 mod event;
-mod giving;
-mod ground;
+mod feasibility;
 mod heap;
+mod heap_path;
 mod layout;
+mod limits;
 mod log;
-mod manner;
-mod marks;
-mod near;
 mod options;
-mod pages;
-mod parting;
+mod page_provider;
 mod process;
-mod prospect;
 mod reclaim;
 mod registry;
+mod release;
 mod report;
 mod request;
 mod scope;
 mod shared;
-mod shelf;
 mod slow_path;
 mod snapshot;
 mod statistics;
 mod step;
+mod stream_end;
 mod stream_slots;
 #[cfg(test)]
 mod tests;
+mod thread_cache;
 mod thread_end;
 mod upkeep;
-mod works;
 
 use core::fmt;
 use core::time::Duration;
@@ -61,12 +61,12 @@ use self::claimed_as::ClaimedAs;
 use self::shared::Shared;
 use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings, Tag};
 
+pub use block_pages::PagePart;
 pub use capture::Capture;
-pub use care::FormerBlock;
+pub use debug::FormerBlock;
 pub use event::{EventAction, PoolEvent};
 pub use layout::Layout;
 pub use options::PoolOptions;
-pub use pages::PagePart;
 pub use process::free;
 pub use report::{DropReport, LeftBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
@@ -112,7 +112,7 @@ impl Pool {
 
     /// The most the pool may take from the device. Waits for nobody.
     pub fn limit(&self) -> Bytes {
-        self.shared.marks.limit()
+        self.shared.limits.limit()
     }
 
     /// Which pool it is.
@@ -158,7 +158,7 @@ impl Pool {
     /// defined. No bytes: the null address, and no memory.
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.take_at_hand::<true>(size, stream, Tag::NONE) {
+        match self.shared.allocate_cached::<true>(size, stream, Tag::NONE) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
         }
@@ -168,7 +168,7 @@ impl Pool {
     /// that allocate on behalf of a program, which may have said more than they know.
     #[inline(always)]
     pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
-        match self.shared.take_at_hand::<true>(size, stream, tag) {
+        match self.shared.allocate_cached::<true>(size, stream, tag) {
             Some(block) => Ok(block),
             None => allocate_slowly_for(&self.shared, size, stream, tag),
         }
@@ -218,7 +218,7 @@ impl Pool {
         stream: StreamHandle,
         said: ClaimedAs,
     ) -> Result<()> {
-        if self.shared.keep_at_hand::<COUNTED>(address, stream, said) {
+        if self.shared.free_cached::<COUNTED>(address, stream, said) {
             return Ok(());
         }
         free_slowly(&self.shared, address, stream, said)
@@ -314,7 +314,7 @@ impl Pool {
 impl Pool {
     #[inline(always)]
     pub fn allocate_uncounted(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.take_at_hand::<false>(size, stream, Tag::NONE) {
+        match self.shared.allocate_cached::<false>(size, stream, Tag::NONE) {
             Some(block) => Ok(block),
             None => allocate_slowly(&self.shared, size, stream),
         }
@@ -386,7 +386,7 @@ impl fmt::Debug for Pool {
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
     shared.birth.check()?;
     let stream = stream.resolved();
-    match shared.take_near(size, stream) {
+    match shared.allocate_from_heap(size, stream) {
         Some(block) => Ok(block),
         None => shared.allocate(Request::new(size, stream)),
     }
@@ -415,11 +415,11 @@ fn free_slowly(
     shared.birth.check()?;
     // No magazine is found by the name that every thread has for its own stream.
     let meant = stream.resolved();
-    if meant != stream && shared.keep_at_hand::<true>(address, meant, said) {
+    if meant != stream && shared.free_cached::<true>(address, meant, said) {
         return Ok(());
     }
     let stream = meant;
-    if shared.give_near(address, stream, said) {
+    if shared.free_to_heap(address, stream, said) {
         return Ok(());
     }
     shared.free(address, stream, &|known| said.check(known, address))

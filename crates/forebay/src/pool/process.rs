@@ -14,17 +14,17 @@ use crate::{Error, PoolId, Result, Settings};
 
 /// A device's pool, or room for it. Each has a lock of its own: making the pool of one device calls its
 /// driver, and whoever wants that of another does not wait for it.
-struct Seat {
+struct DevicePool {
     device: Arc<dyn Device>,
     pool: Mutex<Option<Pool>>,
 }
 
-impl Seat {
+impl DevicePool {
     fn pool(&self) -> MutexGuard<'_, Option<Pool>> {
         lock(&self.pool)
     }
 
-    /// The same object, not one that is equal. As long as there is a seat the device lives, so that no
+    /// The same object, not one that is equal. As long as there is a device pool the device lives, so that no
     /// other can come to lie where it is.
     fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         core::ptr::addr_eq(Arc::as_ptr(&self.device), Arc::as_ptr(device))
@@ -32,13 +32,13 @@ impl Seat {
 }
 
 /// A forked child begins with none: those of its parent may be locked for ever.
-static SEATS: PerProcess<Vec<Arc<Seat>>> = PerProcess::new();
+static DEVICE_POOLS: PerProcess<Vec<Arc<DevicePool>>> = PerProcess::new();
 
 /// What the program wants the process's pools to be; the environment decides where it said nothing.
 static WANTED: Whole<Option<Settings>> = Whole::new(None);
 
-fn seats() -> MutexGuard<'static, Vec<Arc<Seat>>> {
-    SEATS.lock()
+fn device_pools() -> MutexGuard<'static, Vec<Arc<DevicePool>>> {
+    DEVICE_POOLS.lock()
 }
 
 impl Pool {
@@ -59,26 +59,26 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
-        // Before there is a seat for it.
+        // Before there is a device pool for it.
         device.descriptor().check_process(Call::Open)?;
-        let seat = {
-            let mut seats = seats();
-            match seats.iter().find(|seat| seat.is_of(device)) {
-                Some(seat) => Arc::clone(seat),
+        let device_pool = {
+            let mut device_pools = device_pools();
+            match device_pools.iter().find(|device_pool| device_pool.is_of(device)) {
+                Some(device_pool) => Arc::clone(device_pool),
                 None => {
                     let device = Arc::clone(device);
-                    let seat = Arc::new(Seat { device, pool: Mutex::new(None) });
-                    seats.push(Arc::clone(&seat));
-                    seat
+                    let device_pool = Arc::new(DevicePool { device, pool: Mutex::new(None) });
+                    device_pools.push(Arc::clone(&device_pool));
+                    device_pool
                 }
             }
         };
-        let mut pool = seat.pool();
+        let mut pool = device_pool.pool();
         if let Some(pool) = &*pool {
             return Ok(pool.clone());
         }
         let wanted = WANTED.lock().clone();
-        // Where this fails the seat stays empty, and the next who asks tries again.
+        // Where this fails the device pool stays empty, and the next who asks tries again.
         let made = match wanted {
             Some(settings) => PoolOptions::with(settings).build(device)?,
             None => Self::new(device)?,
@@ -101,9 +101,9 @@ impl Pool {
     /// The pools of the whole process, in Rust, C and Python alike. A forked child has
     /// none but its own.
     pub fn process_pools() -> Vec<Self> {
-        // Apart from the list's lock, as making a pool takes the seat's and calls the driver.
-        let seats = seats().clone();
-        seats.iter().filter_map(|seat| seat.pool().clone()).collect()
+        // Apart from the list's lock, as making a pool takes the device pool's and calls the driver.
+        let device_pools = device_pools().clone();
+        device_pools.iter().filter_map(|device_pool| device_pool.pool().clone()).collect()
     }
 
     /// Every living pool of `device`, whoever made it and has it. For whoever is about to destroy a
@@ -116,25 +116,25 @@ impl Pool {
     /// have stay what they are; the next who asks for the pool of `device` gets a new one.
     pub fn forget(device: &Arc<dyn Device>) -> bool {
         let gone = {
-            let mut seats = seats();
-            let found = seats.iter().position(|seat| seat.is_of(device));
-            found.map(|found| seats.swap_remove(found))
+            let mut device_pools = device_pools();
+            let found = device_pools.iter().position(|device_pool| device_pool.is_of(device));
+            found.map(|found| device_pools.swap_remove(found))
         };
         // Apart from the lock: the last of a pool waits for its device.
-        gone.is_some_and(|seat| seat.pool().take().is_some())
+        gone.is_some_and(|device_pool| device_pool.pool().take().is_some())
     }
 
     /// Lets the process forget its pools of all devices; gives how many there were.
     pub fn forget_process_pools() -> usize {
-        let gone = core::mem::take(&mut *seats());
-        gone.iter().filter(|seat| seat.pool().take().is_some()).count()
+        let gone = core::mem::take(&mut *device_pools());
+        gone.iter().filter(|device_pool| device_pool.pool().take().is_some()).count()
     }
 
     /// The living pool that has a live block at `address`, whoever made it; `None` where none has, or two.
     pub fn owning(address: Address) -> Option<Self> {
         match registry::whose(address) {
             Owner::One(id) => Self::find(id).ok(),
-            Owner::Nobody | Owner::Two(..) | Owner::Former(_) => None,
+            Owner::Nobody | Owner::Two(..) | Owner::RecentFrees(_) => None,
         }
     }
 
@@ -179,7 +179,7 @@ pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
         Owner::Nobody => return Err(Error::NotABlock { address }),
         Owner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
         // A former one says that the block is free already; or frees it, where it was given out since.
-        Owner::One(id) | Owner::Former(id) => registry::find(id),
+        Owner::One(id) | Owner::RecentFrees(id) => registry::find(id),
     };
     // Gone since it was asked: then its blocks are as well.
     let shared = pool.ok_or(Error::NotABlock { address })?;

@@ -22,15 +22,15 @@ use forebay_core::line::Streams;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
+use super::backing::{Backing, is_gone};
 use super::deferred::End;
-use super::ground::Outgoing;
 use super::heap::span_of;
 use super::log::Point;
 use super::map::Side;
+use super::page_provider::Outgoing;
 use super::shared::Shared;
 use super::step::{self, Step};
 use super::stream_slots::Serial;
-use super::works::{Works, is_gone};
 use crate::{Error, Result};
 
 /// How often a thread looks before it sleeps, and how long it then sleeps between two looks: short at first, since
@@ -154,7 +154,7 @@ impl Shared {
     fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
         self.end_quarantine(Patience::Unlimited)?;
-        self.fold_all(&mut self.works());
+        self.fold_all(&mut self.backing());
         if self.captures.any() {
             return Ok(Bytes::ZERO);
         }
@@ -164,7 +164,7 @@ impl Shared {
         let settled = self.settle(Patience::Unlimited).map(drop);
         let released = self.release_free(keep, Patience::Unlimited).map(drop);
         let unmapped =
-            self.care.guards().map(|guards| self.unmap_freed(guards, Patience::Unlimited));
+            self.debug.guards().map(|guards| self.unmap_freed(guards, Patience::Unlimited));
         unmapped.transpose()?;
         settled.and(released).map(|()| before.saturating_sub(self.held.get()))
     }
@@ -173,7 +173,7 @@ impl Shared {
     /// that may use them, and gives them to the device. `false` where time ran out: then they go later.
     fn release_free(&self, keep: Bytes, patience: Patience) -> Result<bool> {
         let _reclaiming = Reclaiming::begin(self);
-        self.works().retire(self.site(), keep);
+        self.backing().retire(self.site(), keep);
         self.settle(patience)
     }
 
@@ -182,33 +182,33 @@ impl Shared {
     pub(super) fn settle(&self, patience: Patience) -> Result<bool> {
         step::reach(Step::Settling);
         let (events, ticket) = {
-            let works = self.works();
+            let backing = self.backing();
             // A capture begins under this lock, and may have begun since the caller looked.
             if self.captures.any() {
                 return Ok(false);
             }
             let mut heap = self.heap();
             heap.mark_unreachable();
-            let unknown = works.deferred.has_unknown()
+            let unknown = backing.deferred.has_unknown()
                 || heap.has_unknown()
                 || self.has_unclean_unknown(&heap);
-            (works.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
+            (backing.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
         };
         let mut outcome = self.wait_for_events(&events, patience);
         if let Some(ticket) = ticket {
             let synchronized = self.wait_for_device_unless_captured(patience);
             let done = matches!(synchronized, Ok(true));
-            let mut works = self.works();
+            let mut backing = self.backing();
             self.heap().end_sync(ticket, done);
             if done {
-                works.deferred.synchronized(ticket.before);
-                let returns = self.tidy(&mut works);
+                backing.deferred.synchronized(ticket.before);
+                let returns = self.tidy(&mut backing);
                 self.heap().give_all(returns);
             }
-            drop(works);
+            drop(backing);
             outcome = outcome.and_then(|all| Ok(synchronized? && all));
         }
-        let ran = self.works().run_deferred(self.site(), true);
+        let ran = self.backing().run_deferred(self.site(), true);
         let given = self.give_back_segments(patience);
         ran.and(given).and(outcome)
     }
@@ -233,7 +233,7 @@ impl Shared {
             }
             let reached = poll(patience, || {
                 // No capture begins while the driver is asked.
-                let _works = self.works();
+                let _backing = self.backing();
                 if self.captures.any() {
                     return Ok(Some(false));
                 }
@@ -291,31 +291,32 @@ impl Shared {
 
     /// Whether segments are off the line that the device is to have back.
     fn has_segments_to_give(&self) -> bool {
-        let mut works = self.works();
+        let mut backing = self.backing();
         let mut strays = [Side::Small, Side::Large].into_iter();
-        !works.outgoing.is_empty() || strays.any(|side| !works.ground(side).0.strays.is_empty())
+        !backing.outgoing.is_empty()
+            || strays.any(|side| !backing.provider(side).0.strays.is_empty())
     }
 
     /// Takes the next segment out that the device is to have back; `None` where there is none, or work is
-    /// captured: a capture begins under the works' lock, so it begins before or after.
+    /// captured: a capture begins under the backing's lock, so it begins before or after.
     fn next_outgoing(&self) -> Option<(Side, Outgoing)> {
-        let mut works = self.works();
+        let mut backing = self.backing();
         if self.captures.any() {
             return None;
         }
-        let (side, page) = works.outgoing.pop()?;
+        let (side, page) = backing.outgoing.pop()?;
         // Off the line before the device has it: it may give the same addresses again at once.
-        let cleared = self.heap().field(side).line.clear(page.at);
+        let cleared = self.heap().side_heap(side).line.clear(page.at);
         debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
         Some((side, page))
     }
 
     /// The same for segments that were never on the line.
     fn take_strays(&self) -> [(Side, Vec<(Address, Bytes)>); 2] {
-        let mut works = self.works();
+        let mut backing = self.backing();
         let capturing = self.captures.any();
         [Side::Small, Side::Large].map(|side| {
-            let strays = &mut works.ground(side).0.strays;
+            let strays = &mut backing.provider(side).0.strays;
             (side, if capturing { Vec::new() } else { core::mem::take(strays) })
         })
     }
@@ -347,20 +348,20 @@ impl Shared {
         let mut outcome = Ok(());
         while let Some((side, page)) = self.next_outgoing() {
             let freed = free(span_of(page.at, page.size));
-            let mut works = self.works();
-            works.ground(side).0.segment_went(self.site().heap, page, freed.is_ok());
+            let mut backing = self.backing();
+            backing.provider(side).0.segment_went(self.site().heap, page, freed.is_ok());
             outcome = outcome.and(freed);
         }
         for (side, segments) in self.take_strays() {
             for (start, size) in segments {
                 let freed = Span::new(start, size).map_or(Ok(()), free);
-                let mut works = self.works();
+                let mut backing = self.backing();
                 let mut heap = self.heap();
                 if freed.is_ok() {
                     heap.going = heap.going.saturating_sub(size);
                     heap.note_held();
                 } else {
-                    works.ground(side).0.strays.push((start, size));
+                    backing.provider(side).0.strays.push((start, size));
                 }
                 outcome = outcome.and(freed);
             }
@@ -386,13 +387,13 @@ impl Shared {
         {
             return Err(error);
         }
-        self.fold_all(&mut self.works());
+        self.fold_all(&mut self.backing());
         let settled = self.settle(patience);
         if self.make_room_after_wait(side, size, stream)? {
             return Ok(Reclaimed::Room);
         }
         // First no more than the request needs, and a page for what it does not fill; then everything.
-        let page = self.works().growth.largest_page;
+        let page = self.backing().growth.largest_page;
         let most = self.held.get().saturating_sub(size).saturating_sub(page);
         let mut released = Ok(true);
         for keep in [most, Bytes::ZERO] {
@@ -406,18 +407,18 @@ impl Shared {
     }
 
     fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
-        let mut works = self.works();
-        works.climb(self.site(), forebay_core::Rung::Others, (side, size), stream)?;
+        let mut backing = self.backing();
+        backing.climb(self.site(), forebay_core::Rung::Others, (side, size), stream)?;
         if self.has_hole(side, size, stream) {
             return Ok(true);
         }
-        works.make_room(self.site(), side, size, stream)
+        backing.make_room(self.site(), side, size, stream)
     }
 
     fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
         let mut heap = self.heap();
         let taker = Streams::only(heap.slot_for(stream));
-        heap.field(side).line.can_take(size, taker)
+        heap.side_heap(side).line.can_take(size, taker)
     }
 
     /// Waits, on the host, until no other thread has memory between a line and the device; `false` where
@@ -434,8 +435,8 @@ impl Shared {
     pub(super) fn wait_for_stream(&self, serial: Serial, patience: Patience) -> Result<StreamWait> {
         let event = {
             // Until the event is recorded nobody forgets the stream, so the handle is that stream's.
-            let _works = self.works();
-            let end = Works::end_of(&self.heap(), serial);
+            let _backing = self.backing();
+            let end = Backing::end_of(&self.heap(), serial);
             match end {
                 None => return Ok(StreamWait::Over),
                 Some(End::Unknown) => return Ok(StreamWait::Unknown),

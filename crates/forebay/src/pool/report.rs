@@ -8,7 +8,7 @@ use forebay_hal::StreamHandle;
 
 use super::map::{LiveBlock, Side, UNIT_SHIFT};
 use super::shared::Shared;
-use super::shelf::Counts;
+use super::thread_cache::Counts;
 use crate::{PoolId, Request, Tag};
 
 /// How many owners a report names.
@@ -159,7 +159,7 @@ impl Shared {
         Shortage {
             requested: request.size,
             needed,
-            limit: self.marks.limit(),
+            limit: self.limits.limit(),
             held,
             live,
             cached,

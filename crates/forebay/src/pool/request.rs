@@ -7,18 +7,18 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
+use super::backing::Backing;
 use super::deferred::{End, Task};
 use super::event::EventAction;
-use super::heap::{Heap, Piece, Return};
+use super::heap::{FreedBlock, Heap, Piece};
 use super::log::Point;
-use super::map::{Known, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use super::map::{BlockState, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use super::registry;
-use super::shared::{NO_PASS, Shared};
-use super::shelf::{Counts, Kept};
+use super::shared::{SLOW_PATH, Shared};
 use super::slow_path::Source;
+use super::thread_cache::{CachedBlock, Counts};
 use super::thread_end;
-use super::works::Works;
-use crate::sync::seat;
+use crate::sync::thread_slot;
 use crate::{Block, Error, Request, Result, Tag};
 
 impl Shared {
@@ -28,10 +28,10 @@ impl Shared {
     pub(super) fn allocate(&self, request: Request) -> Result<Block> {
         self.birth.check()?;
         let got = self.find(request);
-        if self.pass.load(Ordering::Relaxed) == NO_PASS && !request.size.is_zero() {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH && !request.size.is_zero() {
             let (action, address) = match &got {
                 Ok(block) => {
-                    self.care.went_out(block.size);
+                    self.debug.went_out(block.size);
                     (EventAction::Allocate, block.address)
                 }
                 Err(_) => (EventAction::Refuse, Address::NULL),
@@ -54,18 +54,18 @@ impl Shared {
         let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
         let mut begun = None;
         self.admit(stream, &mut begun)?;
-        if let Some(guards) = self.care.guards() {
+        if let Some(guards) = self.debug.guards() {
             return self.find_guarded(guards, request, size, self.patience(&mut begun));
         }
         if alignment <= Alignment::BLOCK
-            && let Some(block) = self.take_from_own(requested, size, stream)
+            && let Some(block) = self.allocate_from_own_cache(requested, size, stream)
         {
             return Ok(block);
         }
-        let kept = size.saturating_add(self.care.tail());
+        let kept = size.saturating_add(self.debug.tail());
         let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
         let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
-        if piece.whole() > self.marks.limit().min(self.device_total) {
+        if piece.whole() > self.limits.limit().min(self.device_total) {
             // Whatever were given back, it would not do: caches stay as they are.
             return Err(self.shortage(request, piece.whole()).into());
         }
@@ -101,7 +101,7 @@ impl Shared {
     #[inline]
     pub(super) fn note_out(&self, start: Address, size: Bytes, request: Request) -> Result<Block> {
         let Request { size: requested, stream, .. } = request;
-        let tag = seat::tag();
+        let tag = thread_slot::tag();
         let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
         let generation = slot.hand_out(start, size, tagged(requested, tag));
         let units = size.get() >> UNIT_SHIFT;
@@ -110,17 +110,22 @@ impl Shared {
     }
 
     /// A block from this thread's magazine.
-    fn take_from_own(&self, requested: Bytes, size: Bytes, stream: StreamHandle) -> Option<Block> {
-        self.at_hand(|shelves| {
-            let shelf = shelves.of(stream)?;
-            shelf.magazine.refill(size.get() >> UNIT_SHIFT);
-            self.take_from::<true>(shelf, requested, size)
+    fn allocate_from_own_cache(
+        &self,
+        requested: Bytes,
+        size: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
+        self.with_own_caches(|caches| {
+            let cache = caches.of(stream)?;
+            cache.magazine.refill(size.get() >> UNIT_SHIFT);
+            self.take_from::<true>(cache, requested, size)
         })?
     }
 
     /// Why there is no block to be freed at `address`.
     #[cold]
-    pub(super) fn not_there(&self, address: Address, known: Option<Known>) -> Error {
+    pub(super) fn not_there(&self, address: Address, known: Option<BlockState>) -> Error {
         if let Some(known) = known.filter(|known| !known.live()) {
             return Error::DoubleFree { address, size: known.size() };
         }
@@ -131,7 +136,7 @@ impl Shared {
     }
 
     /// The live block at `address`, with its slot.
-    pub(super) fn live(&self, address: Address) -> Result<(&Slot, Known)> {
+    pub(super) fn live(&self, address: Address) -> Result<(&Slot, BlockState)> {
         let slot = self.map.slot(address);
         let known = slot.and_then(|slot| slot.look(address));
         match (slot, known) {
@@ -183,7 +188,7 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        check: &dyn Fn(Known) -> Result<()>,
+        check: &dyn Fn(BlockState) -> Result<()>,
     ) -> Result<()> {
         if address.is_null() {
             return Ok(());
@@ -205,13 +210,13 @@ impl Shared {
             // Not as it was any more: freed by another, which the next look tells, or said to be used
             // on a further stream.
         };
-        if self.care.looks_after_blocks() {
+        if self.debug.looks_after_blocks() {
             return self.take_back(slot, known, address, stream);
         }
         // From here on the block is this call's alone, so the event comes before the next of its
         // address; and nothing that comes can fail, so what it tells has happened.
         self.note_free(address, known, stream);
-        let block = Return { address, size: known.size(), stream };
+        let block = FreedBlock { address, size: known.size(), stream };
         if known.used_elsewhere() {
             self.return_used(block);
         } else if thread_end::is_ending(stream) {
@@ -233,9 +238,9 @@ impl Shared {
     }
 
     /// Notes that a block came back, where such is noted.
-    pub(super) fn note_free(&self, address: Address, known: Known, stream: StreamHandle) {
-        if self.pass.load(Ordering::Relaxed) == NO_PASS {
-            self.care.came_back(known.size());
+    pub(super) fn note_free(&self, address: Address, known: BlockState, stream: StreamHandle) {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
+            self.debug.came_back(known.size());
             let requested = Bytes::new(known.requested());
             let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
             self.history.note(EventAction::Free, address, requested, stream, tag);
@@ -243,8 +248,8 @@ impl Shared {
     }
 
     /// Takes back a block once the streams it was used on are done with it.
-    fn return_used(&self, block: Return) {
-        let mut works = self.works();
+    fn return_used(&self, block: FreedBlock) {
+        let mut backing = self.backing();
         let (ends, serial) = {
             let mut heap = self.heap();
             let slot = heap.slot_for(block.stream);
@@ -255,41 +260,41 @@ impl Shared {
             };
             let unknown = uses.unknown.then_some(End::Unknown);
             let others = uses.streams.into_iter().filter(|&user| user != serial);
-            let ends = others.filter_map(|user| Works::end_of(&heap, user));
+            let ends = others.filter_map(|user| Backing::end_of(&heap, user));
             let ends: Vec<End> = ends.chain(unknown).collect();
             (ends, serial)
         };
-        works.defer(self.site(), &[Task::Return(block, serial)], ends);
+        backing.defer(self.site(), &[Task::Return(block, serial)], ends);
     }
 
     /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
     /// `false` where there is no magazine for it.
-    fn keep_making_way(&self, slot: &Slot, block: Return) -> bool {
+    fn keep_making_way(&self, slot: &Slot, block: FreedBlock) -> bool {
         let bound = self.magazine_units();
         if bound == 0 {
             return false;
         }
-        // A shelf that goes is of another stream, which may be forgotten meanwhile: not before its
+        // A cache that goes is of another stream, which may be forgotten meanwhile: not before its
         // blocks are in the heap, and its counts too, so that whoever sums up sees them in one place.
-        let crowded = self.at_hand(|shelves| shelves.is_full_for(block.stream)) == Some(true);
+        let crowded = self.with_own_caches(|caches| caches.is_full_for(block.stream)) == Some(true);
         let mut heap = crowded.then(|| self.heap());
         let mut spilled = Vec::new();
-        let kept = self.at_hand(|shelves| {
-            if shelves.of(block.stream).is_none() {
-                shelves.put_up(block.stream, self.bound_now());
+        let kept = self.with_own_caches(|caches| {
+            if caches.of(block.stream).is_none() {
+                caches.put_up(block.stream, self.bound_now());
             }
             if let Some(heap) = &mut heap
-                && let Some(shelf) = shelves.take_leaving()
+                && let Some(cache) = caches.take_leaving()
             {
-                heap.retire(*shelf, &mut spilled);
+                heap.retire(*cache, &mut spilled);
             }
-            let Some(shelf) = shelves.of(block.stream) else { return false };
+            let Some(cache) = caches.of(block.stream) else { return false };
             let units = block.size.get() >> UNIT_SHIFT;
-            if units > SMALL_UNITS && !self.is_lone(block.address) {
+            if units > SMALL_UNITS && !self.is_last_large(block.address) {
                 return false;
             }
-            let kept = Kept { address: block.address, slot: SlotRef::new(slot) };
-            shelf.keep(units, kept, &mut spilled)
+            let kept = CachedBlock { address: block.address, slot: SlotRef::new(slot) };
+            cache.keep(units, kept, &mut spilled)
         });
         match heap {
             Some(mut heap) => heap.give_all(spilled),
@@ -299,13 +304,13 @@ impl Shared {
     }
 
     /// Gives blocks back to the heap.
-    pub(super) fn give_back(&self, returns: Vec<Return>) {
+    pub(super) fn give_back(&self, returns: Vec<FreedBlock>) {
         let Some(stream) = returns.last().map(|one| one.stream) else { return };
         let mut heap = self.heap();
         heap.give_all(returns);
         if stream.is_per_thread() && !self.publish(&mut heap, stream) && heap.slots.may_recover() {
             drop(heap);
-            self.works().recover_slots(self.site());
+            self.backing().recover_slots(self.site());
             self.publish(&mut self.heap(), stream);
         }
     }
@@ -337,13 +342,13 @@ impl Shared {
         published.is_some()
     }
 
-    /// Counts something that did not pass over a shelf: on this thread's all the same, where it has
+    /// Counts something that did not pass over a cache: on this thread's all the same, where it has
     /// or can have one for the stream.
     #[inline]
     pub(super) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let counted = self.at_hand(|shelves| match shelves.front(stream) {
-            Some(shelf) => {
-                note(&mut shelf.counts);
+        let counted = self.with_own_caches(|caches| match caches.front(stream) {
+            Some(cache) => {
+                note(&mut cache.counts);
                 true
             }
             None => false,
@@ -357,12 +362,12 @@ impl Shared {
     #[cold]
     #[inline(never)]
     fn count_elsewhere(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
-        let counted = self.at_hand(|shelves| {
-            let may_have = !shelves.is_full_for(stream) && !thread_end::is_ending(stream);
-            if shelves.of(stream).is_none() && may_have {
-                shelves.put_up(stream, self.bound_now());
+        let counted = self.with_own_caches(|caches| {
+            let may_have = !caches.is_full_for(stream) && !thread_end::is_ending(stream);
+            if caches.of(stream).is_none() && may_have {
+                caches.put_up(stream, self.bound_now());
             }
-            shelves.of(stream).map(|shelf| note(&mut shelf.counts)).is_some()
+            caches.of(stream).map(|cache| note(&mut cache.counts)).is_some()
         });
         if counted != Some(true) {
             note(self.heap().counts_of(stream));

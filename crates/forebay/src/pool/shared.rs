@@ -3,7 +3,7 @@
 //! ```text
 //!   allocate ── hit: this thread's magazine for the stream        no lock, no atomic exchange
 //!            ── hole: this stream's lowest hole                  the heap's lock
-//!            ── climb: the ladder                                 the works' lock, the driver
+//!            ── climb: the ladder                                 the backing's lock, the driver
 //! ```
 
 use core::fmt;
@@ -17,35 +17,35 @@ use forebay_core::line::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Call, Device, StreamHandle};
 
+use super::backing::{Backing, Site};
+use super::backing_kind::BackingKind;
 use super::callback::Callbacks;
 use super::capture::Captures;
-use super::care::{self, Care};
 use super::claimed_as::ClaimedAs;
+use super::debug::{self, DebugChecks};
 use super::event::{History, PoolEvent};
-use super::ground::twice;
 use super::heap::{AllCounts, Heap};
+use super::limits::{HeldGauge, Limits};
 use super::log::CallLog;
-use super::manner::Manner;
 use super::map::{
-    AddressMap, Known, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
+    AddressMap, BlockState, LARGEST, SMALL_UNITS, Slot, SlotRef, UNIT_SHIFT, is_wide, tagged,
 };
-use super::marks::{Gauged, Marks};
+use super::page_provider::twice;
 use super::reclaim::Patience;
-use super::shelf::{Kept, Shelf, Shelves};
+use super::thread_cache::{CachedBlock, ThreadCache, ThreadCaches};
 use super::thread_end::ThreadEnds;
 use super::upkeep::{self, Upkeep};
-use super::works::{Site, Works};
 use super::{Capture, PoolOptions, registry};
 use crate::config::{Rounding, Settings};
 use crate::sync::fork::Birth;
 use crate::sync::gate::Gate;
 use crate::sync::gates::Gates;
-use crate::sync::seat;
+use crate::sync::thread_slot;
 use crate::sync::tracked::{Guard, lock, try_lock};
 use crate::{Block, Error, PoolId, Result, Tag};
 
 /// What no thread remembers a pool by: while it is this, every call goes the long way.
-pub(super) const NO_PASS: u64 = u64::MAX;
+pub(super) const SLOW_PATH: u64 = u64::MAX;
 
 /// Everything a pool has. Leaked in a forked child, where another thread may have left any part of it half
 /// changed.
@@ -67,24 +67,24 @@ pub(super) struct Parts {
     classes: SizeClasses,
     exact: bool,
     /// What threads remember this pool by.
-    pub(super) pass: AtomicU64,
+    pub(super) fast_epoch: AtomicU64,
     /// The most a magazine holds, in units of 512 B.
     magazine: AtomicU64,
     /// The same at present: less than that under pressure.
     bound: AtomicU64,
     /// The limit, and where levels of pressure begin.
-    pub(super) marks: Marks,
+    pub(super) limits: Limits,
     /// What is held.
-    pub(super) held: Gauged,
+    pub(super) held: HeldGauge,
     /// The heap's: the large block it would give again.
-    lone: Arc<AtomicU64>,
+    last_large: Arc<AtomicU64>,
     pub(super) map: AddressMap,
-    pub(super) rows: Gates<Shelves>,
+    pub(super) rows: Gates<ThreadCaches>,
     /// The slots' own, for those who do not lock the heap.
     pub(super) thread_ends: Arc<ThreadEnds>,
     heap: Mutex<Heap>,
-    works: Mutex<Works>,
-    /// The works': who is capturing now.
+    backing: Mutex<Backing>,
+    /// The backing's: who is capturing now.
     pub(super) captures: Captures,
     /// How many threads are giving memory back.
     pub(super) reclaiming: AtomicUsize,
@@ -95,7 +95,7 @@ pub(super) struct Parts {
     /// The driver's calls.
     pub(super) log: CallLog,
     /// The debugging aids.
-    pub(super) care: Care,
+    pub(super) debug: DebugChecks,
 }
 
 impl Deref for Shared {
@@ -119,10 +119,10 @@ impl Shared {
         let limit = settings.limit_of(device_total);
         let log = CallLog::default();
         let guarded = settings.guard_pages();
-        let manner = Manner::new(device, options.class, &options.peers, guarded)?;
-        let care = Care::new(device, &settings, &log)?;
-        let fresh = care::fresh_pages(&settings);
-        let (works, heap) = Works::new(device, &manner, growth, fresh, &log)?;
+        let kind = BackingKind::new(device, options.class, &options.peers, guarded)?;
+        let debug = DebugChecks::new(device, &settings, &log)?;
+        let fresh = debug::fresh_pages(&settings);
+        let (backing, heap) = Backing::new(device, &kind, growth, fresh, &log)?;
         let rounding = settings.size_classes();
         let id = registry::next_id();
         let callbacks = Callbacks::default();
@@ -132,7 +132,7 @@ impl Shared {
             device: Arc::clone(device),
             classes: rounding.classes().unwrap_or(SizeClasses::exact()),
             exact: rounding == Rounding::Exact,
-            pass: AtomicU64::new(NO_PASS),
+            fast_epoch: AtomicU64::new(SLOW_PATH),
             history: History::new(
                 usize::try_from(settings.history()).unwrap_or(usize::MAX),
                 options.observers.clone(),
@@ -143,22 +143,22 @@ impl Shared {
             callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
-            marks: Marks::new(limit, &settings),
-            held: heap.gauged.clone(),
+            limits: Limits::new(limit, &settings),
+            held: heap.held_gauge.clone(),
             settings: Mutex::new(settings),
             options,
-            lone: Arc::clone(&heap.lone),
+            last_large: Arc::clone(&heap.last_large),
             map: AddressMap::new(),
-            rows: Gates::new(seat::SEATS),
+            rows: Gates::new(thread_slot::MOST_SLOTS),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
-            captures: works.captures.clone(),
+            captures: backing.captures.clone(),
             reclaiming: AtomicUsize::new(0),
             waiter: Arc::default(),
             device_total,
-            works: Mutex::new(works),
+            backing: Mutex::new(backing),
             log,
-            care,
+            debug,
         }));
         shared.choose_way(&shared.settings());
         Ok(shared)
@@ -166,14 +166,14 @@ impl Shared {
 
     /// Whether every block is looked after on its way in and out.
     fn careful(&self, settings: &Settings) -> bool {
-        settings.history() > 0 || self.history.is_observed() || care::wanted(settings)
+        settings.history() > 0 || self.history.is_observed() || debug::wanted(settings)
     }
 
     /// Lets threads take the short way, or no longer.
     fn choose_way(&self, settings: &Settings) {
         // A pass that no thread has: what threads remember from before is worth nothing.
-        let pass = if self.careful(settings) { NO_PASS } else { registry::next_id().0 };
-        self.pass.store(pass, Ordering::Relaxed);
+        let epoch = if self.careful(settings) { SLOW_PATH } else { registry::next_id().0 };
+        self.fast_epoch.store(epoch, Ordering::Relaxed);
     }
 
     /// The most a magazine holds, in units of 512 B, where there is no pressure.
@@ -198,7 +198,7 @@ impl Shared {
         let mut settings = self.settings();
         let mut changed = settings.clone();
         changed.change(key, value)?;
-        if let Some(setting) = care::seen_by_captures(&changed)
+        if let Some(setting) = debug::seen_by_captures(&changed)
             && self.captures.any()
         {
             return Err(Error::CaptureRefused { setting });
@@ -210,13 +210,13 @@ impl Shared {
         if settings.upkeep() {
             upkeep::start();
         }
-        self.marks.set(settings.limit_of(total), &settings);
+        self.limits.set(settings.limit_of(total), &settings);
         drop(settings);
         // Until nobody has changed them meanwhile: two changes at once both end with the later one's.
         loop {
             let settings = self.settings().clone();
             let units = magazine_units(&settings);
-            self.works().growth = growth_of(&settings, self.options.growth);
+            self.backing().growth = growth_of(&settings, self.options.growth);
             if self.magazine.swap(units, Ordering::Relaxed) != units {
                 self.fit_magazines();
             }
@@ -229,15 +229,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins a capture. Under the works' lock, so that nobody is at the driver when it begins; and under
+    /// Begins a capture. Under the backing's lock, so that nobody is at the driver when it begins; and under
     /// that of the settings, so that none which it could see is turned on meanwhile.
     pub(super) fn capture(&self) -> Result<Capture> {
         self.birth.check()?;
-        let works = self.works();
+        let backing = self.backing();
         let settings = self.settings();
-        match care::seen_by_captures(&settings) {
+        match debug::seen_by_captures(&settings) {
             Some(setting) => Err(Error::CaptureRefused { setting }),
-            None => Ok(works.captures.begin()),
+            None => Ok(backing.captures.begin()),
         }
     }
 
@@ -249,11 +249,11 @@ impl Shared {
     /// Changes how much magazines hold; what is beyond goes the next time.
     pub(super) fn bound_magazines(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.rows.change(|shelves| shelves.set_bound(units));
+        self.rows.change(|caches| caches.set_bound(units));
     }
 
     pub(super) fn site(&self) -> Site<'_> {
-        Site { heap: &self.heap, map: &self.map, limit: self.marks.limit() }
+        Site { heap: &self.heap, map: &self.map, limit: self.limits.limit() }
     }
 
     pub(super) fn heap(&self) -> Guard<'_, Heap> {
@@ -261,9 +261,9 @@ impl Shared {
         lock(&self.heap)
     }
 
-    pub(super) fn works(&self) -> Guard<'_, Works> {
+    pub(super) fn backing(&self) -> Guard<'_, Backing> {
         debug_assert!(!self.is_inherited(), "the lock may be held for ever");
-        lock(&self.works)
+        lock(&self.backing)
     }
 
     /// What a request is rounded to; `None` for nothing and for what no block can be.
@@ -296,53 +296,54 @@ impl Shared {
 
     /// This thread's gate, where it was the last that the thread passed.
     #[inline(always)]
-    fn gate_at_hand(&self) -> Option<&Gate<Shelves>> {
-        let place = seat::remembered(self.pass.load(Ordering::Relaxed))?;
+    fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
+        let place = thread_slot::remembered(self.fast_epoch.load(Ordering::Relaxed))?;
         // SAFETY: remembered under this pool's pass, which no other pool ever has, so it is a gate of
         // this pool; gates stay where they are as long as the pool.
-        Some(unsafe { place.cast::<Gate<Shelves>>().as_ref() })
+        Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
     }
 
-    /// This thread's gate, made where it has none; `None` where there are no seats left.
+    /// This thread's gate, made where it has none; `None` where there are no thread slots left.
     #[inline]
     pub(super) fn own_gate(&self) -> Option<OwnGate<'_>> {
-        let gate = match self.gate_at_hand() {
+        let gate = match self.remembered_gate() {
             Some(gate) => gate,
             None => self.find_gate()?,
         };
         Some(OwnGate { gate, shared: self })
     }
 
-    fn find_gate(&self) -> Option<&Gate<Shelves>> {
-        let gate: &Gate<Shelves> = self.rows.get_or_make(seat::mine()?, Shelves::default)?;
-        let pass = self.pass.load(Ordering::Relaxed);
-        if pass != NO_PASS {
-            seat::remember(pass, NonNull::from(gate).cast());
+    fn find_gate(&self) -> Option<&Gate<ThreadCaches>> {
+        let gate: &Gate<ThreadCaches> =
+            self.rows.get_or_make(thread_slot::mine()?, ThreadCaches::default)?;
+        let epoch = self.fast_epoch.load(Ordering::Relaxed);
+        if epoch != SLOW_PATH {
+            thread_slot::remember(epoch, NonNull::from(gate).cast());
         }
         Some(gate)
     }
 
-    /// Does `work` with this thread's shelves, made where it has none; `None` where there are no
-    /// seats left.
+    /// Does `work` with this thread's caches, made where it has none; `None` where there are no
+    /// thread slots left.
     #[inline]
-    pub(super) fn at_hand<R>(&self, work: impl FnMut(&mut Shelves) -> R) -> Option<R> {
+    pub(super) fn with_own_caches<R>(&self, work: impl FnMut(&mut ThreadCaches) -> R) -> Option<R> {
         Some(self.own_gate()?.enter(work))
     }
 
     /// A block from the magazine of this thread and stream.
     #[inline(always)]
-    pub(super) fn take_at_hand<const COUNTED: bool>(
+    pub(super) fn allocate_cached<const COUNTED: bool>(
         &self,
         requested: Bytes,
         stream: StreamHandle,
         tag: Tag,
     ) -> Option<Block> {
         let size = self.round_quickly(requested)?;
-        let gate = self.gate_at_hand()?;
+        let gate = self.remembered_gate()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.room().front(stream) {
-            Some(shelf) => self.take_from_for::<COUNTED>(shelf, requested, size, tag),
+            Some(cache) => self.take_from_for::<COUNTED>(cache, requested, size, tag),
             None => None,
         };
         passed.leave();
@@ -353,31 +354,31 @@ impl Shared {
     #[inline(always)]
     pub(super) fn take_from<const COUNTED: bool>(
         &self,
-        shelf: &mut Shelf,
+        cache: &mut ThreadCache,
         requested: Bytes,
         size: Bytes,
     ) -> Option<Block> {
-        self.take_from_for::<COUNTED>(shelf, requested, size, Tag::NONE)
+        self.take_from_for::<COUNTED>(cache, requested, size, Tag::NONE)
     }
 
     /// The same, under `tag` where the thread allocates under none.
     #[inline(always)]
     fn take_from_for<const COUNTED: bool>(
         &self,
-        shelf: &mut Shelf,
+        cache: &mut ThreadCache,
         requested: Bytes,
         size: Bytes,
         tag: Tag,
     ) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
-        let Kept { address, slot } = if units > SMALL_UNITS {
-            self.take_large(shelf, units, size.saturating_sub(requested))?
+        let CachedBlock { address, slot } = if units > SMALL_UNITS {
+            self.take_large(cache, units, size.saturating_sub(requested))?
         } else {
-            shelf.magazine.take_small::<COUNTED>(units)?
+            cache.magazine.take_small::<COUNTED>(units)?
         };
         let tag = tag.unless_tagged();
         if COUNTED {
-            shelf.counts.out(units, requested.get(), tag);
+            cache.counts.out(units, requested.get(), tag);
         }
         // SAFETY: the slot is of this pool's map.
         let generation = unsafe { slot.get() }.hand_out_again(size, tagged(requested, tag));
@@ -386,38 +387,38 @@ impl Shared {
 
     /// The large block of a magazine, where the heap would give the same.
     #[inline(never)]
-    fn take_large(&self, shelf: &mut Shelf, units: u64, added: Bytes) -> Option<Kept> {
+    fn take_large(&self, cache: &mut ThreadCache, units: u64, added: Bytes) -> Option<CachedBlock> {
         if is_wide(added) {
             return None;
         }
-        shelf.magazine.take_large_if(units, |kept| {
+        cache.magazine.take_large_if(units, |kept| {
             // SAFETY: the slot is of this pool's map.
-            self.is_lone(kept.address) && !unsafe { kept.slot.get() }.is_wide()
+            self.is_last_large(kept.address) && !unsafe { kept.slot.get() }.is_wide()
         })
     }
 
     /// Whether the heap would give the large block at `address` again for a request of its size.
     #[inline(always)]
-    pub(super) fn is_lone(&self, address: Address) -> bool {
-        self.lone.load(Ordering::Relaxed) == address.get()
+    pub(super) fn is_last_large(&self, address: Address) -> bool {
+        self.last_large.load(Ordering::Relaxed) == address.get()
     }
 
     /// Frees a block into the magazine of this thread and stream, if it is live and plain, `allowed`,
     /// and there is room. Nothing is changed where not.
     #[inline(always)]
-    pub(super) fn keep_at_hand<const COUNTED: bool>(
+    pub(super) fn free_cached<const COUNTED: bool>(
         &self,
         address: Address,
         stream: StreamHandle,
         said: ClaimedAs,
     ) -> bool {
-        let Some(gate) = self.gate_at_hand() else { return false };
+        let Some(gate) = self.remembered_gate() else { return false };
         let Some(slot) = self.map.slot(address) else { return false };
         let Some(known) = said.plain(slot, address) else { return false };
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.room().front(stream) {
-            Some(shelf) => self.keep_in::<COUNTED>(shelf, slot, known, address, said),
+            Some(cache) => self.keep_in::<COUNTED>(cache, slot, known, address, said),
             None => false,
         };
         passed.leave();
@@ -427,28 +428,30 @@ impl Shared {
     #[inline(always)]
     fn keep_in<const COUNTED: bool>(
         &self,
-        shelf: &mut Shelf,
+        cache: &mut ThreadCache,
         slot: &Slot,
-        known: Known,
+        known: BlockState,
         address: Address,
         said: ClaimedAs,
     ) -> bool {
-        let block = Kept { address, slot: SlotRef::new(slot) };
+        let block = CachedBlock { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let (kept, requested) = if units > SMALL_UNITS {
             let claim =
-                || said.fits_at_a_glance(known, Known::requested) && slot.claim_plain(known);
+                || said.fits_at_a_glance(known, BlockState::requested) && slot.claim_plain(known);
             // Any other that is large goes to the heap.
-            let kept = self.is_lone(address) && shelf.magazine.keep_large_if(units, block, claim);
+            let kept =
+                self.is_last_large(address) && cache.magazine.keep_large_if(units, block, claim);
             (kept, known.requested())
         } else {
-            let claim =
-                || said.fits_at_a_glance(known, Known::requested_small) && slot.claim_plain(known);
-            let kept = shelf.magazine.keep_small_if::<COUNTED>(units, block, claim);
+            let claim = || {
+                said.fits_at_a_glance(known, BlockState::requested_small) && slot.claim_plain(known)
+            };
+            let kept = cache.magazine.keep_small_if::<COUNTED>(units, block, claim);
             (kept, known.requested_small())
         };
         if COUNTED && kept {
-            shelf.counts.back(units, requested, known.tag());
+            cache.counts.back(units, requested, known.tag());
         }
         kept
     }
@@ -469,22 +472,22 @@ impl Shared {
     /// Does what was put off and is due.
     pub(super) fn process_deferred(&self) -> Result<()> {
         self.birth.check()?;
-        self.works().run_deferred(self.site(), false)?;
+        self.backing().run_deferred(self.site(), false)?;
         self.give_back_segments(Patience::None)?;
-        if let Some(guards) = self.care.guards() {
+        if let Some(guards) = self.debug.guards() {
             self.unmap_freed(guards, Patience::None)?;
         }
         Ok(())
     }
 
     /// All counts, by stream, and the bytes in magazines, as they are at one moment. The heap is
-    /// locked, so that no shelf's counts are on their way to it.
+    /// locked, so that no cache's counts are on their way to it.
     pub(super) fn census(&self, heap: &Heap) -> (AllCounts, Bytes) {
         let (mut sums, mut units) = (heap.counts.clone(), 0_u64);
-        self.rows.each(|shelves| {
-            for shelf in shelves.all() {
-                sums.add(shelf.stream, &shelf.counts());
-                units = units.wrapping_add(shelf.magazine.held());
+        self.rows.each(|caches| {
+            for cache in caches.all() {
+                sums.add(cache.stream, &cache.counts());
+                units = units.wrapping_add(cache.magazine.held());
             }
         });
         (sums, Bytes::new(units << UNIT_SHIFT))
@@ -494,15 +497,15 @@ impl Shared {
 /// This thread's gate of a pool.
 #[derive(Clone, Copy)]
 pub(super) struct OwnGate<'a> {
-    gate: &'a Gate<Shelves>,
+    gate: &'a Gate<ThreadCaches>,
     shared: &'a Shared,
 }
 
 impl OwnGate<'_> {
     /// Does `work`, the pool's own, which comes back to no gate, with what is behind it.
     #[inline(always)]
-    pub(super) fn enter<R>(self, mut work: impl FnMut(&mut Shelves) -> R) -> R {
-        // SAFETY: the gate is this thread's by its seat, and `work` comes back to no gate.
+    pub(super) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
+        // SAFETY: the gate is this thread's by its thread slot, and `work` comes back to no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
             return work(passed.room());
         }
@@ -511,7 +514,7 @@ impl OwnGate<'_> {
 
     #[cold]
     #[inline(never)]
-    fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut Shelves) -> R) -> R {
+    fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut ThreadCaches) -> R) -> R {
         loop {
             if self.gate.is_asked() {
                 self.heed_request();
@@ -530,11 +533,11 @@ impl OwnGate<'_> {
     fn heed_request(self) {
         let Some(mut heap) = try_lock(&self.shared.heap) else { return };
         let mut returns = Vec::new();
-        let drain = |shelves: &mut Shelves| {
+        let drain = |caches: &mut ThreadCaches| {
             self.gate.take_request();
-            shelves.set_bound(self.shared.bound_now());
-            shelves.drain(&mut returns);
-            // Inside, as in `give_near`: none of the streams is forgotten before its blocks are here.
+            caches.set_bound(self.shared.bound_now());
+            caches.drain(&mut returns);
+            // Inside, as in `free_to_heap`: none of the streams is forgotten before its blocks are here.
             heap.give_all(core::mem::take(&mut returns));
         };
         // SAFETY: as in `enter`.
@@ -559,7 +562,7 @@ fn growth_of(settings: &Settings, given: Option<Growth>) -> Growth {
 
 /// The most a magazine holds, in units of 512 B.
 fn magazine_units(settings: &Settings) -> u64 {
-    let wanted = settings.magazines() && care::allows_magazines(settings);
+    let wanted = settings.magazines() && debug::allows_magazines(settings);
     if wanted { settings.magazine_bytes().get() >> UNIT_SHIFT } else { 0 }
 }
 
@@ -578,7 +581,7 @@ impl Drop for Shared {
         // Work may still use what is about to be given back; where waiting fails the device is lost, and
         // its work with it.
         let _ = twice(|| self.device.synchronize_device());
-        self.works().tear_down(self.site());
+        self.backing().tear_down(self.site());
         // SAFETY: nobody uses the parts after this.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }

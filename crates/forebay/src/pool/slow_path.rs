@@ -14,11 +14,11 @@
 use forebay_core::{Address, Avoided, Bytes, Ladder, Rung};
 use forebay_hal::{Call, StreamHandle};
 
+use super::backing::Backing;
 use super::heap::{Heap, Piece};
 use super::map::{SMALL, Side, UNIT_SHIFT};
 use super::reclaim::{Patience, Reclaimed};
 use super::shared::Shared;
-use super::works::Works;
 use crate::sync::tracked::Guard;
 use crate::{Request, Result};
 
@@ -32,7 +32,7 @@ const MOST_RETRIES: u32 = 8;
 const MOST_RESTARTS: u32 = 3;
 
 /// What is less than one part in so many of what is held is not worth folding.
-const HARDLY: u64 = 1024;
+const FOLD_THRESHOLD_DIVISOR: u64 = 1024;
 
 /// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
 /// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
@@ -103,19 +103,19 @@ impl Shared {
             }
         };
         self.recheck_streams(begun);
-        let mut works = self.works();
-        works.reactivate(self.site(), stream);
+        let mut backing = self.backing();
+        backing.reactivate(self.site(), stream);
         let avoided = Avoided {
-            fold: size <= SMALL && self.little_at_hand(&works),
+            fold: size <= SMALL && self.caches_hold_little(&backing),
             // The host waits for the stream before it looks at the memory, and so for every stream that this
             // one was made to wait for.
-            streams: self.care.waits_for_stream(),
+            streams: self.debug.waits_for_stream(),
         };
         if worth_waiting && !avoided.streams {
             // What is due costs less: nobody waits for it. Then one event brings what the other stream
             // has freed; a hole of one's own that is much too large stays whole.
             for rung in [Rung::Deferred, Rung::Nearest] {
-                works.climb(self.site(), rung, (side, size), stream)?;
+                backing.climb(self.site(), rung, (side, size), stream)?;
             }
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
@@ -128,7 +128,7 @@ impl Shared {
             Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0, looked_at };
         loop {
             let rung = climb.ladder.rung();
-            works = self.try_rung(works, &mut climb, begun)?;
+            backing = self.try_rung(backing, &mut climb, begun)?;
             let found = {
                 let mut heap = self.heap();
                 climb.looked_at = heap.takes;
@@ -136,7 +136,7 @@ impl Shared {
             };
             match found {
                 Some(found) if matches!(rung, Rung::Room | Rung::Idle) => {
-                    drop(works);
+                    drop(backing);
                     self.read_pressure();
                     return Ok((found, Source::Driver));
                 }
@@ -150,29 +150,29 @@ impl Shared {
     /// is for the caller to see.
     fn try_rung<'a>(
         &'a self,
-        mut works: Guard<'a, Works>,
+        mut backing: Guard<'a, Backing>,
         climb: &mut Climb,
         begun: &mut Option<Patience>,
-    ) -> Result<Guard<'a, Works>> {
+    ) -> Result<Guard<'a, Backing>> {
         let (side, size) = (climb.piece.side(), climb.piece.whole());
         let (request, stream) = (climb.request, climb.request.stream);
         let avoided = climb.ladder.avoided();
         match climb.ladder.rung() {
             Rung::Fold => {
                 if !avoided.fold && side == Side::Large {
-                    self.fold_large(&mut works);
+                    self.fold_large(&mut backing);
                 } else if !avoided.fold {
-                    self.fold(&mut works);
+                    self.fold(&mut backing);
                 }
                 climb.ladder.climb();
             }
             Rung::Nearest if avoided.streams => {
-                works.part_from_idle_streams(self.site());
+                backing.part_from_idle_streams(self.site());
                 climb.ladder.climb();
             }
             Rung::Others if avoided.streams => climb.ladder.climb(),
             rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
-                works.climb(self.site(), rung, (side, size), stream)?;
+                backing.climb(self.site(), rung, (side, size), stream)?;
                 climb.ladder.climb();
             }
             Rung::Room => {
@@ -180,10 +180,10 @@ impl Shared {
                     self.fold_own_small(size);
                 }
                 let before = self.held.get();
-                let made = works.make_room(self.site(), side, size, stream);
+                let made = backing.make_room(self.site(), side, size, stream);
                 if avoided.fold {
                     let more = self.held.get().saturating_sub(before);
-                    works.spared = works.spared.saturating_add(more);
+                    backing.grown_to_avoid_fold = backing.grown_to_avoid_fold.saturating_add(more);
                 }
                 match made {
                     Ok(true) => climb.stay(),
@@ -195,10 +195,10 @@ impl Shared {
             }
             Rung::Idle => {
                 // Without a lock: the work that is waited for may itself wait for a thread that needs one.
-                drop(works);
+                drop(backing);
                 let patience = self.patience(begun);
                 let reclaimed = self.reclaim(side, size, stream, patience)?;
-                works = self.works();
+                backing = self.backing();
                 let overtaken = self.heap().takes != climb.looked_at;
                 match reclaimed {
                     Reclaimed::Room => climb.stay(),
@@ -216,15 +216,15 @@ impl Shared {
             }
             Rung::Callback => {
                 // Likewise: the program may free and allocate when it is asked.
-                drop(works);
+                drop(backing);
                 let let_go = self.ask_to_let_go(request, size);
                 // The program may have forked there.
                 self.birth.check()?;
-                works = self.works();
+                backing = self.backing();
                 if let_go { climb.ladder.let_go() } else { climb.ladder.climb() }
             }
             _ => {
-                drop(works);
+                drop(backing);
                 // What another thread is giving back is on no line now, and may be what is missing. Not
                 // for ever: two that are both to be refused would wait for each other in turn.
                 let patience = self.patience(begun);
@@ -233,10 +233,10 @@ impl Shared {
                 }
                 climb.restarts += 1;
                 climb.ladder.restart();
-                works = self.works();
+                backing = self.backing();
             }
         }
-        Ok(works)
+        Ok(backing)
     }
 
     /// Refuses a stream that the device does not know, when the pool first sees it.
@@ -258,14 +258,15 @@ impl Shared {
 
     /// Whether all that lies in magazines is a part of what is held that nobody would miss, or little for as
     /// many streams, and so is all that the pool has ever grown by to leave it there.
-    fn little_at_hand(&self, works: &Works) -> bool {
+    fn caches_hold_little(&self, backing: &Backing) -> bool {
         let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
-        let most = (self.held.get().get() / HARDLY).max(streams.saturating_mul(CACHED_PER_STREAM));
-        if works.spared.get() >= most {
+        let most = (self.held.get().get() / FOLD_THRESHOLD_DIVISOR)
+            .max(streams.saturating_mul(CACHED_PER_STREAM));
+        if backing.grown_to_avoid_fold.get() >= most {
             return false;
         }
         let mut units = 0_u64;
-        self.rows.measure(|shelves| units = units.saturating_add(shelves.small_held()));
+        self.rows.measure(|caches| units = units.saturating_add(caches.small_held()));
         units << UNIT_SHIFT < most
     }
 
@@ -276,13 +277,13 @@ impl Shared {
     /// Where `size` does not fit beside the blocks in use, the request is refused in the end, and magazines stay
     /// as they are.
     fn fold_own_small(&self, size: Bytes) {
-        let most = self.marks.limit().min(self.device_total);
+        let most = self.limits.limit().min(self.device_total);
         let out = self.heap().out().saturating_add(size);
         let mut returns = Vec::new();
-        self.at_hand(|shelves| {
-            let cached = Bytes::new(shelves.small_held() << UNIT_SHIFT);
+        self.with_own_caches(|caches| {
+            let cached = Bytes::new(caches.small_held() << UNIT_SHIFT);
             if out.saturating_sub(cached) <= most {
-                shelves.drain(&mut returns);
+                caches.drain(&mut returns);
             }
         });
         self.heap().give_all(returns);
@@ -292,35 +293,35 @@ impl Shared {
     /// with their neighbours may be the lower hole.
     pub(super) fn fold_own(&self, stream: StreamHandle) {
         let mut returns = Vec::new();
-        self.at_hand(|shelves| {
-            if let Some(shelf) = shelves.of(stream) {
-                shelf.empty(|side| side == Side::Large, &mut returns);
+        self.with_own_caches(|caches| {
+            if let Some(cache) = caches.of(stream) {
+                cache.empty(|side| side == Side::Large, &mut returns);
             }
         });
         self.give_back(returns);
     }
 
     /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
-    /// them when they are next there. With the works' lock, so that none of their streams is forgotten
+    /// them when they are next there. With the backing's lock, so that none of their streams is forgotten
     /// meanwhile.
-    pub(super) fn fold(&self, works: &mut Works) {
-        let mut returns = self.tidy(works);
-        self.rows.drain(|shelves| shelves.drain(&mut returns));
+    pub(super) fn fold(&self, backing: &mut Backing) {
+        let mut returns = self.tidy(backing);
+        self.rows.drain(|caches| caches.drain(&mut returns));
         self.heap().give_all(returns);
     }
 
     /// The same for large blocks alone: small ones lie on another line, and help a large request only where
     /// whole pages of it are given up, which comes later.
-    fn fold_large(&self, works: &mut Works) {
-        let mut returns = self.tidy(works);
-        self.rows.change(|shelves| shelves.drain_large(&mut returns));
+    fn fold_large(&self, backing: &mut Backing) {
+        let mut returns = self.tidy(backing);
+        self.rows.change(|caches| caches.drain_large(&mut returns));
         self.heap().give_all(returns);
     }
 
     /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
-    pub(super) fn fold_all(&self, works: &mut Works) {
-        let mut returns = self.tidy(works);
-        self.rows.drain_all(|shelves| shelves.drain(&mut returns));
+    pub(super) fn fold_all(&self, backing: &mut Backing) {
+        let mut returns = self.tidy(backing);
+        self.rows.drain_all(|caches| caches.drain(&mut returns));
         self.heap().give_all(returns);
     }
 }

@@ -9,7 +9,7 @@ use forebay_hal::{Call, StreamHandle};
 
 use super::map::UNIT_SHIFT;
 use super::shared::Shared;
-use super::shelf::ClassCounts;
+use super::thread_cache::ClassCounts;
 use crate::Tag;
 
 /// How often the pool called the driver, and over what.
@@ -293,9 +293,9 @@ pub(super) fn of(shared: &Shared) -> Statistics {
         requested: Bytes::new(sum.requested),
         blocks: sum.blocks(),
         peak_out: heap.peak_out,
-        peak_live: shared.care.peak_live(),
-        quarantined: shared.care.quarantined(),
-        retired: shared.care.retired(),
+        peak_live: shared.debug.peak_live(),
+        quarantined: shared.debug.quarantined(),
+        retired: shared.debug.retired(),
         cached,
         held: heap.held(),
         peak_held: heap.peak_held,

@@ -27,7 +27,7 @@ use crate::{Block, Request, Result};
 pub(super) struct ThreadEnds(OnceLock<Weak<Shared>>);
 
 /// A pool that knows the stream of this thread.
-struct Watched {
+struct WatchedPool {
     pool: Weak<ThreadEnds>,
     /// Which stream it was; `None` where nobody has asked.
     stream: Option<StreamId>,
@@ -40,12 +40,12 @@ thread_local! {
     static IS_ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-struct List(RefCell<Vec<Watched>>);
+struct List(RefCell<Vec<WatchedPool>>);
 
 impl Drop for List {
     fn drop(&mut self) {
         IS_ENDING.set(true);
-        for Watched { pool, stream } in self.0.take() {
+        for WatchedPool { pool, stream } in self.0.take() {
             let pool = pool.upgrade().and_then(|ends| ends.0.get()?.upgrade());
             let Some(pool) = pool else { continue };
             pool.end_own_stream(stream);
@@ -71,8 +71,8 @@ impl ThreadEnds {
 
     /// Whether the pool will be told when this thread ends, and by which stream.
     fn is_watching(self: &Arc<Self>) -> bool {
-        let is_it = |known: &Watched| core::ptr::eq(known.pool.as_ptr(), Arc::as_ptr(self));
-        let is_known = |known: &Watched| known.stream.is_some() && is_it(known);
+        let is_it = |known: &WatchedPool| core::ptr::eq(known.pool.as_ptr(), Arc::as_ptr(self));
+        let is_known = |known: &WatchedPool| known.stream.is_some() && is_it(known);
         // In a thread that ends already there is nothing more to do.
         WATCHED.try_with(|list| list.0.borrow().iter().any(is_known)).unwrap_or(true)
     }
@@ -91,7 +91,7 @@ impl ThreadEnds {
                 // Pools come and go while a thread lives on.
                 pools.retain(|known| known.pool.strong_count() > 0);
             }
-            pools.push(Watched { pool, stream });
+            pools.push(WatchedPool { pool, stream });
         });
     }
 }

@@ -43,12 +43,12 @@ impl Shared {
 
     /// How near the pool is to its limit.
     pub(super) fn pressure(&self) -> Level {
-        self.marks.thresholds().level(self.held.get())
+        self.limits.thresholds().level(self.held.get())
     }
 
     /// Reads the pressure after what is held has changed, and does what it calls for. No lock is held.
     pub(super) fn read_pressure(&self) {
-        let thresholds = self.marks.thresholds();
+        let thresholds = self.limits.thresholds();
         let held = self.held.get();
         let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
         match answer {
@@ -56,14 +56,14 @@ impl Shared {
             Answer::Clean | Answer::GiveBack => {
                 // Small from now on: what a thread has at hand is lost to the others.
                 self.press_magazines(true);
-                let mut works = self.works();
-                self.fold(&mut works);
+                let mut backing = self.backing();
+                self.fold(&mut backing);
                 if answer == Answer::GiveBack {
                     let keep = self.settings().min_bytes();
-                    works.retire(self.site(), keep);
-                    let _ = works.run_deferred(self.site(), false);
+                    backing.retire(self.site(), keep);
+                    let _ = backing.run_deferred(self.site(), false);
                 }
-                drop(works);
+                drop(backing);
                 // What the device refuses now goes the next time.
                 let _ = self.give_back_segments(Patience::None);
             }
@@ -99,9 +99,9 @@ impl Shared {
 
     fn collect_unread(&self, age: Duration) -> Result<Bytes> {
         self.recheck_streams(&mut None);
-        let mut works = self.works();
+        let mut backing = self.backing();
         // What lies in magazines is not needed: in the heap it does not count as in use.
-        self.fold(&mut works);
+        self.fold(&mut backing);
         let needed = {
             let mut upkeep = self.upkeep();
             let now = upkeep.begun.elapsed();
@@ -114,12 +114,12 @@ impl Shared {
             upkeep.decay.needed(now, age)
         };
         // What fails of that keeps nothing else from going.
-        let ran = works.run_deferred(self.site(), false);
+        let ran = backing.run_deferred(self.site(), false);
         let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
         let keep = needed.max(self.settings().min_bytes());
-        let retired = works.retire(self.site(), keep);
-        let ran = ran.and(works.run_deferred(self.site(), false));
-        drop(works);
+        let retired = backing.retire(self.site(), keep);
+        let ran = ran.and(backing.run_deferred(self.site(), false));
+        drop(backing);
         let given = self.give_back_segments(Patience::None);
         ran.and(given).map(|()| retired)
     }
@@ -129,9 +129,9 @@ impl Shared {
         self.birth.check()?;
         self.recheck_streams(&mut None);
         {
-            let mut works = self.works();
-            self.fold(&mut works);
-            works.part_from_idle_streams(self.site());
+            let mut backing = self.backing();
+            self.fold(&mut backing);
+            backing.part_from_idle_streams(self.site());
         }
         self.process_deferred()
     }

@@ -99,24 +99,24 @@ fn blocks_freed_by_another_thread_are_counted_once() {
 #[test]
 fn sums_are_right_after_any_traffic() {
     let pool = Pool::new(&phantom()).unwrap();
-    let shelf: std::sync::Mutex<Vec<Address>> = std::sync::Mutex::new(Vec::new());
+    let cache: std::sync::Mutex<Vec<Address>> = std::sync::Mutex::new(Vec::new());
     let counted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for seed in 0..3 {
-            let (pool, shelf, counted) = (&pool, &shelf, &counted);
+            let (pool, cache, counted) = (&pool, &cache, &counted);
             scope.spawn(move || {
                 let mut random = Random::new(seed);
                 for _ in 0..3000 {
                     if random.chance(1, 2) {
                         let size = Bytes::new(size_up_to(&mut random, 4, 22));
                         let block = pool.allocate(size, DEFAULT).unwrap();
-                        shelf.lock().unwrap().push(block.address());
+                        cache.lock().unwrap().push(block.address());
                         counted.fetch_add(1, Ordering::Relaxed);
                     } else {
                         let found = {
-                            let mut shelf = shelf.lock().unwrap();
-                            let index = random.index(shelf.len());
-                            index.map(|index| shelf.swap_remove(index))
+                            let mut cache = cache.lock().unwrap();
+                            let index = random.index(cache.len());
+                            index.map(|index| cache.swap_remove(index))
                         };
                         if let Some(address) = found {
                             pool.free(address, DEFAULT).unwrap();
@@ -126,7 +126,7 @@ fn sums_are_right_after_any_traffic() {
             });
         }
     });
-    let left = shelf.into_inner().unwrap();
+    let left = cache.into_inner().unwrap();
     let figures = pool.statistics();
     assert_eq!(figures.allocations, counted.into_inner());
     assert_eq!(figures.blocks, left.len() as u64);
@@ -246,7 +246,7 @@ fn a_summary_says_what_there_is() {
     pool.free(block.address(), DEFAULT).unwrap();
 }
 
-/// Counts move from a shelf that has to go to the heap: whoever sums up while that waits for the heap
+/// Counts move from a cache that has to go to the heap: whoever sums up while that waits for the heap
 /// sees them in one place, neither twice nor not at all.
 #[test]
 fn counts_on_the_move_are_seen_once() {
@@ -266,7 +266,7 @@ fn counts_on_the_move_are_seen_once() {
                 .collect();
             ready.send(()).unwrap();
             heap_is_locked.recv().unwrap();
-            // The ninth stream: the shelf of the first has to go, and that needs the heap.
+            // The ninth stream: the cache of the first has to go, and that needs the heap.
             pool.free_block(blocks[8], streams[8]).unwrap();
         });
         allocated.recv().unwrap();
@@ -337,7 +337,7 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
         let figures = pool.statistics();
         assert_eq!((figures.allocations, figures.frees, figures.blocks), (6001, 6000, 1));
         assert_eq!(figures.live, kept.size());
-        // Those a thread has shelves for, and those that have slots.
+        // Those a thread has caches for, and those that have slots.
         let most = if forgets { 1 } else { 2048 + 2046 };
         assert!(figures.streams.len() <= most, "{} streams are told of", figures.streams.len());
         let named: u64 = figures.streams.iter().map(|stream| stream.allocations).sum();
@@ -355,7 +355,7 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
 fn figures_wait_for_nobody_at_the_driver() {
     let pool = Pool::new(&phantom()).unwrap();
     pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
-    let works = pool.shared.works();
+    let backing = pool.shared.backing();
     let (tell, told) = sync_channel(1);
     let asking = pool.clone();
     std::thread::spawn(move || {
@@ -363,7 +363,7 @@ fn figures_wait_for_nobody_at_the_driver() {
         let _ = tell.send((asking.statistics().allocations, scope.end().allocations));
     });
     let figures = told.recv_timeout(Duration::from_secs(20));
-    drop(works);
+    drop(backing);
     assert_eq!(figures.unwrap(), (1, 0));
 }
 

@@ -289,14 +289,15 @@ fn a_callback_that_panics_is_as_one_that_lets_nothing_go() {
 fn the_limit_and_the_pressure_are_told_without_waiting() {
     let pool = hundred(PoolOptions::new());
     let block = pool.allocate(Bytes::mib(82), DEFAULT).unwrap();
-    let (works, heap, settings) = (pool.shared.works(), pool.shared.heap(), pool.shared.settings());
+    let (backing, heap, settings) =
+        (pool.shared.backing(), pool.shared.heap(), pool.shared.settings());
     let asking = pool.clone();
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         tell.send((asking.limit(), asking.pressure(), asking.held())).unwrap();
     });
     let answer = told.recv_timeout(std::time::Duration::from_secs(20));
-    drop((works, heap, settings));
+    drop((backing, heap, settings));
     thread.join().unwrap();
     assert_eq!(answer, Ok((Bytes::mib(100), Level::Moderate, Bytes::mib(82))));
     pool.change("max_bytes", "200MiB").unwrap();

@@ -397,7 +397,7 @@ fn bytes_in_pages_that_are_in_use_are_not_hoped_for() {
     (0..300).for_each(|_| write(&device, late, 1, used.handle()));
     pool.free_block(late, DEFAULT).unwrap();
     freed.into_iter().for_each(|block| pool.free_block(block, DEFAULT).unwrap());
-    let put_off = || pool.shared.works().deferred.returns().count();
+    let put_off = || pool.shared.backing().deferred.returns().count();
     let room = Bytes::mib(64).saturating_sub(pool.held());
     let error = pool.allocate(room.saturating_add(Bytes::mib(2)), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");

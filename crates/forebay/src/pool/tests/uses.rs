@@ -93,7 +93,7 @@ fn uses_on_any_streams_are_kept_apart_in_random_programs() {
                     let (block, tag, own) = live.swap_remove(index);
                     check(&device, block, tag, own, &wrong);
                     pool.free(block.address(), own).unwrap();
-                    put_off += u64::from(pool.shared.works().deferred.returns().count() > 0);
+                    put_off += u64::from(pool.shared.backing().deferred.returns().count() > 0);
                 }
             }
         }
@@ -142,7 +142,7 @@ fn a_use_noted_while_the_block_is_freed_is_no_error() {
         let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
         write(&device, block, 1, other);
         let looks = AtomicU64::new(0);
-        let note = |_: crate::pool::map::Known| {
+        let note = |_: crate::pool::map::BlockState| {
             if looks.fetch_add(1, Ordering::Relaxed) == 0 {
                 pool.record_use(block.address(), other)?;
             }

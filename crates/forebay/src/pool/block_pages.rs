@@ -40,19 +40,19 @@ impl Shared {
         self.birth.check()?;
         let (_, known) = self.live(address)?;
         let block = Span::new(address, known.size()).unwrap_or_default();
-        if let Some(guards) = self.care.guards() {
+        if let Some(guards) = self.debug.guards() {
             let whole = guards.pages_behind(address).into_iter();
             return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
         }
         let heap = self.heap();
-        let field = match Side::of(known.size().saturating_add(self.care.tail())) {
+        let side_heap = match Side::of(known.size().saturating_add(self.debug.tail())) {
             Side::Small => &heap.small,
             Side::Large => &heap.large,
         };
         if self.options.class.contains(Class::PLAIN) || self.device.virtual_memory().is_none() {
             return Ok(Vec::new());
         }
-        let pages = field.line.pages_in(block.start().get(), block.end().get());
+        let pages = side_heap.line.pages_in(block.start().get(), block.end().get());
         let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
         Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
     }

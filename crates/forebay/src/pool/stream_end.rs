@@ -10,7 +10,7 @@ impl Shared {
     pub(super) fn knows_stream(&self, stream: StreamHandle) -> bool {
         let stream = stream.resolved();
         let mut known = self.heap().slots.knows(stream);
-        self.rows.each(|shelves| known |= shelves.all().any(|shelf| shelf.stream == stream));
+        self.rows.each(|caches| known |= caches.all().any(|cache| cache.stream == stream));
         known
     }
 
@@ -52,20 +52,20 @@ impl Shared {
         is_same: &dyn Fn() -> bool,
     ) -> Result<()> {
         {
-            let mut works = self.works();
-            let mut returns = self.tidy(&mut works);
+            let mut backing = self.backing();
+            let mut returns = self.tidy(&mut backing);
             // The heap's lock is held from before the magazines are emptied until the stream's last event
             // is recorded: a free on the stream comes before both or after both. It is taken before the
             // gates are shut, here and wherever both are: an owner waits for the heap outside its gate
             // alone.
             let mut heap = self.heap();
-            self.rows.each(|shelves| {
-                while let Some(shelf) = shelves.remove(stream) {
-                    heap.retire(*shelf, &mut returns);
+            self.rows.each(|caches| {
+                while let Some(cache) = caches.remove(stream) {
+                    heap.retire(*cache, &mut returns);
                 }
             });
             heap.give_all(returns);
-            let parted = works.end_stream(&mut heap, stream, is_same);
+            let parted = backing.end_stream(&mut heap, stream, is_same);
             if parted.is_err() && goes_anyway {
                 if let Some(number) = heap.slots.get(stream) {
                     heap.bury(number);
@@ -76,7 +76,7 @@ impl Shared {
             heap.counts.forget(|other| other == stream);
             drop(heap);
             // Its work may be over already: then what it freed is everybody's from now on.
-            let _ = works.run_deferred(self.site(), false);
+            let _ = backing.run_deferred(self.site(), false);
         }
         self.dismiss(stream);
         Ok(())

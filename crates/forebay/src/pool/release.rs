@@ -7,13 +7,13 @@ use forebay_core::line::{Offset, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
-use super::ground::{Alias, Ground, Lifted, Outgoing, put_back, twice};
-use super::heap::{Field, Heap, span_of};
+use super::heap::{Heap, SideHeap, span_of};
 use super::log::CallLog;
+use super::page_provider::{Alias, Lifted, Outgoing, PageProvider, put_back, twice};
 use crate::Result;
 use crate::sync::tracked::lock;
 
-impl Ground {
+impl PageProvider {
     /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
     /// nowhere. What is refused again stays for the next time, and keeps nothing else; the first refusal
     /// is told.
@@ -73,7 +73,7 @@ impl Ground {
     pub(super) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Outgoing, went: bool) {
         let mut heap = lock(heap);
         if !went {
-            let line = &mut heap.field(self.side).line;
+            let line = &mut heap.side_heap(self.side).line;
             let placed = line.place(page.at, page.size, page.page, Streams::ALL);
             debug_assert!(placed.is_ok(), "another segment is there: {placed:?}");
         }
@@ -84,15 +84,15 @@ impl Ground {
     /// Takes the old mapping of a moved page away: nothing may use it any more.
     pub(super) fn clear(&mut self, heap: &Mutex<Heap>, alias: Alias, log: &CallLog) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
-        let cleared = lock(heap).field(self.side).line.clear(alias.at);
+        let cleared = lock(heap).side_heap(self.side).line.clear(alias.at);
         debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
         Ok(())
     }
 
     /// Takes free pages off the line, until `spare` bytes are: nobody can have them any more.
     pub(super) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
-        let field = heap.field(self.side);
-        let mut pages: Vec<(Offset, Bytes)> = field.line.idle_pages().collect();
+        let side_heap = heap.side_heap(self.side);
+        let mut pages: Vec<(Offset, Bytes)> = side_heap.line.idle_pages().collect();
         // From the end: what is left stays together.
         pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
         let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
@@ -104,7 +104,7 @@ impl Ground {
             if bytes.saturating_add(size) > spare {
                 continue;
             }
-            if let Ok((page, size, streams)) = field.line.lift(at) {
+            if let Ok((page, size, streams)) = side_heap.line.lift(at) {
                 lifted.push(Lifted { at, page, size, streams });
                 bytes = bytes.saturating_add(size);
             }
@@ -120,7 +120,7 @@ impl Ground {
         let Outgoing { at, page, size } = page;
         heap.going = heap.going.saturating_sub(size);
         let streams = Streams::ALL;
-        put_back(&mut heap.field(self.side).line, Lifted { at, page, size, streams });
+        put_back(&mut heap.side_heap(self.side).line, Lifted { at, page, size, streams });
     }
 
     /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
@@ -140,7 +140,7 @@ impl Ground {
             self.put_back(heap, page);
             return Err(error);
         }
-        let cleared = lock(heap).field(self.side).line.clear(page.at);
+        let cleared = lock(heap).side_heap(self.side).line.clear(page.at);
         debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
         let page = PageHandle(page.page);
         // It is counted among what is going already.
@@ -160,8 +160,8 @@ impl Ground {
 
     /// Gives everything back. Blocks that are still live lose their memory. All work is over; a drop
     /// has nobody to tell of errors.
-    pub(super) fn tear_down(&mut self, field: &Field) {
-        for (at, page, size) in field.line.pages() {
+    pub(super) fn tear_down(&mut self, side_heap: &SideHeap) {
+        for (at, page, size) in side_heap.line.pages() {
             let span = span_of(at, size);
             match self.device.virtual_memory() {
                 Some(memory) if self.maps_pages => {

@@ -9,13 +9,13 @@ use crate::{Class, Error, Result};
 
 /// A class of memory that the device has.
 #[derive(Clone, Debug)]
-pub(super) struct Manner {
+pub(super) struct BackingKind {
     class: Class,
     /// Who else reads and writes it.
     peers: Vec<DeviceOrdinal>,
 }
 
-impl Manner {
+impl BackingKind {
     /// Memory of a class on `device`; refused where there is none, and where each block is to have pages
     /// of its own, which are of no class.
     pub(super) fn new(

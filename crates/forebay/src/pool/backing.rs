@@ -1,4 +1,4 @@
-//! The works: everything of a pool that calls the driver, one thread at a time.
+//! The backing: everything of a pool that calls the driver, one thread at a time.
 //!
 //! Hits do not come here, and neither does an allocation that a hole serves: growing on one stream
 //! does not stall another. Nothing here waits for the device on the host; [`reclaim`](super::reclaim) does,
@@ -11,19 +11,19 @@ use forebay_core::line::{Growth, Streams};
 use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
+use super::backing_kind::BackingKind;
 use super::capture::Captures;
 use super::deferred::{Deferred, End, Task};
-use super::ground::{Context, Ground, Outgoing, twice};
 use super::heap::{Heap, span_of};
 use super::log::{CallLog, Point};
-use super::manner::Manner;
 use super::map::{AddressMap, Side};
+use super::page_provider::{Context, Outgoing, PageProvider, twice};
 use super::step::{self, Step};
 use super::stream_slots::{Fate, Owner, Serial};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Error, Result};
 
-/// What the works need of the pool.
+/// What the backing needs of the pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) heap: &'a Mutex<Heap>,
@@ -40,9 +40,9 @@ impl Site<'_> {
 
 /// The driver's side of a pool.
 #[derive(Debug)]
-pub(super) struct Works {
-    pub(super) small: Ground,
-    pub(super) large: Ground,
+pub(super) struct Backing {
+    pub(super) small: PageProvider,
+    pub(super) large: PageProvider,
     pub(super) deferred: Deferred,
     /// Segments off the line that the device has to have back. Given without this lock, because a device
     /// may wait for its work then.
@@ -51,7 +51,7 @@ pub(super) struct Works {
     meeting: Point,
     pub(super) growth: Growth,
     /// How much the pool has grown by, ever, rather than fold the magazines.
-    pub(super) spared: Bytes,
+    pub(super) grown_to_avoid_fold: Bytes,
     /// What new pages are filled with before anything else.
     fresh: Option<Pattern>,
     /// Whether nothing is moved, nor given back before the end.
@@ -62,41 +62,41 @@ pub(super) struct Works {
     pub(super) device: Arc<dyn Device>,
 }
 
-impl Works {
+impl Backing {
     pub(super) fn new(
         device: &Arc<dyn Device>,
-        manner: &Manner,
+        kind: &BackingKind,
         growth: Growth,
         fresh: Option<Pattern>,
         log: &CallLog,
     ) -> Result<(Self, Heap)> {
         let meeting = Point::new(device, log)?;
-        let (mut small, small_field) = Ground::new(device, manner, Side::Small, log)?;
-        let (large, large_field) = match Ground::new(device, manner, Side::Large, log) {
+        let (mut small, small_heap) = PageProvider::new(device, kind, Side::Small, log)?;
+        let (large, large_heap) = match PageProvider::new(device, kind, Side::Large, log) {
             Ok(made) => made,
             Err(error) => {
-                small.tear_down(&small_field);
+                small.tear_down(&small_heap);
                 return Err(error);
             }
         };
-        let works = Self {
+        let backing = Self {
             small,
             large,
             deferred: Deferred::default(),
             outgoing: Vec::new(),
             meeting,
             growth,
-            spared: Bytes::ZERO,
+            grown_to_avoid_fold: Bytes::ZERO,
             fresh,
-            stable: manner.is_stable(),
+            stable: kind.is_stable(),
             captures: Captures::default(),
             log: log.clone(),
             device: Arc::clone(device),
         };
-        Ok((works, Heap::new(small_field, large_field)))
+        Ok((backing, Heap::new(small_heap, large_heap)))
     }
 
-    pub(super) fn ground(&mut self, side: Side) -> (&mut Ground, &CallLog) {
+    pub(super) fn provider(&mut self, side: Side) -> (&mut PageProvider, &CallLog) {
         match side {
             Side::Small => (&mut self.small, &self.log),
             Side::Large => (&mut self.large, &self.log),
@@ -136,7 +136,7 @@ impl Works {
     ) -> bool {
         let mut heap = site.heap();
         let taker = heap.slot_for(stream);
-        let better = heap.field(side).line.worth_waiting_for(size, Streams::only(taker));
+        let better = heap.side_heap(side).line.worth_waiting_for(size, Streams::only(taker));
         // Any one of them will do.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
         owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream))
@@ -250,16 +250,16 @@ impl Works {
         let fresh = self.fresh.map(|pattern| (pattern, stream));
         let context = Context { heap: site.heap, map: site.map, growth: &growth, limit, fresh };
         let mut aliases = Vec::new();
-        let (ground, log) = self.ground(side);
+        let (provider, log) = self.provider(side);
         let lane = Streams::only(taker);
-        let mut made = ground.make_room(context, size, lane, &mut aliases, log);
+        let mut made = provider.make_room(context, size, lane, &mut aliases, log);
         if is_shortage(&made) {
             // The device has less than a page of the size that is best: of the smallest there may be
             // enough.
             let mut smallest = growth;
             smallest.largest_page = Bytes::ZERO;
             let context = Context { growth: &smallest, ..context };
-            made = ground.make_room(context, size, lane, &mut aliases, log);
+            made = provider.make_room(context, size, lane, &mut aliases, log);
         }
         if !aliases.is_empty() {
             // The taker has waited for everyone whose memory it took, so what it has enqueued so
@@ -391,17 +391,17 @@ impl Works {
     fn run(&mut self, site: Site<'_>, task: Task) -> Result<()> {
         match task {
             Task::Clear(side, alias) => {
-                let (ground, log) = self.ground(side);
-                ground.clear(site.heap, alias, log)?;
+                let (provider, log) = self.provider(side);
+                provider.clear(site.heap, alias, log)?;
             }
             Task::EndSlot(number, serial) => site.heap().release_slot(number, serial),
             Task::Return(block, serial) => site.heap().give_after(block, serial),
-            Task::Release(side, page) if !self.ground(side).0.maps_pages => {
+            Task::Release(side, page) if !self.provider(side).0.maps_pages => {
                 self.outgoing.push((side, page));
             }
             Task::Release(side, page) => {
-                let (ground, log) = self.ground(side);
-                ground.release(site.heap, page, log)?;
+                let (provider, log) = self.provider(side);
+                provider.release(site.heap, page, log)?;
             }
         }
         Ok(())
@@ -469,7 +469,7 @@ impl Works {
             let mut heap = site.heap();
             let mut spare = heap.backed().saturating_sub(keep);
             for side in [Side::Large, Side::Small] {
-                for page in self.ground(side).0.lift(&mut heap, spare) {
+                for page in self.provider(side).0.lift(&mut heap, spare) {
                     spare = spare.saturating_sub(page.size);
                     bytes = bytes.saturating_add(page.size);
                     let task = Task::Release(side, page.outgoing());
@@ -510,10 +510,10 @@ impl Works {
         let _ = twice(|| self.run_deferred(site, true));
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
-            let cleared = site.heap().field(side).line.clear(page.at);
+            let cleared = site.heap().side_heap(side).line.clear(page.at);
             debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
-            self.ground(side).0.strays.push((span.start(), span.size()));
-            self.ground(side).0.segment_went(site.heap, page, true);
+            self.provider(side).0.strays.push((span.start(), span.size()));
+            self.provider(side).0.segment_went(site.heap, page, true);
         }
         let heap = site.heap();
         self.small.tear_down(&heap.small);

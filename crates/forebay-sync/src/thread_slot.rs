@@ -1,8 +1,8 @@
-//! Seats: a small number for each thread that allocates, and the tag it allocates under.
+//! ThreadSlots: a small number for each thread that allocates, and the tag it allocates under.
 //!
-//! A thread takes the lowest free seat when it first allocates and gives it back when it ends. The next
-//! thread takes over the seat with whatever lies behind its gates: magazines, and counts. That is
-//! sound because a seat passes through a lock, so all that the thread before did happens before, and
+//! A thread takes the lowest free thread slot when it first allocates and gives it back when it ends. The next
+//! thread takes over the thread slot with whatever lies behind its gates: magazines, and counts. That is
+//! sound because a thread slot passes through a lock, so all that the thread before did happens before, and
 //! because nothing behind a gate means a thread: magazines are by stream, and no two streams have the
 //! same handle (the pool gives the default stream of each thread a handle of its own). A magazine of
 //! a stream that only the thread before used is not used again; it is drained with the others and is
@@ -13,24 +13,24 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
 
-/// How many threads can have a seat at once: more than a system lets a process have by default. The
-/// others are served without magazines, and get a seat when one is free.
-pub const SEATS: usize = 1 << 16;
+/// How many threads can have a thread slot at once: more than a system lets a process have by default. The
+/// others are served without magazines, and get a thread slot when one is free.
+pub const MOST_SLOTS: usize = 1 << 16;
 
 /// The thread has not asked yet.
 const UNASKED: usize = usize::MAX;
 /// There was none for it: all were taken, or it is about to end.
 const NONE: usize = usize::MAX - 1;
 
-/// How often a thread without a seat is served before it asks again. Asking takes a lock that all
-/// threads share, as does being served without a seat.
+/// How often a thread without a thread slot is served before it asks again. Asking takes a lock that all
+/// threads share, as does being served without a thread slot.
 const ASK_AGAIN: u32 = 1024;
 
 /// What a thread has of its own, without a destructor so that reaching it is one instruction.
 struct Local {
-    seat: Cell<usize>,
+    slot: Cell<usize>,
     tag: Cell<u8>,
-    /// How often it was served without a seat since it last asked for one.
+    /// How often it was served without a thread slot since it last asked for one.
     unseated: Cell<u32>,
     /// The pool this thread was in last, and its place there.
     pool: Cell<u64>,
@@ -40,30 +40,30 @@ struct Local {
 thread_local! {
     static LOCAL: Local = const {
         Local {
-            seat: Cell::new(UNASKED),
+            slot: Cell::new(UNASKED),
             tag: Cell::new(0),
             unseated: Cell::new(0),
             pool: Cell::new(0),
             place: Cell::new(NonNull::dangling()),
         }
     };
-    /// Gives the seat back when the thread ends.
+    /// Gives the thread slot back when the thread ends.
     static LEASE: Lease = Lease::take();
 }
 
-/// The seats of a process.
-struct Seats {
+/// The thread slots of a process.
+struct ThreadSlots {
     /// Those that were given back.
     free: BTreeSet<usize>,
     /// How many were ever taken.
     taken: usize,
 }
 
-/// Whole in a forked child, whose thread keeps the seat it has. Those of the parent's other threads stay taken.
-static SEATS_LEFT: Whole<Seats> = Whole::new(Seats { free: BTreeSet::new(), taken: 0 });
+/// Whole in a forked child, whose thread keeps the thread slot it has. Those of the parent's other threads stay taken.
+static SLOTS_LEFT: Whole<ThreadSlots> = Whole::new(ThreadSlots { free: BTreeSet::new(), taken: 0 });
 
-impl Seats {
-    /// The lowest that is free, so that the same program takes the same seats; `None` where `most` are
+impl ThreadSlots {
+    /// The lowest that is free, so that the same program takes the same thread slots; `None` where `most` are
     /// taken.
     fn take(&mut self, most: usize) -> Option<usize> {
         self.free.pop_first().or_else(|| {
@@ -76,18 +76,18 @@ impl Seats {
     }
 }
 
-/// A thread's seat, if it has one.
+/// A thread's thread slot, if it has one.
 struct Lease(Cell<Option<usize>>);
 
 impl Lease {
     fn take() -> Self {
-        Self(Cell::new(SEATS_LEFT.lock().take(SEATS)))
+        Self(Cell::new(SLOTS_LEFT.lock().take(MOST_SLOTS)))
     }
 
-    /// The seat, asked for again where there was none.
-    fn seat(&self) -> Option<usize> {
+    /// The thread slot, asked for again where there was none.
+    fn slot(&self) -> Option<usize> {
         if self.0.get().is_none() {
-            self.0.set(SEATS_LEFT.lock().take(SEATS));
+            self.0.set(SLOTS_LEFT.lock().take(MOST_SLOTS));
         }
         self.0.get()
     }
@@ -95,13 +95,13 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Destructors that run after this one allocate without a seat.
+        // Destructors that run after this one allocate without a thread slot.
         LOCAL.with(|local| {
-            local.seat.set(NONE);
+            local.slot.set(NONE);
             local.pool.set(0);
         });
-        if let Some(seat) = self.0.get() {
-            SEATS_LEFT.lock().free.insert(seat);
+        if let Some(slot) = self.0.get() {
+            SLOTS_LEFT.lock().free.insert(slot);
         }
     }
 }
@@ -113,27 +113,27 @@ fn read<R>(of: impl FnOnce(&Local) -> R, otherwise: R) -> R {
     LOCAL.try_with(of).unwrap_or(otherwise)
 }
 
-/// The seat of this thread: no other living thread has it. What a thread did in its seat happens
+/// The thread slot of this thread: no other living thread has it. What a thread did in its thread slot happens
 /// before whatever the next one does there.
 #[inline(always)]
 pub fn mine() -> Option<usize> {
-    let seat = read(|local| local.seat.get(), NONE);
-    if seat < SEATS { Some(seat) } else { ask(seat) }
+    let slot = read(|local| local.slot.get(), NONE);
+    if slot < MOST_SLOTS { Some(slot) } else { ask(slot) }
 }
 
 #[cold]
-fn ask(seat: usize) -> Option<usize> {
+fn ask(slot: usize) -> Option<usize> {
     let again = LOCAL.with(|local| {
         let unseated = local.unseated.get().wrapping_add(1);
         local.unseated.set(unseated % ASK_AGAIN);
         unseated >= ASK_AGAIN
     });
-    if seat != UNASKED && !again {
+    if slot != UNASKED && !again {
         return None;
     }
     // An error where the thread is about to end.
-    let given = LEASE.try_with(Lease::seat).ok().flatten();
-    LOCAL.with(|local| local.seat.set(given.unwrap_or(NONE)));
+    let given = LEASE.try_with(Lease::slot).ok().flatten();
+    LOCAL.with(|local| local.slot.set(given.unwrap_or(NONE)));
     given
 }
 
@@ -143,7 +143,7 @@ pub fn remembered(pool: u64) -> Option<NonNull<()>> {
     read(|local| (local.pool.get() == pool).then(|| local.place.get()), None)
 }
 
-/// Remembers this thread's place in a pool, until it is in another. A thread without a seat has no
+/// Remembers this thread's place in a pool, until it is in another. A thread without a thread slot has no
 /// place. Pools have numbers from 1 on.
 pub fn remember(pool: u64, place: NonNull<()>) {
     if remembered(pool).is_none() && mine().is_some() {
@@ -175,20 +175,20 @@ mod tests {
     fn living_threads_have_different_seats_and_the_next_takes_a_free_one() {
         let _alone = alone();
         let barrier = std::sync::Barrier::new(4);
-        let seats: Vec<usize> = std::thread::scope(|scope| {
+        let slots: Vec<usize> = std::thread::scope(|scope| {
             let spawn = || {
                 scope.spawn(|| {
-                    let seat = mine().unwrap();
+                    let slot = mine().unwrap();
                     barrier.wait();
-                    assert_eq!(mine(), Some(seat));
-                    seat
+                    assert_eq!(mine(), Some(slot));
+                    slot
                 })
             };
             let threads = [spawn(), spawn(), spawn(), spawn()];
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let different: BTreeSet<usize> = seats.iter().copied().collect();
-        assert_eq!(different.len(), 4, "{seats:?}");
+        let different: BTreeSet<usize> = slots.iter().copied().collect();
+        assert_eq!(different.len(), 4, "{slots:?}");
     }
 
     #[test]
@@ -198,32 +198,32 @@ mod tests {
         let barrier = std::sync::Barrier::new(THREADS);
         std::thread::scope(|scope| {
             let spawn = |_| {
-                let seat = || {
-                    let seat = mine();
+                let slot = || {
+                    let slot = mine();
                     barrier.wait();
-                    assert!(seat.is_some());
+                    assert!(slot.is_some());
                 };
                 let small = std::thread::Builder::new().stack_size(64 << 10);
-                small.spawn_scoped(scope, seat).unwrap()
+                small.spawn_scoped(scope, slot).unwrap()
             };
             let threads: Vec<_> = (0..THREADS).map(spawn).collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
 
-    /// Every seat is taken, then one is given back: a thread that found none goes without for so long, and
+    /// Every thread slot is taken, then one is given back: a thread that found none goes without for so long, and
     /// then has that one.
     #[test]
     fn a_thread_without_a_seat_gets_one_when_it_is_free() {
-        let mut seats = Seats { free: BTreeSet::new(), taken: 0 };
-        assert_eq!([seats.take(2), seats.take(2), seats.take(2)], [Some(0), Some(1), None]);
-        seats.free.insert(0);
-        assert_eq!([seats.take(2), seats.take(2)], [Some(0), None]);
+        let mut slots = ThreadSlots { free: BTreeSet::new(), taken: 0 };
+        assert_eq!([slots.take(2), slots.take(2), slots.take(2)], [Some(0), Some(1), None]);
+        slots.free.insert(0);
+        assert_eq!([slots.take(2), slots.take(2)], [Some(0), None]);
 
         let _alone = alone();
         let (taken, free) = {
-            let mut seats = SEATS_LEFT.lock();
-            (core::mem::replace(&mut seats.taken, SEATS), core::mem::take(&mut seats.free))
+            let mut slots = SLOTS_LEFT.lock();
+            (core::mem::replace(&mut slots.taken, MOST_SLOTS), core::mem::take(&mut slots.free))
         };
         let late = std::thread::spawn(move || {
             // It asks at the first call and at every `ASK_AGAIN`th, and finds none.
@@ -231,8 +231,8 @@ mod tests {
             assert_eq!(calls, None);
             remember(u64::MAX, NonNull::dangling());
             assert_eq!(remembered(u64::MAX), None, "it has no place in a pool");
-            let last = SEATS - 1;
-            SEATS_LEFT.lock().free.insert(last);
+            let last = MOST_SLOTS - 1;
+            SLOTS_LEFT.lock().free.insert(last);
             let calls = (1..=2 * ASK_AGAIN).find(|_| mine().is_some());
             assert!(calls.is_some_and(|calls| calls <= ASK_AGAIN), "{calls:?}");
             assert_eq!([mine(), LEASE.with(|lease| lease.0.get())], [Some(last); 2]);
@@ -240,17 +240,17 @@ mod tests {
             assert_eq!(remembered(u64::MAX), Some(NonNull::dangling()));
         })
         .join();
-        let mut seats = SEATS_LEFT.lock();
-        let given_back = seats.free.remove(&(SEATS - 1));
-        seats.taken = taken;
-        seats.free.extend(free);
-        drop(seats);
+        let mut slots = SLOTS_LEFT.lock();
+        let given_back = slots.free.remove(&(MOST_SLOTS - 1));
+        slots.taken = taken;
+        slots.free.extend(free);
+        drop(slots);
         late.unwrap();
-        assert!(given_back, "it gives its seat back when it ends");
+        assert!(given_back, "it gives its slot back when it ends");
     }
 
-    /// Has the tests that take seats come one after the other: one of them takes all. Each joins its threads,
-    /// so that their seats are back when the next test comes, and takes none on its own thread.
+    /// Has the tests that take thread slots come one after the other: one of them takes all. Each joins its threads,
+    /// so that their thread slots are back when the next test comes, and takes none on its own thread.
     fn alone() -> std::sync::MutexGuard<'static, ()> {
         static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
         crate::lock(&ALONE)

@@ -1,9 +1,9 @@
-//! Shelves: what one thread has cached of a pool, a magazine and counts for each stream it uses.
+//! Thread caches: what one thread has cached of a pool, a magazine and counts for each stream it uses.
 //!
 //! ```text
-//!   front   the shelf of the stream used last: found by comparing one handle
+//!   front   the cache of the stream used last: found by comparing one handle
 //!   index   handle ─> slot, hashed
-//!   slots   [ shelf | (in front) | shelf | ... ]      at most 2,048; the least recently used is evicted
+//!   slots   [ cache | (in front) | cache | ... ]      at most 2,048; the least recently used is evicted
 //! ```
 
 use core::hash::{BuildHasherDefault, Hasher};
@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use forebay_core::{Address, Bytes, Magazine, Tally};
 use forebay_hal::StreamHandle;
 
-use super::heap::Return;
+use super::heap::FreedBlock;
 use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 
-/// How many streams a thread has shelves for at once. A shelf is 8.5 KiB, most of it the bins of its
+/// How many streams a thread has caches for at once. A cache is 8.5 KiB, most of it the bins of its
 /// magazine, so a thread that uses this many takes 24 MiB.
 const SHELVES: usize = 2048;
 
@@ -133,23 +133,23 @@ impl Counts {
 
 /// A block in a magazine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct CachedBlock {
     pub(super) address: Address,
     pub(super) slot: SlotRef,
 }
 
 /// A magazine and counts for one stream.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct ThreadCache {
     pub(super) stream: StreamHandle,
     /// Sizes in units of 512 B.
-    pub(super) magazine: Magazine<Kept>,
+    pub(super) magazine: Magazine<CachedBlock>,
     pub(super) counts: Counts,
     /// When it was last in front, by the count of changes of the front.
     used: u64,
 }
 
-impl Shelf {
+impl ThreadCache {
     /// All that was counted on it, in its magazine too.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = self.counts.clone();
@@ -165,19 +165,24 @@ impl Shelf {
 
     /// Puts a block of `units` into the magazine, and what stands in its way into `spilled`. `false` where
     /// the magazine holds nothing.
-    pub(super) fn keep(&mut self, units: u64, block: Kept, spilled: &mut Vec<Return>) -> bool {
+    pub(super) fn keep(
+        &mut self,
+        units: u64,
+        block: CachedBlock,
+        spilled: &mut Vec<FreedBlock>,
+    ) -> bool {
         let stream = self.stream;
         if !self.magazine.stow(units) {
-            let spill = |kept, units| spilled.push(Return::of(kept, units, stream));
+            let spill = |kept, units| spilled.push(FreedBlock::of(kept, units, stream));
             self.magazine.make_way(units, spill);
         }
         self.magazine.keep(units, block)
     }
 
     /// Takes the blocks of some sides out of the magazine.
-    pub(super) fn empty(&mut self, which: impl Fn(Side) -> bool, returns: &mut Vec<Return>) {
+    pub(super) fn empty(&mut self, which: impl Fn(Side) -> bool, returns: &mut Vec<FreedBlock>) {
         let stream = self.stream;
-        let out = |kept, units| returns.push(Return::of(kept, units, stream));
+        let out = |kept, units| returns.push(FreedBlock::of(kept, units, stream));
         match (which(Side::Small), which(Side::Large)) {
             (false, true) => self.magazine.drain_large(out),
             (small, large) => self.magazine.drain(
@@ -212,37 +217,37 @@ impl Hasher for HandleHasher {
     }
 }
 
-/// The shelves of one thread.
+/// The caches of one thread.
 #[derive(Debug, Default)]
-pub(super) struct Shelves {
+pub(super) struct ThreadCaches {
     /// The one used last. Its slot is vacant.
-    front: Option<Box<Shelf>>,
+    front: Option<Box<ThreadCache>>,
     front_slot: usize,
     /// All others.
-    slots: Vec<Option<Box<Shelf>>>,
+    slots: Vec<Option<Box<ThreadCache>>>,
     /// Which slot is a stream's, that of the front included.
     index: HashMap<StreamHandle, usize, BuildHasherDefault<HandleHasher>>,
     /// How often the front has changed.
     changes: u64,
-    /// Shelves to evict, with when they were last used, the oldest last. Those that were used since or
+    /// Caches to evict, with when they were last used, the oldest last. Those that were used since or
     /// are gone are skipped. Ranked anew when it is used up, half of all at a time, so that evicting
     /// one takes a logarithm's time on average.
     oldest: Vec<(u64, StreamHandle)>,
     /// One that has to go: here until what it held and counted is the heap's.
-    leaving: Option<Box<Shelf>>,
+    leaving: Option<Box<ThreadCache>>,
 }
 
-impl Shelves {
-    /// The shelf of a stream, if it is the one used last.
+impl ThreadCaches {
+    /// The cache of a stream, if it is the one used last.
     #[inline(always)]
-    pub(super) fn front(&mut self, stream: StreamHandle) -> Option<&mut Shelf> {
-        self.front.as_deref_mut().filter(|shelf| shelf.stream == stream)
+    pub(super) fn front(&mut self, stream: StreamHandle) -> Option<&mut ThreadCache> {
+        self.front.as_deref_mut().filter(|cache| cache.stream == stream)
     }
 
-    /// The shelf of a stream.
+    /// The cache of a stream.
     #[inline]
-    pub(super) fn of(&mut self, stream: StreamHandle) -> Option<&mut Shelf> {
-        if self.front.as_ref().is_none_or(|shelf| shelf.stream != stream) {
+    pub(super) fn of(&mut self, stream: StreamHandle) -> Option<&mut ThreadCache> {
+        if self.front.as_ref().is_none_or(|cache| cache.stream != stream) {
             self.bring_to_front(stream)?;
         }
         self.front(stream)
@@ -250,15 +255,15 @@ impl Shelves {
 
     fn bring_to_front(&mut self, stream: StreamHandle) -> Option<()> {
         let &slot = self.index.get(&stream)?;
-        let shelf = self.slots.get_mut(slot)?.take()?;
-        self.set_front(shelf, slot);
+        let cache = self.slots.get_mut(slot)?.take()?;
+        self.set_front(cache, slot);
         Some(())
     }
 
-    /// Puts a shelf in front, and what was there into its slot.
-    fn set_front(&mut self, shelf: Box<Shelf>, slot: usize) {
+    /// Puts a cache in front, and what was there into its slot.
+    fn set_front(&mut self, cache: Box<ThreadCache>, slot: usize) {
         self.changes += 1;
-        if let Some(mut before) = self.front.replace(shelf)
+        if let Some(mut before) = self.front.replace(cache)
             && let Some(vacant) = self.slots.get_mut(self.front_slot)
         {
             before.used = self.changes;
@@ -267,7 +272,7 @@ impl Shelves {
         self.front_slot = slot;
     }
 
-    /// Puts up a shelf for a stream that has none. Where there are too many, the one that was not used
+    /// Puts up a cache for a stream that has none. Where there are too many, the one that was not used
     /// for the longest is [leaving](Self::take_leaving).
     pub(super) fn put_up(&mut self, stream: StreamHandle, bound: u64) {
         let (magazine, counts) =
@@ -275,14 +280,14 @@ impl Shelves {
         let slot = self.slots.len();
         self.slots.push(None);
         self.index.insert(stream, slot);
-        self.set_front(Box::new(Shelf { stream, magazine, counts, used: 0 }), slot);
+        self.set_front(Box::new(ThreadCache { stream, magazine, counts, used: 0 }), slot);
         if self.index.len() > SHELVES && self.leaving.is_none() {
             self.leaving = self.evict();
         }
     }
 
-    /// Takes out the shelf that was not used for the longest, of those that are not in front.
-    fn evict(&mut self) -> Option<Box<Shelf>> {
+    /// Takes out the cache that was not used for the longest, of those that are not in front.
+    fn evict(&mut self) -> Option<Box<ThreadCache>> {
         if self.oldest.is_empty() {
             self.rank();
         }
@@ -295,25 +300,25 @@ impl Shelves {
                 }
             };
             let slot = self.index.get(&stream).copied();
-            let shelf = slot.and_then(|slot| self.slots.get(slot)?.as_ref());
-            if shelf.is_some_and(|shelf| shelf.used == used) {
+            let cache = slot.and_then(|slot| self.slots.get(slot)?.as_ref());
+            if cache.is_some_and(|cache| cache.used == used) {
                 return self.take_out(stream);
             }
         }
     }
 
-    /// Ranks the half of all shelves that was not used for the longest, but for the front.
+    /// Ranks the half of all caches that was not used for the longest, but for the front.
     fn rank(&mut self) {
-        let shelves = self.slots.iter().flatten();
-        self.oldest = shelves.map(|shelf| (shelf.used, shelf.stream)).collect();
+        let caches = self.slots.iter().flatten();
+        self.oldest = caches.map(|cache| (cache.used, cache.stream)).collect();
         self.oldest.sort_unstable_by(|one, other| other.cmp(one));
         self.oldest.drain(..self.oldest.len() / 2);
     }
 
-    /// Takes out a shelf and its slot, into which the last one moves.
-    fn take_out(&mut self, stream: StreamHandle) -> Option<Box<Shelf>> {
+    /// Takes out a cache and its slot, into which the last one moves.
+    fn take_out(&mut self, stream: StreamHandle) -> Option<Box<ThreadCache>> {
         let slot = self.index.remove(&stream)?;
-        let shelf = self.slots.swap_remove(slot);
+        let cache = self.slots.swap_remove(slot);
         match self.slots.get(slot) {
             Some(Some(moved)) => {
                 self.index.insert(moved.stream, slot);
@@ -327,49 +332,49 @@ impl Shelves {
             }
             None => {}
         }
-        shelf.or_else(|| self.front.take())
+        cache.or_else(|| self.front.take())
     }
 
-    /// Takes out the shelf that has to go.
-    pub(super) fn take_leaving(&mut self) -> Option<Box<Shelf>> {
+    /// Takes out the cache that has to go.
+    pub(super) fn take_leaving(&mut self) -> Option<Box<ThreadCache>> {
         self.leaving.take()
     }
 
-    /// Whether a shelf has to go before a stream can have one.
+    /// Whether a cache has to go before a stream can have one.
     pub(super) fn is_full_for(&mut self, stream: StreamHandle) -> bool {
         self.of(stream).is_none() && self.index.len() >= SHELVES
     }
 
-    /// Takes out the shelf of a stream.
-    pub(super) fn remove(&mut self, stream: StreamHandle) -> Option<Box<Shelf>> {
-        let leaving = self.leaving.take_if(|shelf| shelf.stream == stream);
+    /// Takes out the cache of a stream.
+    pub(super) fn remove(&mut self, stream: StreamHandle) -> Option<Box<ThreadCache>> {
+        let leaving = self.leaving.take_if(|cache| cache.stream == stream);
         leaving.or_else(|| self.take_out(stream))
     }
 
     /// All of them.
-    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Shelf> {
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut ThreadCache> {
         let rest = self.slots.iter_mut().flatten();
-        self.front.iter_mut().chain(rest).chain(&mut self.leaving).map(|shelf| &mut **shelf)
+        self.front.iter_mut().chain(rest).chain(&mut self.leaving).map(|cache| &mut **cache)
     }
 
     /// Takes all blocks out of the magazines.
-    pub(super) fn drain(&mut self, returns: &mut Vec<Return>) {
-        self.all().for_each(|shelf| shelf.empty(|_| true, returns));
+    pub(super) fn drain(&mut self, returns: &mut Vec<FreedBlock>) {
+        self.all().for_each(|cache| cache.empty(|_| true, returns));
     }
 
     /// Takes the large blocks out of every magazine.
-    pub(super) fn drain_large(&mut self, returns: &mut Vec<Return>) {
-        self.all().for_each(|shelf| shelf.empty(|side| side == Side::Large, returns));
+    pub(super) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) {
+        self.all().for_each(|cache| cache.empty(|side| side == Side::Large, returns));
     }
 
     /// Changes how much each magazine holds.
     pub(super) fn set_bound(&mut self, units: u64) {
-        self.all().for_each(|shelf| shelf.magazine.set_bound(units));
+        self.all().for_each(|cache| cache.magazine.set_bound(units));
     }
 
     /// What the magazines hold, but for large blocks, in units of 512 B.
     pub(super) fn small_held(&mut self) -> u64 {
-        self.all().fold(0, |sum, shelf| sum.saturating_add(shelf.magazine.small_held()))
+        self.all().fold(0, |sum, cache| sum.saturating_add(cache.magazine.small_held()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Marks: the limit of a pool, where its levels of pressure begin, and what it holds, for whoever asks
+//! Limits: the limit of a pool, where its levels of pressure begin, and what it holds, for whoever asks
 //! in passing. Read without a lock, so that nobody waits for the driver to learn them.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::Settings;
 /// The limit and the levels, as settings have them. Each is right by itself; read while settings
 /// change, some may be of before and some of after.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct Limits {
     limit: AtomicU64,
     low: AtomicU64,
     moderate: AtomicU64,
@@ -20,7 +20,7 @@ pub(super) struct Marks {
     critical: AtomicU64,
 }
 
-impl Marks {
+impl Limits {
     pub(super) fn new(limit: Bytes, settings: &Settings) -> Self {
         let marks = Self::default();
         marks.set(limit, settings);
@@ -59,9 +59,9 @@ fn read(mark: &AtomicU64) -> Bytes {
 
 /// What a pool holds, as it was after the last change. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gauged(Arc<AtomicU64>);
+pub(super) struct HeldGauge(Arc<AtomicU64>);
 
-impl Gauged {
+impl HeldGauge {
     /// Notes it, under the heap's lock.
     pub(super) fn set(&self, held: Bytes) {
         self.0.store(held.get(), Ordering::Relaxed);

@@ -6,39 +6,39 @@ fn handle(number: u64) -> StreamHandle {
     StreamHandle(0x7f00_0000_0000 + number * 0x40)
 }
 
-/// What the thread has after a shelf left: as the pool does, which gives it to the heap at once.
-fn put_up(shelves: &mut Shelves, stream: StreamHandle) -> Option<StreamHandle> {
-    shelves.put_up(stream, 1024);
-    shelves.take_leaving().map(|shelf| shelf.stream)
+/// What the thread has after a cache left: as the pool does, which gives it to the heap at once.
+fn put_up(caches: &mut ThreadCaches, stream: StreamHandle) -> Option<StreamHandle> {
+    caches.put_up(stream, 1024);
+    caches.take_leaving().map(|cache| cache.stream)
 }
 
-/// The same calls on shelves and on a list in the order of last use: the same are found, and the same
+/// The same calls on caches and on a list in the order of last use: the same are found, and the same
 /// are evicted.
 #[test]
 fn shelves_are_a_list_in_the_order_of_last_use() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
-        let (mut shelves, mut list) = (Shelves::default(), Vec::new());
+        let (mut caches, mut list) = (ThreadCaches::default(), Vec::new());
         let streams = *random.pick(&[3, 900, 1024, 1025, 1100, 4000]).unwrap();
         for step in 0..6000 {
             let stream = handle(random.below(streams));
             let known = list.iter().position(|&other| other == stream);
             if random.chance(1, 8) {
-                let removed = shelves.remove(stream).map(|shelf| shelf.stream);
+                let removed = caches.remove(stream).map(|cache| cache.stream);
                 assert_eq!(removed, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
                 continue;
             }
-            assert_eq!(shelves.is_full_for(stream), known.is_none() && list.len() >= SHELVES);
-            let found = shelves.of(stream).map(|shelf| shelf.stream);
+            assert_eq!(caches.is_full_for(stream), known.is_none() && list.len() >= SHELVES);
+            let found = caches.of(stream).map(|cache| cache.stream);
             assert_eq!(found, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
             list.push(stream);
             if found.is_none() {
                 let evicted = (list.len() > SHELVES).then(|| list.remove(0));
-                assert_eq!(put_up(&mut shelves, stream), evicted, "seed {seed}, step {step}");
+                assert_eq!(put_up(&mut caches, stream), evicted, "seed {seed}, step {step}");
             }
-            assert!(shelves.front(stream).is_some());
+            assert!(caches.front(stream).is_some());
         }
-        let mut all: Vec<StreamHandle> = shelves.all().map(|shelf| shelf.stream).collect();
+        let mut all: Vec<StreamHandle> = caches.all().map(|cache| cache.stream).collect();
         all.sort_unstable();
         list.sort_unstable();
         assert_eq!(all, list, "seed {seed}");
@@ -48,22 +48,22 @@ fn shelves_are_a_list_in_the_order_of_last_use() {
 /// What a thread before left on streams of its own goes first.
 #[test]
 fn shelves_that_nobody_uses_are_evicted_first() {
-    let mut shelves = Shelves::default();
+    let mut caches = ThreadCaches::default();
     let (dead, living) = (SHELVES as u64 / 2, SHELVES as u64);
-    (0..dead).for_each(|number| assert_eq!(put_up(&mut shelves, handle(number)), None));
+    (0..dead).for_each(|number| assert_eq!(put_up(&mut caches, handle(number)), None));
     for number in dead..dead + living {
-        let evicted = put_up(&mut shelves, handle(number));
+        let evicted = put_up(&mut caches, handle(number));
         let expected = number.checked_sub(living).map(handle);
         assert_eq!(evicted, expected);
     }
 }
 
-/// A seat that a thread has not used costs two cache lines in each pool, and a stream that it uses some
+/// A thread slot that a thread has not used costs two cache lines in each pool, and a stream that it uses some
 /// kilobytes.
 #[test]
 fn what_is_idle_is_small() {
-    assert!(size_of::<Shelves>() <= 120, "{}", size_of::<Shelves>());
-    assert!(size_of::<Shelf>() <= 12_800, "{}", size_of::<Shelf>());
+    assert!(size_of::<ThreadCaches>() <= 120, "{}", size_of::<ThreadCaches>());
+    assert!(size_of::<ThreadCache>() <= 12_800, "{}", size_of::<ThreadCache>());
 }
 
 /// A thread that uses many streams in turn finds its blocks in magazines. Up to as many as have numbers:
@@ -96,7 +96,7 @@ fn many_streams_in_turn_are_served_from_magazines() {
     }
 }
 
-/// More streams than shelves: those that are evicted leave their counts behind.
+/// More streams than caches: those that are evicted leave their counts behind.
 #[test]
 fn evicted_shelves_are_counted() {
     use std::sync::Arc;

@@ -13,7 +13,7 @@
 use forebay_core::line::{Growth, Lack, Line, Plan, Streams};
 use forebay_core::{Bytes, Span};
 
-use super::heap::Return;
+use super::heap::FreedBlock;
 use super::map::Side;
 use super::shared::Shared;
 use crate::Class;
@@ -56,28 +56,28 @@ impl Shared {
         let mut returning: Vec<Span> = Vec::new();
         // Before anything is locked: a thread may be stopped inside its magazines. What is given out
         // meanwhile is hoped for in vain, and what has come to the heap is a hole there.
-        self.rows.each(|shelves| {
-            for shelf in shelves.all().filter(|shelf| shelf.magazine.held() > 0) {
-                let stream = shelf.stream;
-                let out = |kept, units| returning.push(Return::of(kept, units, stream).span());
+        self.rows.each(|caches| {
+            for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
+                let stream = cache.stream;
+                let out = |kept, units| returning.push(FreedBlock::of(kept, units, stream).span());
                 // Drains a copy: the blocks stay in the thread's cache.
-                shelf.magazine.clone().drain(|_| true, out);
+                cache.magazine.clone().drain(|_| true, out);
             }
         });
-        let mut works = self.works();
+        let mut backing = self.backing();
         let heap = self.heap();
         if heap.small.line.hole_count().max(heap.large.line.hole_count()) > MOST_HOLES {
             return None;
         }
-        returning.extend(works.deferred.returns().map(|block| block.span()));
-        self.care.add_kept_back(&mut returning);
+        returning.extend(backing.deferred.returns().map(|block| block.span()));
+        self.debug.add_kept_back(&mut returning);
         let line_of = |of: Side| {
             let mut line = match of {
                 Side::Small => heap.small.line.clone(),
                 Side::Large => heap.large.line.clone(),
             };
             // Old mappings and pages on their way out are gone by then.
-            works.deferred.cleared(of).for_each(|at| _ = line.clear(at));
+            backing.deferred.cleared(of).for_each(|at| _ = line.clear(at));
             line.idle(Streams::ALL);
             for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
                 // What came back since it was noted is a hole already.
@@ -97,11 +97,11 @@ impl Shared {
         let given_up = others.saturating_add(heap.going);
         let held_elsewhere =
             heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
-        let mut growth = works.growth;
+        let mut growth = backing.growth;
         // Where pages are not moved they go to the device, and come back elsewhere.
         growth.moves = !stable;
-        let maps_pages = works.ground(side).0.maps_pages;
-        let limit = self.marks.limit().saturating_sub(held_elsewhere);
+        let maps_pages = backing.provider(side).0.maps_pages;
+        let limit = self.limits.limit().saturating_sub(held_elsewhere);
         Some(Prospect { own, maps_pages, growth, limit, given_up, whole })
     }
 }

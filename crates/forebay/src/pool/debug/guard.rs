@@ -291,10 +291,10 @@ impl Shared {
         let block = Span::new(start, size).unwrap_or_default();
         let canary = canary_before(fenced.pages, start);
         lock(&guards.yard).live.insert(start, fenced);
-        let dressed = self.care.dress(block, canary, stream);
+        let dressed = self.debug.dress(block, canary, stream);
         let block = dressed.and_then(|()| self.hand_out(start, size, request, Source::Driver));
         if block.is_err() {
-            lock(&self.care.watch).remove(start);
+            lock(&self.debug.canaries).remove(start);
             self.unfence(guards, start, stream);
         }
         block
@@ -302,7 +302,7 @@ impl Shared {
 
     /// Pages for one block; `None` where there is no memory for them.
     fn fence(&self, guards: &Guards, size: Bytes, stream: StreamHandle) -> Result<Option<Fenced>> {
-        let limit = self.marks.limit();
+        let limit = self.limits.limit();
         let mut yard = lock(&guards.yard);
         if self.heap().held().saturating_add(size) > limit {
             return Ok(None);
@@ -311,7 +311,7 @@ impl Shared {
         let Some(start) = yard.place(guards.region, range) else { return Ok(None) };
         let pages = Span::new(start, size).unwrap_or_default();
         let made = if self.map.make(pages, Side::Small) {
-            guards.make_pages(&mut yard, pages, stream, &self.care.probe)
+            guards.make_pages(&mut yard, pages, stream, &self.debug.probe)
         } else {
             yard.taken.remove(&start);
             Err(Error::AddressRange { span: pages })
@@ -326,7 +326,7 @@ impl Shared {
 
     /// Has the pages of a block go, once the work of `stream` so far is done.
     pub(super) fn unfence(&self, guards: &Guards, address: Address, stream: StreamHandle) {
-        let end = Point::after(&guards.device, self.care.probe.log(), stream);
+        let end = Point::after(&guards.device, self.debug.probe.log(), stream);
         let until = end.map_or(Until::Synchronised, Until::Reached);
         {
             let mut yard = lock(&guards.yard);
@@ -347,7 +347,7 @@ impl Shared {
         guards: &Guards,
         patience: Patience,
     ) -> Result<Bytes> {
-        let probe = &self.care.probe;
+        let probe = &self.debug.probe;
         // What is freed while the device is waited for is not among what that settles.
         let freed_before = {
             let yard = lock(&guards.yard);

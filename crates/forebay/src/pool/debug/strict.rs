@@ -23,10 +23,10 @@ impl Shared {
         stream: StreamHandle,
         begun: &mut Option<Patience>,
     ) -> Result<()> {
-        if !self.care.aids.strict_streams {
+        if !self.debug.aids.strict_streams {
             return Ok(());
         }
-        let id = self.care.probe.stream_id(stream)?;
+        let id = self.debug.probe.stream_id(stream)?;
         self.meet(stream, Some(id), begun)?;
         self.heap().slots.set_doubted(stream, false);
         Ok(())
@@ -45,7 +45,7 @@ impl Shared {
         begun: &mut Option<Patience>,
     ) -> Result<()> {
         let gone = {
-            let mut noted = lock(&self.care.streams);
+            let mut noted = lock(&self.debug.streams);
             let gone = noted.get(&stream).is_some_and(|&before| Some(before) != id);
             if gone {
                 self.bury_stream(stream);
@@ -66,10 +66,10 @@ impl Shared {
     /// has become another's says nothing of the work of the old one. One of which it cannot be told
     /// now is not waited for until it can.
     pub(in super::super) fn recheck_streams(&self, begun: &mut Option<Patience>) {
-        if !self.care.aids.strict_streams {
+        if !self.debug.aids.strict_streams {
             return;
         }
-        let noted: Vec<StreamHandle> = lock(&self.care.streams).keys().copied().collect();
+        let noted: Vec<StreamHandle> = lock(&self.debug.streams).keys().copied().collect();
         for stream in noted {
             let doubted = self.recheck(stream, begun).is_err();
             self.heap().slots.set_doubted(stream, doubted);
@@ -78,7 +78,7 @@ impl Shared {
 
     /// The same for the streams that the block at `address` was used on.
     pub(in super::super) fn recheck_users(&self, address: Address) -> Result<()> {
-        if !self.care.aids.strict_streams {
+        if !self.debug.aids.strict_streams {
             return Ok(());
         }
         let users: Vec<StreamHandle> = {
@@ -98,10 +98,10 @@ impl Shared {
     /// Sees to it that `stream` is the stream it was, or is buried.
     fn recheck(&self, stream: StreamHandle, begun: &mut Option<Patience>) -> Result<()> {
         // Of another thread's own stream the device tells nothing, and its handle is never another's.
-        if stream.is_of_another_thread() || !lock(&self.care.streams).contains_key(&stream) {
+        if stream.is_of_another_thread() || !lock(&self.debug.streams).contains_key(&stream) {
             return Ok(());
         }
-        match self.care.probe.stream_id(stream) {
+        match self.debug.probe.stream_id(stream) {
             Ok(now) => self.meet(stream, Some(now), begun),
             // There is no such stream any more.
             Err(Error::Device(forebay_hal::Error::Invalid { .. })) => {
@@ -114,12 +114,12 @@ impl Shared {
     /// A stream is gone, and its handle another's or nobody's: what was freed on it comes back when the
     /// device was waited for, since there is no handle left to wait for the one stream by.
     fn bury_stream(&self, stream: StreamHandle) {
-        let _works = self.works();
+        let _backing = self.backing();
         let mut heap = self.heap();
         let mut returns = Vec::new();
-        self.rows.each(|shelves| {
-            while let Some(shelf) = shelves.remove(stream) {
-                heap.retire(*shelf, &mut returns);
+        self.rows.each(|caches| {
+            while let Some(cache) = caches.remove(stream) {
+                heap.retire(*cache, &mut returns);
             }
         });
         heap.give_all(returns);
@@ -131,14 +131,14 @@ impl Shared {
         // What is kept from use was ordered on the old stream, too.
         // What is unclean stays until that stream's work is over.
         let Some(serial) = serial else { return };
-        let kept = lock(&self.care.quarantine).take_all_of(serial);
+        let kept = lock(&self.debug.quarantine).take_all_of(serial);
         let mut heap = self.heap();
         kept.into_iter().for_each(|memory| heap.give_to_unknown(memory));
     }
 
     /// Notes that a stream was forgotten.
     pub(in super::super) fn dismiss(&self, stream: StreamHandle) {
-        lock(&self.care.streams).remove(&stream);
+        lock(&self.debug.streams).remove(&stream);
         self.heap().slots.set_doubted(stream, false);
     }
 }

@@ -36,11 +36,11 @@ impl FormerBlock {
 
 /// The blocks that were freed lately, the newest last.
 #[derive(Debug, Default)]
-pub(super) struct Former {
+pub(super) struct RecentFrees {
     blocks: VecDeque<FormerBlock>,
 }
 
-impl Former {
+impl RecentFrees {
     pub(super) fn remember(&mut self, block: FormerBlock) {
         if self.blocks.len() >= MOST {
             self.blocks.pop_front();
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_last_block_at_an_address_is_the_one_that_is_named() {
-        let mut former = Former::default();
+        let mut former = RecentFrees::default();
         let block = |address, size, requested| FormerBlock {
             address: Address::new(address),
             size: Bytes::new(size),
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_first() {
-        let mut former = Former::default();
+        let mut former = RecentFrees::default();
         for number in 0..=MOST as u64 {
             former.remember(FormerBlock {
                 address: Address::new(number * 512),

@@ -16,7 +16,7 @@ pub(super) const CANARY: Bytes = Bytes::new(512);
 
 /// What is watched beside a live block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watched {
+pub(super) struct CanaryRecord {
     pub(super) size: Bytes,
     pub(super) canary: Span,
     /// How many came before it; set when it is added.
@@ -25,20 +25,20 @@ pub(super) struct Watched {
 
 /// The live blocks that have a canary, by address.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    blocks: BTreeMap<Address, Watched>,
+pub(super) struct Canaries {
+    blocks: BTreeMap<Address, CanaryRecord>,
     /// How many were ever added.
     added: u64,
 }
 
-impl Watch {
-    pub(super) fn add(&mut self, address: Address, watched: Watched) {
+impl Canaries {
+    pub(super) fn add(&mut self, address: Address, watched: CanaryRecord) {
         let number = self.added;
         self.added += 1;
-        self.blocks.insert(address, Watched { number, ..watched });
+        self.blocks.insert(address, CanaryRecord { number, ..watched });
     }
 
-    pub(super) fn at(&self, address: Address) -> Option<Watched> {
+    pub(super) fn at(&self, address: Address) -> Option<CanaryRecord> {
         self.blocks.get(&address).copied()
     }
 
@@ -64,40 +64,40 @@ impl Shared {
     /// Looks at every canary and at what is in quarantine; gives the first finding.
     pub(in super::super) fn check(&self) -> Result<()> {
         self.birth.check()?;
-        let care = &self.care;
+        let debug = &self.debug;
         // What comes while the device is waited for may still be being filled: it is not looked at.
         let (blocks_before, kept_before) = {
-            let (watch, quarantine) = (lock(&care.watch), lock(&care.quarantine));
+            let (watch, quarantine) = (lock(&debug.canaries), lock(&debug.quarantine));
             if watch.blocks.is_empty() && quarantine.is_empty() {
                 return Ok(());
             }
             (watch.added, quarantine.added())
         };
-        care.probe.synchronize()?;
-        let stream = care.probe.own_stream()?;
+        debug.probe.synchronize()?;
+        let stream = debug.probe.own_stream()?;
         // Both locked throughout: nothing leaves while it is looked at, so what is read is not being
         // filled by a free on another thread. What is read is read on a stream that has nothing else to
         // do, so nothing of the program's is waited for.
-        let watch = lock(&care.watch);
-        let mut quarantine = lock(&care.quarantine);
+        let watch = lock(&debug.canaries);
+        let mut quarantine = lock(&debug.quarantine);
         let mut first = Ok(());
         for (&address, watched) in &watch.blocks {
             if watched.number >= blocks_before {
                 continue;
             }
-            let looked = care.probe.first_odd_now(watched.canary, pattern_of(address), stream)?;
+            let looked = debug.probe.first_odd_now(watched.canary, pattern_of(address), stream)?;
             if let Some(odd) = looked {
-                first = first.and(Err(care.found(overrun(address, watched.size, odd))));
+                first = first.and(Err(debug.found(overrun(address, watched.size, odd))));
             }
         }
         drop(watch);
-        if care.aids.poison {
+        if debug.aids.poison {
             let free = Pattern::U8(FREED);
-            let look = |span| care.probe.first_odd_now(span, free, stream);
+            let look = |span| debug.probe.first_odd_now(span, free, stream);
             let spoilt = quarantine.take_spoilt(kept_before, look)?;
             for (block, odd) in spoilt {
-                care.retire(block.memory.size);
-                first = first.and(Err(care.found(block.written(odd))));
+                debug.retire(block.memory.size);
+                first = first.and(Err(debug.found(block.written(odd))));
             }
         }
         first

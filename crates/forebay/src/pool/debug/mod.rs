@@ -1,4 +1,4 @@
-//! Care: the debugging aids of a pool. A sanitizer for memory in the order of streams.
+//! Debug checks: the debugging aids of a pool. A sanitizer for memory in the order of streams.
 //!
 //! ```text
 //!   canaries      [ block ........................ ][ canary, 512 B ]
@@ -24,14 +24,14 @@
 //! and the long way asks once.
 
 mod blocks;
-mod former;
+mod canary;
 mod guard;
 mod probe;
 mod quarantine;
+mod recent_frees;
 mod strict;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,12 +41,12 @@ use forebay_core::{Bytes, Span, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use self::blocks::Unclean;
-use self::former::Former;
-pub use self::former::FormerBlock;
+use self::canary::Canaries;
 pub(super) use self::guard::Guards;
 use self::probe::Probe;
 use self::quarantine::Quarantine;
-use self::watch::Watch;
+pub use self::recent_frees::FormerBlock;
+use self::recent_frees::RecentFrees;
 use super::Pool;
 use super::log::CallLog;
 use crate::config::{Counting, Settings, Zeroing};
@@ -146,16 +146,16 @@ pub(super) fn allows_magazines(settings: &Settings) -> bool {
 /// The aids of a pool, and what they remember.
 ///
 /// No two of its locks are held at once but those of the watch and the quarantine, in this order; and
-/// that of the streams is taken before the works'.
-pub(super) struct Care {
+/// that of the streams is taken before the backing's.
+pub(super) struct DebugChecks {
     aids: Aids,
     probe: Probe,
     guards: Option<Guards>,
-    watch: Mutex<Watch>,
+    canaries: Mutex<Canaries>,
     quarantine: Mutex<Quarantine>,
     /// The most bytes in quarantine.
     most_quarantined: AtomicU64,
-    former: Mutex<Former>,
+    recent_frees: Mutex<RecentFrees>,
     /// Memory that no longer holds what free memory should, because the device refused to fill it.
     unclean: Mutex<Vec<Unclean>>,
     /// Which stream each handle was, the last time it was seen.
@@ -168,7 +168,7 @@ pub(super) struct Care {
     peak: AtomicU64,
 }
 
-impl Care {
+impl DebugChecks {
     pub(super) fn new(
         device: &Arc<dyn Device>,
         settings: &Settings,
@@ -181,10 +181,10 @@ impl Care {
             aids,
             probe,
             guards,
-            watch: Mutex::default(),
+            canaries: Mutex::default(),
             quarantine: Mutex::default(),
             most_quarantined: AtomicU64::new(settings.quarantine().get()),
-            former: Mutex::default(),
+            recent_frees: Mutex::default(),
             unclean: Mutex::default(),
             streams: Mutex::default(),
             findings: Mutex::default(),
@@ -198,7 +198,7 @@ impl Care {
     pub(super) fn tail(&self) -> Bytes {
         // Before guard pages the canary is in front: behind the block there is nothing.
         let behind = self.aids.canaries && !self.aids.guard_pages;
-        if behind { watch::CANARY } else { Bytes::ZERO }
+        if behind { canary::CANARY } else { Bytes::ZERO }
     }
 
     /// Where each block has pages of its own.
@@ -304,6 +304,6 @@ impl Pool {
         if self.shared.is_inherited() {
             return Vec::new();
         }
-        lock(&self.shared.care.findings).clone()
+        lock(&self.shared.debug.findings).clone()
     }
 }

@@ -11,28 +11,32 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use super::claimed_as::ClaimedAs;
-use super::map::{Known, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
-use super::shared::{NO_PASS, OwnGate, Shared};
-use super::shelf::Kept;
+use super::map::{BlockState, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
+use super::shared::{OwnGate, SLOW_PATH, Shared};
+use super::thread_cache::CachedBlock;
 use crate::Block;
-use crate::sync::seat;
+use crate::sync::thread_slot;
 
 impl Shared {
     /// A block from a hole of the heap, or from a magazine of this thread that was not used last. `None`
     /// where it takes more than that.
     #[inline]
-    pub(super) fn take_near(&self, requested: Bytes, stream: StreamHandle) -> Option<Block> {
-        if self.pass.load(Ordering::Relaxed) == NO_PASS {
+    pub(super) fn allocate_from_heap(
+        &self,
+        requested: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             return None;
         }
         let size = self.round(requested)?;
         let side = Side::of(size);
         let gate = self.own_gate()?;
         if side == Side::Small {
-            let hit = gate.enter(|shelves| {
-                let shelf = shelves.of(stream)?;
-                let at_hand = shelf.magazine.refill(size.get() >> UNIT_SHIFT);
-                at_hand.then(|| self.take_from::<true>(shelf, requested, size))?
+            let hit = gate.enter(|caches| {
+                let cache = caches.of(stream)?;
+                let at_hand = cache.magazine.refill(size.get() >> UNIT_SHIFT);
+                at_hand.then(|| self.take_from::<true>(cache, requested, size))?
             });
             if hit.is_some() {
                 return hit;
@@ -40,12 +44,12 @@ impl Shared {
         }
         let mut heap = self.heap();
         let slot_number = heap.slots.get(stream)?;
-        gate.enter(|shelves| {
-            let shelf = shelves.of(stream)?;
+        gate.enter(|caches| {
+            let cache = caches.of(stream)?;
             if side == Side::Large {
                 // What it becomes with its neighbours may be the lower hole; where it is the one that
                 // would be given, it is given again.
-                shelf.magazine.drain_large(|kept, units| {
+                cache.magazine.drain_large(|kept, units| {
                     heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
                 });
             }
@@ -59,9 +63,9 @@ impl Shared {
                 return None;
             };
             heap.heap_hits += 1;
-            let tag = seat::tag();
+            let tag = thread_slot::tag();
             let generation = slot.hand_out(address, size, tagged(requested, tag));
-            shelf.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
+            cache.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
             Some(Block { address, size, pool: self.id, generation })
         })
     }
@@ -70,13 +74,13 @@ impl Shared {
     /// thread's magazine, where that has to make way for it. `false`, with nothing done, where it takes
     /// more than that.
     #[inline]
-    pub(super) fn give_near(
+    pub(super) fn free_to_heap(
         &self,
         address: Address,
         stream: StreamHandle,
         said: ClaimedAs,
     ) -> bool {
-        if self.pass.load(Ordering::Relaxed) == NO_PASS {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             return false;
         }
         // What is freed on a thread's own stream has to be made known to others.
@@ -89,16 +93,16 @@ impl Shared {
             return false;
         }
         let Some(gate) = self.own_gate() else { return false };
-        let block = Kept { address, slot: SlotRef::new(slot) };
-        let large = known.units() > SMALL_UNITS && !self.is_lone(address);
+        let block = CachedBlock { address, slot: SlotRef::new(slot) };
+        let large = known.units() > SMALL_UNITS && !self.is_last_large(address);
         let kept_whole = !large
-            && gate.enter(|shelves| {
-                let Some(shelf) = shelves.of(stream) else { return false };
+            && gate.enter(|caches| {
+                let Some(cache) = caches.of(stream) else { return false };
                 let claim = || slot.claim_plain(known);
-                let room = shelf.magazine.stow(known.units());
-                let kept = room && shelf.magazine.keep_if(known.units(), block, claim);
+                let room = cache.magazine.stow(known.units());
+                let kept = room && cache.magazine.keep_if(known.units(), block, claim);
                 if kept {
-                    shelf.counts.back(known.units(), known.requested(), known.tag());
+                    cache.counts.back(known.units(), known.requested(), known.tag());
                 }
                 kept
             });
@@ -110,32 +114,32 @@ impl Shared {
     fn give_to_heap(
         &self,
         gate: OwnGate<'_>,
-        block: Kept,
-        known: Known,
+        block: CachedBlock,
+        known: BlockState,
         stream: StreamHandle,
         large: bool,
     ) -> bool {
         let mut heap = self.heap();
         let Some(slot) = heap.slots.get(stream) else { return false };
-        gate.enter(|shelves| {
-            let Some(shelf) = shelves.of(stream) else { return false };
+        gate.enter(|caches| {
+            let Some(cache) = caches.of(stream) else { return false };
             // SAFETY: the slot is of this pool's map.
             if !unsafe { block.slot.get() }.claim_plain(known) {
                 return false;
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
-            let mut give = |kept: Kept, units| {
+            let mut give = |kept: CachedBlock, units| {
                 heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
             };
             if !large {
-                shelf.magazine.make_way(units, &mut give);
-                if shelf.magazine.keep(units, block) {
-                    shelf.counts.back(units, requested, tag);
+                cache.magazine.make_way(units, &mut give);
+                if cache.magazine.keep(units, block) {
+                    cache.counts.back(units, requested, tag);
                     return true;
                 }
             }
             give(block, units);
-            shelf.counts.freed(units, requested, tag);
+            cache.counts.freed(units, requested, tag);
             true
         })
     }

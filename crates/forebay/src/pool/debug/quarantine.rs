@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
-use super::super::heap::Return;
+use super::super::heap::FreedBlock;
 use super::super::reclaim::{Patience, Reclaiming, StreamWait};
 use super::super::shared::Shared;
 use super::super::step::{self, Step};
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// A block in quarantine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quarantined {
-    pub(super) memory: Return,
+    pub(super) memory: FreedBlock,
     /// The stream it was freed on, which may be gone, and its handle another's.
     pub(super) order: Serial,
     pub(super) former: FormerBlock,
@@ -108,7 +108,7 @@ impl Quarantine {
     }
 
     /// Takes out all blocks that were freed on a stream.
-    pub(super) fn take_all_of(&mut self, order: Serial) -> Vec<Return> {
+    pub(super) fn take_all_of(&mut self, order: Serial) -> Vec<FreedBlock> {
         self.take_of(order, u64::MAX).into_iter().map(|block| block.memory).collect()
     }
 
@@ -157,8 +157,8 @@ enum Left {
 impl Shared {
     /// Keeps a freed block from use for as long as the quarantine has room, and lets the oldest go
     /// for it. An error is a finding in one of those: the block itself is taken back in any case.
-    pub(super) fn keep_from_use(&self, memory: Return, former: FormerBlock) -> Result<()> {
-        let most = self.care.most_quarantined.load(Ordering::Relaxed);
+    pub(super) fn keep_from_use(&self, memory: FreedBlock, former: FormerBlock) -> Result<()> {
+        let most = self.debug.most_quarantined.load(Ordering::Relaxed);
         // One that is larger than all of it would only drive the others out.
         if memory.size.get() > most {
             self.give_back(vec![memory]);
@@ -167,7 +167,7 @@ impl Shared {
             match serial {
                 Some(order) => {
                     let block = Quarantined { memory, order, former, number: 0 };
-                    lock(&self.care.quarantine).push(block);
+                    lock(&self.debug.quarantine).push(block);
                 }
                 // There is no slot to know its stream by.
                 None => self.heap().give_to_unknown(memory),
@@ -179,7 +179,7 @@ impl Shared {
     /// Lets the oldest go until no more than `most` bytes are left. An error is the first finding. A block
     /// that cannot be looked at in time stays, and those after it, to be looked at the next time.
     fn shrink_quarantine(&self, most: u64) -> Result<()> {
-        if lock(&self.care.quarantine).bytes().get() <= most {
+        if lock(&self.debug.quarantine).bytes().get() <= most {
             return Ok(());
         }
         // What is out of the quarantine is nowhere that another request would see it.
@@ -187,14 +187,16 @@ impl Shared {
         let (mut begun, mut outcome) = (None, Ok(()));
         self.recheck_streams(&mut begun);
         loop {
-            let Some(oldest) = lock(&self.care.quarantine).pop_beyond(most) else { return outcome };
+            let Some(oldest) = lock(&self.debug.quarantine).pop_beyond(most) else {
+                return outcome;
+            };
             let waited = self.wait_to_leave(oldest.order, self.patience(&mut begun));
             match waited.and_then(|waited| self.let_leave(oldest, waited)) {
                 Ok(Left::Whole) => {}
                 Ok(Left::Spoilt(finding)) => outcome = outcome.and(Err(finding)),
                 // The device's trouble with another block is not this call's.
                 Ok(Left::Not) | Err(_) => {
-                    lock(&self.care.quarantine).put_back(oldest);
+                    lock(&self.debug.quarantine).put_back(oldest);
                     return outcome;
                 }
             }
@@ -203,14 +205,14 @@ impl Shared {
 
     /// Changes how much is kept. What is found in blocks that go is noted, and no error of the change.
     pub(in super::super) fn bound_quarantine(&self, most: Bytes) {
-        self.care.most_quarantined.store(most.get(), Ordering::Relaxed);
+        self.debug.most_quarantined.store(most.get(), Ordering::Relaxed);
         let _ = self.shrink_quarantine(most.get());
     }
 
     /// Waits for the work of a stream before blocks that were freed there leave, where they are looked at.
     fn wait_to_leave(&self, order: Serial, patience: Patience) -> Result<StreamWait> {
         step::reach(Step::LeavingQuarantine);
-        if self.care.aids.poison {
+        if self.debug.aids.poison {
             self.wait_for_stream(order, patience)
         } else {
             Ok(StreamWait::Unknown)
@@ -225,7 +227,7 @@ impl Shared {
     /// looked at is everybody's; what is not looked at goes to the heap in whatever order it has now.
     fn let_leave(&self, block: Quarantined, waited: StreamWait) -> Result<Left> {
         let Quarantined { memory, order, .. } = block;
-        if !self.care.aids.poison {
+        if !self.debug.aids.poison {
             let mut heap = self.heap();
             heap.give_after(memory, order);
             if memory.stream.is_per_thread() {
@@ -242,15 +244,15 @@ impl Shared {
                 return Ok(Left::Whole);
             }
         }
-        let own = self.care.probe.own_stream()?;
-        match self.care.probe.first_odd_now(memory.span(), Pattern::U8(FREED), own)? {
+        let own = self.debug.probe.own_stream()?;
+        match self.debug.probe.first_odd_now(memory.span(), Pattern::U8(FREED), own)? {
             None => {
                 self.heap().give_to_all(memory);
                 Ok(Left::Whole)
             }
             Some(odd) => {
-                self.care.retire(memory.size);
-                Ok(Left::Spoilt(self.care.found(block.written(odd))))
+                self.debug.retire(memory.size);
+                Ok(Left::Spoilt(self.debug.found(block.written(odd))))
             }
         }
     }
@@ -259,7 +261,7 @@ impl Shared {
     /// without it, or the device is to have it back. What was written to does not come with it, and is the
     /// error.
     pub(in super::super) fn end_quarantine(&self, patience: Patience) -> Result<()> {
-        let orders = lock(&self.care.quarantine).orders();
+        let orders = lock(&self.debug.quarantine).orders();
         self.end_quarantine_after(orders, patience)
     }
 
@@ -270,7 +272,7 @@ impl Shared {
             let slot = heap.slots.get(stream);
             slot.and_then(|slot| heap.slots.serial(slot))
         };
-        let order = order.filter(|order| lock(&self.care.quarantine).orders().contains(order));
+        let order = order.filter(|order| lock(&self.debug.quarantine).orders().contains(order));
         self.end_quarantine_after(order, Patience::Unlimited)
     }
 
@@ -281,7 +283,7 @@ impl Shared {
         orders: impl IntoIterator<Item = Serial>,
         patience: Patience,
     ) -> Result<()> {
-        let before = lock(&self.care.quarantine).added();
+        let before = lock(&self.debug.quarantine).added();
         let (mut stay, mut outcome) = (Vec::new(), Ok(()));
         // Those whose work is over come first: one that never ends takes all the time there is.
         let mut orders: Vec<(Serial, Patience)> =
@@ -305,7 +307,7 @@ impl Shared {
             };
             // What is out of the quarantine is nowhere that another request would see it.
             let _leaving = Reclaiming::begin(self);
-            let leaving = lock(&self.care.quarantine).take_of(order, before);
+            let leaving = lock(&self.debug.quarantine).take_of(order, before);
             for block in leaving {
                 match self.let_leave(block, waited) {
                     Ok(Left::Whole) => {}
@@ -325,7 +327,7 @@ impl Shared {
             }
         }
         for block in stay.into_iter().rev() {
-            lock(&self.care.quarantine).put_back(block);
+            lock(&self.debug.quarantine).put_back(block);
         }
         outcome
     }

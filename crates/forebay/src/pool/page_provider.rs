@@ -7,9 +7,9 @@ use forebay_core::line::{Boundaries, Growth, Lack, Line, Offset, Plan, Step, Str
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
-use super::heap::{Field, Heap, span_of};
+use super::backing_kind::BackingKind;
+use super::heap::{Heap, SideHeap, span_of};
 use super::log::CallLog;
-use super::manner::Manner;
 use super::map::{AddressMap, LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
@@ -88,9 +88,9 @@ struct Staged {
 
 /// What one side has from the device.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct PageProvider {
     pub(super) device: Arc<dyn Device>,
-    pub(super) manner: Manner,
+    pub(super) kind: BackingKind,
     pub(super) side: Side,
     /// Whether memory is made of pages, as opposed to segments.
     pub(super) maps_pages: bool,
@@ -107,17 +107,17 @@ pub(super) struct Ground {
     pub(super) strays: Vec<(Address, Bytes)>,
 }
 
-impl Ground {
+impl PageProvider {
     /// Reserves addresses for a side on `device`, where it maps pages.
     pub(super) fn new(
         device: &Arc<dyn Device>,
-        manner: &Manner,
+        kind: &BackingKind,
         side: Side,
         log: &CallLog,
-    ) -> Result<(Self, Field)> {
-        let ground = |maps_pages| Self {
+    ) -> Result<(Self, SideHeap)> {
+        let provider = |maps_pages| Self {
             device: Arc::clone(device),
-            manner: manner.clone(),
+            kind: kind.clone(),
             side,
             maps_pages,
             regions: Vec::new(),
@@ -125,8 +125,8 @@ impl Ground {
             stranded: Vec::new(),
             strays: Vec::new(),
         };
-        let Some(memory) = manner.pages_of(&**device) else {
-            return Ok((ground(false), Field::new(PageSize::DEVICE, Boundaries::Apart)));
+        let Some(memory) = kind.pages_of(&**device) else {
+            return Ok((provider(false), SideHeap::new(PageSize::DEVICE, Boundaries::Apart)));
         };
         let granule = memory.granularity().recommended;
         let total = device.memory_info()?.total;
@@ -134,22 +134,23 @@ impl Ground {
             Side::Small => Bytes::new(total.get() / SMALL_PART),
             Side::Large => Bytes::new(total.get() / LARGE_PART),
         };
-        let (mut ground, mut field) = (ground(true), Field::new(granule, Boundaries::Joined));
-        ground.reserve(&mut field, first.max(LEAST_FIRST), Bytes::ZERO, log)?;
-        Ok((ground, field))
+        let (mut provider, mut side_heap) =
+            (provider(true), SideHeap::new(granule, Boundaries::Joined));
+        provider.reserve(&mut side_heap, first.max(LEAST_FIRST), Bytes::ZERO, log)?;
+        Ok((provider, side_heap))
     }
 
     /// Reserves more addresses: `wanted`, or less where the process has not that many left, but room for
     /// `least` in any case.
     fn reserve(
         &mut self,
-        field: &mut Field,
+        side_heap: &mut SideHeap,
         wanted: Bytes,
         least: Bytes,
         log: &CallLog,
     ) -> Result<()> {
         let memory = self.memory()?;
-        let granule = field.line.granule();
+        let granule = side_heap.line.granule();
         // In whole leaves of the address map, and one more, so that the region can begin where one does:
         // no leaf is of both sides.
         let leaves = |size: Bytes| size.checked_align_up(LEAF).unwrap_or(size).max(LEAST_REGION);
@@ -167,7 +168,7 @@ impl Ground {
         };
         self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
-        let reserved = field.line.reserve(start.get(), size);
+        let reserved = side_heap.line.reserve(start.get(), size);
         debug_assert!(reserved.is_ok(), "addresses that the line has already: {reserved:?}");
         Ok(())
     }
@@ -188,7 +189,7 @@ impl Ground {
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
         // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
         let grant = |to| unsafe { memory.set_access(span, Access::ReadWrite, to) };
-        let mut all = [own].into_iter().chain(self.manner.peers().iter().copied());
+        let mut all = [own].into_iter().chain(self.kind.peers().iter().copied());
         let granted = all.try_for_each(|to| log.make(Call::SetAccess, size, || grant(to)));
         if granted.is_err() {
             self.detach(at, span, page, log);
@@ -218,7 +219,7 @@ impl Ground {
     ) -> Result<()> {
         let Some((pattern, stream)) = fresh else { return Ok(()) };
         let fill = Fill::linear(span.start(), span.size(), pattern)?;
-        // SAFETY: it is memory of this ground, which goes back to the device only after the end of
+        // SAFETY: it is memory of this provider, which goes back to the device only after the end of
         // all work in whose order it is free was seen.
         let fill = || unsafe { self.device.fill(&fill, stream) };
         Ok(log.make(Call::Fill, span.size(), fill)?)
@@ -242,25 +243,25 @@ impl Ground {
         let plan = {
             let mut heap = lock(context.heap);
             let held = heap.held();
-            let field = heap.field(self.side);
+            let side_heap = heap.side_heap(self.side);
             let limit =
-                context.limit.saturating_sub(held.saturating_sub(field.line.backed_bytes()));
+                context.limit.saturating_sub(held.saturating_sub(side_heap.line.backed_bytes()));
             if !self.maps_pages {
-                let segment = Plan::segment(&field.line, size, context.growth, limit);
+                let segment = Plan::segment(&side_heap.line, size, context.growth, limit);
                 drop(heap);
                 return match segment {
                     Some(wanted) => self.add_segment(context, wanted, size, taker, log),
                     None => Ok(false),
                 };
             }
-            let mut plan = Plan::make(&field.line, size, taker, context.growth, limit);
+            let mut plan = Plan::make(&side_heap.line, size, taker, context.growth, limit);
             if plan == Err(Lack::Addresses) {
                 // As many again as there are: so a pool that grows reserves a few times at the most. A call
                 // of half a microsecond, under the heap's lock.
-                let page = context.growth.largest_page.max(field.line.granule().bytes());
+                let page = context.growth.largest_page.max(side_heap.line.granule().bytes());
                 let least = size.saturating_add(page);
-                self.reserve(field, field.line.reserved_bytes(), least, log)?;
-                plan = Plan::make(&field.line, size, taker, context.growth, limit);
+                self.reserve(side_heap, side_heap.line.reserved_bytes(), least, log)?;
+                plan = Plan::make(&side_heap.line, size, taker, context.growth, limit);
             }
             plan
         };
@@ -345,7 +346,7 @@ impl Ground {
                 if !self.is_stranded(to) {
                     self.let_go(context, to, from);
                 } else if let Some(from) = from {
-                    put_back(&mut lock(context.heap).field(self.side).line, from);
+                    put_back(&mut lock(context.heap).side_heap(self.side).line, from);
                 }
                 lock(context.heap).note_held();
                 // The error that brought us here is the one to tell.
@@ -368,21 +369,21 @@ impl Ground {
         taker: Streams,
     ) -> Option<(Span, Option<Lifted>)> {
         let mut heap = lock(context.heap);
-        let field = heap.field(self.side);
+        let side_heap = heap.side_heap(self.side);
         let lifted = match from {
             None => None,
             Some(at) => {
-                let (page, size, streams) = field.line.lift(at).ok()?;
+                let (page, size, streams) = side_heap.line.lift(at).ok()?;
                 let lifted = Lifted { at, page, size, streams };
                 if !streams.contains(taker) {
-                    put_back(&mut field.line, lifted);
+                    put_back(&mut side_heap.line, lifted);
                     return None;
                 }
                 Some(lifted)
             }
         };
-        if field.line.hold(to, size).is_err() {
-            lifted.into_iter().for_each(|page| put_back(&mut field.line, page));
+        if side_heap.line.hold(to, size).is_err() {
+            lifted.into_iter().for_each(|page| put_back(&mut side_heap.line, page));
             return None;
         }
         Some((span_of(to, size), lifted))
@@ -391,7 +392,7 @@ impl Ground {
     /// Undoes [`hold`](Self::hold).
     fn let_go(&self, context: Context<'_>, to: Offset, from: Option<Lifted>) {
         let mut heap = lock(context.heap);
-        let line = &mut heap.field(self.side).line;
+        let line = &mut heap.side_heap(self.side).line;
         let cleared = line.clear(to);
         debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
         from.into_iter().for_each(|page| put_back(line, page));
@@ -399,7 +400,7 @@ impl Ground {
 
     fn create(&self, size: Bytes, log: &CallLog) -> Result<PageHandle> {
         let memory = self.memory()?;
-        let create = || memory.create_page(size, self.manner.page_options());
+        let create = || memory.create_page(size, self.kind.page_options());
         Ok(log.make(Call::CreatePage, size, create)?)
     }
 
@@ -413,7 +414,7 @@ impl Ground {
             if !self.is_stranded(at) {
                 self.let_go(context, at, from);
             } else if let Some(from) = from {
-                put_back(&mut lock(context.heap).field(self.side).line, from);
+                put_back(&mut lock(context.heap).side_heap(self.side).line, from);
             }
         }
         lock(context.heap).note_held();
@@ -445,7 +446,7 @@ impl Ground {
         let rest = filled.map(|failed| staged.split_off(failed));
         {
             let mut heap = lock(context.heap);
-            let line = &mut heap.field(self.side).line;
+            let line = &mut heap.side_heap(self.side).line;
             for Staged { at, span, page, from } in staged {
                 let cleared = line.clear(at);
                 let placed = line.place(at, span.size(), page.0, taker);
@@ -492,7 +493,8 @@ impl Ground {
         }
         let placed = {
             let mut heap = lock(context.heap);
-            let placed = heap.field(self.side).line.place(start.get(), bytes, start.get(), taker);
+            let placed =
+                heap.side_heap(self.side).line.place(start.get(), bytes, start.get(), taker);
             heap.note_held();
             placed
         };
@@ -512,7 +514,7 @@ pub(super) fn twice<T, E>(
     call().or_else(|_| call())
 }
 
-/// What making room needs beside the ground.
+/// What making room needs beside the provider.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) heap: &'a Mutex<Heap>,
