@@ -1,21 +1,21 @@
-//! Settings, as Python says them: words of a call, or one text as `FOREBAY_CONF` has it.
+//! Settings as Python passes them: keyword arguments, or one text in the form of `FOREBAY_CONF`.
 
 use forebay::config::{Key, Source};
 use forebay::{Pool, Settings};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-use crate::refusal::Refusal;
-use crate::site::Site;
+use crate::failure::Failure;
+use crate::open_device::OpenDevice;
 
 /// Keys with their values as text.
 pub(crate) type Entries = Vec<(String, String)>;
 
-/// The entries of a call: of its text first, then of its words.
+/// The entries of a call: those of its text first, then its keyword arguments.
 pub(crate) fn entries(
     text: Option<&str>,
     words: Option<&Bound<'_, PyDict>>,
-) -> Result<Entries, Refusal> {
+) -> Result<Entries, Failure> {
     let mut entries = Entries::new();
     if let Some(text) = text {
         let set = Settings::parse_conf(text)?;
@@ -30,7 +30,7 @@ pub(crate) fn entries(
 }
 
 /// A value as it would be written in a file.
-pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Refusal> {
+pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Failure> {
     if value.is_none() {
         return Ok("none".to_owned());
     }
@@ -44,13 +44,13 @@ pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Refusal> {
         return Ok(value.str()?.to_string());
     }
     let given = value.repr()?;
-    Err(Refusal::invalid(format!(
+    Err(Failure::invalid(format!(
         "a setting cannot be {given}: allowed are numbers, texts, True, False and None"
     )))
 }
 
 /// `below` with the entries laid over it.
-pub(crate) fn over(below: Settings, entries: &Entries) -> Result<Settings, Refusal> {
+pub(crate) fn overlay(below: Settings, entries: &Entries) -> Result<Settings, Failure> {
     let mut builder = below.into_builder();
     for (name, value) in entries {
         builder = builder.set(name, value)?;
@@ -58,9 +58,8 @@ pub(crate) fn over(below: Settings, entries: &Entries) -> Result<Settings, Refus
     Ok(builder.build()?)
 }
 
-/// What pools go by where a call says nothing: what was configured, here or by C and PyTorch, over the
-/// environment.
-pub(crate) fn process() -> Result<Settings, Refusal> {
+/// The settings of new pools: what was configured, here or by C and PyTorch, else the environment's.
+pub(crate) fn effective() -> Result<Settings, Failure> {
     match Pool::process_settings() {
         Some(settings) => Ok(settings),
         None => Ok(Settings::from_environment()?),
@@ -78,12 +77,12 @@ pub(crate) fn configure(
     py: Python<'_>,
     conf: Option<&str>,
     settings: Option<&Bound<'_, PyDict>>,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let entries = entries(conf, settings)?;
-    let wanted = over(process()?, &entries)?;
-    let pools = Site::pools()?;
+    let wanted = overlay(effective()?, &entries)?;
+    let pools = OpenDevice::pools()?;
     for pool in &pools {
-        // All or none: each pool's own settings say whether it can be.
+        // All or none: try the change on a copy of each pool's settings first.
         let mut trial = pool.settings();
         for (name, value) in &entries {
             if !same(&trial, name, &wanted) {
@@ -109,11 +108,11 @@ fn same(now: &Settings, name: &str, wanted: &Settings) -> bool {
     }
 }
 
-/// Settings as rows, by name: the value, where it came from, and whether it can change while a pool lives.
+/// A table of settings by name: value, source, and whether it can change while a pool lives.
 pub(crate) fn table<'py>(
     py: Python<'py>,
     settings: &Settings,
-) -> Result<Bound<'py, PyDict>, Refusal> {
+) -> Result<Bound<'py, PyDict>, Failure> {
     let table = PyDict::new(py);
     for entry in settings.entries() {
         let row = PyDict::new(py);
@@ -128,6 +127,6 @@ pub(crate) fn table<'py>(
 
 /// What pools of the process go by, by name: ``value``, ``source``, ``changeable`` and ``help``.
 #[pyfunction]
-pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Refusal> {
-    table(py, &process()?)
+pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Failure> {
+    table(py, &effective()?)
 }

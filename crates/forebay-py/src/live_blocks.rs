@@ -1,89 +1,71 @@
-//! What lives, since when, from where: of the blocks that Python asked for.
+//! The live blocks that Python allocated: since when, and from which line of the program.
 
-use core::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::{Address, Pool, PoolId};
+use forebay_sync::fork::Whole;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::device::site_of;
+use crate::device::device_argument;
+use crate::failure::Failure;
+use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
-use crate::quantity::whole;
-use crate::refusal::Refusal;
-use crate::site::{Site, lock};
+use crate::quantity::integer;
 
-/// Deeper stacks than this say nothing more, and each frame costs.
+/// Deeper stacks add no information, and each frame costs time.
 const MOST_FRAMES: usize = 64;
 
-/// The places of a program from which a block was asked for, the innermost first: "file.py:12 in f".
+/// The calls that led to an allocation, the innermost first: "file.py:12 in f".
 pub(crate) type Origin = Arc<[String]>;
 
-/// When a block began to live, and from where.
+/// When a block was allocated, and from where.
 #[derive(Clone, Debug)]
-pub(crate) struct Life {
-    began: Instant,
+pub(crate) struct BlockRecord {
+    allocated: Instant,
     origin: Option<Origin>,
 }
 
-impl Life {
-    /// One that begins now.
-    pub(crate) fn beginning(origin: Option<Origin>) -> Self {
-        Self { began: Instant::now(), origin }
+impl BlockRecord {
+    /// A block that is allocated now.
+    pub(crate) fn new(origin: Option<Origin>) -> Self {
+        Self { allocated: Instant::now(), origin }
     }
 }
 
-/// Blocks by their pool and address.
-type Lives = Option<HashMap<(PoolId, Address), Life>>;
+/// The live blocks by pool and address; `None` until the first. Whole in a forked child, so that the child can
+/// list and free blocks of its own.
+static LIVE_BLOCKS: Whole<Option<HashMap<(PoolId, Address), BlockRecord>>> = Whole::new(None);
 
-/// The blocks that live. Its lock is held to enter one or to take it out, and calls nothing.
-static LIVES: Mutex<Lives> = Mutex::new(None);
-
-thread_local! {
-    /// The lock, while this thread forks.
-    static HELD: RefCell<Option<MutexGuard<'static, Lives>>> = const { RefCell::new(None) };
-}
-
-/// Keeps everybody out, until this thread lets go.
-pub(crate) fn hold() {
-    // A thread that is about to end forks no more.
-    let _ = HELD.try_with(|held| held.replace(Some(lock(&LIVES))));
-}
-
-/// Lets others in again.
-pub(crate) fn let_go() {
-    let _ = HELD.try_with(|held| held.take());
-}
-
-/// How many frames of an origin are noted; none unless asked for.
+/// How many frames of an origin are recorded; 0 turns it off.
 static FRAMES: AtomicUsize = AtomicUsize::new(0);
 
-/// Enters a block.
-pub(crate) fn enter(pool: PoolId, address: Address, life: Life) {
+/// Records a live block.
+pub(crate) fn insert(pool: PoolId, address: Address, record: BlockRecord) {
     if !address.is_null() {
-        lock(&LIVES).get_or_insert_default().insert((pool, address), life);
+        LIVE_BLOCKS.lock().get_or_insert_default().insert((pool, address), record);
     }
 }
 
-/// Takes a block out.
-pub(crate) fn leave(pool: PoolId, address: Address) -> Option<Life> {
-    lock(&LIVES).as_mut()?.remove(&(pool, address))
+/// Removes a block that is about to be freed.
+pub(crate) fn remove(pool: PoolId, address: Address) -> Option<BlockRecord> {
+    LIVE_BLOCKS.lock().as_mut()?.remove(&(pool, address))
 }
 
-fn find(pool: PoolId, address: Address) -> Option<Life> {
-    lock(&LIVES).as_ref()?.get(&(pool, address)).cloned()
+fn find(pool: PoolId, address: Address) -> Option<BlockRecord> {
+    LIVE_BLOCKS.lock().as_ref()?.get(&(pool, address)).cloned()
 }
 
-/// Where the program is, as deep as was asked for; nothing where that is off.
+/// The program's call stack, as deep as was asked for; `None` where that is off.
 pub(crate) fn origin(py: Python<'_>) -> Option<Origin> {
     let depth = FRAMES.load(Ordering::Relaxed);
     if depth == 0 {
         return None;
     }
-    // What cannot be told is left out: an allocation does not fail for it.
+    // An allocation does not fail because its origin cannot be read.
     frames(py, depth).ok().map(Arc::from)
 }
 
@@ -107,38 +89,40 @@ fn frames(py: Python<'_>, depth: usize) -> PyResult<Vec<String>> {
 #[pyfunction]
 #[pyo3(signature = (frames = 8))]
 pub(crate) fn trace_origins(
-    #[pyo3(from_py_with = whole::<u64>)] frames: u64,
-) -> Result<(), Refusal> {
+    #[pyo3(from_py_with = integer::<u64>)] frames: u64,
+) -> Result<(), Failure> {
     let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MOST_FRAMES);
     let depth = depth.ok_or_else(|| {
-        Refusal::invalid(format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}"))
+        Failure::invalid(format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}"))
     })?;
     FRAMES.store(depth, Ordering::Relaxed);
     Ok(())
 }
 
-/// The live blocks of a pool as rows: what, since when, from where. The oldest first; what others than
-/// Python asked for, as PyTorch, has no time and comes last.
-pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyList>, Refusal> {
+/// The live blocks of a pool as rows, the oldest first. Blocks that other libraries allocated, such as
+/// PyTorch's, have no time and come last.
+pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyList>, Failure> {
     let blocks = py.detach(|| pool.snapshot().blocks);
     let mut rows: Vec<_> = blocks
         .into_iter()
         .map(|block| (find(pool.id(), Address::new(block.address)), block))
         .collect();
-    rows.sort_by_key(|(life, _)| (life.is_none(), life.as_ref().map(|life| life.began)));
-    // One clock is read for a block, the one that never goes back; the day is told from now.
+    rows.sort_by_key(|(record, _)| {
+        (record.is_none(), record.as_ref().map(|record| record.allocated))
+    });
+    // Ages come from the monotonic clock; the time of day is computed back from now.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let list = PyList::empty(py);
-    for (life, block) in rows {
+    for (record, block) in rows {
         let row = PyDict::new(py);
         row.set_item("address", block.address)?;
         row.set_item("size_bytes", block.size_bytes)?;
         row.set_item("requested_bytes", block.requested_bytes)?;
         row.set_item("tag", &block.tag)?;
-        let age = life.as_ref().map(|life| life.began.elapsed().as_secs_f64());
+        let age = record.as_ref().map(|record| record.allocated.elapsed().as_secs_f64());
         row.set_item("age_s", age)?;
         row.set_item("since_unix_s", age.map(|age| now - age))?;
-        let origin = life.and_then(|life| life.origin);
+        let origin = record.and_then(|record| record.origin);
         row.set_item("origin", origin.map(|origin| origin.to_vec()))?;
         list.append(row)?;
     }
@@ -153,13 +137,13 @@ pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyLis
 pub(crate) fn leaks<'py>(
     py: Python<'py>,
     device: Option<&Bound<'py, PyAny>>,
-) -> Result<Bound<'py, PyList>, Refusal> {
+) -> Result<Bound<'py, PyList>, Failure> {
     let pools = match device {
         Some(device) => {
-            let site = site_of(device)?;
-            vec![py.detach(|| site.pool())?]
+            let device = device_argument(device)?;
+            vec![py.detach(|| device.pool())?]
         }
-        None => Site::pools()?,
+        None => OpenDevice::pools()?,
     };
     let all = PyList::empty(py);
     for pool in pools {
