@@ -811,35 +811,6 @@ forebay_status forebay_device_close(forebay_device device);
 const char *forebay_last_error(void);
 
 /**
- * How a pool stands, in figures. Stops the threads that are in it for a moment.
- *
- * The caller promises:
- *
- * * `statistics` is null, or a `forebay_statistics` whose `struct_size` is set, which can be written.
- */
-forebay_status forebay_pool_statistics(forebay_pool pool, forebay_statistics *statistics);
-
-/**
- * All there is to see of a pool, as one line of JSON with the schema "forebay.pool.v1". `json` gets a
- * text, to be given back by `forebay_string_free`.
- *
- * The caller promises:
- *
- * * `json` is null, or a pointer can be written there.
- */
-forebay_status forebay_pool_snapshot(forebay_pool pool, char **json);
-
-/**
- * A summary of how a pool stands, for people. `summary` gets a text, to be given back by
- * `forebay_string_free`.
- *
- * The caller promises:
- *
- * * `summary` is null, or a pointer can be written there.
- */
-forebay_status forebay_pool_summary(forebay_pool pool, char **summary);
-
-/**
  * The pool of a device that the whole process shares: made when it is first asked for, as the
  * environment says (`FOREBAY_CONF`), and the same from then on. Closing the handle leaves the pool.
  *
@@ -926,6 +897,35 @@ forebay_status forebay_pool_limit(forebay_pool pool, uint64_t *bytes);
  * * `level` is null, or a `forebay_pressure` can be written there.
  */
 forebay_status forebay_pool_pressure(forebay_pool pool, forebay_pressure *level);
+
+/**
+ * How a pool stands, in figures. Stops the threads that are in it for a moment.
+ *
+ * The caller promises:
+ *
+ * * `statistics` is null, or a `forebay_statistics` whose `struct_size` is set, which can be written.
+ */
+forebay_status forebay_pool_statistics(forebay_pool pool, forebay_statistics *statistics);
+
+/**
+ * All there is to see of a pool, as one line of JSON with the schema "forebay.pool.v1". `json` gets a
+ * text, to be given back by `forebay_string_free`.
+ *
+ * The caller promises:
+ *
+ * * `json` is null, or a pointer can be written there.
+ */
+forebay_status forebay_pool_snapshot(forebay_pool pool, char **json);
+
+/**
+ * A summary of how a pool stands, for people. `summary` gets a text, to be given back by
+ * `forebay_string_free`.
+ *
+ * The caller promises:
+ *
+ * * `summary` is null, or a pointer can be written there.
+ */
+forebay_status forebay_pool_summary(forebay_pool pool, char **summary);
 
 /**
  * The name of a status, as it is written in C: a text that is there for ever. "unknown status" for a
@@ -1015,7 +1015,7 @@ void forebay_string_free(char *text);
 /**
  * At least `size` bytes of GPU `device`, to be used in the order of `stream`, from the pool of the
  * process or, while a graph is captured on `stream`, from the graph's. Null where there are none, with
- * the reason in [`forebay_last_error`](crate::error::forebay_last_error), and where `size` is 0.
+ * the reason in `forebay_last_error`, and where `size` is 0.
  *
  * The caller promises:
  *
@@ -1025,13 +1025,12 @@ void forebay_string_free(char *text);
 void *forebay_torch_alloc(ptrdiff_t size, int device, void *stream);
 
 /**
- * Gives back a block of [`forebay_torch_alloc`], in the order of `stream`. Null is ignored, and so is
- * the size. What is no live block changes nothing; the reason is in
- * [`forebay_last_error`](crate::error::forebay_last_error).
+ * Gives back a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is
+ * the size. What is no live block changes nothing; the reason is in `forebay_last_error`.
  *
  * The caller promises:
  *
- * * As for [`forebay_torch_alloc`]; nothing but what was enqueued on `stream` before uses the block.
+ * * As for `forebay_torch_alloc`; nothing but what was enqueued on `stream` before uses the block.
  */
 void forebay_torch_free(void *block, ptrdiff_t _size, int device, void *stream);
 

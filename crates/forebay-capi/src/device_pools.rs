@@ -1,38 +1,44 @@
-//! The process's pool of each GPU, and the streams that others made.
+//! The process's pool of each GPU, and the streams of other libraries that its device adopted.
 
 use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use forebay::bindings::{ChangedSetting, change_settings, effective_settings, revert_settings};
+use forebay::{CudaDevice, Device, Pool, PoolId, PoolOptions, Settings, StreamHandle};
+use forebay_sync::lock;
 
 use crate::fork;
-use forebay::{CudaDevice, Device, Pool, PoolId, PoolOptions, Settings, StreamHandle};
 
-/// As many GPUs as one machine has, and more.
-const MOST: usize = 64;
+/// The most GPUs: more than one machine has.
+const MAX_GPUS: usize = 64;
 
-/// A GPU's pool, made when it is first asked for.
-struct Seat {
+/// The pool of a GPU, created by the first request.
+struct DevicePool {
     pool: OnceLock<Pool>,
-    /// Streams of other libraries that its device was told of, by the driver's values. Two of those
-    /// are no handles: 1 is the default stream as well, and 2 the calling thread's own.
-    known: Mutex<BTreeMap<u64, StreamHandle>>,
-    /// Requests of PyTorch, CuPy and the others that were refused for want of memory.
-    refusals: AtomicU64,
+    /// The streams of other libraries that the device adopted, by the driver's value. Two values are special:
+    /// 1 is the default stream as well, and 2 that of the calling thread.
+    adopted: Mutex<BTreeMap<u64, StreamHandle>>,
+    /// How many requests failed for want of memory.
+    out_of_memory: AtomicU64,
 }
 
-static SEATS: [Seat; MOST] = [const {
-    Seat { pool: OnceLock::new(), known: Mutex::new(BTreeMap::new()), refusals: AtomicU64::new(0) }
-}; MOST];
+static DEVICE_POOLS: [DevicePool; MAX_GPUS] = [const {
+    DevicePool {
+        pool: OnceLock::new(),
+        adopted: Mutex::new(BTreeMap::new()),
+        out_of_memory: AtomicU64::new(0),
+    }
+}; MAX_GPUS];
 
-/// Held while a pool is made, and while what pools are to be is changed.
-static MAKING: Mutex<()> = Mutex::new(());
+/// Held while a pool is created, and while the settings of new pools change.
+static CREATING: Mutex<()> = Mutex::new(());
 
-/// What a thread was sure of last: a stream that the GPU's device knows, by the driver's value and as
-/// the pool knows it, and the GPU's pool.
-struct Sure {
-    /// How many streams had been forgotten by then.
-    forgotten: Cell<u64>,
+/// The GPU and stream of a thread's last request, with the pool and the stream's handle.
+struct CachedPool {
+    /// [`STREAM_EPOCH`] when it was cached.
+    epoch: Cell<u64>,
     ordinal: Cell<i32>,
     stream: Cell<u64>,
     handle: Cell<StreamHandle>,
@@ -40,9 +46,9 @@ struct Sure {
 }
 
 thread_local! {
-    static SURE: Sure = const {
-        Sure {
-            forgotten: Cell::new(0),
+    static CACHED: CachedPool = const {
+        CachedPool {
+            epoch: Cell::new(0),
             ordinal: Cell::new(0),
             stream: Cell::new(0),
             handle: Cell::new(StreamHandle::DEFAULT),
@@ -51,37 +57,36 @@ thread_local! {
     };
 }
 
-/// How many streams were forgotten. What a thread was sure of before the last of them it is no longer: the
-/// driver may have given the value to another stream.
-static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
+/// Incremented when a stream is forgotten, which invalidates the cache of every thread: the driver may give
+/// the stream's value to another stream.
+static STREAM_EPOCH: AtomicU64 = AtomicU64::new(0);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The number of a GPU. What is below zero becomes one that no GPU has.
-fn numbered(ordinal: i32) -> usize {
+/// The index of a GPU; an index that no GPU has for a negative ordinal.
+fn index_of(ordinal: i32) -> usize {
     usize::try_from(ordinal).unwrap_or(usize::MAX)
 }
 
-/// The pool of a GPU and a stream as the pool knows it, where this thread was sure of both last.
+/// The pool of a GPU and the handle of a stream, where this thread's last request was for both.
 #[inline(always)]
-pub(crate) fn sure(ordinal: i32, stream: u64) -> Option<(&'static Pool, StreamHandle)> {
-    let look = |sure: &Sure| {
-        let same = sure.ordinal.get() == ordinal && sure.stream.get() == stream;
-        if same && sure.forgotten.get() == FORGOTTEN.load(Ordering::Relaxed) {
-            Some((sure.pool.get()?, sure.handle.get()))
+pub(crate) fn cached_pool(ordinal: i32, stream: u64) -> Option<(&'static Pool, StreamHandle)> {
+    let look = |cached: &CachedPool| {
+        let same = cached.ordinal.get() == ordinal && cached.stream.get() == stream;
+        if same && cached.epoch.get() == STREAM_EPOCH.load(Ordering::Relaxed) {
+            Some((cached.pool.get()?, cached.handle.get()))
         } else {
             None
         }
     };
-    SURE.try_with(look).ok().flatten()
+    CACHED.try_with(look).ok().flatten()
 }
 
-/// The pool of a GPU, and a stream of it as the pool knows it.
-pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
-    match sure(ordinal, stream) {
-        Some(known) => Ok(known),
+/// The pool of a GPU and the handle of a stream.
+pub(crate) fn pool_and_stream(
+    ordinal: i32,
+    stream: u64,
+) -> Result<(&'static Pool, StreamHandle), String> {
+    match cached_pool(ordinal, stream) {
+        Some(cached) => Ok(cached),
         None => find(ordinal, stream),
     }
 }
@@ -89,189 +94,152 @@ pub(crate) fn at(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHand
 #[cold]
 #[inline(never)]
 fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
-    let forgotten = FORGOTTEN.load(Ordering::Acquire);
-    let number = numbered(ordinal);
-    let seat = seat(number)?;
-    let pool = pool_of(seat, number)?;
-    let handle = know(seat, pool, stream)?;
-    let _ = SURE.try_with(|sure| {
-        sure.forgotten.set(forgotten);
-        sure.ordinal.set(ordinal);
-        sure.stream.set(stream);
-        sure.handle.set(handle);
-        sure.pool.set(Some(pool));
+    let epoch = STREAM_EPOCH.load(Ordering::Acquire);
+    let index = index_of(ordinal);
+    let device_pool = device_pool(index)?;
+    let pool = get_or_create(device_pool, index)?;
+    let handle = adopt_stream(device_pool, pool, stream)?;
+    let _ = CACHED.try_with(|cached| {
+        cached.epoch.set(epoch);
+        cached.ordinal.set(ordinal);
+        cached.stream.set(stream);
+        cached.handle.set(handle);
+        cached.pool.set(Some(pool));
     });
     Ok((pool, handle))
 }
 
-/// The pool of a GPU, made where there is none yet.
-pub(crate) fn of(ordinal: i32) -> Result<&'static Pool, String> {
-    let number = numbered(ordinal);
-    pool_of(seat(number)?, number)
+/// The pool of a GPU, created by the first call.
+pub(crate) fn pool(ordinal: i32) -> Result<&'static Pool, String> {
+    let index = index_of(ordinal);
+    get_or_create(device_pool(index)?, index)
 }
 
-/// The pools that were made, with the numbers of their GPUs.
-pub(crate) fn made() -> impl Iterator<Item = (i32, &'static Pool)> {
-    (0..).zip(&SEATS).filter_map(|(number, seat)| Some((number, seat.pool.get()?)))
+/// The pools that exist, with the ordinals of their GPUs.
+pub(crate) fn existing() -> impl Iterator<Item = (i32, &'static Pool)> {
+    (0..).zip(&DEVICE_POOLS).filter_map(|(ordinal, entry)| Some((ordinal, entry.pool.get()?)))
 }
 
-/// Counts a request that was refused for want of memory.
-pub(crate) fn count_refusal(ordinal: i32) {
-    if let Ok(seat) = seat(numbered(ordinal)) {
-        seat.refusals.fetch_add(1, Ordering::Relaxed);
+/// Counts a request that failed for want of memory.
+pub(crate) fn count_out_of_memory(ordinal: i32) {
+    if let Ok(device_pool) = device_pool(index_of(ordinal)) {
+        device_pool.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// How many requests were refused for want of memory.
-pub(crate) fn refusals(ordinal: i32) -> u64 {
-    seat(numbered(ordinal)).map_or(0, |seat| seat.refusals.load(Ordering::Relaxed))
+/// How many requests failed for want of memory.
+pub(crate) fn out_of_memory_count(ordinal: i32) -> u64 {
+    let device_pool = device_pool(index_of(ordinal));
+    device_pool.map_or(0, |device_pool| device_pool.out_of_memory.load(Ordering::Relaxed))
 }
 
-/// What `configure` changed last, for `take_back`.
+/// What the last `configure` changed, for [`undo_configure`].
 struct Change {
-    /// What the process's pools went by before.
+    /// The settings of new pools before it.
     before: Option<Settings>,
     keys: Vec<String>,
-    /// The pools that were there.
-    there: Vec<PoolId>,
-    /// What was changed of them: the pool, the key, the value it had.
-    had: Vec<(PoolId, String, String)>,
+    /// The pools that existed.
+    existing: Vec<PoolId>,
+    /// What it changed in them.
+    changed: Vec<ChangedSetting>,
 }
 
-static LAST: Mutex<Option<Change>> = Mutex::new(None);
+static LAST_CHANGE: Mutex<Option<Change>> = Mutex::new(None);
 
-/// Puts settings above those of the environment, for pools that are made from now on. Where there are
-/// pools already, each setting changes there too. Where one is refused, nothing is changed.
+/// Overrides settings of the environment for new pools, and changes them in existing pools. An error changes
+/// nothing.
 pub(crate) fn configure(text: &str) -> Result<(), String> {
     let settings = Settings::parse_conf(text).map_err(|error| error.to_string())?;
-    let _making = lock(&MAKING);
+    let _creating = lock(&CREATING);
     let before = Pool::process_settings();
-    let whole = wanted()?.overlay(settings);
-    whole.check().map_err(|error| error.to_string())?;
-    let entries: Vec<(&str, &str)> = text
+    let wanted = effective_settings().map_err(|error| error.to_string())?.overlay(settings);
+    wanted.check().map_err(|error| error.to_string())?;
+    let entries: Vec<(String, String)> = text
         .split(',')
         .filter_map(|entry| entry.split_once(':'))
-        .map(|(key, value)| (key.trim(), value.trim()))
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
         .collect();
-    let keys = entries.iter().map(|&(key, _)| key.to_owned()).collect();
-    let there = made().map(|(_, pool)| pool.id()).collect();
-    let mut change = Change { before, keys, there, had: Vec::new() };
-    for (key, value) in entries {
-        if let Err(reason) = change_pools(key, value, &whole, &mut change.had) {
-            undo(&change);
-            return Err(reason);
-        }
-    }
-    Pool::set_process_settings(Some(whole));
-    *lock(&LAST) = Some(change);
+    let pools: Vec<Pool> = existing().map(|(_, pool)| pool.clone()).collect();
+    let changed = change_settings(&pools, &entries, &wanted).map_err(|error| error.to_string())?;
+    Pool::set_process_settings(Some(wanted));
+    let existing = pools.iter().map(Pool::id).collect();
+    let keys = entries.into_iter().map(|(key, _)| key).collect();
+    *lock(&LAST_CHANGE) = Some(Change { before, keys, existing, changed });
     Ok(())
 }
 
-/// Changes one setting of the pools that are there, and notes what each had.
-fn change_pools(
-    key: &str,
-    value: &str,
-    wanted: &Settings,
-    had: &mut Vec<(PoolId, String, String)>,
-) -> Result<(), String> {
-    for (_, pool) in made() {
-        let values = (pool.settings().get(key), wanted.get(key));
-        let (Ok(now), Ok(wanted)) = values else { continue };
-        if now.value != wanted.value {
-            pool.change(key, value).map_err(|error| error.to_string())?;
-            had.push((pool.id(), key.to_owned(), now.value));
-        }
-    }
-    Ok(())
-}
-
-/// Takes the last `configure` back, once: for whoever installs something in several steps, of which a
-/// later one failed. Settings that cannot change any more stay with a pool that was made since.
-pub(crate) fn take_back() {
-    let _making = lock(&MAKING);
-    let last = lock(&LAST).take();
-    if let Some(change) = last {
-        Pool::set_process_settings(change.before.clone());
-        undo(&change);
-    }
-}
-
-fn undo(change: &Change) {
-    // The latest change first: a setting may be there twice.
-    for (id, key, value) in change.had.iter().rev() {
-        if let Some((_, pool)) = made().find(|(_, pool)| pool.id() == *id) {
-            // What could change could be this before.
-            let _ = pool.change(key, value);
-        }
-    }
-    // Pools that were made since began with what is taken back.
-    let Ok(before) = wanted() else { return };
-    for (_, pool) in made().filter(|(_, pool)| !change.there.contains(&pool.id())) {
+/// Reverts the last `configure`, once: for an installation whose later step failed. A pool that was created
+/// since keeps settings that cannot change while it lives.
+pub(crate) fn undo_configure() {
+    let _creating = lock(&CREATING);
+    let Some(change) = lock(&LAST_CHANGE).take() else { return };
+    Pool::set_process_settings(change.before);
+    revert_settings(&change.changed);
+    // Pools created since began with the settings that are reverted.
+    let Ok(before) = effective_settings() else { return };
+    for (_, pool) in existing().filter(|(_, pool)| !change.existing.contains(&pool.id())) {
         for before in change.keys.iter().filter_map(|key| before.get(key).ok()) {
             let _ = pool.change(before.key.name(), &before.value);
         }
     }
 }
 
-/// Settings as the environment and the program say.
-pub(crate) fn options() -> Result<PoolOptions, String> {
-    Ok(PoolOptions::with(wanted()?))
+/// Options with the effective settings.
+pub(crate) fn pool_options() -> Result<PoolOptions, String> {
+    Ok(PoolOptions::with(effective_settings().map_err(|error| error.to_string())?))
 }
 
-fn wanted() -> Result<Settings, String> {
-    match Pool::process_settings() {
-        Some(settings) => Ok(settings),
-        None => Settings::from_environment().map_err(|error| error.to_string()),
-    }
+fn device_pool(index: usize) -> Result<&'static DevicePool, String> {
+    // Every request that misses the cache comes here, and so does every request in a forked child.
+    fork::check().map_err(|failure| failure.to_string())?;
+    let beyond = || format!("there is no GPU {index}: ordinals are 0 to {}", MAX_GPUS - 1);
+    DEVICE_POOLS.get(index).ok_or_else(beyond)
 }
 
-fn seat(number: usize) -> Result<&'static Seat, String> {
-    // The way of everybody who is not sure; in a forked child nobody is.
-    fork::refuse().map_err(|failure| failure.to_string())?;
-    let beyond = || format!("there is no GPU {number}: ordinals are 0 to {}", MOST - 1);
-    SEATS.get(number).ok_or_else(beyond)
-}
-
-fn pool_of(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
-    match seat.pool.get() {
+fn get_or_create(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
+    match device_pool.pool.get() {
         Some(pool) => Ok(pool),
-        None => make(seat, number),
+        None => create(device_pool, index),
     }
 }
 
-fn make(seat: &'static Seat, number: usize) -> Result<&'static Pool, String> {
+fn create(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
     // Before anything is opened that a child must not use.
-    fork::watch();
-    let _making = lock(&MAKING);
-    if let Some(pool) = seat.pool.get() {
+    fork::register();
+    let _creating = lock(&CREATING);
+    if let Some(pool) = device_pool.pool.get() {
         return Ok(pool);
     }
-    let ordinal = u32::try_from(number).map_err(|error| error.to_string())?;
-    // The process's own, as the other faces and Rust programs ask for it too.
+    let ordinal = u32::try_from(index).map_err(|error| error.to_string())?;
+    // The process's device and pool, which the other bindings and Rust programs share.
     let device: Arc<dyn Device> = CudaDevice::shared(ordinal).map_err(|error| error.to_string())?;
     let pool = Pool::of(&device).map_err(|error| error.to_string())?;
-    Ok(seat.pool.get_or_init(|| pool))
+    Ok(device_pool.pool.get_or_init(|| pool))
 }
 
-/// Tells the device of a stream that it has not seen.
-fn know(seat: &Seat, pool: &Pool, stream: u64) -> Result<StreamHandle, String> {
+/// The handle of a stream, adopted by the device where it does not know the stream yet.
+fn adopt_stream(
+    device_pool: &DevicePool,
+    pool: &Pool,
+    stream: u64,
+) -> Result<StreamHandle, String> {
     if stream == StreamHandle::DEFAULT.0 {
         return Ok(StreamHandle::DEFAULT);
     }
-    let mut known = lock(&seat.known);
-    if let Some(&handle) = known.get(&stream) {
+    let mut adopted = lock(&device_pool.adopted);
+    if let Some(&handle) = adopted.get(&stream) {
         return Ok(handle);
     }
     let foreign = pool.device().foreign_streams().ok_or("the device takes no foreign streams")?;
-    // SAFETY: whoever calls through C promises that the stream is one of that GPU, and lives as long
-    // as the pool has blocks of it.
-    let adopted = unsafe { foreign.adopt_stream(stream) }.map_err(|error| error.to_string())?;
-    known.insert(stream, adopted);
-    Ok(adopted)
+    // SAFETY: the C caller promises that the stream belongs to that GPU and lives as long as the pool has
+    // blocks of it.
+    let handle = unsafe { foreign.adopt_stream(stream) }.map_err(|error| error.to_string())?;
+    adopted.insert(stream, handle);
+    Ok(handle)
 }
 
-/// Says that a stream of a GPU will be destroyed: what was freed on it becomes everybody's, and the device
-/// knows it no longer. Another stream may come to have its value.
+/// Forgets a stream of a GPU that is about to be destroyed: memory freed on it serves other streams, and the
+/// device drops it. Another stream may get the same value later.
 pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
     let (pool, handle) = find(ordinal, stream)?;
     pool.forget_stream(handle).map_err(|error| error.to_string())?;
@@ -279,12 +247,12 @@ pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
         // The driver never destroys these.
         return Ok(());
     }
-    let seat = seat(numbered(ordinal))?;
-    let mut known = lock(&seat.known);
-    // Two threads that forget it at once: the device hears of it from one.
-    let was_known = known.remove(&stream).is_some();
-    FORGOTTEN.fetch_add(1, Ordering::Release);
-    match pool.device().foreign_streams().filter(|_| was_known) {
+    let device_pool = device_pool(index_of(ordinal))?;
+    let mut adopted = lock(&device_pool.adopted);
+    // Of two threads that forget it at once, one tells the device.
+    let was_adopted = adopted.remove(&stream).is_some();
+    STREAM_EPOCH.fetch_add(1, Ordering::Release);
+    match pool.device().foreign_streams().filter(|_| was_adopted) {
         Some(foreign) => foreign.forget_stream(handle).map_err(|error| error.to_string()),
         None => Ok(()),
     }

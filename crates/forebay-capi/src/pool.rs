@@ -1,15 +1,16 @@
 //! Pools: the process's own of a device, and further ones.
 
 use core::ffi::c_char;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::{Pool, PoolOptions, Settings, pressure};
+use forebay_sync::lock;
 
 use crate::device::{self, DeviceEntry, forebay_device};
-use crate::error::answer;
+use crate::error::status_of;
 use crate::status::forebay_status;
-use crate::table::{self, Thing};
-use crate::text::{self, Out, give};
+use crate::table::{self, Object};
+use crate::text::{self, Out, write_optional};
 
 /// A pool. All zeros is none.
 #[repr(C)]
@@ -35,11 +36,11 @@ pub enum forebay_pressure {
     Critical = 4,
 }
 
-/// What is behind a pool's handle.
+/// The object of a pool handle.
 pub(crate) struct PoolEntry {
     pool: Pool,
     device: Arc<DeviceEntry>,
-    /// While a recording is under way, how many events the pool remembered before it.
+    /// The pool's history size before the running recording; `None` while nothing is recorded.
     recording: Mutex<Option<u64>>,
 }
 
@@ -55,13 +56,13 @@ impl PoolEntry {
     }
 
     pub(crate) fn recording(&self) -> MutexGuard<'_, Option<u64>> {
-        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.recording)
     }
 }
 
 fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, crate::status::Failure> {
     let entry = PoolEntry { pool, device, recording: Mutex::new(None) };
-    Ok(forebay_pool { id: table::open(Thing::Pool(Arc::new(entry)))? })
+    Ok(forebay_pool { id: table::open(Object::Pool(Arc::new(entry)))? })
 }
 
 /// The pool of a device that the whole process shares: made when it is first asked for, as the
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn forebay_pool_of_process(
     device: forebay_device,
     pool: *mut forebay_pool,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(pool, "pool") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
@@ -95,11 +96,11 @@ pub unsafe extern "C" fn forebay_pool_forget_process(
     device: forebay_device,
     had: *mut i32,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let device = table::find::<DeviceEntry>(device.id)?;
         let gone = device::forget_process_pool(&device);
         // SAFETY: as the caller promises.
-        unsafe { give(had, i32::from(gone)) };
+        unsafe { write_optional(had, i32::from(gone)) };
         Ok(())
     })
 }
@@ -117,14 +118,14 @@ pub unsafe extern "C" fn forebay_pool_create(
     settings: *const c_char,
     pool: *mut forebay_pool,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(pool, "pool") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
         let mut chosen = Settings::from_environment()?;
         if !settings.is_null() {
             // SAFETY: as the caller promises.
-            let text = unsafe { text::read(settings, "settings") }?;
+            let text = unsafe { text::read_str(settings, "settings") }?;
             chosen = chosen.overlay(Settings::parse_conf(text)?);
         }
         let pool = PoolOptions::with(chosen).build(device.device())?;
@@ -142,11 +143,11 @@ pub unsafe extern "C" fn forebay_pool_create(
 /// * `left` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::close::<PoolEntry>(pool.id)?;
         if !left.is_null() {
             // SAFETY: as the caller promises.
-            unsafe { give(left, entry.pool.statistics().blocks) };
+            unsafe { write_optional(left, entry.pool.statistics().blocks) };
         }
         Ok(())
     })
@@ -162,11 +163,11 @@ pub unsafe extern "C" fn forebay_pool_device(
     pool: forebay_pool,
     device: *mut forebay_device,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(forebay_device { id: table::open(Thing::Device(Arc::clone(&entry.device)))? });
+        to.set(forebay_device { id: table::open(Object::Device(Arc::clone(&entry.device)))? });
         Ok(())
     })
 }
@@ -182,9 +183,10 @@ pub unsafe extern "C" fn forebay_pool_set(
     key: *const c_char,
     value: *const c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let (key, value) = unsafe { (text::read(key, "key")?, text::read(value, "value")?) };
+        let (key, value) =
+            unsafe { (text::read_str(key, "key")?, text::read_str(value, "value")?) };
         Ok(table::find::<PoolEntry>(pool.id)?.pool.change(key, value)?)
     })
 }
@@ -201,11 +203,11 @@ pub unsafe extern "C" fn forebay_pool_get(
     key: *const c_char,
     value: *mut *mut c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let (key, to) = unsafe { (text::read(key, "key")?, Out::new(value, "value")?) };
+        let (key, to) = unsafe { (text::read_str(key, "key")?, Out::new(value, "value")?) };
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::leave(entry.pool.settings().get(key)?.value)?);
+        to.set(text::into_c_string(entry.pool.settings().get(key)?.value)?);
         Ok(())
     })
 }
@@ -217,7 +219,7 @@ pub unsafe extern "C" fn forebay_pool_get(
 /// * `bytes` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_limit(pool: forebay_pool, bytes: *mut u64) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(bytes, "bytes") }?;
         to.set(table::find::<PoolEntry>(pool.id)?.pool.limit().get());
@@ -235,7 +237,7 @@ pub unsafe extern "C" fn forebay_pool_pressure(
     pool: forebay_pool,
     level: *mut forebay_pressure,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(level, "level") }?;
         to.set(match table::find::<PoolEntry>(pool.id)?.pool.pressure() {

@@ -1,12 +1,12 @@
-//! How a pool stands: figures as a structure, everything as JSON.
+//! Statistics of a pool, as a structure, as JSON and as text.
 
 use core::ffi::c_char;
 
 use forebay::Bytes;
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
-use crate::sized::{SizedOut, growing};
+use crate::sized::{SizedOut, versioned_struct};
 use crate::status::forebay_status;
 use crate::table;
 use crate::text::{self, Out};
@@ -67,7 +67,7 @@ pub struct forebay_statistics {
     pub driver_ns: u64,
 }
 
-growing!(forebay_statistics: 176);
+versioned_struct!(forebay_statistics: 176);
 
 /// How a pool stands, in figures. Stops the threads that are in it for a moment.
 ///
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn forebay_pool_statistics(
     pool: forebay_pool,
     statistics: *mut forebay_statistics,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { SizedOut::new(statistics, "statistics") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
@@ -124,11 +124,11 @@ pub unsafe extern "C" fn forebay_pool_snapshot(
     pool: forebay_pool,
     json: *mut *mut c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(json, "json") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::leave(entry.pool().snapshot().to_json())?);
+        to.set(text::into_c_string(entry.pool().snapshot().to_json())?);
         Ok(())
     })
 }
@@ -144,11 +144,11 @@ pub unsafe extern "C" fn forebay_pool_summary(
     pool: forebay_pool,
     summary: *mut *mut c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(summary, "summary") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::leave(entry.pool().statistics().to_string())?);
+        to.set(text::into_c_string(entry.pool().statistics().to_string())?);
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay::bindings::effective_settings;
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::{
     Alignment, Bytes, EventAction, OwnedBlock, Pool, PoolOptions, Request, StatisticsSnapshot,
@@ -100,7 +101,7 @@ impl PyPool {
     ) -> Result<Self, Failure> {
         let device = device.map_or_else(|| OpenDevice::named("host"), device_argument)?;
         let entries = settings::entries(conf, settings)?;
-        let options = PoolOptions::with(settings::overlay(settings::effective()?, &entries)?);
+        let options = PoolOptions::with(settings::overlay(effective_settings()?, &entries)?);
         let options = callback::add(options, on_shortage, on_pressure, on_leak);
         let recorder = record.then(|| Recorder::new(format!("a pool of {}", device.name())));
         let options = match &recorder {

@@ -1,5 +1,6 @@
 //! Settings as Python passes them: keyword arguments, or one text in the form of `FOREBAY_CONF`.
 
+use forebay::bindings::{change_settings, effective_settings};
 use forebay::config::{Key, Source};
 use forebay::{Pool, Settings};
 use pyo3::prelude::*;
@@ -58,14 +59,6 @@ pub(crate) fn overlay(below: Settings, entries: &Entries) -> Result<Settings, Fa
     Ok(builder.build()?)
 }
 
-/// The settings of new pools: what was configured, here or by C and PyTorch, else the environment's.
-pub(crate) fn effective() -> Result<Settings, Failure> {
-    match Pool::process_settings() {
-        Some(settings) => Ok(settings),
-        None => Ok(Settings::from_environment()?),
-    }
-}
-
 /// Set what the process's pools go by: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as the
 /// variable FOREBAY_CONF has it, ``configure("max_bytes:8GiB,upkeep:on")``.
 ///
@@ -79,33 +72,11 @@ pub(crate) fn configure(
     settings: Option<&Bound<'_, PyDict>>,
 ) -> Result<(), Failure> {
     let entries = entries(conf, settings)?;
-    let wanted = overlay(effective()?, &entries)?;
+    let wanted = overlay(effective_settings()?, &entries)?;
     let pools = OpenDevice::pools()?;
-    for pool in &pools {
-        // All or none: try the change on a copy of each pool's settings first.
-        let mut trial = pool.settings();
-        for (name, value) in &entries {
-            if !same(&trial, name, &wanted) {
-                trial.change(name, value)?;
-            }
-        }
-    }
-    for pool in &pools {
-        let now = pool.settings();
-        for (name, value) in entries.iter().filter(|(name, _)| !same(&now, name, &wanted)) {
-            py.detach(|| pool.change(name, value))?;
-        }
-    }
+    py.detach(|| change_settings(&pools, &entries, &wanted))?;
     Pool::set_process_settings(Some(wanted));
     Ok(())
-}
-
-/// Whether a key has the same value in both.
-fn same(now: &Settings, name: &str, wanted: &Settings) -> bool {
-    match (now.get(name), wanted.get(name)) {
-        (Ok(now), Ok(wanted)) => now.value == wanted.value,
-        _ => false,
-    }
 }
 
 /// A table of settings by name: value, source, and whether it can change while a pool lives.
@@ -128,5 +99,5 @@ pub(crate) fn table<'py>(
 /// What pools of the process go by, by name: ``value``, ``source``, ``changeable`` and ``help``.
 #[pyfunction]
 pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Failure> {
-    table(py, &effective()?)
+    table(py, &effective_settings()?)
 }

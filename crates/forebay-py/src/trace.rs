@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use forebay::bindings::effective_settings;
 use forebay::{Bytes, Pool, Settings};
 use forebay_cli::replay::{Place as DeviceName, Policy, Row};
 use forebay_trace::format::{check_ending, read_path, write_path};
@@ -15,7 +16,6 @@ use pyo3::types::PyList;
 use crate::failure::Failure;
 use crate::open_device::check_cuda;
 use crate::quantity::{Size, integer};
-use crate::settings;
 use crate::value::to_python;
 
 /// The most passes: more than anybody has time for.
@@ -80,7 +80,7 @@ pub(crate) fn replay<'py>(
         return Err(Failure::invalid(said));
     }
     let policies = policies_of(policy)?;
-    let settings = settings::effective()?;
+    let settings = effective_settings()?;
     let setup = ReplaySetup { device: name, capacity: capacity.map(Size::bytes), passes, verify };
     let rows = py.detach(|| {
         if let DeviceName::Cuda(_) = name {

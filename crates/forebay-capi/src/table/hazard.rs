@@ -1,112 +1,115 @@
-//! Who is inside what: each thread has a place where it writes down the handle it is using.
+//! Hazard records: each thread publishes the handle of the pool that it is using.
 //!
-//! A place is written by its thread alone and read by whoever closes something. It outlives its
-//! thread and serves the next, so that reading it needs no thought.
+//! A record is written by its thread alone and read by threads that close pools. Records are never freed: the
+//! record of a thread that ended serves the next thread, so reading one is always safe.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use forebay_sync::lock;
 
 use super::barrier;
 
-/// A thread's place: the handle it is using, or 0. On lines of the cache of its own, since its thread
-/// writes there with every call.
+/// The handle that a thread protects, or 0. On cache lines of its own, since its thread writes it with every
+/// call.
 #[repr(align(128))]
-pub(super) struct Place {
-    inside: AtomicU64,
+pub(super) struct HazardRecord {
+    protected: AtomicU64,
 }
 
-/// All places there are, and those whose threads have ended.
-struct Places {
-    all: Vec<&'static Place>,
-    free: Vec<&'static Place>,
+/// All records, and those whose threads have ended.
+struct Records {
+    all: Vec<&'static HazardRecord>,
+    free: Vec<&'static HazardRecord>,
 }
 
-static PLACES: Mutex<Places> = Mutex::new(Places { all: Vec::new(), free: Vec::new() });
+static RECORDS: Mutex<Records> = Mutex::new(Records { all: Vec::new(), free: Vec::new() });
 
-fn places() -> std::sync::MutexGuard<'static, Places> {
-    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+fn records() -> MutexGuard<'static, Records> {
+    lock(&RECORDS)
 }
 
 thread_local! {
-    /// Without a destructor, so that reaching it is a load.
-    static MINE: Cell<Option<&'static Place>> = const { Cell::new(None) };
-    /// Gives the place back when the thread ends.
+    /// Without a destructor, so that reading it is one load.
+    static CURRENT: Cell<Option<&'static HazardRecord>> = const { Cell::new(None) };
+    /// Returns the record when the thread ends.
     static LEASE: Lease = Lease::take();
 }
 
-struct Lease(&'static Place);
+struct Lease(&'static HazardRecord);
 
 impl Lease {
     fn take() -> Self {
-        let mut places = places();
-        if let Some(place) = places.free.pop() {
-            return Self(place);
+        let mut records = records();
+        if let Some(record) = records.free.pop() {
+            return Self(record);
         }
-        // As many as there ever were threads at once.
-        let place: &'static Place = Box::leak(Box::new(Place { inside: AtomicU64::new(0) }));
-        places.all.push(place);
-        Self(place)
+        // There are as many records as there ever were threads at once.
+        let record: &'static HazardRecord =
+            Box::leak(Box::new(HazardRecord { protected: AtomicU64::new(0) }));
+        records.all.push(record);
+        Self(record)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Destructors that run after this one find things the slow way.
-        let _ = MINE.try_with(|mine| mine.set(None));
-        places().free.push(self.0);
+        // Thread-local destructors that run after this one take the slow path.
+        let _ = CURRENT.try_with(|current| current.set(None));
+        records().free.push(self.0);
     }
 }
 
-/// This thread's place, where it has one and is inside nothing.
+/// This thread's record, where it has one and protects nothing yet.
 #[inline(always)]
-pub(super) fn mine() -> Option<&'static Place> {
-    let place = MINE.try_with(Cell::get).ok().flatten()?;
+pub(super) fn current() -> Option<&'static HazardRecord> {
+    let record = CURRENT.try_with(Cell::get).ok().flatten()?;
     // Written by this thread alone.
-    (place.inside.load(Ordering::Relaxed) == 0).then_some(place)
+    (record.protected.load(Ordering::Relaxed) == 0).then_some(record)
 }
 
-/// Sees that this thread has a place from the next call on, where there can be any.
-pub(super) fn settle() {
+/// Gives this thread a record for its next call, where one-sided barriers are available.
+pub(super) fn register_thread() {
     if barrier::available()
-        && MINE.try_with(Cell::get) == Ok(None)
-        && let Ok(place) = LEASE.try_with(|lease| lease.0)
+        && CURRENT.try_with(Cell::get) == Ok(None)
+        && let Ok(record) = LEASE.try_with(|lease| lease.0)
     {
-        let _ = MINE.try_with(|mine| mine.set(Some(place)));
+        let _ = CURRENT.try_with(|current| current.set(Some(record)));
     }
 }
 
-impl PartialEq for &'static Place {
+impl PartialEq for &'static HazardRecord {
     fn eq(&self, other: &Self) -> bool {
         core::ptr::eq(*self, *other)
     }
 }
 
-/// The time a thread is inside something. Ends by a panic too.
-pub(super) struct Visit(&'static Place);
+/// Protects a handle until it is dropped, by a panic too.
+pub(super) struct HazardGuard(&'static HazardRecord);
 
-impl Place {
-    /// Writes down that the thread is inside `id`, before anything that is read from here on. There are
-    /// places only where the barrier is one-sided, so a light one is enough.
+impl HazardRecord {
+    /// Publishes that the thread uses `id`, before anything that it reads from here on. Threads have records
+    /// only where barriers are one-sided, so a light one is enough.
     #[inline(always)]
-    pub(super) fn enter(&'static self, id: u64) -> Visit {
-        self.inside.store(id, Ordering::Relaxed);
+    pub(super) fn protect(&'static self, id: u64) -> HazardGuard {
+        self.protected.store(id, Ordering::Relaxed);
         barrier::light();
-        Visit(self)
+        HazardGuard(self)
     }
 }
 
-impl Drop for Visit {
+impl Drop for HazardGuard {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: what was done inside is done before whoever sees this ends the thing.
-        self.0.inside.store(0, Ordering::Release);
+        // Release: whoever sees this store and drops the pool sees all that was done with it.
+        self.0.protected.store(0, Ordering::Release);
         barrier::light();
-        super::look_for_graves();
+        super::reclaim_if_any();
     }
 }
 
-/// Whether any thread is inside `id`. Exact for what was closed, and a heavy barrier passed, before.
-pub(super) fn anyone_in(id: u64) -> bool {
-    places().all.iter().any(|place| place.inside.load(Ordering::Acquire) == id)
+/// Whether any thread protects `id`. Exact for a handle that was closed before the last heavy barrier.
+pub(super) fn is_protected(id: u64) -> bool {
+    records().all.iter().any(|record| record.protected.load(Ordering::Acquire) == id)
 }

@@ -1,37 +1,38 @@
-//! How the pools of a GPU stand, as JSON, for the Python package to render.
+//! Statistics and layout of a GPU's pools as JSON, for the Python package to render.
 
 use core::ffi::{c_char, c_int};
-use core::fmt::Write as _;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
-use forebay::{Bytes, Pool, Scope, StatisticsSnapshot};
+use forebay::{Bytes, Pool, Scope, Settings, StatisticsSnapshot};
+use forebay_sync::lock;
+use serde::{Serialize, Serializer};
 
 use super::captures::PoolNumber;
 use super::guarded;
 use super::{captures, record};
-use crate::error::note;
-use crate::pools;
+use crate::error::set_last_error;
+use crate::{device_pools, text};
 
-/// Peaks of a pool since they were reset.
+/// The peaks of a pool since they were reset.
 struct Peaks {
-    /// What measures from the last look on.
+    /// Measures since the peaks were last read.
     scope: Scope,
-    /// The most bytes out of the heap up to then.
+    /// The most bytes out of the heap before that.
     out: Bytes,
-    /// The most ever held when they were reset.
+    /// The pool's peak of held bytes at the reset.
     held_before: Bytes,
-    /// The most held at any look since.
+    /// The most held bytes at any read since.
     held_seen: Bytes,
 }
 
 static PEAKS: Mutex<BTreeMap<c_int, Peaks>> = Mutex::new(BTreeMap::new());
 
 fn peaks() -> MutexGuard<'static, BTreeMap<c_int, Peaks>> {
-    PEAKS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PEAKS)
 }
 
-/// The most bytes out of the heap and held, since the last reset or ever.
+/// The peaks of bytes out of the heap and held, since the last reset or ever.
 fn peaks_of(device: c_int, pool: &Pool) -> (Bytes, Bytes) {
     let figures = pool.statistics();
     let mut peaks = peaks();
@@ -41,8 +42,8 @@ fn peaks_of(device: c_int, pool: &Pool) -> (Bytes, Bytes) {
     let ended = core::mem::replace(&mut peaks.scope, pool.scope()).end();
     peaks.out = peaks.out.max(ended.peak);
     peaks.held_seen = peaks.held_seen.max(figures.held);
-    // Where more was held since than ever before, that is the peak; else it lies somewhere between what
-    // was seen and what was held before, and what was seen is told.
+    // A pool peak above that at the reset was reached since. Otherwise the peak since the reset lies between
+    // what was seen and the pool's peak, and what was seen is reported.
     let higher = figures.peak_held > peaks.held_before;
     (peaks.out, if higher { figures.peak_held } else { peaks.held_seen })
 }
@@ -51,7 +52,7 @@ fn peaks_of(device: c_int, pool: &Pool) -> (Bytes, Bytes) {
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
-    guarded(-1, || match pools::of(device) {
+    guarded(-1, || match device_pools::pool(device) {
         Ok(pool) => {
             let figures = pool.statistics();
             let scope = pool.scope();
@@ -60,10 +61,86 @@ pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
             0
         }
         Err(reason) => {
-            note(&reason);
+            set_last_error(&reason);
             -1
         }
     })
+}
+
+/// The statistics of a pool.
+#[derive(Serialize)]
+struct PoolStatistics {
+    statistics: StatisticsSnapshot,
+    pages: u64,
+}
+
+impl PoolStatistics {
+    fn of(pool: &Pool) -> Self {
+        let statistics = StatisticsSnapshot::from(&pool.statistics());
+        Self { statistics, pages: pool.page_count() }
+    }
+}
+
+/// The addresses of a pool.
+#[derive(Serialize)]
+struct PoolLayout {
+    /// Address and size.
+    spans: Vec<(u64, u64)>,
+    /// Address, size, requested size and tag.
+    blocks: Vec<(u64, u64, u64, String)>,
+}
+
+impl PoolLayout {
+    fn of(pool: &Pool) -> Self {
+        let layout = pool.layout();
+        let spans = layout.spans.iter().map(|span| (span.start().get(), span.size().get()));
+        let blocks = layout.blocks.into_iter();
+        let blocks =
+            blocks.map(|block| (block.address, block.size_bytes, block.requested_bytes, block.tag));
+        Self { spans: spans.collect(), blocks: blocks.collect() }
+    }
+}
+
+/// A private pool of CUDA graphs: its number, and `T` of it.
+#[derive(Serialize)]
+struct Graph<T> {
+    first: u64,
+    second: u64,
+    #[serde(flatten)]
+    pool: T,
+}
+
+fn graphs<T>(device: c_int, of: impl Fn(&Pool) -> T) -> Vec<Graph<T>> {
+    let pools = captures::pools_of(device).into_iter();
+    pools
+        .map(|(PoolNumber { first, second }, pool)| Graph { first, second, pool: of(&pool) })
+        .collect()
+}
+
+/// What [`forebay_torch_figures`] returns.
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    pool: PoolStatistics,
+    peak_out_bytes: u64,
+    peak_held_bytes: u64,
+    refusals: u64,
+    limit_bytes: u64,
+    #[serde(serialize_with = "as_object")]
+    settings: Settings,
+    graphs: Vec<Graph<PoolStatistics>>,
+}
+
+fn as_object<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(settings.entries().map(|entry| (entry.key.name(), entry.value)))
+}
+
+/// What [`forebay_torch_layout`] returns.
+#[derive(Serialize)]
+struct DeviceLayout {
+    #[serde(flatten)]
+    pool: PoolLayout,
+    graphs: Vec<Graph<PoolLayout>>,
 }
 
 /// The figures of GPU `device`: an object with `statistics` (as in form `forebay.pool.v1`) and `pages` of
@@ -73,35 +150,18 @@ pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
-    written(device, |pool, text| {
+    json_of_pool(device, |pool| {
         let (out, held) = peaks_of(device, pool);
-        let refusals = pools::refusals(device);
-        text.push('{');
-        write_statistics(text, pool);
-        let _ = write!(
-            text,
-            ",\"peak_out_bytes\":{},\"peak_held_bytes\":{},\"refusals\":{refusals},\"limit_bytes\":{},\
-             \"settings\":{{",
-            out.get(),
-            held.get(),
-            pool.limit().get()
-        );
-        for (index, entry) in pool.settings().entries().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            let (name, value) = (quoted(entry.key.name()), quoted(&entry.value));
-            let _ = write!(text, "{comma}{name}:{value}");
+        Figures {
+            pool: PoolStatistics::of(pool),
+            peak_out_bytes: out.get(),
+            peak_held_bytes: held.get(),
+            refusals: device_pools::out_of_memory_count(device),
+            limit_bytes: pool.limit().get(),
+            settings: pool.settings(),
+            graphs: graphs(device, PoolStatistics::of),
         }
-        text.push_str("},\"graphs\":");
-        each_graph(text, device, write_statistics);
-        text.push('}');
     })
-}
-
-fn write_statistics(text: &mut String, pool: &Pool) {
-    // Whole numbers, texts and lists of them: there is nothing JSON could not hold.
-    let statistics = StatisticsSnapshot::from(&pool.statistics());
-    let statistics = serde_json::to_string(&statistics).unwrap_or_default();
-    let _ = write!(text, "\"statistics\":{statistics},\"pages\":{}", pool.page_count());
 }
 
 /// Where everything of GPU `device` lies: an object with `spans` (lists of address and size), `blocks`
@@ -109,12 +169,9 @@ fn write_statistics(text: &mut String, pool: &Pool) {
 /// and the same). Otherwise as [`forebay_torch_figures`].
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_layout(device: c_int) -> *mut c_char {
-    written(device, |pool, text| {
-        text.push('{');
-        write_layout(text, pool);
-        text.push_str(",\"graphs\":");
-        each_graph(text, device, write_layout);
-        text.push('}');
+    json_of_pool(device, |pool| DeviceLayout {
+        pool: PoolLayout::of(pool),
+        graphs: graphs(device, PoolLayout::of),
     })
 }
 
@@ -123,71 +180,25 @@ pub extern "C" fn forebay_torch_layout(device: c_int) -> *mut c_char {
 /// 1970, and the place in the program. Otherwise as [`forebay_torch_figures`].
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_records(device: c_int) -> *mut c_char {
-    guarded(core::ptr::null_mut(), || {
-        let mut text = String::new();
-        record::write(&mut text, device);
-        given(text)
-    })
+    guarded(core::ptr::null_mut(), || c_json(&record::events(device)))
 }
 
-fn written(device: c_int, write: impl FnOnce(&Pool, &mut String)) -> *mut c_char {
-    guarded(core::ptr::null_mut(), || match pools::of(device) {
-        Ok(pool) => {
-            let mut text = String::new();
-            write(pool, &mut text);
-            given(text)
-        }
+/// The JSON of what `describe` tells of a GPU's pool, as a C string; null where there is no such GPU.
+fn json_of_pool<T: Serialize>(device: c_int, describe: impl FnOnce(&Pool) -> T) -> *mut c_char {
+    guarded(core::ptr::null_mut(), || match device_pools::pool(device) {
+        Ok(pool) => c_json(&describe(pool)),
         Err(reason) => {
-            note(&reason);
+            set_last_error(&reason);
             core::ptr::null_mut()
         }
     })
 }
 
-fn given(text: String) -> *mut c_char {
-    crate::text::leave(text).unwrap_or_else(|failure| {
-        note(&failure);
+fn c_json(value: &impl Serialize) -> *mut c_char {
+    let json = serde_json::to_string(value).map_err(|error| error.to_string());
+    let text = json.and_then(|json| text::into_c_string(json).map_err(|error| error.to_string()));
+    text.unwrap_or_else(|reason| {
+        set_last_error(&reason);
         core::ptr::null_mut()
     })
-}
-
-/// A list of the private pools of a GPU, each an object with its number and what `write` adds.
-fn each_graph(text: &mut String, device: c_int, write: impl Fn(&mut String, &Pool)) {
-    text.push('[');
-    for (index, (number, pool)) in captures::pools_of(device).iter().enumerate() {
-        let PoolNumber { first, second } = number;
-        let comma = if index == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}{{\"first\":{first},\"second\":{second},");
-        write(text, pool);
-        text.push('}');
-    }
-    text.push(']');
-}
-
-fn write_layout(text: &mut String, pool: &Pool) {
-    let layout = pool.layout();
-    text.push_str("\"spans\":[");
-    for (index, span) in layout.spans.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}[{},{}]", span.start().get(), span.size().get());
-    }
-    text.push_str("],\"blocks\":[");
-    for (index, block) in layout.blocks.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        let _ = write!(
-            text,
-            "{comma}[{},{},{},{}]",
-            block.address,
-            block.size_bytes,
-            block.requested_bytes,
-            quoted(&block.tag)
-        );
-    }
-    text.push(']');
-}
-
-/// Text as JSON has it.
-fn quoted(text: &str) -> String {
-    // There is no text that JSON could not hold.
-    serde_json::to_string(text).unwrap_or_default()
 }
