@@ -1,4 +1,4 @@
-//! Arenas: memory that is allocated one by one and given back all at once.
+//! Arenas: memory that is allocated piece by piece and freed all at once.
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub struct forebay_arena {
     pub id: u64,
 }
 
-/// A place in an arena to come back to. All zeros is none.
+/// A position in an arena to rewind to. All zeros is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct forebay_checkpoint {
@@ -33,23 +33,23 @@ pub struct forebay_checkpoint {
     pub id: u64,
 }
 
-/// How an arena stands.
+/// The usage of an arena.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct forebay_arena_usage {
-    /// `sizeof(forebay_arena_usage)`, set before the call; after it, how much of it was filled.
+    /// `sizeof(forebay_arena_usage)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// Blocks, and what lies between them.
+    /// Bytes in blocks, and in the gaps between them.
     pub used_bytes: u64,
     /// The rest of the capacity.
     pub available_bytes: u64,
-    /// All there is.
+    /// All its bytes.
     pub capacity_bytes: u64,
-    /// The most that was ever used at once.
+    /// The most bytes ever in use.
     pub high_water_bytes: u64,
-    /// In how many pieces of the pool.
+    /// How many blocks of the pool it consists of.
     pub chunks: u64,
 }
 
@@ -134,8 +134,8 @@ fn with_arena<R>(
     work(state.as_mut().ok_or_else(gone)?)
 }
 
-/// An arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is above
-/// `capacity` it grows up to that, each piece as large as all before it; else it does not.
+/// Creates an arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is
+/// above `capacity` it grows up to that by doubling; else it does not grow.
 ///
 /// # Safety
 ///
@@ -166,9 +166,9 @@ pub unsafe extern "C" fn forebay_arena_create(
     })
 }
 
-/// `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512. They are
-/// good until they are taken back by `forebay_arena_rewind`, `forebay_arena_reset` or
-/// `forebay_arena_close`.
+/// Allocates `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512.
+/// They are valid until `forebay_arena_rewind`, `forebay_arena_reset` or `forebay_arena_close` takes them
+/// back.
 ///
 /// # Safety
 ///
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn forebay_arena_alloc(
     })
 }
 
-/// The present place of an arena, to come back to.
+/// The present position of an arena, to rewind to.
 ///
 /// # Safety
 ///
@@ -232,7 +232,7 @@ pub extern "C" fn forebay_arena_reset(arena: forebay_arena) -> forebay_status {
     })
 }
 
-/// How an arena stands.
+/// The usage of an arena.
 ///
 /// # Safety
 ///
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn forebay_arena_figures(
     })
 }
 
-/// Closes an arena and gives its memory back to its pool, in the order of its stream.
+/// Closes an arena and frees its memory to its pool, in the order of its stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_arena_close(arena: forebay_arena) -> forebay_status {
     status_of(|| {

@@ -15,22 +15,22 @@ use crate::stream::{self, forebay_stream};
 use crate::table;
 use crate::text::{Out, array, check_array};
 
-/// What is known of a block.
+/// The description of a live block.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct forebay_block_info {
-    /// `sizeof(forebay_block_info)`, set before the call; after it, how much of it was filled.
+    /// `sizeof(forebay_block_info)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// How often its address was given out, this time included: tells it from every other block that was
-    /// or will be at the same address.
+    /// How often its address was allocated, this time included. Distinguishes it from every other block at the
+    /// same address, past or future.
     pub generation: u64,
-    /// Where it begins.
+    /// Its first address.
     pub address: u64,
-    /// How large it is: what was asked for, rounded up.
+    /// Its size: the requested size, rounded up.
     pub size_bytes: u64,
-    /// What was asked for.
+    /// The requested size.
     pub requested_bytes: u64,
 }
 
@@ -123,8 +123,8 @@ fn null_out_pointer() -> forebay_status {
     fail(&Failure::argument("block", "null", "where the block's address goes"))
 }
 
-/// At least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple of
-/// 512; null where there are none, and where `size` is 0. What the block holds is not defined.
+/// Allocates at least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple
+/// of 512; null on failure, and where `size` is 0. The contents of the block are undefined.
 ///
 /// # Safety
 ///
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
     })
 }
 
-/// Blocks of all these sizes, or none of them: `blocks` gets as many addresses as there are sizes.
+/// Allocates blocks of all these sizes, or none of them. `blocks` gets as many addresses as there are sizes.
 ///
 /// # Safety
 ///
@@ -210,12 +210,12 @@ pub unsafe extern "C" fn forebay_alloc_batch(
     })
 }
 
-/// Gives back the block that begins at `block`, in the order of `stream`: its memory may be used again
-/// by what is enqueued there from now on. Null is ignored.
+/// Frees the block that begins at `block`, in the order of `stream`: work that is enqueued there from now on
+/// may reuse its memory. Null is ignored.
 ///
 /// # Safety
 ///
-/// * Nothing but what was enqueued on `stream` before uses the block.
+/// * Only work that was enqueued on `stream` before uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_free(
     pool: forebay_pool,
@@ -231,8 +231,7 @@ pub unsafe extern "C" fn forebay_free(
     )
 }
 
-/// As `forebay_free`, where the caller knows how much was asked for, or how large the block is:
-/// anything else is refused.
+/// As `forebay_free`, with the requested size or the size of the block as a check: any other size is refused.
 ///
 /// # Safety
 ///
@@ -255,8 +254,8 @@ pub unsafe extern "C" fn forebay_free_sized(
     )
 }
 
-/// Gives back a block to whichever pool of the process it is of, for who was handed an address alone.
-/// Looks through the pools one by one. The stream must be of the block's device.
+/// Frees a block of any pool of the process, for callers that have only its address. Searches the pools one
+/// by one. The stream must belong to the block's device.
 ///
 /// # Safety
 ///
@@ -289,17 +288,17 @@ pub unsafe extern "C" fn forebay_free_anywhere(
     })
 }
 
-/// Gives back a block whose stream was closed: waits until the device has done all its work, then frees
-/// the block in the order of the default stream. For owners that outlive their stream; `forebay_free`
-/// does not wait, and is the way wherever a stream is there. What is no live block of the pool is refused
-/// without a wait. Null is ignored.
+/// Frees a block whose stream was closed: waits until the device has done all its work, then frees the block
+/// in the order of the default stream. For owners that outlive their stream; with a stream, use
+/// `forebay_free`, which does not wait. An address that is no live block of the pool is refused without a
+/// wait. Null is ignored.
 ///
-/// Where the device cannot be waited for, as while a graph is captured, nothing is changed: the block
+/// Where the device cannot be synchronised, such as while a graph is captured, nothing changes: the block
 /// stays live and can be freed later.
 ///
 /// # Safety
 ///
-/// * Nothing but work that was enqueued on the device before uses the block.
+/// * Only work that was enqueued on the device before uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_free_synchronized(
     pool: forebay_pool,
@@ -315,8 +314,8 @@ pub unsafe extern "C" fn forebay_free_synchronized(
     })
 }
 
-/// Says that a block is used on `stream` too, beside the one it will be freed on: its memory is used
-/// again only after what is enqueued on both by then.
+/// Records that `stream` uses a block, besides the stream that it will be freed on: its memory is reused only
+/// after all work that both have when it is freed.
 ///
 /// # Safety
 ///
@@ -334,10 +333,9 @@ pub unsafe extern "C" fn forebay_record_use(
     })
 }
 
-/// Says that nothing more is allocated or freed on a stream here: what was freed on it becomes everybody's
-/// once its work so far is done. This tells one pool. A stream that is about to be destroyed by its maker
-/// is closed before that, as the device follows it while its handle is open; `forebay_stream_close` tells
-/// all pools by itself.
+/// Makes one pool forget a stream, on which nothing more is allocated or freed: memory that was freed on it
+/// serves all streams once its work so far is done. Close an adopted stream before its maker destroys it,
+/// since the device uses it while its handle is open; `forebay_stream_close` makes all pools forget it.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_forget_stream(
     pool: forebay_pool,
@@ -350,7 +348,7 @@ pub extern "C" fn forebay_forget_stream(
     })
 }
 
-/// What is known of the live block that begins at `block`.
+/// Describes the live block that begins at `block`.
 ///
 /// # Safety
 ///

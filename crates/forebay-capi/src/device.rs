@@ -77,13 +77,13 @@ pub struct forebay_device_info {
     pub reserved: u32,
     /// What it can do: the sum of `FOREBAY_CAN_...`, and perhaps of others.
     pub capabilities: u64,
-    /// What every address of its memory is a multiple of.
+    /// The alignment of its allocations.
     pub alignment: u64,
     /// All its memory.
     pub total_bytes: u64,
-    /// What could still be had.
+    /// The memory that is still free.
     pub free_bytes: u64,
-    /// What this process has of it through forebay.
+    /// The memory that this process holds through forebay.
     pub held_bytes: u64,
     /// The name the vendor or system gives it.
     pub name: [c_char; 128],
@@ -238,8 +238,8 @@ pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
 }
 
 /// Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
-/// has 8 GiB, or as much as is said: "sim@1GiB"; "phantom" is one whose memory is addresses alone, and
-/// takes none of the host's. Opening the same name again gives the same device, as long as it is open.
+/// has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
+/// them. Opening the same name again gives the same device, as long as it is open.
 ///
 /// # Safety
 ///
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn forebay_device_open(
     })
 }
 
-/// Opens the best device there is: the first GPU, else the host.
+/// Opens the best device of this machine: the first GPU, else the host.
 ///
 /// # Safety
 ///
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> for
     })
 }
 
-/// What a device is, and how much memory it has. Asks the driver: not for every step of a program.
+/// Describes a device and its memory. Calls the driver, so it is too slow for every step of a program.
 ///
 /// # Safety
 ///
@@ -325,7 +325,7 @@ pub extern "C" fn forebay_device_synchronize(device: forebay_device) -> forebay_
     status_of(|| Ok(table::find::<DeviceEntry>(device.id)?.device.synchronize_device()?))
 }
 
-/// Closes a device's handle. Pools, streams and arenas of the device keep it open beneath them.
+/// Closes a handle of a device. Pools, streams and arenas of the device keep it open.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_device_close(device: forebay_device) -> forebay_status {
     status_of(|| table::close::<DeviceEntry>(device.id).map(drop))

@@ -67,8 +67,8 @@ pub(crate) fn fail(failure: &Failure) -> Status {
     failure.status
 }
 
-/// Why the last call on this thread that failed did: text that ends with a zero byte, good until the
-/// next call that fails on this thread. Empty where none has failed. Never null.
+/// The message of this thread's last failed call: a string that is valid until the next call that fails
+/// on this thread. Empty where none has failed. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_last_error() -> *const c_char {
     let text = LAST_ERROR.try_with(|last| last.borrow().as_deref().map(CStr::as_ptr));

@@ -20,19 +20,19 @@ pub struct forebay_pool {
     pub id: u64,
 }
 
-/// How near a pool is to its limit.
+/// The memory pressure of a pool: how near it is to its limit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum forebay_pressure {
-    /// So little is held that caches may grow again.
+    /// Little is held, so caches may grow again.
     Low = 0,
     /// Neither little nor much.
     Normal = 1,
-    /// Idle memory is cleaned up.
+    /// Idle memory is released over time.
     Moderate = 2,
     /// The program should hold back.
     High = 3,
-    /// Everything idle is given back at once.
+    /// All idle memory is released at once.
     Critical = 4,
 }
 
@@ -65,8 +65,8 @@ fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, crate::sta
     Ok(forebay_pool { id: table::open(Object::Pool(Arc::new(entry)))? })
 }
 
-/// The pool of a device that the whole process shares: made when it is first asked for, as the
-/// environment says (`FOREBAY_CONF`), and the same from then on. Closing the handle leaves the pool.
+/// The pool of a device that the whole process shares. The first call creates it with the settings of the
+/// environment (`FOREBAY_CONF`). Closing the handle leaves the pool.
 ///
 /// # Safety
 ///
@@ -85,8 +85,8 @@ pub unsafe extern "C" fn forebay_pool_of_process(
     })
 }
 
-/// Lets the process forget its shared pool of a device; the next who asks gets a new one. Handles to
-/// the old one stay good. `had`, where it is not null, gets 1 if there was one, else 0.
+/// Forgets the process's shared pool of a device; the next request for it creates a new one. Handles of the
+/// old pool stay valid. `had`, where it is not null, gets 1 if there was one, else 0.
 ///
 /// # Safety
 ///
@@ -105,8 +105,8 @@ pub unsafe extern "C" fn forebay_pool_forget_process(
     })
 }
 
-/// A pool of its own. `settings` is null, or "key:value,key:value" as `FOREBAY_CONF` has it, and stands
-/// above what the environment says.
+/// Creates a pool. `settings` is null, or "key:value,key:value" as in `FOREBAY_CONF`, and overrides the
+/// environment.
 ///
 /// # Safety
 ///
@@ -134,9 +134,9 @@ pub unsafe extern "C" fn forebay_pool_create(
     })
 }
 
-/// Closes a pool. One of its own gives all its memory back to the device, blocks that are still live
-/// among it: they must not be used any more. `left`, where it is not null, gets how many those were.
-/// Arenas keep the pool open beneath them, and so does a call of another thread until it returns.
+/// Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
+/// included, which must not be used any more. `left`, where it is not null, gets how many blocks were live.
+/// Arenas keep their pool open, and so does a call of another thread until it returns.
 ///
 /// # Safety
 ///
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) 
     })
 }
 
-/// A handle to the device of a pool, to be closed by itself.
+/// A handle to the device of a pool, to be closed separately.
 ///
 /// # Safety
 ///
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn forebay_pool_set(
     })
 }
 
-/// The value of a setting in force. `value` gets a text, to be given back by `forebay_string_free`.
+/// The current value of a setting. `value` gets a string, to be freed by `forebay_string_free`.
 ///
 /// # Safety
 ///
@@ -212,7 +212,8 @@ pub unsafe extern "C" fn forebay_pool_get(
     })
 }
 
-/// The most the pool may take from its device. Changed by the settings `max_bytes` and `max_fraction`.
+/// The most bytes that the pool may take from its device. The settings `max_bytes` and `max_fraction`
+/// change it.
 ///
 /// # Safety
 ///
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn forebay_pool_limit(pool: forebay_pool, bytes: *mut u64)
     })
 }
 
-/// How near the pool is to its limit. Waits for nobody.
+/// The memory pressure of a pool. Does not block.
 ///
 /// # Safety
 ///

@@ -76,8 +76,8 @@ impl<T: VersionedStruct> SizedOut<T> {
     pub(crate) fn set(self, value: T) {
         let known = self.room.min(size_of::<T>());
         let value = value.filled(u32::try_from(known).unwrap_or(u32::MAX));
-        // SAFETY: whoever made this promised `room` bytes there, of which no more than `room` are
-        // written; the value has so many as are copied, and nothing of it is padding.
+        // SAFETY: the caller of `new` promised `room` bytes there, and no more than `room` are written; the
+        // value has the bytes that are copied, and none of them is padding.
         unsafe {
             let to = self.to.cast::<u8>();
             core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to, known);

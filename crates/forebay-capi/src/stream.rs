@@ -98,8 +98,8 @@ pub(crate) fn entry(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, 
     if stream.id == 0 { Ok(None) } else { table::find(stream.id).map(Some) }
 }
 
-/// A new stream of a device. `priority` is above 0 for streams that go first where there is a choice,
-/// below 0 for those that go last, and ignored where the device has no priorities.
+/// Creates a stream of a device. `priority` is above 0 for high, below 0 for low, and ignored where the
+/// device has no priorities.
 ///
 /// # Safety
 ///
@@ -126,7 +126,8 @@ pub unsafe extern "C" fn forebay_stream_create(
     })
 }
 
-/// A stream that another library made, as CUDA's `cudaStream_t`. It is not destroyed with the handle.
+/// Adopts a stream that another library made, such as a `cudaStream_t`. Closing the handle does not
+/// destroy it.
 ///
 /// # Safety
 ///
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn forebay_stream_adopt(
     })
 }
 
-/// The stream as the driver names it, for calls of other libraries: with CUDA, the `cudaStream_t`.
+/// The driver's handle of a stream, for calls of other libraries: with CUDA, the `cudaStream_t`.
 ///
 /// # Safety
 ///
@@ -223,11 +224,11 @@ pub unsafe extern "C" fn forebay_stream_query(
     })
 }
 
-/// Closes a stream: one that was made here is destroyed, and its work still runs; one that was adopted
-/// is forgotten, and may be destroyed by its maker from then on. The pools of its device are told before
-/// that, so that what was freed on it serves other streams. A block of it that still lives goes back by
-/// `forebay_free_synchronized`, or by `forebay_free` on a stream that was made to wait for this one's work
-/// before. Closed it is in any case: where a pool could not be told, the status says so.
+/// Closes a stream. A stream that was created here is destroyed once its work is done; an adopted one may be
+/// destroyed by its maker from then on. All pools of the device forget it first, so that memory freed on it
+/// serves other streams. Free a block of it that is still live by `forebay_free_synchronized`, or by
+/// `forebay_free` on a stream that was made to wait for this one's work before. The stream is closed in any
+/// case; where a pool could not forget it, the status is an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_stream_close(stream: forebay_stream) -> forebay_status {
     status_of(|| {

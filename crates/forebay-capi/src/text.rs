@@ -42,8 +42,8 @@ impl<T> Out<T> {
 
     /// Writes the result.
     pub(crate) fn set(self, value: T) {
-        // SAFETY: whoever made this promised that a T can be written there. C may have given memory
-        // that is not aligned for it.
+        // SAFETY: the caller of `new` promised that a T can be written there. C may pass memory that is not
+        // aligned for it.
         unsafe { self.0.as_ptr().write_unaligned(value) };
     }
 }
@@ -109,11 +109,11 @@ pub(crate) fn fixed_c_string<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// Gives back a text that a function of this library made. Null is ignored.
+/// Frees a string that a function of this library returned. Null is ignored.
 ///
 /// # Safety
 ///
-/// * `text` is null, or was given by a function that says to give it back here, and was not given back.
+/// * `text` is null, or a string of a function that says to free it here, which was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_string_free(text: *mut c_char) {
     catch_panic((), || {

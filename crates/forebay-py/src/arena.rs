@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use forebay::arena::{Arena, ArenaOptions, ArenaToken, Checkpoint};
 use forebay::{Alignment, Bytes, Pool};
 use forebay_core::BumpGrowth;
+use forebay_sync::fork::{Birth, LeakOnFork};
+use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -16,8 +18,6 @@ use crate::gil::{DropDetached, MayBlockOnDrop};
 use crate::open_device::OpenDevice;
 use crate::quantity::{Size, optional_integer};
 use crate::stream::StreamRef;
-use forebay_sync::fork::{Birth, LeakOnFork};
-use forebay_sync::lock;
 
 /// An arena that its buffers share, with the count of pins of its memory.
 ///
@@ -97,7 +97,7 @@ fn closed() -> Failure {
     Failure::closed("the arena was closed, and its buffers with it")
 }
 
-/// A place in an arena to come back to.
+/// A position in an arena to rewind to.
 #[pyclass(name = "Checkpoint", module = "forebay", frozen)]
 pub(crate) struct PyCheckpoint(Checkpoint);
 
@@ -108,9 +108,9 @@ impl PyCheckpoint {
     }
 }
 
-/// Memory that is allocated one by one and given back all at once.
+/// Memory that is allocated piece by piece and freed all at once.
 ///
-/// Made by ``Pool.arena()``. Its buffers are good until ``reset()``, a ``rewind()`` to before them or
+/// Made by ``Pool.arena()``. Its buffers are valid until ``reset()``, a ``rewind()`` to before them or
 /// ``close()``; after that they raise ``forebay.LapsedError``.
 #[pyclass(name = "Arena", module = "forebay", frozen)]
 pub(crate) struct PyArena {
@@ -147,8 +147,8 @@ impl MayBlockOnDrop for Arc<SharedArena> {
 
 #[pymethods]
 impl PyArena {
-    /// A buffer of ``size`` bytes, at a multiple of ``alignment`` (512 unless said). What it holds is not
-    /// defined.
+    /// Allocate a buffer of ``size`` bytes, at a multiple of ``alignment`` (by default 512). Its contents are
+    /// undefined.
     #[pyo3(signature = (size, alignment = None))]
     fn allocate(
         &self,
@@ -172,7 +172,7 @@ impl PyArena {
         new_buffer(py, Allocation::part(&self.shared, address, token))
     }
 
-    /// The present place, to come back to.
+    /// The present position, to rewind to.
     fn checkpoint(&self, py: Python<'_>) -> Result<PyCheckpoint, Failure> {
         py.detach(|| self.shared.with(|arena| Ok(PyCheckpoint(arena.get()?.checkpoint()))))
     }
@@ -193,7 +193,7 @@ impl PyArena {
         })
     }
 
-    /// How it stands, in bytes: ``used``, ``available``, ``capacity``, ``high_water``; and ``chunks``.
+    /// Its usage in bytes: ``used``, ``available``, ``capacity``, ``high_water``; and ``chunks``.
     fn usage<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         let usage = py.detach(|| self.shared.with(|arena| Ok(arena.get()?.usage())))?;
         let figures = PyDict::new(py);
@@ -205,7 +205,7 @@ impl PyArena {
         Ok(figures)
     }
 
-    /// Give all memory back to the pool. Closing twice does nothing.
+    /// Free all memory to the pool. Closing twice does nothing.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| {
             self.shared.birth.check()?;

@@ -12,8 +12,7 @@ use crate::stream::PyStream;
 
 /// Memory of a device: made by ``Pool.allocate()``, ``Arena.allocate()`` and ``Device.pinned()``.
 ///
-/// It goes back to where it came from by ``free()``, at the end of its ``with``, or when the last reference
-/// to it and to its views is gone. Memory that the host can reach has the buffer protocol, so that
+/// It is freed by ``free()``, at the end of its ``with``, or with the last reference to it and to its views. Memory that the host can reach has the buffer protocol, so that
 /// ``memoryview(buffer)`` and ``numpy.asarray(buffer)`` share it.
 #[pyclass(name = "_Buffer", module = "forebay", extends = Memory, frozen, subclass)]
 pub(crate) struct BufferCore;
@@ -31,7 +30,7 @@ impl BufferCore {
         Ok(PyClassInitializer::from(memory).add_subclass(Self))
     }
 
-    /// How many bytes: what was asked for.
+    /// The requested size in bytes.
     #[getter]
     fn size(slf: &Bound<'_, Self>) -> u64 {
         memory(slf).allocation().size().get()
@@ -49,8 +48,8 @@ impl BufferCore {
         memory(slf).allocation().is_freed()
     }
 
-    /// Give the memory back, in the order of ``stream``; of its own unless said. What comes next on that
-    /// stream may use it. Refused while views of it live, and a second time.
+    /// Free the memory in the order of ``stream``, by default its own: later work of that stream may reuse it.
+    /// Raises while views of it live, and the second time.
     #[pyo3(signature = (stream = None))]
     fn free(slf: &Bound<'_, Self>, stream: Option<&Bound<'_, PyAny>>) -> Result<(), Failure> {
         let allocation = memory(slf).allocation();
@@ -58,13 +57,13 @@ impl BufferCore {
         slf.py().detach(|| allocation.free(&stream_ref))
     }
 
-    /// The same as ``free()``, but that closing twice does nothing.
+    /// Free the memory as ``free()`` does. Closing twice does nothing.
     fn close(slf: &Bound<'_, Self>) -> Result<(), Failure> {
         if Self::freed(slf) { Ok(()) } else { Self::free(slf, None) }
     }
 
-    /// Fill it with a byte, from ``offset`` on, ``size`` bytes or all that is left. Without ``wait`` the
-    /// call returns before it is done, and the device keeps the order.
+    /// Fill it with a byte, from ``offset`` on, ``size`` bytes or all that is left. Without ``wait`` the call
+    /// returns before that is done, and the device keeps the order.
     #[pyo3(signature = (value, offset = 0, size = None, stream = None, wait = true))]
     fn fill(
         slf: &Bound<'_, Self>,

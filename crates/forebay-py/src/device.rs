@@ -45,25 +45,25 @@ pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDev
 
 #[pymethods]
 impl PyDevice {
-    /// The name by which it is asked for: "host", "cuda:0", "sim".
+    /// Its name: "host", "cuda:0", "sim".
     #[getter]
     fn name(&self) -> String {
         self.device.name()
     }
 
-    /// The kind: "host", "cuda" or "sim".
+    /// Its kind: "host", "cuda" or "sim".
     #[getter]
     fn kind(&self) -> &'static str {
         self.device.kind().name()
     }
 
-    /// Which of its kind, from 0.
+    /// Its number among devices of its kind, from 0.
     #[getter]
     fn ordinal(&self) -> u32 {
         self.device.ordinal()
     }
 
-    /// The name that its vendor or the system gives it.
+    /// The name that its vendor or the system has for it.
     #[getter]
     fn label(&self, py: Python<'_>) -> Result<String, Failure> {
         py.detach(|| Ok(self.device.opened()?.descriptor().name.clone()))
@@ -84,7 +84,7 @@ impl PyDevice {
         Ok(PyFrozenSet::new(py, names)?)
     }
 
-    /// Bytes of its memory: ``total``, ``free`` for whomever, ``held`` by this process's forebay.
+    /// Bytes of its memory: ``total``, ``free``, and ``held`` by forebay in this process.
     fn memory<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         let info = py.detach(|| Ok::<_, Failure>(self.device.opened()?.memory_info()?))?;
         let memory = PyDict::new(py);
@@ -94,7 +94,7 @@ impl PyDevice {
         Ok(memory)
     }
 
-    /// A new stream. ``priority`` is "low", "normal" or "high", as far as the device tells them apart.
+    /// Create a stream. ``priority`` is "low", "normal" or "high", where the device has priorities.
     #[pyo3(signature = (priority = "normal"))]
     fn stream(&self, py: Python<'_>, priority: &str) -> Result<PyStream, Failure> {
         let priority = match priority {
@@ -109,24 +109,24 @@ impl PyDevice {
         py.detach(|| Ok(PyStream::new(StreamRef::new(&self.device, priority)?)))
     }
 
-    /// The stream that every device has from the start.
+    /// Its default stream.
     #[getter]
     fn default_stream(&self) -> PyStream {
         PyStream::new(StreamRef::default_of(&self.device))
     }
 
-    /// A stream that another library made: its handle as a number, or an object with
+    /// Adopt a stream of another library: its handle as a number, or an object with
     /// ``__cuda_stream__``, ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy).
     ///
-    /// It must live until ``forget`` is called: the driver cannot check that.
+    /// The stream must live until ``forget`` is called. The driver cannot check that.
     fn adopt(&self, stream: &Bound<'_, PyAny>) -> Result<PyStream, Failure> {
         Ok(PyStream::new(stream_argument(&self.device, Some(stream))?))
     }
 
-    /// Say that an adopted stream is about to be destroyed: by what ``adopt`` took, or the stream that it
-    /// gave. Every pool that used it is told before this returns. Buffers of it go on in the order of the
-    /// default stream, which waits for its work; arenas of it are to be closed before. Does nothing where it
-    /// is not known.
+    /// Forget an adopted stream that is about to be destroyed: what ``adopt`` took, or the stream that it
+    /// returned. Every pool that used it forgets it before this returns. Buffers of it continue in the order
+    /// of the default stream, which waits for its work; close its arenas before. Does nothing where the
+    /// stream is not known.
     fn forget(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> Result<(), Failure> {
         let raw = raw_stream_argument(stream)?;
         let known = self.device.streams()?.adopted.get(&raw).cloned();
@@ -138,18 +138,18 @@ impl PyDevice {
         Ok(())
     }
 
-    /// Wait until all work of all its streams is done.
+    /// Wait until the work of all its streams is done.
     fn synchronize(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| Ok(self.device.opened()?.synchronize_device()?))
     }
 
-    /// The process's pool of this device: made when it is first asked for, and shared with C and PyTorch.
+    /// The process's pool of this device: created by the first call, and shared with C and PyTorch.
     fn pool(&self, py: Python<'_>) -> Result<PyPool, Failure> {
         py.detach(|| PyPool::of_process(&self.device))
     }
 
-    /// Host memory that stays in place, so that the device copies to and from it on its own. The host
-    /// reads and writes it as any buffer.
+    /// Allocate pinned host memory, which the device copies to and from by DMA. The host reads and writes it
+    /// like any buffer.
     fn pinned(&self, py: Python<'_>, size: Size) -> Result<Py<PyAny>, Failure> {
         let allocation =
             py.detach(|| Allocation::pinned(&self.device, size.bytes(), PinnedFlags::empty()))?;
@@ -171,7 +171,7 @@ impl PyDevice {
     }
 }
 
-/// Every device of this machine: the host, its GPUs, and the simulated one. None is opened for it.
+/// Every device of this machine: the host, its GPUs, and the simulated one. This opens none of them.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> Vec<PyDevice> {
     let gpus = py.detach(gpus);

@@ -83,7 +83,7 @@ fn frames(py: Python<'_>, depth: usize) -> PyResult<Vec<String>> {
     Ok(frames)
 }
 
-/// Note from where blocks are asked for, from now on, ``frames`` calls deep; 0 turns it off.
+/// Record the call stack of each allocation from now on, ``frames`` calls deep; 0 turns it off.
 ///
 /// For ``leaks()``. Each allocation then takes some microseconds more.
 #[pyfunction]
@@ -129,9 +129,9 @@ pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyLis
     Ok(list)
 }
 
-/// What lives of the process's pools, or of the pool of ``device``: a row for each block, the oldest
+/// The live blocks of the process's pools, or of the pool of ``device``: a row for each, the oldest
 /// first, with ``device``, ``address``, sizes, ``tag``, ``age_s``, ``since_unix_s`` and ``origin`` (the
-/// calls it was asked for from, where ``trace_origins()`` was on). At most 4096 of a pool, the largest.
+/// call stack of its allocation, where ``trace_origins()`` was on). At most 4096 of a pool, the largest.
 #[pyfunction]
 #[pyo3(signature = (device = None))]
 pub(crate) fn leaks<'py>(

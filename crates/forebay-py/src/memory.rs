@@ -118,7 +118,7 @@ impl Memory {
         }
     }
 
-    /// Where it begins, as a number; 0 for no bytes. Good until the memory is freed.
+    /// Its first address as a number; 0 for no bytes. Valid until the memory is freed.
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<u64, Failure> {
         match &self.0 {
@@ -129,14 +129,14 @@ impl Memory {
         }
     }
 
-    /// The device it is of.
+    /// Its device.
     #[getter]
     fn device(&self) -> PyDevice {
         PyDevice::new(Arc::clone(self.allocation().device()))
     }
 
-    /// A part of it as elements: ``dtype`` by name or as numpy's, in ``shape``, from byte ``offset`` on.
-    /// Without a shape all that is left, in a row.
+    /// A view of a part of it: elements of ``dtype`` (a name, or numpy's) in ``shape``, from byte ``offset``
+    /// on. Without a shape all that is left, in one dimension.
     #[pyo3(signature = (dtype = None, shape = None, offset = 0))]
     #[pyo3(name = "view")]
     fn part(
@@ -152,7 +152,7 @@ impl Memory {
         new_view(py, pin, ArrayView::within(&array, dtype, shape, offset)?)
     }
 
-    /// Copy all of ``source`` into it, from byte ``offset`` on, and wait for that. The source is anything
+    /// Copy all of ``source`` into it, from byte ``offset`` on, and wait. The source is anything
     /// with the buffer protocol, or a buffer or view of the same device.
     #[pyo3(signature = (source, offset = 0, stream = None))]
     fn copy_from(
@@ -183,7 +183,7 @@ impl Memory {
         })
     }
 
-    /// Fill all of ``target`` with what is here from byte ``offset`` on, and wait for that. The target is
+    /// Copy from byte ``offset`` on into all of ``target``, and wait. The target is
     /// anything with the buffer protocol that can be written, or a buffer or view of the same device.
     #[pyo3(signature = (target, offset = 0, stream = None))]
     fn copy_to(
@@ -210,7 +210,7 @@ impl Memory {
         })
     }
 
-    /// What it holds, as bytes.
+    /// Its contents as bytes.
     #[pyo3(signature = (stream = None))]
     fn to_bytes<'py>(
         &self,
@@ -234,12 +234,12 @@ impl Memory {
         })
     }
 
-    /// A DLPack capsule of it, with its elements and shape; of a buffer as bytes. The memory is kept until
-    /// whoever takes the tensor lets it go.
+    /// A DLPack capsule of it, with its elements and shape; of a buffer as bytes. The memory is kept until the
+    /// consumer releases the tensor.
     ///
-    /// ``stream`` waits for the buffer's. What is freed after the tensor waits for ``stream`` too where it is
-    /// the default one, a ``forebay.Stream``, or was adopted: ``Device.adopt()`` first a stream that may
-    /// still have work with the tensor when that is let go. Any other is not asked for anything later.
+    /// ``stream`` waits for the buffer's. When the memory is freed, that waits for ``stream`` too where it is
+    /// the default stream, a ``forebay.Stream``, or was adopted. ``Device.adopt()`` a stream first that may
+    /// still use the tensor when it is released: any other is not waited for.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
@@ -254,13 +254,13 @@ impl Memory {
         dlpack::export(py, pin, &array, &request)
     }
 
-    /// The kind and number of its device, as DLPack has them.
+    /// The device type and number, as DLPack defines them.
     fn __dlpack_device__(&self) -> Result<(i32, i32), Failure> {
         dlpack::dlpack_device(self.allocation())
     }
 
-    /// Its memory as CUDA libraries want it, with its elements and shape; of a buffer as bytes. For memory
-    /// of CUDA devices alone.
+    /// The CUDA array interface of it, with its elements and shape; of a buffer as bytes. Only for memory of
+    /// CUDA devices.
     #[getter]
     fn __cuda_array_interface__<'py>(
         &self,

@@ -14,11 +14,11 @@ use forebay::cuda::CudaDriver;
 use forebay::sim::SimMachine;
 use forebay::{CudaDevice, Device, DeviceKind, HostDevice, Pool};
 use forebay_cli::replay::Place as DeviceName;
+use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
+use forebay_sync::lock;
 
 use crate::failure::Failure;
 use crate::stream::StreamRef;
-use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
-use forebay_sync::lock;
 
 /// A device of the process, opened when it is first used.
 pub(crate) struct OpenDevice {

@@ -8,6 +8,8 @@ use forebay::handle::{allocate_batch, warm_up};
 use forebay::{
     Alignment, Bytes, EventAction, OwnedBlock, Pool, PoolOptions, Request, StatisticsSnapshot,
 };
+use forebay_sync::fork::{Birth, LeakOnFork};
+use forebay_sync::lock;
 use forebay_trace::Recorder;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -27,13 +29,11 @@ use crate::settings;
 use crate::stream::stream_argument;
 use crate::trace;
 use crate::value::to_python;
-use forebay_sync::fork::{Birth, LeakOnFork};
-use forebay_sync::lock;
 
 /// A pool of a device's memory.
 ///
 /// ``forebay.pool(device)`` is the process's own, which C and PyTorch use too. ``Pool(device)`` makes
-/// another, with settings of its own: words as ``max_bytes="8GiB"``, or one text as FOREBAY_CONF has it.
+/// another, with settings of its own: keywords such as ``max_bytes="8GiB"``, or one text as in FOREBAY_CONF.
 #[pyclass(name = "Pool", module = "forebay", frozen, weakref)]
 pub(crate) struct PyPool {
     device: Arc<OpenDevice>,
@@ -114,20 +114,20 @@ impl PyPool {
         })
     }
 
-    /// The device its memory is of.
+    /// The device of its memory.
     #[getter]
     fn device(&self) -> PyDevice {
         PyDevice::new(Arc::clone(&self.device))
     }
 
-    /// Its number, which no other pool of the process ever has.
+    /// Its number, which is unique in the process.
     #[getter]
     fn id(&self) -> Result<u64, Failure> {
         Ok(self.pool()?.id().get())
     }
 
-    /// A buffer of ``size`` bytes, to be used in the order of ``stream``, the default one unless said.
-    /// What it holds is not defined.
+    /// Allocate a buffer of ``size`` bytes, to be used in the order of ``stream`` (by default the default
+    /// stream). Its contents are undefined.
     #[pyo3(signature = (size, stream = None, alignment = None))]
     fn allocate(
         &self,
@@ -149,7 +149,7 @@ impl PyPool {
         new_buffer(py, allocation)
     }
 
-    /// Buffers of all these sizes: all of them, or none and an error.
+    /// Allocate buffers of all these sizes, or raise and allocate none.
     #[pyo3(signature = (sizes, stream = None))]
     fn allocate_batch<'py>(
         &self,
@@ -171,8 +171,8 @@ impl PyPool {
         Ok(buffers)
     }
 
-    /// Take memory ahead of time: sizes, or pairs of a size and how many of it. Gives what was asked for
-    /// and what could be had, in blocks and bytes.
+    /// Take memory from the device ahead of time: for sizes, or pairs of a size and a count. Returns what was
+    /// requested and what could be allocated, in blocks and bytes.
     #[pyo3(signature = (shapes, stream = None))]
     fn warmup<'py>(
         &self,
@@ -203,33 +203,33 @@ impl PyPool {
         Ok(figures)
     }
 
-    /// Give back to the device what is free, down to ``keep`` bytes held. Waits for work that may still use
-    /// it. Gives how many bytes went.
+    /// Release free memory to the device, down to ``keep`` bytes held. Waits for work that may still use it.
+    /// Returns how many bytes were released.
     #[pyo3(signature = (keep = None))]
     fn trim(&self, py: Python<'_>, keep: Option<Size>) -> Result<u64, Failure> {
         let keep = keep.map_or(Bytes::ZERO, Size::bytes);
         py.detach(|| Ok(self.pool()?.trim(keep)?.get()))
     }
 
-    /// Give back to the device all that is free: ``trim(0)``, by the name that PyTorch has for it.
+    /// Release all free memory to the device: ``trim(0)``, by PyTorch's name.
     fn empty_cache(&self, py: Python<'_>) -> Result<u64, Failure> {
         self.trim(py, None)
     }
 
-    /// Give back to the device what was not needed in the last ``age`` seconds, without waiting. Gives how
-    /// many bytes are to go.
+    /// Release memory to the device that was not used in the last ``age`` seconds, without waiting. Returns
+    /// how many bytes will be released.
     #[pyo3(signature = (age = 60.0))]
     fn collect(&self, py: Python<'_>, age: f64) -> Result<u64, Failure> {
         let age = seconds(age)?;
         py.detach(|| Ok(self.pool()?.collect(age)?.get()))
     }
 
-    /// Make what is free as few and as large pieces as can be without waiting.
+    /// Merge free memory into as few and as large pieces as possible without waiting.
     fn defragment(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| Ok(self.pool()?.defragment()?))
     }
 
-    /// Take back what was freed while other streams used it, as far as they are done.
+    /// Complete frees that were deferred for other streams, where those are done.
     fn process_deferred(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| Ok(self.pool()?.process_deferred()?))
     }
@@ -257,12 +257,12 @@ impl PyPool {
         })
     }
 
-    /// The settings in force, by name: ``value``, ``source``, ``changeable`` and ``help``.
+    /// The current settings by name: ``value``, ``source``, ``changeable`` and ``help``.
     fn settings<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         settings::table(py, &self.pool()?.settings())
     }
 
-    /// The most bytes it may take from the device.
+    /// The most bytes that it may take from the device.
     #[getter]
     fn limit(&self) -> Result<u64, Failure> {
         Ok(self.pool()?.limit().get())
@@ -274,13 +274,13 @@ impl PyPool {
         Ok(self.pool()?.held().get())
     }
 
-    /// How near it is to its limit: "low", "normal", "moderate", "high" or "critical".
+    /// Its memory pressure: "low", "normal", "moderate", "high" or "critical".
     #[getter]
     fn pressure(&self) -> Result<String, Failure> {
         Ok(self.pool()?.pressure().to_string())
     }
 
-    /// How it stands: bytes in names that end in ``_bytes``, counts, and lists by size, stream and tag.
+    /// Its statistics: bytes in names that end in ``_bytes``, counts, and lists by size, stream and tag.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
         let figures = py.detach(|| Ok::<_, Failure>(self.pool()?.statistics()))?;
         let object = to_python(py, &StatisticsSnapshot::from(&figures))?;
@@ -290,23 +290,23 @@ impl PyPool {
         Ok(object)
     }
 
-    /// All there is to see of it, as plain data of the form "forebay.pool.v1".
+    /// A snapshot of it as plain data with the schema "forebay.pool.v1".
     fn snapshot<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
         let snapshot = py.detach(|| Ok::<_, Failure>(self.pool()?.snapshot()))?;
         to_python(py, &snapshot)
     }
 
-    /// The same as one line of JSON.
+    /// A snapshot of it as one line of JSON.
     fn snapshot_json(&self, py: Python<'_>) -> Result<String, Failure> {
         py.detach(|| Ok(self.pool()?.snapshot().to_json()))
     }
 
-    /// How it stands, for people: some lines of text.
+    /// A summary of its statistics: some lines of text.
     fn summary(&self, py: Python<'_>) -> Result<String, Failure> {
         py.detach(|| Ok(self.pool()?.statistics().to_string()))
     }
 
-    /// The last events, as many as the setting ``history`` says, the oldest first.
+    /// The last events, the oldest first; the setting ``history`` says how many are kept.
     fn history<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Failure> {
         let events = py.detach(|| Ok::<_, Failure>(self.pool()?.history()))?;
         let list = PyList::empty(py);
@@ -330,32 +330,32 @@ impl PyPool {
         Ok(list)
     }
 
-    /// What lives: a row for each block, the oldest first, with its sizes, ``tag``, ``age_s``,
+    /// The live blocks: a row for each, the oldest first, with its sizes, ``tag``, ``age_s``,
     /// ``since_unix_s`` and ``origin`` (where ``forebay.trace_origins()`` was on).
     fn leaks<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Failure> {
         let pool = self.pool()?;
         live_blocks::rows(py, &pool)
     }
 
-    /// Look at everything the debugging aids watch, and wait for it: ``CorruptionError`` where memory was
-    /// written to without right.
+    /// Check all memory that the debugging aids watch, and wait for that. Raises ``CorruptionError`` where
+    /// memory was corrupted.
     fn check(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| Ok(self.pool()?.check()?))
     }
 
-    /// What the debugging aids have found so far, in words.
+    /// What the debugging aids have found so far, as texts.
     fn findings(&self, py: Python<'_>) -> Result<Vec<String>, Failure> {
         let found = py.detach(|| Ok::<_, Failure>(self.pool()?.findings()))?;
         Ok(found.iter().map(ToString::to_string).collect())
     }
 
-    /// Measure from the beginning of a ``with`` to its end: see ``forebay.performance_context()``.
+    /// A context manager that measures the pool: see ``forebay.performance_context()``.
     fn performance_context(&self) -> Result<PyScope, Failure> {
         Ok(PyScope::new(self.pool()?))
     }
 
-    /// An arena of ``capacity`` bytes in the order of ``stream``. Where ``most`` is said it grows, by
-    /// doubling, up to that many bytes.
+    /// Create an arena of ``capacity`` bytes in the order of ``stream``. With ``most`` it grows, by doubling,
+    /// up to that many bytes.
     #[pyo3(signature = (capacity, stream = None, most = None))]
     fn arena(
         &self,
@@ -369,14 +369,14 @@ impl PyPool {
         py.detach(|| PyArena::new(&self.device, self.pool()?, stream_ref, sizes))
     }
 
-    /// Write what was asked of the pool to a file, for ``forebay.replay()``: all of it where the pool was
-    /// made with ``record=True``, whose recording ends by this; else what its history has. The ending
-    /// names the form: .csv, .csv.gz or .fbt. Gives how many events were written.
+    /// Write the pool's requests to a file for ``forebay.replay()``: all of them where the pool was made with
+    /// ``record=True``, which this ends; else those in its history. The suffix selects the format: .csv,
+    /// .csv.gz or .fbt. Returns how many events were written.
     fn save_trace(&self, py: Python<'_>, path: PathBuf) -> Result<usize, Failure> {
         py.detach(|| trace::save(&self.pool()?, self.recorder.as_ref(), &path))
     }
 
-    /// Let the pool go. Buffers that live keep their memory; it goes with the last of them.
+    /// Close the pool. Live buffers keep their memory, which is released with the last of them.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
         self.birth.check()?;
         let pool = lock(&self.pool).take();
@@ -410,7 +410,7 @@ impl PyPool {
     }
 }
 
-/// The process's pool of a device: made when it is first asked for, and shared with C and PyTorch.
+/// The process's pool of a device: created by the first call, and shared with C and PyTorch.
 #[pyfunction]
 #[pyo3(signature = (device = None))]
 pub(crate) fn pool(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> Result<PyPool, Failure> {

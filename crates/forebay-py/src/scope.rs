@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay::{Pool, Scope, Tag, TagScope};
+use forebay_sync::fork::LeakOnFork;
+use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -13,10 +15,8 @@ use crate::device::device_argument;
 use crate::failure::Failure;
 use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
-use forebay_sync::fork::LeakOnFork;
-use forebay_sync::lock;
 
-/// A stretch of a program that is measured: from ``__enter__`` to ``__exit__``.
+/// A measurement of a pool, from ``__enter__`` to ``__exit__``.
 #[pyclass(name = "Scope", module = "forebay", frozen)]
 pub(crate) struct PyScope {
     pool: LeakOnFork<Pool>,
@@ -41,7 +41,7 @@ impl PyScope {
 
 #[pymethods]
 impl PyScope {
-    /// What happened, once it is over: ``allocations``, ``frees``, ``misses``, ``waits``,
+    /// The figures, once it is done: ``allocations``, ``frees``, ``misses``, ``waits``,
     /// ``live_before_bytes``, ``live_after_bytes``, ``peak_bytes`` and ``seconds``. None until then.
     #[getter]
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
@@ -96,8 +96,8 @@ impl PyScope {
 }
 
 /// A context manager that measures a pool: ``with performance_context(pool) as scope: ...`` and then
-/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; the host's unless
-/// said. It measures the pool, whichever thread uses it.
+/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; by
+/// default the host's. It measures the pool for all threads.
 #[pyfunction]
 #[pyo3(signature = (pool = None))]
 pub(crate) fn performance_context(
@@ -125,7 +125,7 @@ thread_local! {
     static ENTERED: RefCell<Vec<(u64, TagScope)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A stretch of a thread's time under one tag.
+/// A context manager that sets this thread's tag.
 #[pyclass(name = "TagScope", module = "forebay", frozen)]
 pub(crate) struct PyTag {
     tag: Tag,
@@ -166,8 +166,8 @@ impl PyTag {
     }
 }
 
-/// A context manager: what this thread allocates within is told under ``name`` in statistics, reports and
-/// errors. Tags nest. There can be 255 of them.
+/// A context manager that tags what this thread allocates with ``name``, for statistics, reports and errors.
+/// Tags nest. A process can have 255 of them.
 #[pyfunction]
 pub(crate) fn tag(name: &str) -> Result<PyTag, Failure> {
     static NEXT: AtomicU64 = AtomicU64::new(0);

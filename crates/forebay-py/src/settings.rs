@@ -59,11 +59,11 @@ pub(crate) fn overlay(below: Settings, entries: &Entries) -> Result<Settings, Fa
     Ok(builder.build()?)
 }
 
-/// Set what the process's pools go by: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as the
-/// variable FOREBAY_CONF has it, ``configure("max_bytes:8GiB,upkeep:on")``.
+/// Change the settings of the process's pools: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as in
+/// the variable FOREBAY_CONF, ``configure("max_bytes:8GiB,upkeep:on")``.
 ///
-/// It is above what the environment says. Pools that are there are changed as well; where one has a setting
-/// that cannot change any more, nothing is done and the error says which.
+/// It overrides the environment. Existing pools change as well; where one has a setting that cannot change any
+/// more, nothing changes and the error names it.
 #[pyfunction]
 #[pyo3(signature = (conf = None, /, **settings))]
 pub(crate) fn configure(
@@ -96,7 +96,7 @@ pub(crate) fn table<'py>(
     Ok(table)
 }
 
-/// What pools of the process go by, by name: ``value``, ``source``, ``changeable`` and ``help``.
+/// The settings of the process's pools by name: ``value``, ``source``, ``changeable`` and ``help``.
 #[pyfunction]
 pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Failure> {
     table(py, &effective_settings()?)

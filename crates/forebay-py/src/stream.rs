@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::hal::{Event, EventKind, Progress};
 use forebay::{Pool, PoolId, Priority, Stream, StreamHandle};
+use forebay_sync::fork::LeakOnFork;
+use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -12,8 +14,6 @@ use crate::device::PyDevice;
 use crate::failure::Failure;
 use crate::gil::without_gil;
 use crate::open_device::OpenDevice;
-use forebay_sync::fork::LeakOnFork;
-use forebay_sync::lock;
 
 /// A reference-counted stream. Before it ends, or is forgotten, the pools that use it are told.
 pub(crate) struct StreamRef {
@@ -260,7 +260,7 @@ pub(crate) fn raw_stream_argument(argument: &Bound<'_, PyAny>) -> Result<u64, Fa
     number.extract().map_err(|_| refused())
 }
 
-/// An order of work on a device.
+/// A stream of a device: its work runs in order.
 ///
 /// Made by ``Device.stream()``; ``Device.adopt()`` takes one that another library made. As a context
 /// manager it waits for its work at the end.
@@ -301,13 +301,13 @@ impl Drop for PyStream {
 
 #[pymethods]
 impl PyStream {
-    /// The number by which the driver knows it; 0 for the default stream.
+    /// The driver's handle; 0 for the default stream.
     #[getter]
     fn handle(&self) -> Result<u64, Failure> {
         self.stream_ref()?.raw()
     }
 
-    /// The device it is of.
+    /// Its device.
     #[getter]
     fn device(&self) -> Result<PyDevice, Failure> {
         Ok(PyDevice::new(Arc::clone(self.stream_ref()?.device())))
@@ -319,7 +319,7 @@ impl PyStream {
         lock(&self.stream_ref).is_none()
     }
 
-    /// The version of the protocol and the handle, for libraries that take streams of others.
+    /// The version of the protocol and the handle, for other libraries.
     fn __cuda_stream__(&self) -> Result<(u32, u64), Failure> {
         Ok((0, self.stream_ref()?.raw()?))
     }
@@ -345,7 +345,7 @@ impl PyStream {
         py.detach(|| stream_ref.wait_for(&other))
     }
 
-    /// Give the stream up. It ends when the last buffer in its order is gone.
+    /// Close the stream. It is destroyed with the last buffer in its order.
     fn close(&self, py: Python<'_>) {
         let stream_ref = lock(&self.stream_ref).take();
         py.detach(|| drop(stream_ref));

@@ -55,12 +55,12 @@ struct ReplaySetup {
     verify: bool,
 }
 
-/// Play a recorded run on forebay's pool and on models of other allocators: what each takes.
+/// Replay a trace with forebay's pool and with models of other allocators, and measure each.
 ///
 /// ``trace`` is a PyTorch memory snapshot, an RMM log, a CSV or a file of ``Pool.save_trace()``. ``policy``
-/// is a name or several: "forebay", "torch", "torch-expandable", "pow2", "direct"; all of them unless said.
-/// Gives a row for each pass, as ``forebay replay --json`` prints them. ``capacity`` is the memory of the
-/// device, and ``verify`` checks that blocks keep what is written to them.
+/// is a name or several: "forebay", "torch", "torch-expandable", "pow2", "direct"; by default all.
+/// Returns a row for each pass, as ``forebay replay --json`` prints them. ``capacity`` is the memory of the
+/// device, and ``verify`` checks that blocks keep their contents.
 #[pyfunction]
 #[pyo3(signature = (trace, device = "sim", policy = None, passes = 2, capacity = None, verify = false))]
 pub(crate) fn replay<'py>(

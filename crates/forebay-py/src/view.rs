@@ -32,13 +32,13 @@ impl ViewCore {
         memory(slf).array().dtype().name
     }
 
-    /// How many elements in each direction.
+    /// How many elements in each dimension.
     #[getter]
     fn shape<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         memory(slf).array().shape_tuple(slf.py())
     }
 
-    /// Whether it may be read alone.
+    /// Whether it is read-only.
     #[getter]
     fn readonly(slf: &Bound<'_, Self>) -> bool {
         !memory(slf).array().writable()
@@ -56,8 +56,7 @@ fn memory<'a>(view: &'a Bound<'_, ViewCore>) -> &'a Memory {
     view.as_super().get()
 }
 
-/// The memory of an object that speaks DLPack, shared, as a ``View``: a tensor in one piece, on the host or
-/// on a GPU.
+/// A ``View`` that shares the memory of an object with DLPack: a contiguous tensor, on the host or on a GPU.
 #[pyfunction]
 pub(crate) fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Py<PyAny>, Failure> {
     let (pin, array) = dlpack::import(object)?;

@@ -102,7 +102,7 @@ impl HazardRecord {
 impl Drop for HazardGuard {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: whoever sees this store and drops the pool sees all that was done with it.
+        // Release: a thread that sees this store and drops the pool sees all that was done with it.
         self.0.protected.store(0, Ordering::Release);
         barrier::light();
         super::reclaim_if_any();

@@ -149,8 +149,8 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
     })
 }
 
-/// Takes the last [`forebay_face_configure`] that succeeded back, once: for whoever installs something in
-/// several steps, of which a later one failed. Nothing where there is none. 0, or -1 with the reason in
+/// Reverts the last successful [`forebay_face_configure`], once: for an installation whose later step failed.
+/// Does nothing where there is none. 0, or -1 with the reason in
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_configure_undo() -> c_int {
@@ -160,8 +160,7 @@ pub extern "C" fn forebay_face_configure_undo() -> c_int {
     })
 }
 
-/// Gives back to GPU `device` what is free of its pool, and waits for the device where work may still use
-/// it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+/// Releases the free memory of GPU `device`'s pool, and waits for work that may still use it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
     guarded(-1, || {

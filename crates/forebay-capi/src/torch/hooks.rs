@@ -14,8 +14,8 @@ use crate::error::set_last_error;
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_init(_devices: c_int) {}
 
-/// Gives back to every GPU what is free of its pool: `torch.cuda.empty_cache`. Waits for the device
-/// where work may still use it. While a graph is captured nothing is given back.
+/// Releases the free memory of every GPU's pool: `torch.cuda.empty_cache`. Waits for work that may still use it.
+/// Releases nothing while a graph is captured.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_reset() {
     let reset = guarded(false, || {

@@ -92,9 +92,9 @@ pub fn process_pool(device: c_int) -> Result<Pool, String> {
     device_pools::pool(device).cloned()
 }
 
-/// At least `size` bytes of GPU `device`, to be used in the order of `stream`, from the pool of the
-/// process or, while a graph is captured on `stream`, from the graph's. Null where there are none, with
-/// the reason in `forebay_last_error`, and where `size` is 0.
+/// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
+/// process's pool or, while a graph is captured on `stream`, from the graph's. Null on failure, with the
+/// reason in `forebay_last_error`, and where `size` is 0.
 ///
 /// # Safety
 ///
@@ -138,12 +138,12 @@ fn throw_unless_empty(size: isize) {
     }
 }
 
-/// Gives back a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is
-/// the size. What is no live block changes nothing; the reason is in `forebay_last_error`.
+/// Frees a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is the size. An
+/// address that is no live block changes nothing; the reason is in `forebay_last_error`.
 ///
 /// # Safety
 ///
-/// * As for `forebay_torch_alloc`; nothing but what was enqueued on `stream` before uses the block.
+/// * As for `forebay_torch_alloc`; only work that was enqueued on `stream` before uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn forebay_torch_free(
     block: *mut c_void,
