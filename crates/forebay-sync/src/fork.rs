@@ -274,33 +274,43 @@ extern "C" fn in_child() {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
-    use std::rc::Rc;
+    use core::cell::Cell;
 
     use super::*;
 
+    /// Counts its drops.
+    #[derive(Debug)]
+    struct Counted<'a>(&'a Cell<u32>);
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
     #[test]
     fn a_value_is_dropped_once_by_the_process_that_made_it() {
-        let counted = Rc::new(7);
-        let mut kept = LeakOnFork::new(Rc::clone(&counted));
-        assert_eq!(kept.get().map(|value| **value), Ok(7));
-        assert_eq!(kept.get_mut().map(|value| Rc::strong_count(value)), Ok(2));
+        let drops = Cell::new(0);
+        let mut kept = LeakOnFork::new(Counted(&drops));
+        assert!(kept.get().is_ok() && kept.get_mut().is_ok());
         drop(kept);
-        assert_eq!(Rc::strong_count(&counted), 1);
-        let taken = LeakOnFork::new(Rc::clone(&counted)).take();
-        assert_eq!(Rc::strong_count(&counted), 2);
+        assert_eq!(drops.get(), 1);
+        let taken = LeakOnFork::new(Counted(&drops)).take();
+        assert!(taken.is_ok());
+        assert_eq!(drops.get(), 1, "the value is the caller's now");
         drop(taken);
-        assert_eq!(Rc::strong_count(&counted), 1);
+        assert_eq!(drops.get(), 2);
     }
 
     #[test]
     fn a_value_of_another_process_is_leaked() {
-        let counted = Rc::new(7);
+        let drops = Cell::new(0);
         // The generation that a child of this process has.
         let birth = Birth(Birth::here().0.wrapping_add(1));
-        let foreign = || LeakOnFork { value: ManuallyDrop::new(Rc::clone(&counted)), birth };
-        assert_eq!(foreign().get(), Err(Forked));
-        assert_eq!(foreign().get_mut(), Err(Forked));
-        assert_eq!(foreign().take(), Err(Forked));
-        assert_eq!(Rc::strong_count(&counted), 4, "each of the three is leaked");
+        let foreign = || LeakOnFork { value: ManuallyDrop::new(Counted(&drops)), birth };
+        assert_eq!(foreign().get().err(), Some(Forked));
+        assert_eq!(foreign().get_mut().err(), Some(Forked));
+        assert_eq!(foreign().take().err(), Some(Forked));
+        assert_eq!(drops.get(), 0);
     }
 }
