@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import InvalidError, OutOfMemoryError, ProcessError
+from .errors import Error, InstallError, InvalidError, OutOfMemoryError, ProcessError
 
 __all__ = ["attribution", "configure", "empty_cache", "figures", "library", "library_path", "memory_info"]
 
@@ -79,6 +79,14 @@ def library() -> ctypes.CDLL:
                 function.argtypes = arguments
             _loaded, _path = loaded, path
         return _loaded
+
+
+def library_to_install() -> ctypes.CDLL:
+    """The library, for ``install()``: ``InstallError`` where it cannot be loaded."""
+    try:
+        return library()
+    except Error as error:
+        raise InstallError(f"nothing was installed: {error}") from error
 
 
 def address_of(name: str) -> int:

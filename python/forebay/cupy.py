@@ -45,8 +45,8 @@ def install(**settings: Any) -> None:
     if _installed is not None:
         configure(**settings)
         return
-    # Fails here, and not at the first array, where the library is not there.
-    _process.library()
+    # Without the library it fails here, and not at the first array.
+    _process.library_to_install()
     allocator = cupy.cuda.PythonFunctionAllocator(_allocate, _free)
     before = cupy.cuda.get_allocator()
     with _process.configured(settings):

@@ -86,6 +86,6 @@ _numba_memory_manager = ForebayNumbaManager
 def install(**settings: Any) -> None:
     """Makes forebay the manager of Numba's GPU memory. Must come before Numba uses the GPU. Where it fails nothing is
     changed."""
-    _process.library()
+    _process.library_to_install()
     with _process.configured(settings):
         cuda.set_memory_manager(ForebayNumbaManager)

@@ -47,6 +47,7 @@ def install(device: int = 0, **settings: Any) -> Any:
     """Makes forebay RMM's resource of a GPU; gives the resource, which RMM keeps too. Where it fails nothing is changed."""
     import rmm
 
+    _process.library_to_install()
     made = resource(device)
     with _process.configured(settings):
         rmm.mr.set_per_device_resource(device, made)

@@ -118,7 +118,7 @@ def install(
         raise InstallError("this PyTorch is built for AMD's GPUs, and forebay works inside PyTorch with CUDA alone")
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise InstallError("this PyTorch is built without CUDA, so there is no allocator of GPU memory to replace")
-    library = _process.library()
+    library = _process.library_to_install()
     way = "forebay_torch_alloc_or_throw"
     if library.forebay_torch_errors_from(_torch_library(torch).encode()) != 0:
         reason = _process.last_error()

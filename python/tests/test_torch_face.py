@@ -374,6 +374,25 @@ def test_a_library_that_is_none_is_told(fakes, tmp_path):
     )
 
 
+@pytest.mark.parametrize("module", ["torch", "cupy", "numba", "rmm"])
+def test_an_install_without_the_library_is_an_install_error(fakes, tmp_path, module):
+    faces.run(
+        f"""
+        import forebay.errors, forebay.{module}
+        try:
+            forebay.{module}.install()
+        except forebay.errors.InstallError as error:
+            assert "/nowhere.so" in str(error)
+            assert isinstance(error.__cause__, forebay.errors.ProcessError)
+        else:
+            raise AssertionError
+        """,
+        tmp_path,
+        [fakes],
+        {"FOREBAY_LIBRARY": "/nowhere.so"},
+    )
+
+
 def test_a_pool_beside_pytorchs_own_allocator(fakes, tmp_path):
     faces.run(
         """

@@ -63,7 +63,7 @@
 #define FOREBAY_CAN_PER_THREAD_STREAMS (1 << 16)
 
 /**
- * What stands for a figure that was not counted.
+ * The value of a figure that was not counted.
  */
 #define FOREBAY_NOT_COUNTED UINT64_MAX
 
@@ -168,11 +168,11 @@ typedef enum {
 } forebay_status;
 
 /**
- * How near a pool is to its limit.
+ * The memory pressure of a pool: how near it is to its limit.
  */
 typedef enum {
     /**
-     * So little is held that caches may grow again.
+     * Little is held, so caches may grow again.
      */
     FOREBAY_PRESSURE_LOW = 0,
     /**
@@ -180,7 +180,7 @@ typedef enum {
      */
     FOREBAY_PRESSURE_NORMAL = 1,
     /**
-     * Idle memory is cleaned up.
+     * Idle memory is released over time.
      */
     FOREBAY_PRESSURE_MODERATE = 2,
     /**
@@ -188,7 +188,7 @@ typedef enum {
      */
     FOREBAY_PRESSURE_HIGH = 3,
     /**
-     * Everything idle is given back at once.
+     * All idle memory is released at once.
      */
     FOREBAY_PRESSURE_CRITICAL = 4,
 } forebay_pressure;
@@ -272,7 +272,7 @@ typedef struct {
 } forebay_arena;
 
 /**
- * A place in an arena to come back to. All zeros is none.
+ * A position in an arena to rewind to. All zeros is none.
  */
 typedef struct {
     /**
@@ -282,11 +282,11 @@ typedef struct {
 } forebay_checkpoint;
 
 /**
- * How an arena stands.
+ * The usage of an arena.
  */
 typedef struct {
     /**
-     * `sizeof(forebay_arena_usage)`, set before the call; after it, how much of it was filled.
+     * `sizeof(forebay_arena_usage)`, set before the call; after it, how many bytes were filled.
      */
     uint32_t struct_size;
     /**
@@ -294,7 +294,7 @@ typedef struct {
      */
     uint32_t reserved;
     /**
-     * Blocks, and what lies between them.
+     * Bytes in blocks, and in the gaps between them.
      */
     uint64_t used_bytes;
     /**
@@ -302,25 +302,25 @@ typedef struct {
      */
     uint64_t available_bytes;
     /**
-     * All there is.
+     * All its bytes.
      */
     uint64_t capacity_bytes;
     /**
-     * The most that was ever used at once.
+     * The most bytes ever in use.
      */
     uint64_t high_water_bytes;
     /**
-     * In how many pieces of the pool.
+     * How many blocks of the pool it consists of.
      */
     uint64_t chunks;
 } forebay_arena_usage;
 
 /**
- * What is known of a block.
+ * The description of a live block.
  */
 typedef struct {
     /**
-     * `sizeof(forebay_block_info)`, set before the call; after it, how much of it was filled.
+     * `sizeof(forebay_block_info)`, set before the call; after it, how many bytes were filled.
      */
     uint32_t struct_size;
     /**
@@ -328,20 +328,20 @@ typedef struct {
      */
     uint32_t reserved;
     /**
-     * How often its address was given out, this time included: tells it from every other block that was
-     * or will be at the same address.
+     * How often its address was allocated, this time included. Distinguishes it from every other block at the
+     * same address, past or future.
      */
     uint64_t generation;
     /**
-     * Where it begins.
+     * Its first address.
      */
     uint64_t address;
     /**
-     * How large it is: what was asked for, rounded up.
+     * Its size: the requested size, rounded up.
      */
     uint64_t size_bytes;
     /**
-     * What was asked for.
+     * The requested size.
      */
     uint64_t requested_bytes;
 } forebay_block_info;
@@ -381,7 +381,7 @@ typedef struct {
      */
     uint64_t capabilities;
     /**
-     * What every address of its memory is a multiple of.
+     * The alignment of its allocations.
      */
     uint64_t alignment;
     /**
@@ -389,11 +389,11 @@ typedef struct {
      */
     uint64_t total_bytes;
     /**
-     * What could still be had.
+     * The memory that is still free.
      */
     uint64_t free_bytes;
     /**
-     * What this process has of it through forebay.
+     * The memory that this process holds through forebay.
      */
     uint64_t held_bytes;
     /**
@@ -407,11 +407,11 @@ typedef struct {
 } forebay_device_info;
 
 /**
- * How a pool stands. Counts are exact: every call that has returned is in them once.
+ * The statistics of a pool. Counts are exact: every call that has returned is counted once.
  */
 typedef struct {
     /**
-     * `sizeof(forebay_statistics)`, set before the call; after it, how much of it was filled.
+     * `sizeof(forebay_statistics)`, set before the call; after it, how many bytes were filled.
      */
     uint32_t struct_size;
     /**
@@ -419,7 +419,7 @@ typedef struct {
      */
     uint32_t reserved;
     /**
-     * Bytes in blocks, rounding counted.
+     * Bytes in live blocks, rounding included.
      */
     uint64_t live_bytes;
     /**
@@ -427,11 +427,11 @@ typedef struct {
      */
     uint64_t requested_bytes;
     /**
-     * Blocks that are live.
+     * Live blocks.
      */
     uint64_t blocks;
     /**
-     * The most bytes ever out of the heap at once, in blocks or at hand in magazines.
+     * The most bytes ever out of the heap at once, in live blocks or cached in magazines.
      */
     uint64_t peak_out_bytes;
     /**
@@ -440,15 +440,15 @@ typedef struct {
      */
     uint64_t peak_live_bytes;
     /**
-     * Bytes at hand in magazines.
+     * Bytes cached in magazines.
      */
     uint64_t cached_bytes;
     /**
-     * Freed bytes that are kept from use for a while.
+     * Freed bytes in quarantine.
      */
     uint64_t quarantined_bytes;
     /**
-     * Bytes that nobody gets any more, because they were written to without right.
+     * Bytes that are never reused, because they were corrupted.
      */
     uint64_t retired_bytes;
     /**
@@ -460,7 +460,7 @@ typedef struct {
      */
     uint64_t peak_held_bytes;
     /**
-     * Bytes taken from the device that are in no block.
+     * Bytes taken from the device that are in no live block.
      */
     uint64_t free_bytes;
     /**
@@ -468,15 +468,15 @@ typedef struct {
      */
     uint64_t largest_free_bytes;
     /**
-     * In how many pieces the heap is free.
+     * How many free pieces the heap has.
      */
     uint64_t pieces;
     /**
-     * Blocks given out.
+     * Blocks allocated.
      */
     uint64_t allocations;
     /**
-     * Blocks taken back.
+     * Blocks freed.
      */
     uint64_t frees;
     /**
@@ -484,11 +484,11 @@ typedef struct {
      */
     uint64_t hits;
     /**
-     * Of those, the ones that a magazine had.
+     * Those of them that a magazine served.
      */
     uint64_t magazine_hits;
     /**
-     * Requests that no hole held.
+     * Requests that fitted in no hole.
      */
     uint64_t misses;
     /**
@@ -496,11 +496,11 @@ typedef struct {
      */
     uint64_t waits;
     /**
-     * The most the pool may take from the device.
+     * The most bytes that the pool may take from the device.
      */
     uint64_t limit_bytes;
     /**
-     * How long all calls of the driver took, by the clock.
+     * The wall time of all driver calls.
      */
     uint64_t driver_ns;
 } forebay_statistics;
@@ -565,19 +565,19 @@ typedef struct {
 } forebay_copy_shape;
 
 /**
- * What a warm-up asked for and got.
+ * The result of a warm-up.
  */
 typedef struct {
     /**
-     * `sizeof(forebay_warm_up_figures)`, set before the call; after it, how much of it was filled.
+     * `sizeof(forebay_warm_up_figures)`, set before the call; after it, how many bytes were filled.
      */
     uint32_t struct_size;
     /**
-     * 1 where all of it could be had, else 0.
+     * 1 where all blocks could be allocated, else 0.
      */
     uint32_t complete;
     /**
-     * Blocks asked for.
+     * Requested blocks.
      */
     uint64_t asked_blocks;
     /**
@@ -585,7 +585,7 @@ typedef struct {
      */
     uint64_t asked_bytes;
     /**
-     * Blocks that could be had together.
+     * Blocks that could be allocated at once.
      */
     uint64_t had_blocks;
     /**
@@ -599,8 +599,8 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * An arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is above
- * `capacity` it grows up to that, each piece as large as all before it; else it does not.
+ * Creates an arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is
+ * above `capacity` it grows up to that by doubling; else it does not grow.
  *
  * The caller promises:
  *
@@ -613,9 +613,9 @@ forebay_status forebay_arena_create(forebay_pool pool,
                                     forebay_arena *arena);
 
 /**
- * `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512. They are
- * good until they are taken back by `forebay_arena_rewind`, `forebay_arena_reset` or
- * `forebay_arena_close`.
+ * Allocates `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512.
+ * They are valid until `forebay_arena_rewind`, `forebay_arena_reset` or `forebay_arena_close` takes them
+ * back.
  *
  * The caller promises:
  *
@@ -624,7 +624,7 @@ forebay_status forebay_arena_create(forebay_pool pool,
 forebay_status forebay_arena_alloc(forebay_arena arena, uint64_t size, uint64_t alignment, void **block);
 
 /**
- * The present place of an arena, to come back to.
+ * The present position of an arena, to rewind to.
  *
  * The caller promises:
  *
@@ -643,7 +643,7 @@ forebay_status forebay_arena_rewind(forebay_arena arena, forebay_checkpoint chec
 forebay_status forebay_arena_reset(forebay_arena arena);
 
 /**
- * How an arena stands.
+ * The usage of an arena.
  *
  * The caller promises:
  *
@@ -652,13 +652,13 @@ forebay_status forebay_arena_reset(forebay_arena arena);
 forebay_status forebay_arena_figures(forebay_arena arena, forebay_arena_usage *usage);
 
 /**
- * Closes an arena and gives its memory back to its pool, in the order of its stream.
+ * Closes an arena and frees its memory to its pool, in the order of its stream.
  */
 forebay_status forebay_arena_close(forebay_arena arena);
 
 /**
- * At least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple of
- * 512; null where there are none, and where `size` is 0. What the block holds is not defined.
+ * Allocates at least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple
+ * of 512; null on failure, and where `size` is 0. The contents of the block are undefined.
  *
  * The caller promises:
  *
@@ -680,7 +680,7 @@ forebay_status forebay_alloc_aligned(forebay_pool pool,
                                      void **block);
 
 /**
- * Blocks of all these sizes, or none of them: `blocks` gets as many addresses as there are sizes.
+ * Allocates blocks of all these sizes, or none of them. `blocks` gets as many addresses as there are sizes.
  *
  * The caller promises:
  *
@@ -693,18 +693,17 @@ forebay_status forebay_alloc_batch(forebay_pool pool,
                                    void **blocks);
 
 /**
- * Gives back the block that begins at `block`, in the order of `stream`: its memory may be used again
- * by what is enqueued there from now on. Null is ignored.
+ * Frees the block that begins at `block`, in the order of `stream`: work that is enqueued there from now on
+ * may reuse its memory. Null is ignored.
  *
  * The caller promises:
  *
- * * Nothing but what was enqueued on `stream` before uses the block.
+ * * Only work that was enqueued on `stream` before uses the block.
  */
 forebay_status forebay_free(forebay_pool pool, void *block, forebay_stream stream);
 
 /**
- * As `forebay_free`, where the caller knows how much was asked for, or how large the block is:
- * anything else is refused.
+ * As `forebay_free`, with the requested size or the size of the block as a check: any other size is refused.
  *
  * The caller promises:
  *
@@ -713,8 +712,8 @@ forebay_status forebay_free(forebay_pool pool, void *block, forebay_stream strea
 forebay_status forebay_free_sized(forebay_pool pool, void *block, uint64_t size, forebay_stream stream);
 
 /**
- * Gives back a block to whichever pool of the process it is of, for who was handed an address alone.
- * Looks through the pools one by one. The stream must be of the block's device.
+ * Frees a block of any pool of the process, for callers that have only its address. Searches the pools one
+ * by one. The stream must belong to the block's device.
  *
  * The caller promises:
  *
@@ -723,23 +722,23 @@ forebay_status forebay_free_sized(forebay_pool pool, void *block, uint64_t size,
 forebay_status forebay_free_anywhere(void *block, forebay_stream stream);
 
 /**
- * Gives back a block whose stream was closed: waits until the device has done all its work, then frees
- * the block in the order of the default stream. For owners that outlive their stream; `forebay_free`
- * does not wait, and is the way wherever a stream is there. What is no live block of the pool is refused
- * without a wait. Null is ignored.
+ * Frees a block whose stream was closed: waits until the device has done all its work, then frees the block
+ * in the order of the default stream. For owners that outlive their stream; with a stream, use
+ * `forebay_free`, which does not wait. An address that is no live block of the pool is refused without a
+ * wait. Null is ignored.
  *
- * Where the device cannot be waited for, as while a graph is captured, nothing is changed: the block
+ * Where the device cannot be synchronised, such as while a graph is captured, nothing changes: the block
  * stays live and can be freed later.
  *
  * The caller promises:
  *
- * * Nothing but work that was enqueued on the device before uses the block.
+ * * Only work that was enqueued on the device before uses the block.
  */
 forebay_status forebay_free_synchronized(forebay_pool pool, void *block);
 
 /**
- * Says that a block is used on `stream` too, beside the one it will be freed on: its memory is used
- * again only after what is enqueued on both by then.
+ * Records that `stream` uses a block, besides the stream that it will be freed on: its memory is reused only
+ * after all work that both have when it is freed.
  *
  * The caller promises:
  *
@@ -748,15 +747,14 @@ forebay_status forebay_free_synchronized(forebay_pool pool, void *block);
 forebay_status forebay_record_use(forebay_pool pool, void *block, forebay_stream stream);
 
 /**
- * Says that nothing more is allocated or freed on a stream here: what was freed on it becomes everybody's
- * once its work so far is done. This tells one pool. A stream that is about to be destroyed by its maker
- * is closed before that, as the device follows it while its handle is open; `forebay_stream_close` tells
- * all pools by itself.
+ * Makes one pool forget a stream, on which nothing more is allocated or freed: memory that was freed on it
+ * serves all streams once its work so far is done. Close an adopted stream before its maker destroys it,
+ * since the device uses it while its handle is open; `forebay_stream_close` makes all pools forget it.
  */
 forebay_status forebay_forget_stream(forebay_pool pool, forebay_stream stream);
 
 /**
- * What is known of the live block that begins at `block`.
+ * Describes the live block that begins at `block`.
  *
  * The caller promises:
  *
@@ -766,8 +764,8 @@ forebay_status forebay_block_query(forebay_pool pool, const void *block, forebay
 
 /**
  * Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
- * has 8 GiB, or as much as is said: "sim@1GiB"; "phantom" is one whose memory is addresses alone, and
- * takes none of the host's. Opening the same name again gives the same device, as long as it is open.
+ * has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
+ * them. Opening the same name again gives the same device, as long as it is open.
  *
  * The caller promises:
  *
@@ -777,7 +775,7 @@ forebay_status forebay_block_query(forebay_pool pool, const void *block, forebay
 forebay_status forebay_device_open(const char *name, forebay_device *device);
 
 /**
- * Opens the best device there is: the first GPU, else the host.
+ * Opens the best device of this machine: the first GPU, else the host.
  *
  * The caller promises:
  *
@@ -786,7 +784,7 @@ forebay_status forebay_device_open(const char *name, forebay_device *device);
 forebay_status forebay_device_best(forebay_device *device);
 
 /**
- * What a device is, and how much memory it has. Asks the driver: not for every step of a program.
+ * Describes a device and its memory. Calls the driver, so it is too slow for every step of a program.
  *
  * The caller promises:
  *
@@ -800,48 +798,19 @@ forebay_status forebay_device_describe(forebay_device device, forebay_device_inf
 forebay_status forebay_device_synchronize(forebay_device device);
 
 /**
- * Closes a device's handle. Pools, streams and arenas of the device keep it open beneath them.
+ * Closes a handle of a device. Pools, streams and arenas of the device keep it open.
  */
 forebay_status forebay_device_close(forebay_device device);
 
 /**
- * Why the last call on this thread that failed did: text that ends with a zero byte, good until the
- * next call that fails on this thread. Empty where none has failed. Never null.
+ * The message of this thread's last failed call: a string that is valid until the next call that fails
+ * on this thread. Empty where none has failed. Never null.
  */
 const char *forebay_last_error(void);
 
 /**
- * How a pool stands, in figures. Stops the threads that are in it for a moment.
- *
- * The caller promises:
- *
- * * `statistics` is null, or a `forebay_statistics` whose `struct_size` is set, which can be written.
- */
-forebay_status forebay_pool_statistics(forebay_pool pool, forebay_statistics *statistics);
-
-/**
- * All there is to see of a pool, as one line of JSON with the schema "forebay.pool.v1". `json` gets a
- * text, to be given back by `forebay_string_free`.
- *
- * The caller promises:
- *
- * * `json` is null, or a pointer can be written there.
- */
-forebay_status forebay_pool_snapshot(forebay_pool pool, char **json);
-
-/**
- * A summary of how a pool stands, for people. `summary` gets a text, to be given back by
- * `forebay_string_free`.
- *
- * The caller promises:
- *
- * * `summary` is null, or a pointer can be written there.
- */
-forebay_status forebay_pool_summary(forebay_pool pool, char **summary);
-
-/**
- * The pool of a device that the whole process shares: made when it is first asked for, as the
- * environment says (`FOREBAY_CONF`), and the same from then on. Closing the handle leaves the pool.
+ * The pool of a device that the whole process shares. The first call creates it with the settings of the
+ * environment (`FOREBAY_CONF`). Closing the handle leaves the pool.
  *
  * The caller promises:
  *
@@ -850,8 +819,8 @@ forebay_status forebay_pool_summary(forebay_pool pool, char **summary);
 forebay_status forebay_pool_of_process(forebay_device device, forebay_pool *pool);
 
 /**
- * Lets the process forget its shared pool of a device; the next who asks gets a new one. Handles to
- * the old one stay good. `had`, where it is not null, gets 1 if there was one, else 0.
+ * Forgets the process's shared pool of a device; the next request for it creates a new one. Handles of the
+ * old pool stay valid. `had`, where it is not null, gets 1 if there was one, else 0.
  *
  * The caller promises:
  *
@@ -860,8 +829,8 @@ forebay_status forebay_pool_of_process(forebay_device device, forebay_pool *pool
 forebay_status forebay_pool_forget_process(forebay_device device, int32_t *had);
 
 /**
- * A pool of its own. `settings` is null, or "key:value,key:value" as `FOREBAY_CONF` has it, and stands
- * above what the environment says.
+ * Creates a pool. `settings` is null, or "key:value,key:value" as in `FOREBAY_CONF`, and overrides the
+ * environment.
  *
  * The caller promises:
  *
@@ -871,9 +840,9 @@ forebay_status forebay_pool_forget_process(forebay_device device, int32_t *had);
 forebay_status forebay_pool_create(forebay_device device, const char *settings, forebay_pool *pool);
 
 /**
- * Closes a pool. One of its own gives all its memory back to the device, blocks that are still live
- * among it: they must not be used any more. `left`, where it is not null, gets how many those were.
- * Arenas keep the pool open beneath them, and so does a call of another thread until it returns.
+ * Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
+ * included, which must not be used any more. `left`, where it is not null, gets how many blocks were live.
+ * Arenas keep their pool open, and so does a call of another thread until it returns.
  *
  * The caller promises:
  *
@@ -882,7 +851,7 @@ forebay_status forebay_pool_create(forebay_device device, const char *settings, 
 forebay_status forebay_pool_close(forebay_pool pool, uint64_t *left);
 
 /**
- * A handle to the device of a pool, to be closed by itself.
+ * A handle to the device of a pool, to be closed separately.
  *
  * The caller promises:
  *
@@ -900,7 +869,7 @@ forebay_status forebay_pool_device(forebay_pool pool, forebay_device *device);
 forebay_status forebay_pool_set(forebay_pool pool, const char *key, const char *value);
 
 /**
- * The value of a setting in force. `value` gets a text, to be given back by `forebay_string_free`.
+ * The current value of a setting. `value` gets a string, to be freed by `forebay_string_free`.
  *
  * The caller promises:
  *
@@ -910,7 +879,8 @@ forebay_status forebay_pool_set(forebay_pool pool, const char *key, const char *
 forebay_status forebay_pool_get(forebay_pool pool, const char *key, char **value);
 
 /**
- * The most the pool may take from its device. Changed by the settings `max_bytes` and `max_fraction`.
+ * The most bytes that the pool may take from its device. The settings `max_bytes` and `max_fraction`
+ * change it.
  *
  * The caller promises:
  *
@@ -919,7 +889,7 @@ forebay_status forebay_pool_get(forebay_pool pool, const char *key, char **value
 forebay_status forebay_pool_limit(forebay_pool pool, uint64_t *bytes);
 
 /**
- * How near the pool is to its limit. Waits for nobody.
+ * The memory pressure of a pool. Does not block.
  *
  * The caller promises:
  *
@@ -928,14 +898,43 @@ forebay_status forebay_pool_limit(forebay_pool pool, uint64_t *bytes);
 forebay_status forebay_pool_pressure(forebay_pool pool, forebay_pressure *level);
 
 /**
+ * The statistics of a pool. Stops the threads that use the pool for a moment.
+ *
+ * The caller promises:
+ *
+ * * `statistics` is null, or a `forebay_statistics` whose `struct_size` is set, which can be written.
+ */
+forebay_status forebay_pool_statistics(forebay_pool pool, forebay_statistics *statistics);
+
+/**
+ * A snapshot of a pool as one line of JSON with the schema "forebay.pool.v1". `json` gets a string, to be
+ * freed by `forebay_string_free`.
+ *
+ * The caller promises:
+ *
+ * * `json` is null, or a pointer can be written there.
+ */
+forebay_status forebay_pool_snapshot(forebay_pool pool, char **json);
+
+/**
+ * A summary of a pool's statistics for people. `summary` gets a string, to be freed by
+ * `forebay_string_free`.
+ *
+ * The caller promises:
+ *
+ * * `summary` is null, or a pointer can be written there.
+ */
+forebay_status forebay_pool_summary(forebay_pool pool, char **summary);
+
+/**
  * The name of a status, as it is written in C: a text that is there for ever. "unknown status" for a
  * number that is none.
  */
 const char *forebay_status_name(int32_t status);
 
 /**
- * A new stream of a device. `priority` is above 0 for streams that go first where there is a choice,
- * below 0 for those that go last, and ignored where the device has no priorities.
+ * Creates a stream of a device. `priority` is above 0 for high, below 0 for low, and ignored where the
+ * device has no priorities.
  *
  * The caller promises:
  *
@@ -944,7 +943,8 @@ const char *forebay_status_name(int32_t status);
 forebay_status forebay_stream_create(forebay_device device, int32_t priority, forebay_stream *stream);
 
 /**
- * A stream that another library made, as CUDA's `cudaStream_t`. It is not destroyed with the handle.
+ * Adopts a stream that another library made, such as a `cudaStream_t`. Closing the handle does not
+ * destroy it.
  *
  * The caller promises:
  *
@@ -955,7 +955,7 @@ forebay_status forebay_stream_create(forebay_device device, int32_t priority, fo
 forebay_status forebay_stream_adopt(forebay_device device, void *raw, forebay_stream *stream);
 
 /**
- * The stream as the driver names it, for calls of other libraries: with CUDA, the `cudaStream_t`.
+ * The driver's handle of a stream, for calls of other libraries: with CUDA, the `cudaStream_t`.
  *
  * The caller promises:
  *
@@ -980,11 +980,11 @@ forebay_status forebay_stream_synchronize(forebay_device device, forebay_stream 
 forebay_status forebay_stream_query(forebay_device device, forebay_stream stream, int32_t *done);
 
 /**
- * Closes a stream: one that was made here is destroyed, and its work still runs; one that was adopted
- * is forgotten, and may be destroyed by its maker from then on. The pools of its device are told before
- * that, so that what was freed on it serves other streams. A block of it that still lives goes back by
- * `forebay_free_synchronized`, or by `forebay_free` on a stream that was made to wait for this one's work
- * before. Closed it is in any case: where a pool could not be told, the status says so.
+ * Closes a stream. A stream that was created here is destroyed once its work is done; an adopted one may be
+ * destroyed by its maker from then on. All pools of the device forget it first, so that memory freed on it
+ * serves other streams. Free a block of it that is still live by `forebay_free_synchronized`, or by
+ * `forebay_free` on a stream that was made to wait for this one's work before. The stream is closed in any
+ * case; where a pool could not forget it, the status is an error.
  */
 forebay_status forebay_stream_close(forebay_stream stream);
 
@@ -1004,18 +1004,18 @@ forebay_status forebay_tag_enter(const char *name);
 forebay_status forebay_tag_leave(void);
 
 /**
- * Gives back a text that a function of this library made. Null is ignored.
+ * Frees a string that a function of this library returned. Null is ignored.
  *
  * The caller promises:
  *
- * * `text` is null, or was given by a function that says to give it back here, and was not given back.
+ * * `text` is null, or a string of a function that says to free it here, which was not freed yet.
  */
 void forebay_string_free(char *text);
 
 /**
- * At least `size` bytes of GPU `device`, to be used in the order of `stream`, from the pool of the
- * process or, while a graph is captured on `stream`, from the graph's. Null where there are none, with
- * the reason in [`forebay_last_error`](crate::error::forebay_last_error), and where `size` is 0.
+ * Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
+ * process's pool or, while a graph is captured on `stream`, from the graph's. Null on failure, with the
+ * reason in `forebay_last_error`, and where `size` is 0.
  *
  * The caller promises:
  *
@@ -1025,13 +1025,12 @@ void forebay_string_free(char *text);
 void *forebay_torch_alloc(ptrdiff_t size, int device, void *stream);
 
 /**
- * Gives back a block of [`forebay_torch_alloc`], in the order of `stream`. Null is ignored, and so is
- * the size. What is no live block changes nothing; the reason is in
- * [`forebay_last_error`](crate::error::forebay_last_error).
+ * Frees a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is the size. An
+ * address that is no live block changes nothing; the reason is in `forebay_last_error`.
  *
  * The caller promises:
  *
- * * As for [`forebay_torch_alloc`]; nothing but what was enqueued on `stream` before uses the block.
+ * * As for `forebay_torch_alloc`; only work that was enqueued on `stream` before uses the block.
  */
 void forebay_torch_free(void *block, ptrdiff_t _size, int device, void *stream);
 
@@ -1124,8 +1123,8 @@ forebay_status forebay_fill(forebay_device device,
                             forebay_stream stream);
 
 /**
- * Gives back to the device what is free, down to `keep` bytes held. Waits for the device where work
- * may still use it. `released`, where it is not null, gets how much that was.
+ * Releases free memory to the device, down to `keep` bytes held. Waits for work that may still use it.
+ * `released`, where it is not null, gets how many bytes were released.
  *
  * The caller promises:
  *
@@ -1134,7 +1133,7 @@ forebay_status forebay_fill(forebay_device device,
 forebay_status forebay_pool_trim(forebay_pool pool, uint64_t keep, uint64_t *released);
 
 /**
- * Gives back to the device everything that is free: `forebay_pool_trim` that keeps nothing.
+ * Releases all free memory to the device: `forebay_pool_trim` with `keep` 0.
  *
  * The caller promises:
  *
@@ -1143,8 +1142,8 @@ forebay_status forebay_pool_trim(forebay_pool pool, uint64_t keep, uint64_t *rel
 forebay_status forebay_pool_empty_cache(forebay_pool pool, uint64_t *released);
 
 /**
- * Gives back to the device what was not needed in the last `age_ms` milliseconds, as far as that was
- * watched. Does not wait.
+ * Releases memory to the device that was not used in the last `age_ms` milliseconds, as far as its age is
+ * known. Does not wait.
  *
  * The caller promises:
  *
@@ -1153,19 +1152,18 @@ forebay_status forebay_pool_empty_cache(forebay_pool pool, uint64_t *released);
 forebay_status forebay_pool_collect(forebay_pool pool, uint64_t age_ms, uint64_t *released);
 
 /**
- * Makes what is free as few and as large pieces as can be without waiting.
+ * Merges free memory into as few and as large pieces as possible without waiting.
  */
 forebay_status forebay_pool_defragment(forebay_pool pool);
 
 /**
- * Takes back what was freed while other streams used it, as far as they are done. Does not wait.
+ * Completes frees that were deferred for other streams, where those are done. Does not wait.
  */
 forebay_status forebay_pool_process_deferred(forebay_pool pool);
 
 /**
- * Takes `counts[i]` blocks of `sizes[i]` bytes each, all at once, and gives them back on `stream`:
- * what the pool took from its device for them is then at hand. Where there is no room for all, what
- * fits is taken, and the figures say how much that was.
+ * Allocates `counts[i]` blocks of `sizes[i]` bytes each, all at once, and frees them on `stream`: the pool
+ * then holds memory for them. Where not all fit, allocates those that do, and the figures tell how many.
  *
  * The caller promises:
  *

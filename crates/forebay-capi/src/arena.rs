@@ -1,19 +1,20 @@
-//! Arenas: memory that is allocated one by one and given back all at once.
+//! Arenas: memory that is allocated piece by piece and freed all at once.
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::arena::{Arena, ArenaOptions, Checkpoint};
 use forebay::{Alignment, BumpGrowth, Bytes, Pool};
+use forebay_sync::lock;
 
 use crate::block::pointer;
-use crate::error::answer;
+use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
-use crate::sized::{SizedOut, growing};
+use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream};
-use crate::table::{self, Thing};
+use crate::table::{self, Object};
 use crate::text::Out;
 
 /// An arena. All zeros is none.
@@ -24,7 +25,7 @@ pub struct forebay_arena {
     pub id: u64,
 }
 
-/// A place in an arena to come back to. All zeros is none.
+/// A position in an arena to rewind to. All zeros is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct forebay_checkpoint {
@@ -32,32 +33,32 @@ pub struct forebay_checkpoint {
     pub id: u64,
 }
 
-/// How an arena stands.
+/// The usage of an arena.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct forebay_arena_usage {
-    /// `sizeof(forebay_arena_usage)`, set before the call; after it, how much of it was filled.
+    /// `sizeof(forebay_arena_usage)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// Blocks, and what lies between them.
+    /// Bytes in blocks, and in the gaps between them.
     pub used_bytes: u64,
     /// The rest of the capacity.
     pub available_bytes: u64,
-    /// All there is.
+    /// All its bytes.
     pub capacity_bytes: u64,
-    /// The most that was ever used at once.
+    /// The most bytes ever in use.
     pub high_water_bytes: u64,
-    /// In how many pieces of the pool.
+    /// How many blocks of the pool it consists of.
     pub chunks: u64,
 }
 
-growing!(forebay_arena_usage: 48);
+versioned_struct!(forebay_arena_usage: 48);
 
-/// A checkpoint that was given out and stands.
-struct Mark {
+/// A checkpoint that C may rewind to.
+struct SavedCheckpoint {
     number: u64,
-    /// How much was used there.
+    /// The bytes in use at the checkpoint.
     used: Bytes,
     checkpoint: Checkpoint,
 }
@@ -65,65 +66,65 @@ struct Mark {
 /// An arena, and its checkpoints.
 struct State {
     arena: Arena<Pool>,
-    /// Those that stand: numbers and places only grow. What is taken back takes its checkpoints along,
-    /// and one place has one, so there are never more than there are blocks.
-    marks: Vec<Mark>,
+    /// The valid checkpoints, by growing number and position. Taking memory back drops its checkpoints, and a
+    /// position has one checkpoint, so there are never more than blocks.
+    saved: Vec<SavedCheckpoint>,
 }
 
 impl State {
-    /// Forgets the checkpoints beyond the present place: they have lapsed.
-    fn forget_beyond(&mut self) {
+    /// Drops the checkpoints beyond the present position.
+    fn drop_lapsed(&mut self) {
         let used = self.arena.usage().used;
-        self.marks.retain(|mark| mark.used <= used);
+        self.saved.retain(|mark| mark.used <= used);
     }
 
     fn checkpoint(&mut self) -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let used = self.arena.usage().used;
-        if let Some(mark) = self.marks.last().filter(|mark| mark.used == used) {
+        if let Some(mark) = self.saved.last().filter(|mark| mark.used == used) {
             return mark.number;
         }
-        // Never the same for two arenas: one of another arena is not found here.
+        // Unique in the process, so that a checkpoint of another arena is not found.
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        self.marks.push(Mark { number, used, checkpoint: self.arena.checkpoint() });
+        self.saved.push(SavedCheckpoint { number, used, checkpoint: self.arena.checkpoint() });
         number
     }
 
     fn rewind(&mut self, number: u64) -> Result<(), Failure> {
-        let found = self.marks.binary_search_by_key(&number, |mark| mark.number);
-        let mark = found.ok().and_then(|index| self.marks.get(index)).ok_or_else(|| {
+        let found = self.saved.binary_search_by_key(&number, |mark| mark.number);
+        let mark = found.ok().and_then(|index| self.saved.get(index)).ok_or_else(|| {
             Failure::new(
                 forebay_status::Lapsed,
                 "the checkpoint is of another arena, or what it names was taken back: take a new one",
             )
         })?;
         self.arena.rewind(mark.checkpoint)?;
-        self.forget_beyond();
+        self.drop_lapsed();
         Ok(())
     }
 
     fn reset(&mut self) {
         self.arena.reset();
-        self.marks.clear();
+        self.saved.clear();
     }
 }
 
-/// What is behind an arena's handle.
+/// The object of an arena handle.
 pub(crate) struct ArenaEntry {
     /// `None` once it was closed.
     state: Mutex<Option<State>>,
-    /// The stream it is used on lives as long as it.
+    /// Keeps the arena's stream alive.
     _stream: Option<Arc<StreamEntry>>,
 }
 
 impl ArenaEntry {
     fn state(&self) -> MutexGuard<'_, Option<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
-/// Does `work` with an arena. One thread at a time.
-fn in_arena<R>(
+/// Calls `work` with an arena, under its lock.
+fn with_arena<R>(
     arena: forebay_arena,
     work: impl FnOnce(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
@@ -133,8 +134,8 @@ fn in_arena<R>(
     work(state.as_mut().ok_or_else(gone)?)
 }
 
-/// An arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is above
-/// `capacity` it grows up to that, each piece as large as all before it; else it does not.
+/// Creates an arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is
+/// above `capacity` it grows up to that by doubling; else it does not grow.
 ///
 /// # Safety
 ///
@@ -147,27 +148,27 @@ pub unsafe extern "C" fn forebay_arena_create(
     stream: forebay_stream,
     arena: *mut forebay_arena,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(arena, "arena") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        let kept = stream::kept(stream)?;
+        let kept = stream::entry(stream)?;
         let stream = stream::on_device(stream, entry.device())?;
         let mut options = ArenaOptions::new(Bytes::new(capacity));
         if most > capacity {
             options = options.growth(BumpGrowth::Doubling { most: Bytes::new(most) });
         }
         let arena = options.build(entry.pool().clone(), stream)?;
-        let state = Mutex::new(Some(State { arena, marks: Vec::new() }));
-        let id = table::open(Thing::Arena(Arc::new(ArenaEntry { state, _stream: kept })))?;
+        let state = Mutex::new(Some(State { arena, saved: Vec::new() }));
+        let id = table::open(Object::Arena(Arc::new(ArenaEntry { state, _stream: kept })))?;
         to.set(forebay_arena { id });
         Ok(())
     })
 }
 
-/// `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512. They are
-/// good until they are taken back by `forebay_arena_rewind`, `forebay_arena_reset` or
-/// `forebay_arena_close`.
+/// Allocates `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512.
+/// They are valid until `forebay_arena_rewind`, `forebay_arena_reset` or `forebay_arena_close` takes them
+/// back.
 ///
 /// # Safety
 ///
@@ -179,12 +180,12 @@ pub unsafe extern "C" fn forebay_arena_alloc(
     alignment: u64,
     block: *mut *mut c_void,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(block, "block") }?;
         to.set(core::ptr::null_mut());
         let alignment = if alignment == 0 { Alignment::BLOCK } else { Alignment::new(alignment)? };
-        in_arena(arena, |state| {
+        with_arena(arena, |state| {
             let block = state.arena.allocate_aligned(Bytes::new(size), alignment)?;
             to.set(pointer(block.address()));
             Ok(())
@@ -192,7 +193,7 @@ pub unsafe extern "C" fn forebay_arena_alloc(
     })
 }
 
-/// The present place of an arena, to come back to.
+/// The present position of an arena, to rewind to.
 ///
 /// # Safety
 ///
@@ -202,10 +203,10 @@ pub unsafe extern "C" fn forebay_arena_checkpoint(
     arena: forebay_arena,
     checkpoint: *mut forebay_checkpoint,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(checkpoint, "checkpoint") }?;
-        let id = in_arena(arena, |state| Ok(state.checkpoint()))?;
+        let id = with_arena(arena, |state| Ok(state.checkpoint()))?;
         to.set(forebay_checkpoint { id });
         Ok(())
     })
@@ -217,21 +218,21 @@ pub extern "C" fn forebay_arena_rewind(
     arena: forebay_arena,
     checkpoint: forebay_checkpoint,
 ) -> forebay_status {
-    answer(|| in_arena(arena, |state| state.rewind(checkpoint.id)))
+    status_of(|| with_arena(arena, |state| state.rewind(checkpoint.id)))
 }
 
 /// Takes back everything that was allocated. The memory stays the arena's; checkpoints lapse.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_arena_reset(arena: forebay_arena) -> forebay_status {
-    answer(|| {
-        in_arena(arena, |state| {
+    status_of(|| {
+        with_arena(arena, |state| {
             state.reset();
             Ok(())
         })
     })
 }
 
-/// How an arena stands.
+/// The usage of an arena.
 ///
 /// # Safety
 ///
@@ -241,10 +242,10 @@ pub unsafe extern "C" fn forebay_arena_figures(
     arena: forebay_arena,
     usage: *mut forebay_arena_usage,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { SizedOut::new(usage, "usage") }?;
-        let figures = in_arena(arena, |state| Ok(state.arena.usage()))?;
+        let figures = with_arena(arena, |state| Ok(state.arena.usage()))?;
         to.set(forebay_arena_usage {
             struct_size: 0,
             reserved: 0,
@@ -258,10 +259,10 @@ pub unsafe extern "C" fn forebay_arena_figures(
     })
 }
 
-/// Closes an arena and gives its memory back to its pool, in the order of its stream.
+/// Closes an arena and frees its memory to its pool, in the order of its stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_arena_close(arena: forebay_arena) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::close::<ArenaEntry>(arena.id)?;
         let state = entry.state().take();
         Ok(state.map_or(Ok(()), |state| state.arena.close())?)

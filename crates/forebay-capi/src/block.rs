@@ -1,4 +1,4 @@
-//! Blocks: allocated and freed in the order of streams. The way of every request, so it finds its pool
+//! Blocks: allocated and freed in the order of streams. Every request takes this path, so it finds its pool
 //! without a lock.
 
 use core::ffi::c_void;
@@ -6,37 +6,37 @@ use core::ffi::c_void;
 use forebay::handle::allocate_batch;
 use forebay::{Address, Alignment, Bytes, Pool, Request, StreamHandle};
 
-use crate::error::{answer, contained, refused};
+use crate::error::{catch_panic, fail, status_of};
 use crate::fork;
 use crate::pool::{PoolEntry, forebay_pool};
-use crate::sized::{SizedOut, growing};
+use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
 use crate::table;
-use crate::text::{Out, array, is_array};
+use crate::text::{Out, array, check_array};
 
-/// What is known of a block.
+/// The description of a live block.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct forebay_block_info {
-    /// `sizeof(forebay_block_info)`, set before the call; after it, how much of it was filled.
+    /// `sizeof(forebay_block_info)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// How often its address was given out, this time included: tells it from every other block that was
-    /// or will be at the same address.
+    /// How often its address was allocated, this time included. Distinguishes it from every other block at the
+    /// same address, past or future.
     pub generation: u64,
-    /// Where it begins.
+    /// Its first address.
     pub address: u64,
-    /// How large it is: what was asked for, rounded up.
+    /// Its size: the requested size, rounded up.
     pub size_bytes: u64,
-    /// What was asked for.
+    /// The requested size.
     pub requested_bytes: u64,
 }
 
-growing!(forebay_block_info: 40);
+versioned_struct!(forebay_block_info: 40);
 
-/// An address of the device as C has it. It is not followed here.
+/// A device address as a pointer of C. It is never dereferenced here.
 #[inline(always)]
 pub(crate) fn pointer(address: Address) -> *mut c_void {
     // Addresses of a device of this process fit its pointers.
@@ -49,31 +49,31 @@ pub(crate) fn address(pointer: *const c_void) -> Address {
     Address::new(pointer.addr() as u64)
 }
 
-/// Does `work` with a pool and a stream of its device: by the quick way, else by `slowly`, which finds
-/// out what is wrong. What `work` needs is in registers and stays there: nothing of it is lent to what is
-/// not inlined.
+/// Calls `work` with a pool and a stream of its device, by the fast path; else calls `slow`, which finds out
+/// what is wrong. What `work` captures stays in registers: no reference to it reaches a call that is not
+/// inlined.
 #[inline(always)]
-fn quickly(
+fn fast_path(
     pool: forebay_pool,
     stream: forebay_stream,
     work: impl FnOnce(&Pool, StreamHandle) -> forebay_status,
-    slowly: impl FnOnce() -> forebay_status,
+    slow: impl FnOnce() -> forebay_status,
 ) -> forebay_status {
-    contained(forebay_status::Defect, || {
-        let done = table::in_pool(pool.id, |entry| {
-            Some(work(entry.pool(), stream::quickly(stream, entry.device())?))
+    catch_panic(forebay_status::Defect, || {
+        let done = table::with_pool(pool.id, |entry| {
+            Some(work(entry.pool(), stream::fast_lookup(stream, entry.device())?))
         });
-        done.flatten().unwrap_or_else(slowly)
+        done.flatten().unwrap_or_else(slow)
     })
 }
 
-/// The slow way to a pool and a stream of its device.
-fn by_books(
+/// Calls `work` with a pool and a stream of its device, by the registry's lock.
+fn slow_path(
     pool: forebay_pool,
     stream: forebay_stream,
     work: impl FnOnce(&Pool, StreamHandle) -> forebay::Result<()>,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         Ok(work(entry.pool(), stream)?)
@@ -82,19 +82,19 @@ fn by_books(
 
 #[cold]
 #[inline(never)]
-fn told(error: forebay::Error) -> forebay_status {
-    refused(&Failure::from(error))
+fn fail_with(error: forebay::Error) -> forebay_status {
+    fail(&Failure::from(error))
 }
 
 #[cold]
 #[inline(never)]
-fn allocate_slowly(
+fn allocate_slow(
     pool: forebay_pool,
     size: u64,
     stream: forebay_stream,
     to: Out<*mut c_void>,
 ) -> forebay_status {
-    by_books(pool, stream, |pool, stream| {
+    slow_path(pool, stream, |pool, stream| {
         to.set(pointer(pool.allocate(Bytes::new(size), stream)?.address()));
         Ok(())
     })
@@ -102,29 +102,29 @@ fn allocate_slowly(
 
 #[cold]
 #[inline(never)]
-fn free_slowly(pool: forebay_pool, block: Address, stream: forebay_stream) -> forebay_status {
-    by_books(pool, stream, |pool, stream| pool.free(block, stream))
+fn free_slow(pool: forebay_pool, block: Address, stream: forebay_stream) -> forebay_status {
+    slow_path(pool, stream, |pool, stream| pool.free(block, stream))
 }
 
 #[cold]
 #[inline(never)]
-fn free_sized_slowly(
+fn free_sized_slow(
     pool: forebay_pool,
     block: Address,
     size: Bytes,
     stream: forebay_stream,
 ) -> forebay_status {
-    by_books(pool, stream, |pool, stream| pool.free_sized(block, size, stream))
+    slow_path(pool, stream, |pool, stream| pool.free_sized(block, size, stream))
 }
 
 #[cold]
 #[inline(never)]
-fn nowhere() -> forebay_status {
-    refused(&Failure::argument("block", "null", "where the block's address goes"))
+fn null_out_pointer() -> forebay_status {
+    fail(&Failure::argument("block", "null", "where the block's address goes"))
 }
 
-/// At least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple of
-/// 512; null where there are none, and where `size` is 0. What the block holds is not defined.
+/// Allocates at least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple
+/// of 512; null on failure, and where `size` is 0. The contents of the block are undefined.
 ///
 /// # Safety
 ///
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn forebay_alloc(
     block: *mut *mut c_void,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
-    let Ok(to) = (unsafe { Out::new(block, "block") }) else { return nowhere() };
-    let status = quickly(
+    let Ok(to) = (unsafe { Out::new(block, "block") }) else { return null_out_pointer() };
+    let status = fast_path(
         pool,
         stream,
         |pool, stream| match pool.allocate(Bytes::new(size), stream) {
@@ -146,9 +146,9 @@ pub unsafe extern "C" fn forebay_alloc(
                 to.set(pointer(block.address()));
                 forebay_status::Ok
             }
-            Err(error) => told(error),
+            Err(error) => fail_with(error),
         },
-        || allocate_slowly(pool, size, stream, to),
+        || allocate_slow(pool, size, stream, to),
     );
     if status != forebay_status::Ok {
         to.set(core::ptr::null_mut());
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
     stream: forebay_stream,
     block: *mut *mut c_void,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(block, "block") }?;
         to.set(core::ptr::null_mut());
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
     })
 }
 
-/// Blocks of all these sizes, or none of them: `blocks` gets as many addresses as there are sizes.
+/// Allocates blocks of all these sizes, or none of them. `blocks` gets as many addresses as there are sizes.
 ///
 /// # Safety
 ///
@@ -194,10 +194,10 @@ pub unsafe extern "C" fn forebay_alloc_batch(
     stream: forebay_stream,
     blocks: *mut *mut c_void,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let sizes = unsafe { array(sizes, count, "sizes") }?;
-        is_array(blocks.cast_const(), count, "blocks")?;
+        check_array(blocks.cast_const(), count, "blocks")?;
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         let sizes: Vec<Bytes> = sizes.iter().copied().map(Bytes::new).collect();
@@ -210,12 +210,12 @@ pub unsafe extern "C" fn forebay_alloc_batch(
     })
 }
 
-/// Gives back the block that begins at `block`, in the order of `stream`: its memory may be used again
-/// by what is enqueued there from now on. Null is ignored.
+/// Frees the block that begins at `block`, in the order of `stream`: work that is enqueued there from now on
+/// may reuse its memory. Null is ignored.
 ///
 /// # Safety
 ///
-/// * Nothing but what was enqueued on `stream` before uses the block.
+/// * Only work that was enqueued on `stream` before uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_free(
     pool: forebay_pool,
@@ -223,16 +223,15 @@ pub unsafe extern "C" fn forebay_free(
     stream: forebay_stream,
 ) -> forebay_status {
     let block = address(block);
-    quickly(
+    fast_path(
         pool,
         stream,
-        |pool, stream| pool.free(block, stream).map_or_else(told, |()| forebay_status::Ok),
-        || free_slowly(pool, block, stream),
+        |pool, stream| pool.free(block, stream).map_or_else(fail_with, |()| forebay_status::Ok),
+        || free_slow(pool, block, stream),
     )
 }
 
-/// As `forebay_free`, where the caller knows how much was asked for, or how large the block is:
-/// anything else is refused.
+/// As `forebay_free`, with the requested size or the size of the block as a check: any other size is refused.
 ///
 /// # Safety
 ///
@@ -245,18 +244,18 @@ pub unsafe extern "C" fn forebay_free_sized(
     stream: forebay_stream,
 ) -> forebay_status {
     let (block, size) = (address(block), Bytes::new(size));
-    quickly(
+    fast_path(
         pool,
         stream,
         |pool, stream| {
-            pool.free_sized(block, size, stream).map_or_else(told, |()| forebay_status::Ok)
+            pool.free_sized(block, size, stream).map_or_else(fail_with, |()| forebay_status::Ok)
         },
-        || free_sized_slowly(pool, block, size, stream),
+        || free_sized_slow(pool, block, size, stream),
     )
 }
 
-/// Gives back a block to whichever pool of the process it is of, for who was handed an address alone.
-/// Looks through the pools one by one. The stream must be of the block's device.
+/// Frees a block of any pool of the process, for callers that have only its address. Searches the pools one
+/// by one. The stream must belong to the block's device.
 ///
 /// # Safety
 ///
@@ -266,9 +265,9 @@ pub unsafe extern "C" fn forebay_free_anywhere(
     block: *mut c_void,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
-        fork::refuse()?;
-        let kept = stream::kept(stream)?;
+    status_of(|| {
+        fork::check()?;
+        let kept = stream::entry(stream)?;
         let block = address(block);
         let Some(stream) = kept else { return Ok(forebay::free(block, StreamHandle::DEFAULT)?) };
         let pools = table::all::<PoolEntry>();
@@ -289,23 +288,23 @@ pub unsafe extern "C" fn forebay_free_anywhere(
     })
 }
 
-/// Gives back a block whose stream was closed: waits until the device has done all its work, then frees
-/// the block in the order of the default stream. For owners that outlive their stream; `forebay_free`
-/// does not wait, and is the way wherever a stream is there. What is no live block of the pool is refused
-/// without a wait. Null is ignored.
+/// Frees a block whose stream was closed: waits until the device has done all its work, then frees the block
+/// in the order of the default stream. For owners that outlive their stream; with a stream, use
+/// `forebay_free`, which does not wait. An address that is no live block of the pool is refused without a
+/// wait. Null is ignored.
 ///
-/// Where the device cannot be waited for, as while a graph is captured, nothing is changed: the block
+/// Where the device cannot be synchronised, such as while a graph is captured, nothing changes: the block
 /// stays live and can be freed later.
 ///
 /// # Safety
 ///
-/// * Nothing but work that was enqueued on the device before uses the block.
+/// * Only work that was enqueued on the device before uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_free_synchronized(
     pool: forebay_pool,
     block: *mut c_void,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::find::<PoolEntry>(pool.id)?;
         let (pool, block) = (entry.pool(), address(block));
         if pool.block_at(block).is_some() {
@@ -315,8 +314,8 @@ pub unsafe extern "C" fn forebay_free_synchronized(
     })
 }
 
-/// Says that a block is used on `stream` too, beside the one it will be freed on: its memory is used
-/// again only after what is enqueued on both by then.
+/// Records that `stream` uses a block, besides the stream that it will be freed on: its memory is reused only
+/// after all work that both have when it is freed.
 ///
 /// # Safety
 ///
@@ -327,30 +326,29 @@ pub unsafe extern "C" fn forebay_record_use(
     block: *mut c_void,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         Ok(entry.pool().record_use(address(block), stream)?)
     })
 }
 
-/// Says that nothing more is allocated or freed on a stream here: what was freed on it becomes everybody's
-/// once its work so far is done. This tells one pool. A stream that is about to be destroyed by its maker
-/// is closed before that, as the device follows it while its handle is open; `forebay_stream_close` tells
-/// all pools by itself.
+/// Makes one pool forget a stream, on which nothing more is allocated or freed: memory that was freed on it
+/// serves all streams once its work so far is done. Close an adopted stream before its maker destroys it,
+/// since the device uses it while its handle is open; `forebay_stream_close` makes all pools forget it.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_forget_stream(
     pool: forebay_pool,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         Ok(entry.pool().forget_stream(stream)?)
     })
 }
 
-/// What is known of the live block that begins at `block`.
+/// Describes the live block that begins at `block`.
 ///
 /// # Safety
 ///
@@ -361,7 +359,7 @@ pub unsafe extern "C" fn forebay_block_query(
     block: *const c_void,
     info: *mut forebay_block_info,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { SizedOut::new(info, "info") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;

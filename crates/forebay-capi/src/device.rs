@@ -3,17 +3,18 @@
 use core::ffi::c_char;
 use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use forebay::sim::{MemoryModel, SimMachine};
 use forebay::{Bytes, CudaDevice, Descriptor, Device, DeviceKind, HostDevice, Pool};
+use forebay_sync::lock;
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::fork;
-use crate::sized::{SizedOut, growing};
+use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Thing};
-use crate::text::{self, Out, field};
+use crate::table::{self, Object};
+use crate::text::{self, Out, fixed_c_string};
 
 /// A device. All zeros is none.
 #[repr(C)]
@@ -76,13 +77,13 @@ pub struct forebay_device_info {
     pub reserved: u32,
     /// What it can do: the sum of `FOREBAY_CAN_...`, and perhaps of others.
     pub capabilities: u64,
-    /// What every address of its memory is a multiple of.
+    /// The alignment of its allocations.
     pub alignment: u64,
     /// All its memory.
     pub total_bytes: u64,
-    /// What could still be had.
+    /// The memory that is still free.
     pub free_bytes: u64,
-    /// What this process has of it through forebay.
+    /// The memory that this process holds through forebay.
     pub held_bytes: u64,
     /// The name the vendor or system gives it.
     pub name: [c_char; 128],
@@ -90,21 +91,21 @@ pub struct forebay_device_info {
     pub driver: [c_char; 128],
 }
 
-growing!(forebay_device_info: 312);
+versioned_struct!(forebay_device_info: 312);
 
-/// A device by name: the same name is the same device for the whole process.
+/// The name of a device. The same name is the same device for the whole process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum DeviceName {
     /// This machine's own memory.
     Host,
-    /// A simulated accelerator, by its number: each is a machine of its own.
+    /// A simulated accelerator by its number; each is a machine of its own.
     Sim(u32, Option<Bytes>, MemoryModel),
     /// A GPU, by its number.
     Cuda(u32),
 }
 
-impl Place {
-    fn named(name: &str) -> Result<Self, Failure> {
+impl DeviceName {
+    fn parse(name: &str) -> Result<Self, Failure> {
         let numbered = |rest: &str| match rest.strip_prefix(':') {
             Some(number) => number.parse().ok(),
             None => rest.is_empty().then_some(0),
@@ -114,7 +115,7 @@ impl Place {
             let capacity = size.map(str::parse::<Bytes>).transpose()?;
             Ok::<_, Failure>(numbered(number).map(|number| Self::Sim(number, capacity, memory)))
         };
-        let place = if name == "host" {
+        let parsed = if name == "host" {
             Some(Self::Host)
         } else if let Some(rest) = name.strip_prefix("sim") {
             simulated(rest, MemoryModel::Backed)?
@@ -124,7 +125,7 @@ impl Place {
             name.strip_prefix("cuda").and_then(numbered).map(Self::Cuda)
         };
         let allowed = "host, cuda, cuda:1 and up, sim, sim:1 and up, sim@1GiB, phantom";
-        place.ok_or_else(|| Failure::argument("name", format!("\"{name}\""), allowed))
+        parsed.ok_or_else(|| Failure::argument("name", format!("\"{name}\""), allowed))
     }
 
     fn open(self) -> Result<Arc<dyn Device>, Failure> {
@@ -132,7 +133,7 @@ impl Place {
             Self::Host => HostDevice::open()?,
             Self::Cuda(ordinal) => CudaDevice::shared(ordinal)?,
             Self::Sim(_, capacity, memory) => {
-                // Nothing can be seen of what the checker finds, so it need not look.
+                // C has no access to the checker's findings, so it is off.
                 let machine = SimMachine::builder().memory(memory).checked(false);
                 let machine = match capacity {
                     Some(capacity) => machine.capacity(capacity),
@@ -146,13 +147,13 @@ impl Place {
     }
 }
 
-/// What is behind a device's handle.
+/// The object of a device handle.
 pub(crate) struct DeviceEntry {
     device: Arc<dyn Device>,
-    /// By which streams and pools of one device are known to belong together.
+    /// Identifies the device: streams and pools of one device have the same number.
     number: u64,
     /// The process's pool of the device, once it was asked for.
-    process: Mutex<Option<Pool>>,
+    process_pool: Mutex<Option<Pool>>,
 }
 
 impl DeviceEntry {
@@ -168,8 +169,8 @@ impl DeviceEntry {
         self.device.descriptor()
     }
 
-    fn process(&self) -> MutexGuard<'_, Option<Pool>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    fn process_pool(&self) -> MutexGuard<'_, Option<Pool>> {
+        lock(&self.process_pool)
     }
 }
 
@@ -180,66 +181,65 @@ impl fmt::Debug for DeviceEntry {
 }
 
 /// A device that is or was open, by its name.
-struct Known {
-    place: Place,
+struct KnownDevice {
+    name: DeviceName,
     entry: Weak<DeviceEntry>,
-    /// The same, where the process has a pool of it: that stays when all handles are closed.
-    kept: Option<Arc<DeviceEntry>>,
+    /// Keeps the device open where the process has a pool of it, even when all handles are closed.
+    kept_open: Option<Arc<DeviceEntry>>,
 }
 
-static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static KNOWN_DEVICES: Mutex<Vec<KnownDevice>> = Mutex::new(Vec::new());
 
-fn known() -> MutexGuard<'static, Vec<Known>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+fn known() -> MutexGuard<'static, Vec<KnownDevice>> {
+    lock(&KNOWN_DEVICES)
 }
 
-/// The device of a name, opened where it is not.
-fn shared(place: Place) -> Result<Arc<DeviceEntry>, Failure> {
+/// The device of a name, opened by the first call.
+fn open_shared(name: DeviceName) -> Result<Arc<DeviceEntry>, Failure> {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    // Held while a device is opened: two who ask at once get the same.
+    // Held while a device is opened, so that two threads that ask at once get the same.
     let mut known = known();
     known.retain(|known| known.entry.strong_count() > 0);
-    let found = known.iter().find(|known| known.place == place);
+    let found = known.iter().find(|known| known.name == name);
     if let Some(entry) = found.and_then(|known| known.entry.upgrade()) {
         return Ok(entry);
     }
-    // Before anything is opened that a child must not use.
-    fork::watch();
-    let device = place.open()?;
+    // Before anything is opened that a forked child must not use.
+    fork::register();
+    let device = name.open()?;
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    let entry = Arc::new(DeviceEntry { device, number, process: Mutex::new(None) });
-    known.push(Known { place, entry: Arc::downgrade(&entry), kept: None });
+    let entry = Arc::new(DeviceEntry { device, number, process_pool: Mutex::new(None) });
+    known.push(KnownDevice { name, entry: Arc::downgrade(&entry), kept_open: None });
     Ok(entry)
 }
 
-/// The pool of a device for the whole process, made where there is none yet; from then on the process
-/// keeps the device open.
+/// The process's pool of a device, created by the first call. From then on the process keeps the device open.
 pub(crate) fn process_pool(entry: &Arc<DeviceEntry>) -> Result<Pool, Failure> {
     let pool = {
-        let mut process = entry.process();
-        match &*process {
+        let mut process_pool = entry.process_pool();
+        match &*process_pool {
             Some(pool) => pool.clone(),
-            None => process.insert(Pool::of(&entry.device)?).clone(),
+            None => process_pool.insert(Pool::of(&entry.device)?).clone(),
         }
     };
     for known in known().iter_mut().filter(|known| known.entry.as_ptr() == Arc::as_ptr(entry)) {
-        known.kept = Some(Arc::clone(entry));
+        known.kept_open = Some(Arc::clone(entry));
     }
     Ok(pool)
 }
 
-/// Lets the process forget its pool of a device; says whether there was one.
+/// Drops the process's pool of a device; returns whether there was one.
 pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
-    let had = entry.process().take();
+    let had = entry.process_pool().take();
     for known in known().iter_mut().filter(|known| known.entry.as_ptr() == Arc::as_ptr(entry)) {
-        known.kept = None;
+        known.kept_open = None;
     }
     Pool::forget(&entry.device) || had.is_some()
 }
 
 /// Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
-/// has 8 GiB, or as much as is said: "sim@1GiB"; "phantom" is one whose memory is addresses alone, and
-/// takes none of the host's. Opening the same name again gives the same device, as long as it is open.
+/// has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
+/// them. Opening the same name again gives the same device, as long as it is open.
 ///
 /// # Safety
 ///
@@ -250,32 +250,32 @@ pub unsafe extern "C" fn forebay_device_open(
     name: *const c_char,
     device: *mut forebay_device,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let (name, to) = unsafe { (text::read(name, "name")?, Out::new(device, "device")?) };
-        let id = table::open(Thing::Device(shared(Place::named(name)?)?))?;
+        let (name, to) = unsafe { (text::read_str(name, "name")?, Out::new(device, "device")?) };
+        let id = table::open(Object::Device(open_shared(DeviceName::parse(name)?)?))?;
         to.set(forebay_device { id });
         Ok(())
     })
 }
 
-/// Opens the best device there is: the first GPU, else the host.
+/// Opens the best device of this machine: the first GPU, else the host.
 ///
 /// # Safety
 ///
 /// * `device` is null, or a handle can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
-        let entry = shared(Place::Cuda(0)).or_else(|_| shared(Place::Host))?;
-        to.set(forebay_device { id: table::open(Thing::Device(entry))? });
+        let entry = open_shared(DeviceName::Cuda(0)).or_else(|_| open_shared(DeviceName::Host))?;
+        to.set(forebay_device { id: table::open(Object::Device(entry))? });
         Ok(())
     })
 }
 
-/// What a device is, and how much memory it has. Asks the driver: not for every step of a program.
+/// Describes a device and its memory. Calls the driver, so it is too slow for every step of a program.
 ///
 /// # Safety
 ///
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn forebay_device_describe(
     device: forebay_device,
     info: *mut forebay_device_info,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { SizedOut::new(info, "info") }?;
         let entry = table::find::<DeviceEntry>(device.id)?;
@@ -300,8 +300,8 @@ pub unsafe extern "C" fn forebay_device_describe(
             total_bytes: memory.total.get(),
             free_bytes: memory.free.get(),
             held_bytes: memory.held.get(),
-            name: field(&descriptor.name),
-            driver: field(&descriptor.driver),
+            name: fixed_c_string(&descriptor.name),
+            driver: fixed_c_string(&descriptor.driver),
         });
         Ok(())
     })
@@ -322,13 +322,13 @@ fn kind_of(kind: DeviceKind) -> forebay_device_kind {
 /// Waits until all work of all streams of a device is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_device_synchronize(device: forebay_device) -> forebay_status {
-    answer(|| Ok(table::find::<DeviceEntry>(device.id)?.device.synchronize_device()?))
+    status_of(|| Ok(table::find::<DeviceEntry>(device.id)?.device.synchronize_device()?))
 }
 
-/// Closes a device's handle. Pools, streams and arenas of the device keep it open beneath them.
+/// Closes a handle of a device. Pools, streams and arenas of the device keep it open.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_device_close(device: forebay_device) -> forebay_status {
-    answer(|| table::close::<DeviceEntry>(device.id).map(drop))
+    status_of(|| table::close::<DeviceEntry>(device.id).map(drop))
 }
 
 #[cfg(test)]
@@ -356,14 +356,17 @@ mod tests {
 
     #[test]
     fn names_are_read_and_others_refused() {
-        assert!(matches!(Place::named("cuda:12"), Ok(Place::Cuda(12))));
-        assert!(matches!(Place::named("sim"), Ok(Place::Sim(0, None, MemoryModel::Backed))));
-        let large = Place::Sim(2, Some(Bytes::gib(24)), MemoryModel::Phantom);
-        assert!(Place::named("phantom:2@24GiB").is_ok_and(|place| place == large));
+        assert!(matches!(DeviceName::parse("cuda:12"), Ok(DeviceName::Cuda(12))));
+        assert!(matches!(
+            DeviceName::parse("sim"),
+            Ok(DeviceName::Sim(0, None, MemoryModel::Backed))
+        ));
+        let large = DeviceName::Sim(2, Some(Bytes::gib(24)), MemoryModel::Phantom);
+        assert!(DeviceName::parse("phantom:2@24GiB").is_ok_and(|name| name == large));
         for wrong in
             ["", "cuda:", "cuda:x", "cuda0", "HOST", "hip:0", "host:0", "sim:-1", "sim@", "sim@x"]
         {
-            assert!(Place::named(wrong).is_err(), "{wrong}");
+            assert!(DeviceName::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why the last call on this thread failed.
+//! The last error of each thread, and panics that become errors.
 
 use core::any::Any;
 use core::ffi::c_char;
@@ -11,25 +11,25 @@ use crate::fork;
 use crate::status::{Failure, forebay_status as Status};
 
 thread_local! {
-    static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
+    static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Notes why a call failed.
-pub(crate) fn note(reason: &dyn Display) {
-    // Nothing that forebay says has a zero byte in it.
+/// Sets this thread's last error.
+pub(crate) fn set_last_error(reason: &dyn Display) {
+    // No message of forebay's has a zero byte; one of the caller's might.
     let text = CString::new(reason.to_string().replace('\0', " ")).ok();
-    // A thread that is about to end has nobody to tell.
-    let _ = LAST.try_with(|last| last.replace(text));
+    // A thread that is ending reads no errors any more.
+    let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 
-/// Does `work`; a panic in it is noted, and gives `otherwise`.
+/// Calls `work`; a panic becomes the last error and returns `otherwise`.
 #[inline(always)]
-pub(crate) fn contained<R>(otherwise: R, work: impl FnOnce() -> R) -> R {
-    // What a panic leaves behind is the pool's to keep whole, and it does.
+pub(crate) fn catch_panic<R>(otherwise: R, work: impl FnOnce() -> R) -> R {
+    // The pool stays consistent when a call panics.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,
         Err(panic) => {
-            note_panic(panic);
+            report_panic(panic);
             otherwise
         }
     }
@@ -37,41 +37,41 @@ pub(crate) fn contained<R>(otherwise: R, work: impl FnOnce() -> R) -> R {
 
 #[cold]
 #[inline(never)]
-fn note_panic(panic: Box<dyn Any + Send>) {
-    note(&format_args!("a defect in forebay: {}", said(&*panic)));
-    // What was thrown may throw again when it goes.
+fn report_panic(panic: Box<dyn Any + Send>) {
+    set_last_error(&format_args!("a defect in forebay: {}", panic_message(&*panic)));
+    // Dropping the payload may panic again.
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         core::mem::forget(again);
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
-/// Does what a function of the library is about, and says what it came to: what fails is noted, in a
-/// forked child nothing is done, and a panic goes no further.
-pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> Status {
-    contained(Status::Defect, || match fork::refuse().and_then(|()| work()) {
+/// The status of a call: does `work` unless this is a forked child, sets the last error where it fails, and
+/// stops panics.
+pub(crate) fn status_of(work: impl FnOnce() -> Result<(), Failure>) -> Status {
+    catch_panic(Status::Defect, || match fork::check().and_then(|()| work()) {
         Ok(()) => Status::Ok,
-        Err(failure) => refused(&failure),
+        Err(failure) => fail(&failure),
     })
 }
 
-/// Notes a failure; gives its status.
+/// Sets the last error; returns its status.
 #[cold]
 #[inline(never)]
-pub(crate) fn refused(failure: &Failure) -> Status {
-    note(failure);
+pub(crate) fn fail(failure: &Failure) -> Status {
+    set_last_error(failure);
     failure.status
 }
 
-/// Why the last call on this thread that failed did: text that ends with a zero byte, good until the
-/// next call that fails on this thread. Empty where none has failed. Never null.
+/// The message of this thread's last failed call: a string that is valid until the next call that fails
+/// on this thread. Empty where none has failed. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_last_error() -> *const c_char {
-    let text = LAST.try_with(|last| last.borrow().as_deref().map(CStr::as_ptr));
+    let text = LAST_ERROR.try_with(|last| last.borrow().as_deref().map(CStr::as_ptr));
     text.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
@@ -92,13 +92,13 @@ mod tests {
                 panic!("on purpose, when dropped");
             }
         }
-        assert_eq!(answer(|| panic!("number {}", 7)), Status::Defect);
+        assert_eq!(status_of(|| panic!("number {}", 7)), Status::Defect);
         assert_eq!(last(), "a defect in forebay: number 7");
-        assert_eq!(answer(|| std::panic::panic_any(Bad)), Status::Defect);
+        assert_eq!(status_of(|| std::panic::panic_any(Bad)), Status::Defect);
         assert_eq!(last(), "a defect in forebay: a panic");
-        assert_eq!(answer(|| Err(Failure::new(Status::Busy, "a\0b"))), Status::Busy);
+        assert_eq!(status_of(|| Err(Failure::new(Status::Busy, "a\0b"))), Status::Busy);
         assert_eq!(last(), "a b");
-        assert_eq!(answer(|| Ok(())), Status::Ok);
+        assert_eq!(status_of(|| Ok(())), Status::Ok);
         assert_eq!(last(), "a b", "what went well changes nothing");
     }
 }

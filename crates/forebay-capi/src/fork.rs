@@ -1,17 +1,15 @@
 //! Forked children.
 //!
-//! A child has a copy of its parent's memory and one thread. The driver refuses it, the threads that
-//! are the host's streams are not there, and a lock that another thread of the parent held will never
-//! be given up. So nothing that the parent opened can be used in a child, on any device: every call
-//! that would is refused with `FOREBAY_STATUS_FORKED`, before any lock is taken. A process that forks
-//! first and opens its first device afterwards is no child in this sense.
+//! Nothing that a parent opened can be used in a child, on any device (`forebay_sync::fork` has the reasons):
+//! every call that would is refused with `FOREBAY_STATUS_FORKED`, before any lock is taken. A process that
+//! forks first and opens its first device afterwards is not a child in this sense.
 //!
-//! No call asks for the process's number. The system calls [`in_child`] in every child that `fork`
-//! makes, which marks all handles as closed: so the quick way in fails as for any closed handle, and
-//! the slow one looks here. What is started by `posix_spawn`, `vfork` or `clone` without memory of its
-//! own shares or replaces the parent's, and is no concern.
+//! The fast paths do not check for a fork. Instead the hook below runs in every child and invalidates all
+//! handles: the fast path fails as for any closed handle, and the slow path calls [`check`].
 
 use core::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_sync::fork::set_child_hook;
 
 use crate::status::{Failure, forebay_status as Status};
 use crate::{table, torch};
@@ -19,37 +17,20 @@ use crate::{table, torch};
 /// Whether this process was forked from one that had opened something.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-static WATCHED: AtomicBool = AtomicBool::new(false);
-
-/// Has the system tell of forks from now on. To be called before anything is opened.
-pub(crate) fn watch() {
-    if WATCHED.load(Ordering::Acquire) {
-        return;
-    }
-    // No `Once`, which a fork of another thread would leave half done in the child for ever. Two threads may both
-    // come here: what is done in a child can be done twice.
-    // SAFETY: the function is there as long as the process: Rust's libraries with threads' own data are not
-    // unloaded.
-    #[cfg(unix)]
-    unsafe {
-        // It can fail for want of memory alone; then children are not told apart, and nothing else is
-        // worse for it.
-        libc::pthread_atfork(None, None, Some(in_child));
-    }
-    WATCHED.store(true, Ordering::Release);
-}
-
-/// Runs in the child, in the thread that forked, while any lock may be held for ever: stores and
-/// nothing else.
-#[cfg(unix)]
-extern "C" fn in_child() {
+/// Runs in every child. Any lock may be held for ever there, so this only stores to atomics.
+static IN_CHILD: fn() = || {
     FORKED.store(true, Ordering::Relaxed);
-    table::close_all_at_once();
+    table::invalidate_all();
     torch::refuse_all();
+};
+
+/// Makes children that are forked from now on refuse every call. To be called before anything is opened.
+pub(crate) fn register() {
+    set_child_hook(&IN_CHILD);
 }
 
 /// An error in a forked child.
-pub(crate) fn refuse() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), Failure> {
     if !FORKED.load(Ordering::Relaxed) {
         return Ok(());
     }

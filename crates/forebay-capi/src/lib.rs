@@ -3,16 +3,18 @@
 //! ```text
 //!   C, C++, ctypes, ...      forebay.h (written from these sources), forebay.hpp (by hand)
 //!      │
-//!   one function a file's subject:  device  stream  pool  block  upkeep  figures  trace
-//!      │                            transfer  arena  tag  version
-//!   table      handles: numbers with a generation; what is closed is known to be closed
-//!   fork       a child of this process is told that nothing here is its own
-//!   error      a status for each call, and its words for each thread
+//!   functions, one file for each subject:  device  stream  pool  block  upkeep  statistics  trace
+//!      │                                   transfer  arena  tag  version
+//!   torch         the allocator of PyTorch, CuPy, Numba and RMM
+//!   device_pools  the process's pool of each GPU, and a cache of it for each thread
+//!   table         handles: numbers with a generation, so that a closed handle is detected
+//!   fork          makes every call fail in a forked child
+//!   error         a status for each call, and a message for each thread
 //! ```
 //!
 //! Every function that can fail gives a [`forebay_status`](status::forebay_status), and
-//! [`forebay_last_error`](error::forebay_last_error) has the words. Things are named by handles: a
-//! handle that is zero, closed, of another kind or made up is refused and never followed. No panic
+//! [`forebay_last_error`](error::forebay_last_error) has the words. Objects are named by handles: a
+//! handle that is zero, closed, of another kind or made up is refused and never dereferenced. No panic
 //! leaves a function of this library.
 //!
 //! PyTorch's pluggable allocator calls [`torch::forebay_torch_alloc`] and
@@ -23,12 +25,12 @@
 pub mod arena;
 pub mod block;
 pub mod device;
+mod device_pools;
 pub mod error;
-pub mod figures;
 mod fork;
 pub mod pool;
-mod pools;
 mod sized;
+pub mod statistics;
 pub mod status;
 pub mod stream;
 mod table;

@@ -1,15 +1,16 @@
 //! Pools: the process's own of a device, and further ones.
 
 use core::ffi::c_char;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::{Pool, PoolOptions, Settings, pressure};
+use forebay_sync::lock;
 
 use crate::device::{self, DeviceEntry, forebay_device};
-use crate::error::answer;
+use crate::error::status_of;
 use crate::status::forebay_status;
-use crate::table::{self, Thing};
-use crate::text::{self, Out, give};
+use crate::table::{self, Object};
+use crate::text::{self, Out, write_optional};
 
 /// A pool. All zeros is none.
 #[repr(C)]
@@ -19,27 +20,27 @@ pub struct forebay_pool {
     pub id: u64,
 }
 
-/// How near a pool is to its limit.
+/// The memory pressure of a pool: how near it is to its limit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum forebay_pressure {
-    /// So little is held that caches may grow again.
+    /// Little is held, so caches may grow again.
     Low = 0,
     /// Neither little nor much.
     Normal = 1,
-    /// Idle memory is cleaned up.
+    /// Idle memory is released over time.
     Moderate = 2,
     /// The program should hold back.
     High = 3,
-    /// Everything idle is given back at once.
+    /// All idle memory is released at once.
     Critical = 4,
 }
 
-/// What is behind a pool's handle.
+/// The object of a pool handle.
 pub(crate) struct PoolEntry {
     pool: Pool,
     device: Arc<DeviceEntry>,
-    /// While a recording is under way, how many events the pool remembered before it.
+    /// The pool's history size before the running recording; `None` while nothing is recorded.
     recording: Mutex<Option<u64>>,
 }
 
@@ -55,17 +56,17 @@ impl PoolEntry {
     }
 
     pub(crate) fn recording(&self) -> MutexGuard<'_, Option<u64>> {
-        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.recording)
     }
 }
 
 fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, crate::status::Failure> {
     let entry = PoolEntry { pool, device, recording: Mutex::new(None) };
-    Ok(forebay_pool { id: table::open(Thing::Pool(Arc::new(entry)))? })
+    Ok(forebay_pool { id: table::open(Object::Pool(Arc::new(entry)))? })
 }
 
-/// The pool of a device that the whole process shares: made when it is first asked for, as the
-/// environment says (`FOREBAY_CONF`), and the same from then on. Closing the handle leaves the pool.
+/// The pool of a device that the whole process shares. The first call creates it with the settings of the
+/// environment (`FOREBAY_CONF`). Closing the handle leaves the pool.
 ///
 /// # Safety
 ///
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn forebay_pool_of_process(
     device: forebay_device,
     pool: *mut forebay_pool,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(pool, "pool") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
@@ -84,8 +85,8 @@ pub unsafe extern "C" fn forebay_pool_of_process(
     })
 }
 
-/// Lets the process forget its shared pool of a device; the next who asks gets a new one. Handles to
-/// the old one stay good. `had`, where it is not null, gets 1 if there was one, else 0.
+/// Forgets the process's shared pool of a device; the next request for it creates a new one. Handles of the
+/// old pool stay valid. `had`, where it is not null, gets 1 if there was one, else 0.
 ///
 /// # Safety
 ///
@@ -95,17 +96,17 @@ pub unsafe extern "C" fn forebay_pool_forget_process(
     device: forebay_device,
     had: *mut i32,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let device = table::find::<DeviceEntry>(device.id)?;
         let gone = device::forget_process_pool(&device);
         // SAFETY: as the caller promises.
-        unsafe { give(had, i32::from(gone)) };
+        unsafe { write_optional(had, i32::from(gone)) };
         Ok(())
     })
 }
 
-/// A pool of its own. `settings` is null, or "key:value,key:value" as `FOREBAY_CONF` has it, and stands
-/// above what the environment says.
+/// Creates a pool. `settings` is null, or "key:value,key:value" as in `FOREBAY_CONF`, and overrides the
+/// environment.
 ///
 /// # Safety
 ///
@@ -117,14 +118,14 @@ pub unsafe extern "C" fn forebay_pool_create(
     settings: *const c_char,
     pool: *mut forebay_pool,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(pool, "pool") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
         let mut chosen = Settings::from_environment()?;
         if !settings.is_null() {
             // SAFETY: as the caller promises.
-            let text = unsafe { text::read(settings, "settings") }?;
+            let text = unsafe { text::read_str(settings, "settings") }?;
             chosen = chosen.overlay(Settings::parse_conf(text)?);
         }
         let pool = PoolOptions::with(chosen).build(device.device())?;
@@ -133,26 +134,26 @@ pub unsafe extern "C" fn forebay_pool_create(
     })
 }
 
-/// Closes a pool. One of its own gives all its memory back to the device, blocks that are still live
-/// among it: they must not be used any more. `left`, where it is not null, gets how many those were.
-/// Arenas keep the pool open beneath them, and so does a call of another thread until it returns.
+/// Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
+/// included, which must not be used any more. `left`, where it is not null, gets how many blocks were live.
+/// Arenas keep their pool open, and so does a call of another thread until it returns.
 ///
 /// # Safety
 ///
 /// * `left` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::close::<PoolEntry>(pool.id)?;
         if !left.is_null() {
             // SAFETY: as the caller promises.
-            unsafe { give(left, entry.pool.statistics().blocks) };
+            unsafe { write_optional(left, entry.pool.statistics().blocks) };
         }
         Ok(())
     })
 }
 
-/// A handle to the device of a pool, to be closed by itself.
+/// A handle to the device of a pool, to be closed separately.
 ///
 /// # Safety
 ///
@@ -162,11 +163,11 @@ pub unsafe extern "C" fn forebay_pool_device(
     pool: forebay_pool,
     device: *mut forebay_device,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(forebay_device { id: table::open(Thing::Device(Arc::clone(&entry.device)))? });
+        to.set(forebay_device { id: table::open(Object::Device(Arc::clone(&entry.device)))? });
         Ok(())
     })
 }
@@ -182,14 +183,15 @@ pub unsafe extern "C" fn forebay_pool_set(
     key: *const c_char,
     value: *const c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let (key, value) = unsafe { (text::read(key, "key")?, text::read(value, "value")?) };
+        let (key, value) =
+            unsafe { (text::read_str(key, "key")?, text::read_str(value, "value")?) };
         Ok(table::find::<PoolEntry>(pool.id)?.pool.change(key, value)?)
     })
 }
 
-/// The value of a setting in force. `value` gets a text, to be given back by `forebay_string_free`.
+/// The current value of a setting. `value` gets a string, to be freed by `forebay_string_free`.
 ///
 /// # Safety
 ///
@@ -201,23 +203,24 @@ pub unsafe extern "C" fn forebay_pool_get(
     key: *const c_char,
     value: *mut *mut c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let (key, to) = unsafe { (text::read(key, "key")?, Out::new(value, "value")?) };
+        let (key, to) = unsafe { (text::read_str(key, "key")?, Out::new(value, "value")?) };
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::leave(entry.pool.settings().get(key)?.value)?);
+        to.set(text::into_c_string(entry.pool.settings().get(key)?.value)?);
         Ok(())
     })
 }
 
-/// The most the pool may take from its device. Changed by the settings `max_bytes` and `max_fraction`.
+/// The most bytes that the pool may take from its device. The settings `max_bytes` and `max_fraction`
+/// change it.
 ///
 /// # Safety
 ///
 /// * `bytes` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_limit(pool: forebay_pool, bytes: *mut u64) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(bytes, "bytes") }?;
         to.set(table::find::<PoolEntry>(pool.id)?.pool.limit().get());
@@ -225,7 +228,7 @@ pub unsafe extern "C" fn forebay_pool_limit(pool: forebay_pool, bytes: *mut u64)
     })
 }
 
-/// How near the pool is to its limit. Waits for nobody.
+/// The memory pressure of a pool. Does not block.
 ///
 /// # Safety
 ///
@@ -235,7 +238,7 @@ pub unsafe extern "C" fn forebay_pool_pressure(
     pool: forebay_pool,
     level: *mut forebay_pressure,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(level, "level") }?;
         to.set(match table::find::<PoolEntry>(pool.id)?.pool.pressure() {

@@ -12,23 +12,23 @@ use crate::status::Failure;
 ///
 /// An implementation promises that it is `repr(C)`, begins with a `u32` that is its size, consists of
 /// integers alone, and has no padding.
-pub(crate) unsafe trait Growing: Copy {
-    /// How large it was in the first version of the ABI.
-    const FIRST: usize;
+pub(crate) unsafe trait VersionedStruct: Copy {
+    /// Its size in the first version of the ABI.
+    const FIRST_SIZE: usize;
 
-    /// The same, saying that so many bytes of it are filled.
+    /// The same with its `struct_size` set.
     fn filled(self, size: u32) -> Self;
 }
 
-/// Implements [`Growing`] for structures that have not grown yet.
-macro_rules! growing {
+/// Implements [`VersionedStruct`] for structures that have not grown yet.
+macro_rules! versioned_struct {
     ($($name:ty: $first:literal),* $(,)?) => {
         $(
             const _: () = assert!(size_of::<$name>() >= $first, "structures only grow");
             const _: () = assert!(core::mem::offset_of!($name, struct_size) == 0);
             // SAFETY: declared beside this line as the trait demands.
-            unsafe impl $crate::sized::Growing for $name {
-                const FIRST: usize = $first;
+            unsafe impl $crate::sized::VersionedStruct for $name {
+                const FIRST_SIZE: usize = $first;
 
                 fn filled(mut self, size: u32) -> Self {
                     self.struct_size = size;
@@ -39,17 +39,17 @@ macro_rules! growing {
     };
 }
 
-pub(crate) use growing;
+pub(crate) use versioned_struct;
 
-/// Where C wants a structure, and how much of it its header knows.
+/// An out parameter for a structure, and the size that the caller's header has for it.
 #[derive(Clone, Copy)]
 pub(crate) struct SizedOut<T> {
     to: *mut T,
     room: usize,
 }
 
-impl<T: Growing> SizedOut<T> {
-    /// Where `to` is a structure whose size was set.
+impl<T: VersionedStruct> SizedOut<T> {
+    /// Checks the pointer and `struct_size`.
     ///
     /// # Safety
     ///
@@ -61,8 +61,8 @@ impl<T: Growing> SizedOut<T> {
         }
         // SAFETY: the caller promises that it begins so. It may not be aligned.
         let room = unsafe { to.cast::<u32>().read_unaligned() };
-        let (least, room) = (T::FIRST, usize::try_from(room).unwrap_or(usize::MAX));
-        // A size that is far beyond any version is memory that was never set.
+        let (least, room) = (T::FIRST_SIZE, usize::try_from(room).unwrap_or(usize::MAX));
+        // A size far beyond any version is uninitialised memory.
         let most = size_of::<T>().saturating_mul(16);
         if room < least || room > most {
             let given = format!("a structure whose struct_size is {room}");
@@ -72,12 +72,12 @@ impl<T: Growing> SizedOut<T> {
         Ok(Self { to, room })
     }
 
-    /// Gives the result.
+    /// Writes the result.
     pub(crate) fn set(self, value: T) {
         let known = self.room.min(size_of::<T>());
         let value = value.filled(u32::try_from(known).unwrap_or(u32::MAX));
-        // SAFETY: whoever made this promised `room` bytes there, of which no more than `room` are
-        // written; the value has so many as are copied, and nothing of it is padding.
+        // SAFETY: the caller of `new` promised `room` bytes there, and no more than `room` are written; the
+        // value has the bytes that are copied, and none of them is padding.
         unsafe {
             let to = self.to.cast::<u8>();
             core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to, known);
@@ -92,7 +92,7 @@ impl<T: Growing> SizedOut<T> {
 ///
 /// * `from` is null, or begins with a `u32`, and as many bytes as that says can be read there.
 /// * Zeros are a value of `T`.
-pub(crate) unsafe fn read<T: Growing>(from: *const T, name: &str) -> Result<T, Failure> {
+pub(crate) unsafe fn read<T: VersionedStruct>(from: *const T, name: &str) -> Result<T, Failure> {
     // SAFETY: as the caller promises; it is read and not written.
     let SizedOut { room, .. } = unsafe { SizedOut::new(from.cast_mut(), name) }?;
     let mut value = core::mem::MaybeUninit::<T>::zeroed();
@@ -117,7 +117,7 @@ mod tests {
         two: u64,
     }
 
-    growing!(Now: 8);
+    versioned_struct!(Now: 8);
 
     fn ask(room: u32) -> Result<[u64; 4], Failure> {
         let mut memory = [u64::MAX; 4];

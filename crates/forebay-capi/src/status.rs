@@ -1,4 +1,4 @@
-//! What a call came to, as a number that other languages can tell apart.
+//! The status of a call as a number, and the failure behind it.
 
 use core::ffi::c_char;
 use core::fmt;
@@ -124,7 +124,7 @@ pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
     known.map_or(c"unknown status", |status| status.name()).as_ptr()
 }
 
-/// Why a call failed: a status for programs, and words for people.
+/// Why a call failed: a status for programs, and a message for people.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -152,7 +152,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The status of what a device said.
+/// The status of a device's error.
 fn of_device(error: &hal::Error) -> Status {
     match error {
         hal::Error::OutOfMemory { .. } => Status::OutOfMemory,
@@ -164,7 +164,7 @@ fn of_device(error: &hal::Error) -> Status {
     }
 }
 
-/// The status of what the library said.
+/// The status of a library error.
 pub(crate) fn of_error(error: &Error) -> Status {
     match error {
         Error::OutOfMemory(_) => Status::OutOfMemory,
@@ -177,7 +177,7 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::Config(_) => Status::Config,
         Error::Forked => Status::Forked,
         Error::Device(error) => of_device(error),
-        // A class, a capture or a debugging aid that cannot be had, and addresses out of range.
+        // Unavailable classes, captures and debugging aids, and addresses out of range.
         _ => Status::Unsupported,
     }
 }

@@ -1,4 +1,4 @@
-//! Streams: made here, or adopted from whoever made them.
+//! Streams: created here, or adopted from another library.
 
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use forebay::hal::Progress;
 use forebay::{Pool, Priority, Stream, StreamHandle};
 
 use crate::device::{DeviceEntry, forebay_device};
-use crate::error::answer;
+use crate::error::status_of;
 use crate::fork;
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Thing};
+use crate::table::{self, Object};
 use crate::text::Out;
 
 /// A stream. All zeros is the default stream of whichever device a call is about.
@@ -21,7 +21,7 @@ pub struct forebay_stream {
     pub id: u64,
 }
 
-/// What is behind a stream's handle.
+/// The object of a stream handle.
 pub(crate) struct StreamEntry {
     stream: Stream,
     device: Arc<DeviceEntry>,
@@ -36,34 +36,34 @@ impl StreamEntry {
         &self.device
     }
 
-    /// Tells every pool of the device that the stream goes: those of other faces, and those whose handles
-    /// are closed, too.
-    fn tell_pools(&self) -> forebay::Result<()> {
+    /// Makes every pool of the device forget the stream, pools of other bindings and pools without an open
+    /// handle included.
+    fn forget_in_pools(&self) -> forebay::Result<()> {
         let handle = self.handle();
         if handle == StreamHandle::DEFAULT {
             return Ok(());
         }
-        let mut told = Ok(());
+        let mut result = Ok(());
         for pool in Pool::all_of(self.device.device()) {
-            told = told.and(pool.forget_stream(handle));
+            result = result.and(pool.forget_stream(handle));
         }
-        told
+        result
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        // An arena may have kept it since it was closed, and freed in its order. In a forked child nothing
-        // is told, as nothing can be.
-        if fork::refuse().is_ok() {
-            let _ = self.tell_pools();
+        // An arena may have kept the stream open and freed memory in its order. A forked child cannot reach
+        // the pools.
+        if fork::check().is_ok() {
+            let _ = self.forget_in_pools();
         }
     }
 }
 
-/// The stream of a handle, as a device knows it; `None` where it is not one of that device.
+/// The device's handle of a stream; `None` where the stream does not belong to `device`.
 #[inline(always)]
-pub(crate) fn quickly(stream: forebay_stream, device: &DeviceEntry) -> Option<StreamHandle> {
+pub(crate) fn fast_lookup(stream: forebay_stream, device: &DeviceEntry) -> Option<StreamHandle> {
     if stream.id == 0 {
         return Some(StreamHandle::DEFAULT);
     }
@@ -71,15 +71,15 @@ pub(crate) fn quickly(stream: forebay_stream, device: &DeviceEntry) -> Option<St
     (number == device.number()).then_some(handle)
 }
 
-/// The same, with the reason where it is not.
+/// The device's handle of a stream, or why there is none.
 pub(crate) fn on_device(
     stream: forebay_stream,
     device: &DeviceEntry,
 ) -> Result<StreamHandle, Failure> {
-    quickly(stream, device).ok_or_else(|| not_of(stream, device))
+    fast_lookup(stream, device).ok_or_else(|| wrong_stream(stream, device))
 }
 
-fn not_of(stream: forebay_stream, device: &DeviceEntry) -> Failure {
+fn wrong_stream(stream: forebay_stream, device: &DeviceEntry) -> Failure {
     match table::find::<StreamEntry>(stream.id) {
         Ok(entry) => Failure::new(
             forebay_status::WrongDevice,
@@ -93,13 +93,13 @@ fn not_of(stream: forebay_stream, device: &DeviceEntry) -> Failure {
     }
 }
 
-/// The stream of a handle wherever it is, kept open.
-pub(crate) fn kept(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, Failure> {
+/// The entry of a stream of any device; `None` for the default stream.
+pub(crate) fn entry(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, Failure> {
     if stream.id == 0 { Ok(None) } else { table::find(stream.id).map(Some) }
 }
 
-/// A new stream of a device. `priority` is above 0 for streams that go first where there is a choice,
-/// below 0 for those that go last, and ignored where the device has no priorities.
+/// Creates a stream of a device. `priority` is above 0 for high, below 0 for low, and ignored where the
+/// device has no priorities.
 ///
 /// # Safety
 ///
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn forebay_stream_create(
     priority: i32,
     stream: *mut forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(stream, "stream") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
@@ -120,13 +120,14 @@ pub unsafe extern "C" fn forebay_stream_create(
             1.. => Priority::High,
         };
         let stream = Stream::new(device.device(), priority)?;
-        let id = table::open(Thing::Stream(Arc::new(StreamEntry { stream, device })))?;
+        let id = table::open(Object::Stream(Arc::new(StreamEntry { stream, device })))?;
         to.set(forebay_stream { id });
         Ok(())
     })
 }
 
-/// A stream that another library made, as CUDA's `cudaStream_t`. It is not destroyed with the handle.
+/// Adopts a stream that another library made, such as a `cudaStream_t`. Closing the handle does not
+/// destroy it.
 ///
 /// # Safety
 ///
@@ -139,19 +140,19 @@ pub unsafe extern "C" fn forebay_stream_adopt(
     raw: *mut c_void,
     stream: *mut forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(stream, "stream") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
         // SAFETY: the caller promises that it is a live stream of the device.
         let stream = unsafe { Stream::foreign(device.device(), raw.addr() as u64) }?;
-        let id = table::open(Thing::Stream(Arc::new(StreamEntry { stream, device })))?;
+        let id = table::open(Object::Stream(Arc::new(StreamEntry { stream, device })))?;
         to.set(forebay_stream { id });
         Ok(())
     })
 }
 
-/// The stream as the driver names it, for calls of other libraries: with CUDA, the `cudaStream_t`.
+/// The driver's handle of a stream, for calls of other libraries: with CUDA, the `cudaStream_t`.
 ///
 /// # Safety
 ///
@@ -161,10 +162,10 @@ pub unsafe extern "C" fn forebay_stream_raw(
     stream: forebay_stream,
     raw: *mut *mut c_void,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(raw, "raw") }?;
-        let value = kept(stream)?.map_or(0, |entry| {
+        let value = entry(stream)?.map_or(0, |entry| {
             let streams = entry.device.device().foreign_streams();
             streams.map_or(entry.handle().0, |streams| streams.raw_stream(entry.handle()))
         });
@@ -180,7 +181,7 @@ fn with_device(
     device: forebay_device,
     stream: forebay_stream,
 ) -> Result<(Arc<DeviceEntry>, StreamHandle), Failure> {
-    let device = match kept(stream)? {
+    let device = match entry(stream)? {
         Some(entry) if device.id == 0 => Arc::clone(&entry.device),
         _ => table::find::<DeviceEntry>(device.id)?,
     };
@@ -195,7 +196,7 @@ pub extern "C" fn forebay_stream_synchronize(
     device: forebay_device,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let (device, stream) = with_device(device, stream)?;
         Ok(device.device().synchronize_stream(stream)?)
     })
@@ -213,7 +214,7 @@ pub unsafe extern "C" fn forebay_stream_query(
     stream: forebay_stream,
     done: *mut i32,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(done, "done") }?;
         let (device, stream) = with_device(device, stream)?;
@@ -223,15 +224,15 @@ pub unsafe extern "C" fn forebay_stream_query(
     })
 }
 
-/// Closes a stream: one that was made here is destroyed, and its work still runs; one that was adopted
-/// is forgotten, and may be destroyed by its maker from then on. The pools of its device are told before
-/// that, so that what was freed on it serves other streams. A block of it that still lives goes back by
-/// `forebay_free_synchronized`, or by `forebay_free` on a stream that was made to wait for this one's work
-/// before. Closed it is in any case: where a pool could not be told, the status says so.
+/// Closes a stream. A stream that was created here is destroyed once its work is done; an adopted one may be
+/// destroyed by its maker from then on. All pools of the device forget it first, so that memory freed on it
+/// serves other streams. Free a block of it that is still live by `forebay_free_synchronized`, or by
+/// `forebay_free` on a stream that was made to wait for this one's work before. The stream is closed in any
+/// case; where a pool could not forget it, the status is an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_stream_close(stream: forebay_stream) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::close::<StreamEntry>(stream.id)?;
-        Ok(entry.tell_pools()?)
+        Ok(entry.forget_in_pools()?)
     })
 }

@@ -5,12 +5,12 @@ use core::ffi::c_char;
 
 use forebay::Tag;
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::status::{Failure, forebay_status};
 use crate::text;
 
 thread_local! {
-    /// The tags this thread was under before those it entered, the outermost first.
+    /// The tags that this thread's entered tags replaced, the outermost first.
     static OUTER: RefCell<Vec<Tag>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -27,16 +27,16 @@ fn outer<R>(work: impl FnOnce(&mut Vec<Tag>) -> Result<R, Failure>) -> Result<R,
 /// * `name` is null, or a text that ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_tag_enter(name: *const c_char) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let name = unsafe { text::read(name, "name") }?;
+        let name = unsafe { text::read_str(name, "name") }?;
         let tag = Tag::named(name).ok_or_else(|| {
             let words = format!("\"{name}\" is one tag too many: there can be 255");
             Failure::new(forebay_status::TooMany, words)
         })?;
         outer(|outer| {
             outer.push(Tag::current());
-            // Left by a call, not by the end of a scope.
+            // Left by `forebay_tag_leave`, not by a drop.
             core::mem::forget(tag.enter());
             Ok(())
         })
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn forebay_tag_enter(name: *const c_char) -> forebay_statu
 /// Leaves the tag that this thread entered last.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_tag_leave() -> forebay_status {
-    answer(|| {
+    status_of(|| {
         outer(|outer| {
             let before = outer.pop().ok_or_else(|| {
                 let words = "this thread is under no tag that it could leave: enter one first";

@@ -1,18 +1,18 @@
-//! Texts and results on their way between C and here.
+//! Strings, arrays and out parameters of C.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::NonNull;
 use std::ffi::CString;
 
-use crate::error::contained;
+use crate::error::catch_panic;
 use crate::status::{Failure, forebay_status as Status};
 
-/// A text that C gave.
+/// A string argument of C.
 ///
 /// # Safety
 ///
 /// * `text` is null, or ends with a zero byte and stays as it is for `'a`.
-pub(crate) unsafe fn read<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn read_str<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::argument(name, "null", "a text"));
     }
@@ -24,12 +24,12 @@ pub(crate) unsafe fn read<'a>(text: *const c_char, name: &str) -> Result<&'a str
     })
 }
 
-/// Where C wants a result. Looked at before anything is done that would have to be undone.
+/// An out parameter. Checked before a call has effects that would have to be undone.
 #[derive(Clone, Copy)]
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
-    /// Where `to` is not null.
+    /// Checks that `to` is not null.
     ///
     /// # Safety
     ///
@@ -40,27 +40,27 @@ impl<T> Out<T> {
             .ok_or_else(|| Failure::argument(name, "null", "where the result goes"))
     }
 
-    /// Gives the result.
+    /// Writes the result.
     pub(crate) fn set(self, value: T) {
-        // SAFETY: whoever made this promised that a T can be written there. C may have given memory
-        // that is not aligned for it.
+        // SAFETY: the caller of `new` promised that a T can be written there. C may pass memory that is not
+        // aligned for it.
         unsafe { self.0.as_ptr().write_unaligned(value) };
     }
 }
 
-/// Gives a result where it is wanted at all.
+/// Writes a result where the out parameter is not null.
 ///
 /// # Safety
 ///
 /// * `to` is null, or a `T` can be written there.
-pub(crate) unsafe fn give<T>(to: *mut T, value: T) {
+pub(crate) unsafe fn write_optional<T>(to: *mut T, value: T) {
     if let Some(to) = NonNull::new(to) {
         // SAFETY: as the caller promises.
         unsafe { to.as_ptr().write_unaligned(value) };
     }
 }
 
-/// The values of an array that C gave.
+/// The values of an array argument of C.
 ///
 /// # Safety
 ///
@@ -70,15 +70,16 @@ pub(crate) unsafe fn array<'a, T>(
     count: usize,
     name: &str,
 ) -> Result<&'a [T], Failure> {
-    if !is_array(first, count, name)? {
+    if !check_array(first, count, name)? {
         return Ok(&[]);
     }
     // SAFETY: not null, aligned, no larger than memory can be; the caller promises the values.
     Ok(unsafe { core::slice::from_raw_parts(first, count) })
 }
 
-/// Whether there can be `count` values from `first` on, and there are any. Looks at nothing there.
-pub(crate) fn is_array<T>(first: *const T, count: usize, name: &str) -> Result<bool, Failure> {
+/// Whether an array argument has any values; an error where the pointer or the count is impossible. Reads no
+/// value.
+pub(crate) fn check_array<T>(first: *const T, count: usize, name: &str) -> Result<bool, Failure> {
     if count == 0 {
         return Ok(false);
     }
@@ -90,15 +91,15 @@ pub(crate) fn is_array<T>(first: *const T, count: usize, name: &str) -> Result<b
     Ok(true)
 }
 
-/// A text that C gives back by `forebay_string_free`.
-pub(crate) fn leave(text: String) -> Result<*mut c_char, Failure> {
+/// A string that C frees by `forebay_string_free`.
+pub(crate) fn into_c_string(text: String) -> Result<*mut c_char, Failure> {
     CString::new(text)
         .map(CString::into_raw)
         .map_err(|_| Failure::new(Status::Defect, "a defect in forebay: a text with a zero in it"))
 }
 
-/// Puts a text into a field of a structure: cut where it does not fit, and ended by a zero byte.
-pub(crate) fn field<const N: usize>(text: &str) -> [c_char; N] {
+/// A string in a fixed array: truncated where it does not fit, and terminated by a zero byte.
+pub(crate) fn fixed_c_string<const N: usize>(text: &str) -> [c_char; N] {
     let room = N.saturating_sub(1);
     let end = (0..=room.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     let mut field = [0; N];
@@ -108,16 +109,16 @@ pub(crate) fn field<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// Gives back a text that a function of this library made. Null is ignored.
+/// Frees a string that a function of this library returned. Null is ignored.
 ///
 /// # Safety
 ///
-/// * `text` is null, or was given by a function that says to give it back here, and was not given back.
+/// * `text` is null, or a string of a function that says to free it here, which was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_string_free(text: *mut c_char) {
-    contained((), || {
+    catch_panic((), || {
         if !text.is_null() {
-            // SAFETY: it was made by `leave`, as the caller promises.
+            // SAFETY: it was made by `into_c_string`, as the caller promises.
             drop(unsafe { CString::from_raw(text) });
         }
     });
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     fn shown<const N: usize>(text: &str) -> String {
-        let field: [c_char; N] = field(text);
+        let field: [c_char; N] = fixed_c_string(text);
         assert_eq!(field[N - 1], 0);
         // SAFETY: the last byte is zero.
         unsafe { CStr::from_ptr(field.as_ptr()) }.to_str().unwrap().to_owned()

@@ -1,7 +1,7 @@
-//! Recordings: what a pool is asked, written to a file that `forebay replay` plays.
+//! Recordings of a pool's requests, for `forebay replay`.
 //!
-//! A recording is the pool's history, turned on and off while it runs. A history forgets its oldest
-//! events when there are too many, so a recording that was too short for the run has its end.
+//! A recording is the pool's history, turned on and off while the pool runs. A full history drops its oldest
+//! events, so a recording of a longer run has the end of it.
 
 use core::ffi::c_char;
 use std::path::Path;
@@ -9,17 +9,17 @@ use std::path::Path;
 use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::trace_of_history;
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
 use crate::status::{Failure, forebay_status};
 use crate::table;
-use crate::text::{self, give};
+use crate::text::{self, write_optional};
 
 /// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Every call of
 /// the pool takes the long way until the recording ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         if events == 0 {
             return Err(Failure::argument("events", 0, "1 to 16777216"));
         }
@@ -55,9 +55,9 @@ pub unsafe extern "C" fn forebay_trace_stop(
     path: *const c_char,
     events: *mut u64,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
-        let path = Path::new(unsafe { text::read(path, "path") }?);
+        let path = Path::new(unsafe { text::read_str(path, "path") }?);
         let entry = table::find::<PoolEntry>(pool.id)?;
         let mut recording = entry.recording();
         let Some(before) = *recording else {
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn forebay_trace_stop(
         entry.pool().change("history", &before.to_string())?;
         *recording = None;
         // SAFETY: as the caller promises.
-        unsafe { give(events, trace.len() as u64) };
+        unsafe { write_optional(events, trace.len() as u64) };
         Ok(())
     })
 }

@@ -7,8 +7,8 @@ use forebay::{Address, Bytes};
 
 use crate::block::address;
 use crate::device::{DeviceEntry, forebay_device};
-use crate::error::answer;
-use crate::sized::{self, growing};
+use crate::error::status_of;
+use crate::sized::{self, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
 use crate::table;
@@ -56,21 +56,21 @@ pub struct forebay_copy_shape {
     pub slices: u64,
 }
 
-growing!(forebay_copy_shape: 88);
+versioned_struct!(forebay_copy_shape: 88);
 
-/// Enqueues a copy of `size` bytes in a row.
+/// Enqueues a copy of `size` contiguous bytes.
 ///
 /// # Safety
 ///
 /// * An end that is the host's is `size` bytes that stay, and that nobody else uses, until the copy is
 ///   done.
-unsafe fn in_a_row(
+unsafe fn copy_linear(
     device: forebay_device,
     ends: (Place, Place),
     size: u64,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::find::<DeviceEntry>(device.id)?;
         let stream = stream::on_device(stream, &entry)?;
         let (to, from) = ends;
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn forebay_copy_to_device(
 ) -> forebay_status {
     let ends = (Place::Device(address(to)), Place::Host(address(from)));
     // SAFETY: as the caller promises.
-    unsafe { in_a_row(device, ends, size, stream) }
+    unsafe { copy_linear(device, ends, size, stream) }
 }
 
 /// Enqueues a copy of `size` bytes from the device to the host.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn forebay_copy_to_host(
 ) -> forebay_status {
     let ends = (Place::Host(address(to)), Place::Device(address(from)));
     // SAFETY: as the caller promises.
-    unsafe { in_a_row(device, ends, size, stream) }
+    unsafe { copy_linear(device, ends, size, stream) }
 }
 
 /// Enqueues a copy of `size` bytes within the device. The two must not overlap.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn forebay_copy_on_device(
 ) -> forebay_status {
     let ends = (Place::Device(address(to)), Place::Device(address(from)));
     // SAFETY: as the caller promises.
-    unsafe { in_a_row(device, ends, size, stream) }
+    unsafe { copy_linear(device, ends, size, stream) }
 }
 
 /// Enqueues a copy of any shape.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn forebay_copy(
     shape: *const forebay_copy_shape,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises; zeros are a shape.
         let shape = unsafe { sized::read(shape, "shape") }?;
         let entry = table::find::<DeviceEntry>(device.id)?;
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn forebay_fill(
     width: u32,
     stream: forebay_stream,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let entry = table::find::<DeviceEntry>(device.id)?;
         let stream = stream::on_device(stream, &entry)?;
         // What is above the width does not count.

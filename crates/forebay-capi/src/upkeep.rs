@@ -1,58 +1,58 @@
-//! What can be asked of a pool beside blocks: to give memory back, to tidy up, to warm up.
+//! Maintenance of a pool: releasing memory, defragmenting, warming up.
 
 use core::time::Duration;
 
 use forebay::handle::warm_up;
 use forebay::{Bytes, Pool};
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
-use crate::sized::{SizedOut, growing};
+use crate::sized::{SizedOut, versioned_struct};
 use crate::status::forebay_status;
 use crate::stream::{self, forebay_stream};
 use crate::table;
-use crate::text::{array, give};
+use crate::text::{array, write_optional};
 
-/// What a warm-up asked for and got.
+/// The result of a warm-up.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct forebay_warm_up_figures {
-    /// `sizeof(forebay_warm_up_figures)`, set before the call; after it, how much of it was filled.
+    /// `sizeof(forebay_warm_up_figures)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
-    /// 1 where all of it could be had, else 0.
+    /// 1 where all blocks could be allocated, else 0.
     pub complete: u32,
-    /// Blocks asked for.
+    /// Requested blocks.
     pub asked_blocks: u64,
     /// Their bytes.
     pub asked_bytes: u64,
-    /// Blocks that could be had together.
+    /// Blocks that could be allocated at once.
     pub had_blocks: u64,
     /// Their bytes.
     pub had_bytes: u64,
 }
 
-growing!(forebay_warm_up_figures: 40);
+versioned_struct!(forebay_warm_up_figures: 40);
 
-/// Does something that gives memory back, and says how much.
+/// Calls `work`, which releases memory, and reports how much.
 ///
 /// # Safety
 ///
 /// * `released` is null, or a number can be written there.
-unsafe fn giving_back(
+unsafe fn release_memory(
     pool: forebay_pool,
     released: *mut u64,
     work: impl FnOnce(&Pool) -> forebay::Result<Bytes>,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         let gone = work(table::find::<PoolEntry>(pool.id)?.pool())?;
         // SAFETY: each caller's own caller promises that it is null or can be written.
-        unsafe { give(released, gone.get()) };
+        unsafe { write_optional(released, gone.get()) };
         Ok(())
     })
 }
 
-/// Gives back to the device what is free, down to `keep` bytes held. Waits for the device where work
-/// may still use it. `released`, where it is not null, gets how much that was.
+/// Releases free memory to the device, down to `keep` bytes held. Waits for work that may still use it.
+/// `released`, where it is not null, gets how many bytes were released.
 ///
 /// # Safety
 ///
@@ -64,10 +64,10 @@ pub unsafe extern "C" fn forebay_pool_trim(
     released: *mut u64,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
-    unsafe { giving_back(pool, released, |pool| pool.trim(Bytes::new(keep))) }
+    unsafe { release_memory(pool, released, |pool| pool.trim(Bytes::new(keep))) }
 }
 
-/// Gives back to the device everything that is free: `forebay_pool_trim` that keeps nothing.
+/// Releases all free memory to the device: `forebay_pool_trim` with `keep` 0.
 ///
 /// # Safety
 ///
@@ -78,11 +78,11 @@ pub unsafe extern "C" fn forebay_pool_empty_cache(
     released: *mut u64,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
-    unsafe { giving_back(pool, released, |pool| pool.trim(Bytes::ZERO)) }
+    unsafe { release_memory(pool, released, |pool| pool.trim(Bytes::ZERO)) }
 }
 
-/// Gives back to the device what was not needed in the last `age_ms` milliseconds, as far as that was
-/// watched. Does not wait.
+/// Releases memory to the device that was not used in the last `age_ms` milliseconds, as far as its age is
+/// known. Does not wait.
 ///
 /// # Safety
 ///
@@ -94,24 +94,23 @@ pub unsafe extern "C" fn forebay_pool_collect(
     released: *mut u64,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
-    unsafe { giving_back(pool, released, |pool| pool.collect(Duration::from_millis(age_ms))) }
+    unsafe { release_memory(pool, released, |pool| pool.collect(Duration::from_millis(age_ms))) }
 }
 
-/// Makes what is free as few and as large pieces as can be without waiting.
+/// Merges free memory into as few and as large pieces as possible without waiting.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_pool_defragment(pool: forebay_pool) -> forebay_status {
-    answer(|| Ok(table::find::<PoolEntry>(pool.id)?.pool().defragment()?))
+    status_of(|| Ok(table::find::<PoolEntry>(pool.id)?.pool().defragment()?))
 }
 
-/// Takes back what was freed while other streams used it, as far as they are done. Does not wait.
+/// Completes frees that were deferred for other streams, where those are done. Does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_pool_process_deferred(pool: forebay_pool) -> forebay_status {
-    answer(|| Ok(table::find::<PoolEntry>(pool.id)?.pool().process_deferred()?))
+    status_of(|| Ok(table::find::<PoolEntry>(pool.id)?.pool().process_deferred()?))
 }
 
-/// Takes `counts[i]` blocks of `sizes[i]` bytes each, all at once, and gives them back on `stream`:
-/// what the pool took from its device for them is then at hand. Where there is no room for all, what
-/// fits is taken, and the figures say how much that was.
+/// Allocates `counts[i]` blocks of `sizes[i]` bytes each, all at once, and frees them on `stream`: the pool
+/// then holds memory for them. Where not all fit, allocates those that do, and the figures tell how many.
 ///
 /// # Safety
 ///
@@ -126,7 +125,7 @@ pub unsafe extern "C" fn forebay_pool_warm_up(
     stream: forebay_stream,
     figures: *mut forebay_warm_up_figures,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let (sizes, counts) =
             unsafe { (array(sizes, count, "sizes")?, array(counts, count, "counts")?) };

@@ -2,7 +2,7 @@
 
 use core::ffi::c_char;
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::status::{Failure, forebay_status};
 
 /// The version of the interface that this header describes. It changes where a function or structure
@@ -19,7 +19,7 @@ pub extern "C" fn forebay_abi_version() -> u32 {
 /// `forebay_check_abi(FOREBAY_ABI_VERSION)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_check_abi(header: u32) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         if header == FOREBAY_ABI_VERSION {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Arenas, as Python sees them: parts are refused once they were taken back.
+//! `forebay.Arena`. Using a part that the arena took back is an error.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,84 +6,86 @@ use std::sync::{Arc, Mutex};
 use forebay::arena::{Arena, ArenaOptions, ArenaToken, Checkpoint};
 use forebay::{Alignment, Bytes, Pool};
 use forebay_core::BumpGrowth;
+use forebay_sync::fork::{Birth, LeakOnFork};
+use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::fork::{Birth, Ending, Held, Native};
-use crate::lot::Lot;
-use crate::making::new_buffer;
-use crate::quantity::{Size, whole_or_none};
-use crate::refusal::Refusal;
-use crate::site::{Site, lock};
-use crate::stream::Course;
+use crate::allocation::Allocation;
+use crate::construct::new_buffer;
+use crate::failure::Failure;
+use crate::gil::{DropDetached, MayBlockOnDrop};
+use crate::open_device::OpenDevice;
+use crate::quantity::{Size, optional_integer};
+use crate::stream::StreamRef;
 
-/// An arena, and how many uses of its memory there are.
+/// An arena that its buffers share, with the count of pins of its memory.
 ///
-/// Its lock is never waited for under Python's: whoever holds it may be growing, and a pool that has no
-/// more asks the program, which is Python.
-pub(crate) struct Ground {
-    /// Nothing once it was closed. The first to go: its memory is given back in the order of `course`,
-    /// which may end with this.
-    arena: Mutex<Option<Native<Arena<Pool>>>>,
-    course: Arc<Course>,
-    site: Arc<Site>,
-    born: Birth,
-    /// Raised under the arena's lock; lowered at any time.
+/// No thread waits for its lock while it holds the GIL: the thread that holds the lock may be growing the
+/// arena, and a pool without memory calls Python's `on_shortage`.
+pub(crate) struct SharedArena {
+    /// `None` once it was closed. Dropped first: its memory is freed in the order of `stream_ref`, which may
+    /// end with this.
+    arena: Mutex<Option<LeakOnFork<Arena<Pool>>>>,
+    stream_ref: Arc<StreamRef>,
+    device: Arc<OpenDevice>,
+    birth: Birth,
+    /// Incremented under the arena's lock; decremented at any time.
     pins: AtomicUsize,
 }
 
-impl Ground {
-    /// The device.
-    pub(crate) fn site(&self) -> &Arc<Site> {
-        &self.site
+impl SharedArena {
+    /// Its device.
+    pub(crate) fn device(&self) -> &Arc<OpenDevice> {
+        &self.device
     }
 
     /// The stream in whose order it is used.
-    pub(crate) fn course(&self) -> &Arc<Course> {
-        &self.course
+    pub(crate) fn stream_ref(&self) -> &Arc<StreamRef> {
+        &self.stream_ref
     }
 
-    /// Begins a use of a part; an error where it was taken back.
-    pub(crate) fn pin(&self, token: ArenaToken) -> Result<(), Refusal> {
+    /// Pins a part; an error where it was taken back.
+    pub(crate) fn pin(&self, token: ArenaToken) -> Result<(), Failure> {
         self.with(|arena| {
-            let _stands = arena.get()?.resolve(token)?;
+            let _valid = arena.get()?.resolve(token)?;
             self.pins.fetch_add(1, Ordering::Relaxed);
             Ok(())
         })
     }
 
-    /// Ends a use.
+    /// Ends a pin.
     pub(crate) fn unpin(&self) {
         self.pins.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn with<R>(
         &self,
-        work: impl FnOnce(&mut Native<Arena<Pool>>) -> Result<R, Refusal>,
-    ) -> Result<R, Refusal> {
-        // Before the lock: a thread that the fork left behind may hold it.
-        self.born.check()?;
+        work: impl FnOnce(&mut LeakOnFork<Arena<Pool>>) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        // Before the lock: in a forked child a thread of the parent may hold it for ever.
+        self.birth.check()?;
         match &mut *lock(&self.arena) {
             Some(arena) => work(arena),
             None => Err(closed()),
         }
     }
 
-    /// Does what takes parts back. Refused while any part of the arena is in use.
+    /// Calls `work`, which takes parts back. An error while any part is pinned.
     fn take_back<R>(
         &self,
-        work: impl FnOnce(&mut Arena<Pool>) -> Result<R, Refusal>,
-    ) -> Result<R, Refusal> {
+        work: impl FnOnce(&mut Arena<Pool>) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
         self.with(|arena| {
             self.check_idle()?;
             work(arena.get_mut()?)
         })
     }
 
-    fn check_idle(&self) -> Result<(), Refusal> {
+    fn check_idle(&self) -> Result<(), Failure> {
         match self.pins.load(Ordering::Relaxed) {
             0 => Ok(()),
-            pins => Err(Refusal::InUse(format!(
+            pins => Err(Failure::InUse(format!(
                 "{pins} views of buffers of the arena still live, as arrays, memoryviews or DLPack \
                  tensors: let them go first"
             ))),
@@ -91,11 +93,11 @@ impl Ground {
     }
 }
 
-fn closed() -> Refusal {
-    Refusal::closed("the arena was closed, and its buffers with it")
+fn closed() -> Failure {
+    Failure::closed("the arena was closed, and its buffers with it")
 }
 
-/// A place in an arena to come back to.
+/// A position in an arena to rewind to.
 #[pyclass(name = "Checkpoint", module = "forebay", frozen)]
 pub(crate) struct PyCheckpoint(Checkpoint);
 
@@ -106,56 +108,56 @@ impl PyCheckpoint {
     }
 }
 
-/// Memory that is allocated one by one and given back all at once.
+/// Memory that is allocated piece by piece and freed all at once.
 ///
-/// Made by ``Pool.arena()``. Its buffers are good until ``reset()``, a ``rewind()`` to before them or
+/// Made by ``Pool.arena()``. Its buffers are valid until ``reset()``, a ``rewind()`` to before them or
 /// ``close()``; after that they raise ``forebay.LapsedError``.
 #[pyclass(name = "Arena", module = "forebay", frozen)]
 pub(crate) struct PyArena {
-    ground: Held<Arc<Ground>>,
+    shared: DropDetached<Arc<SharedArena>>,
 }
 
 impl PyArena {
     /// An arena of `capacity` bytes over `pool`, which grows to `most` where that is said.
     pub(crate) fn new(
-        site: &Arc<Site>,
+        device: &Arc<OpenDevice>,
         pool: Pool,
-        course: Arc<Course>,
+        stream_ref: Arc<StreamRef>,
         (capacity, most): (Bytes, Option<Bytes>),
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Failure> {
         let options = ArenaOptions::new(capacity);
         let options = match most {
             Some(most) => options.growth(BumpGrowth::Doubling { most }),
             None => options,
         };
-        course.used_by(pool.id());
-        let arena = Mutex::new(Some(Native::new(options.build(pool, course.handle())?)));
-        let (site, born, pins) = (Arc::clone(site), Birth::here(), AtomicUsize::new(0));
-        let ground = Arc::new(Ground { arena, course, site, born, pins });
-        Ok(Self { ground: Held::new(ground) })
+        stream_ref.register_pool(pool.id());
+        let arena = Mutex::new(Some(LeakOnFork::new(options.build(pool, stream_ref.handle())?)));
+        let (device, birth, pins) = (Arc::clone(device), Birth::here(), AtomicUsize::new(0));
+        let shared = Arc::new(SharedArena { arena, stream_ref, device, birth, pins });
+        Ok(Self { shared: DropDetached::new(shared) })
     }
 }
 
-impl Ending for Arc<Ground> {
-    fn may_wait(&self) -> bool {
-        // Buffers have it otherwise. Where it was the last that needed its pool this waits for the device.
+impl MayBlockOnDrop for Arc<SharedArena> {
+    fn may_block(&self) -> bool {
+        // Only the last reference frees the memory, and with it perhaps the pool, which waits for the device.
         Self::strong_count(self) == 1
     }
 }
 
 #[pymethods]
 impl PyArena {
-    /// A buffer of ``size`` bytes, at a multiple of ``alignment`` (512 unless said). What it holds is not
-    /// defined.
+    /// Allocate a buffer of ``size`` bytes, at a multiple of ``alignment`` (by default 512). Its contents are
+    /// undefined.
     #[pyo3(signature = (size, alignment = None))]
     fn allocate(
         &self,
         py: Python<'_>,
         size: Size,
-        #[pyo3(from_py_with = whole_or_none::<u64>)] alignment: Option<u64>,
-    ) -> Result<Py<PyAny>, Refusal> {
-        let lot = py.detach(|| {
-            self.ground.with(|arena| {
+        #[pyo3(from_py_with = optional_integer::<u64>)] alignment: Option<u64>,
+    ) -> Result<Py<PyAny>, Failure> {
+        let allocation = py.detach(|| {
+            self.shared.with(|arena| {
                 let arena = arena.get()?;
                 let block = match alignment {
                     Some(alignment) => {
@@ -163,37 +165,37 @@ impl PyArena {
                     }
                     None => arena.allocate(size.bytes())?,
                 };
-                Ok::<_, Refusal>((block.address(), block.token()))
+                Ok::<_, Failure>((block.address(), block.token()))
             })
         });
-        let (address, token) = lot?;
-        new_buffer(py, Lot::part(&self.ground, address, token))
+        let (address, token) = allocation?;
+        new_buffer(py, Allocation::part(&self.shared, address, token))
     }
 
-    /// The present place, to come back to.
-    fn checkpoint(&self, py: Python<'_>) -> Result<PyCheckpoint, Refusal> {
-        py.detach(|| self.ground.with(|arena| Ok(PyCheckpoint(arena.get()?.checkpoint()))))
+    /// The present position, to rewind to.
+    fn checkpoint(&self, py: Python<'_>) -> Result<PyCheckpoint, Failure> {
+        py.detach(|| self.shared.with(|arena| Ok(PyCheckpoint(arena.get()?.checkpoint()))))
     }
 
     /// Take back everything that was allocated since the checkpoint, which can be used again.
-    fn rewind(&self, py: Python<'_>, checkpoint: &Bound<'_, PyCheckpoint>) -> Result<(), Refusal> {
+    fn rewind(&self, py: Python<'_>, checkpoint: &Bound<'_, PyCheckpoint>) -> Result<(), Failure> {
         let place = checkpoint.get().0;
-        py.detach(|| self.ground.take_back(|arena| Ok(arena.rewind(place)?)))
+        py.detach(|| self.shared.take_back(|arena| Ok(arena.rewind(place)?)))
     }
 
     /// Take back everything, in constant time. The memory stays the arena's.
-    fn reset(&self, py: Python<'_>) -> Result<(), Refusal> {
+    fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| {
-            self.ground.take_back(|arena| {
+            self.shared.take_back(|arena| {
                 arena.reset();
                 Ok(())
             })
         })
     }
 
-    /// How it stands, in bytes: ``used``, ``available``, ``capacity``, ``high_water``; and ``chunks``.
-    fn usage<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Refusal> {
-        let usage = py.detach(|| self.ground.with(|arena| Ok(arena.get()?.usage())))?;
+    /// Its usage in bytes: ``used``, ``available``, ``capacity``, ``high_water``; and ``chunks``.
+    fn usage<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let usage = py.detach(|| self.shared.with(|arena| Ok(arena.get()?.usage())))?;
         let figures = PyDict::new(py);
         figures.set_item("used", usage.used.get())?;
         figures.set_item("available", usage.available.get())?;
@@ -203,13 +205,13 @@ impl PyArena {
         Ok(figures)
     }
 
-    /// Give all memory back to the pool. Closing twice does nothing.
-    fn close(&self, py: Python<'_>) -> Result<(), Refusal> {
+    /// Free all memory to the pool. Closing twice does nothing.
+    fn close(&self, py: Python<'_>) -> Result<(), Failure> {
         py.detach(|| {
-            self.ground.born.check()?;
-            let mut arena = lock(&self.ground.arena);
+            self.shared.birth.check()?;
+            let mut arena = lock(&self.shared.arena);
             if arena.is_some() {
-                self.ground.check_idle()?;
+                self.shared.check_idle()?;
             }
             match arena.take() {
                 Some(arena) => Ok(arena.take()?.close()?),
@@ -223,16 +225,16 @@ impl PyArena {
     }
 
     #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Refusal> {
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
         self.close(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        match py.detach(|| self.ground.with(|arena| Ok(arena.get()?.usage()))) {
+        match py.detach(|| self.shared.with(|arena| Ok(arena.get()?.usage()))) {
             Ok(usage) => {
                 format!(
                     "<forebay.Arena on {}: {} used of {}>",
-                    self.ground.site.name(),
+                    self.shared.device.name(),
                     usage.used,
                     usage.capacity
                 )

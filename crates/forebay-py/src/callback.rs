@@ -1,15 +1,15 @@
-//! Functions of Python's that a pool calls.
+//! Python callbacks of a pool.
 //!
-//! A pool calls them from the thread that asked it for memory, without Python's lock. What they raise is
-//! told as any error that nobody is there to catch (`sys.unraisablehook`), and the pool goes on.
+//! A pool calls them from the thread that allocates, with the GIL released. An exception that they raise goes to
+//! `sys.unraisablehook`, and the pool continues.
 
 use forebay::{DropReport, PoolOptions, Shortage};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::refusal::{owners, shortage_figures};
+use crate::failure::{owners, shortage_figures};
 
-/// `options` with those that are there.
+/// Adds the callbacks to `options`.
 pub(crate) fn add(
     mut options: PoolOptions,
     on_shortage: Option<Py<PyAny>>,
@@ -18,8 +18,8 @@ pub(crate) fn add(
 ) -> PoolOptions {
     if let Some(ask) = on_shortage {
         options = options.on_shortage(move |shortage| {
-            called(&ask, |py| {
-                let figures = figures_of(py, shortage)?;
+            call_python(&ask, |py| {
+                let figures = shortage_dict(py, shortage)?;
                 ask.bind(py).call1((figures,))?.is_truthy()
             })
             .unwrap_or(false)
@@ -27,19 +27,21 @@ pub(crate) fn add(
     }
     if let Some(tell) = on_pressure {
         options = options.on_pressure(move |level, held| {
-            called(&tell, |py| tell.bind(py).call1((level.to_string(), held.get())).map(|_| ()));
+            call_python(&tell, |py| {
+                tell.bind(py).call1((level.to_string(), held.get())).map(|_| ())
+            });
         });
     }
     if let Some(tell) = on_leak {
         options = options.on_drop(move |report| {
-            called(&tell, |py| tell.bind(py).call1((left_of(py, report)?,)).map(|_| ()));
+            call_python(&tell, |py| tell.bind(py).call1((leak_report(py, report)?,)).map(|_| ()));
         });
     }
     options
 }
 
-/// What a function of Python's gives; nothing where it raised, or where Python is at its end.
-fn called<R>(function: &Py<PyAny>, call: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
+/// The result of a Python function; `None` where it raised, or while the interpreter shuts down.
+fn call_python<R>(function: &Py<PyAny>, call: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
     Python::try_attach(|py| match call(py) {
         Ok(said) => Some(said),
         Err(error) => {
@@ -50,7 +52,7 @@ fn called<R>(function: &Py<PyAny>, call: impl FnOnce(Python<'_>) -> PyResult<R>)
     .flatten()
 }
 
-fn figures_of<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Bound<'py, PyDict>> {
+fn shortage_dict<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     for (name, value) in shortage_figures(shortage) {
         figures.set_item(name, value)?;
@@ -59,7 +61,7 @@ fn figures_of<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Bound<'py, 
     Ok(figures)
 }
 
-fn left_of<'py>(py: Python<'py>, report: &DropReport) -> PyResult<Bound<'py, PyDict>> {
+fn leak_report<'py>(py: Python<'py>, report: &DropReport) -> PyResult<Bound<'py, PyDict>> {
     let left = PyDict::new(py);
     left.set_item("blocks", report.blocks)?;
     left.set_item("bytes", report.bytes.get())?;

@@ -1,4 +1,4 @@
-//! The `forebay` command, and what only it and tests ask for.
+//! The `forebay` command, and a counter for tests.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -6,19 +6,19 @@ use std::io::Write;
 use forebay::handle;
 use pyo3::prelude::*;
 
-/// Run the ``forebay`` command with these arguments, the first of which is the program's name. Gives the
-/// exit status.
+/// Run the ``forebay`` command with these arguments, the first of which is the program's name. Returns
+/// the exit status.
 #[pyfunction]
 pub(crate) fn command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| {
         let status = forebay_cli::status(arguments);
-        // Python ends the process, which empties its own streams alone.
+        // Python ends the process, and flushes only its own streams.
         let _ = std::io::stdout().flush();
         status
     })
 }
 
-/// How many blocks could not be given back when their last reference went, and why the latest was not.
+/// How many blocks could not be freed when their last reference was dropped, and why the latest could not.
 #[pyfunction]
 pub(crate) fn lost_frees() -> (u64, Option<String>) {
     let lost = handle::lost_frees();

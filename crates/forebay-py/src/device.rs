@@ -1,4 +1,4 @@
-//! Devices, as Python sees them.
+//! `forebay.Device`.
 
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
@@ -9,84 +9,84 @@ use forebay::hal::PinnedFlags;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet};
 
-use crate::lot::Lot;
-use crate::making::new_buffer;
+use crate::allocation::Allocation;
+use crate::construct::new_buffer;
+use crate::failure::Failure;
+use crate::open_device::{OpenDevice, gpus};
 use crate::pool::PyPool;
 use crate::quantity::Size;
-use crate::refusal::Refusal;
-use crate::site::{Site, gpus};
-use crate::stream::{Course, PyStream, course_of, raw_of};
+use crate::stream::{PyStream, StreamRef, raw_stream_argument, stream_argument};
 
 /// Somewhere memory lives and work runs. The same name is the same device, for the whole process.
 #[pyclass(name = "Device", module = "forebay", frozen)]
 pub(crate) struct PyDevice {
-    site: Arc<Site>,
+    device: Arc<OpenDevice>,
 }
 
 impl PyDevice {
-    pub(crate) fn new(site: Arc<Site>) -> Self {
-        Self { site }
+    pub(crate) fn new(device: Arc<OpenDevice>) -> Self {
+        Self { device }
     }
 }
 
-/// The site that an argument names: a name, or a device.
-pub(crate) fn site_of(argument: &Bound<'_, PyAny>) -> Result<Arc<Site>, Refusal> {
+/// The device that an argument names, by name or as a `Device`.
+pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDevice>, Failure> {
     if let Ok(device) = argument.cast::<PyDevice>() {
-        return Ok(Arc::clone(&device.get().site));
+        return Ok(Arc::clone(&device.get().device));
     }
     let name: String = argument.extract().map_err(|_| {
         let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-        Refusal::invalid(format!(
+        Failure::invalid(format!(
             "{given} is no device: allowed are forebay.Device and names, as \"host\", \"cuda:0\" or \"sim\""
         ))
     })?;
-    Site::named(&name)
+    OpenDevice::named(&name)
 }
 
 #[pymethods]
 impl PyDevice {
-    /// The name by which it is asked for: "host", "cuda:0", "sim".
+    /// Its name: "host", "cuda:0", "sim".
     #[getter]
     fn name(&self) -> String {
-        self.site.name()
+        self.device.name()
     }
 
-    /// The kind: "host", "cuda" or "sim".
+    /// Its kind: "host", "cuda" or "sim".
     #[getter]
     fn kind(&self) -> &'static str {
-        self.site.kind().name()
+        self.device.kind().name()
     }
 
-    /// Which of its kind, from 0.
+    /// Its number among devices of its kind, from 0.
     #[getter]
     fn ordinal(&self) -> u32 {
-        self.site.ordinal()
+        self.device.ordinal()
     }
 
-    /// The name that its vendor or the system gives it.
+    /// The name that its vendor or the system has for it.
     #[getter]
-    fn label(&self, py: Python<'_>) -> Result<String, Refusal> {
-        py.detach(|| Ok(self.site.device()?.descriptor().name.clone()))
+    fn label(&self, py: Python<'_>) -> Result<String, Failure> {
+        py.detach(|| Ok(self.device.opened()?.descriptor().name.clone()))
     }
 
     /// The version of the driver or system, for people.
     #[getter]
-    fn driver(&self, py: Python<'_>) -> Result<String, Refusal> {
-        py.detach(|| Ok(self.site.device()?.descriptor().driver.clone()))
+    fn driver(&self, py: Python<'_>) -> Result<String, Failure> {
+        py.detach(|| Ok(self.device.opened()?.descriptor().driver.clone()))
     }
 
     /// What it can do, as a set of names: "virtual_memory", "pinned", "foreign_streams" and others.
     #[getter]
-    fn capabilities<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyFrozenSet>, Refusal> {
+    fn capabilities<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyFrozenSet>, Failure> {
         let has =
-            py.detach(|| self.site.device().map(|device| device.descriptor().capabilities))?;
+            py.detach(|| self.device.opened().map(|device| device.descriptor().capabilities))?;
         let names = has.iter_names().map(|(name, _)| name.to_ascii_lowercase());
         Ok(PyFrozenSet::new(py, names)?)
     }
 
-    /// Bytes of its memory: ``total``, ``free`` for whomever, ``held`` by this process's forebay.
-    fn memory<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Refusal> {
-        let info = py.detach(|| Ok::<_, Refusal>(self.site.device()?.memory_info()?))?;
+    /// Bytes of its memory: ``total``, ``free``, and ``held`` by forebay in this process.
+    fn memory<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let info = py.detach(|| Ok::<_, Failure>(self.device.opened()?.memory_info()?))?;
         let memory = PyDict::new(py);
         memory.set_item("total", info.total.get())?;
         memory.set_item("free", info.free.get())?;
@@ -94,93 +94,94 @@ impl PyDevice {
         Ok(memory)
     }
 
-    /// A new stream. ``priority`` is "low", "normal" or "high", as far as the device tells them apart.
+    /// Create a stream. ``priority`` is "low", "normal" or "high", where the device has priorities.
     #[pyo3(signature = (priority = "normal"))]
-    fn stream(&self, py: Python<'_>, priority: &str) -> Result<PyStream, Refusal> {
+    fn stream(&self, py: Python<'_>, priority: &str) -> Result<PyStream, Failure> {
         let priority = match priority {
             "low" => Priority::Low,
             "normal" => Priority::Normal,
             "high" => Priority::High,
             other => {
                 let said = format!("a priority is low, normal or high, not {other:?}");
-                return Err(Refusal::invalid(said));
+                return Err(Failure::invalid(said));
             }
         };
-        py.detach(|| Ok(PyStream::new(Course::new(&self.site, priority)?)))
+        py.detach(|| Ok(PyStream::new(StreamRef::new(&self.device, priority)?)))
     }
 
-    /// The stream that every device has from the start.
+    /// Its default stream.
     #[getter]
     fn default_stream(&self) -> PyStream {
-        PyStream::new(Course::default_of(&self.site))
+        PyStream::new(StreamRef::default_of(&self.device))
     }
 
-    /// A stream that another library made: its handle as a number, or an object with
+    /// Adopt a stream of another library: its handle as a number, or an object with
     /// ``__cuda_stream__``, ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy).
     ///
-    /// It must live until ``forget`` is called: the driver cannot check that.
-    fn adopt(&self, stream: &Bound<'_, PyAny>) -> Result<PyStream, Refusal> {
-        Ok(PyStream::new(course_of(&self.site, Some(stream))?))
+    /// The stream must live until ``forget`` is called. The driver cannot check that.
+    fn adopt(&self, stream: &Bound<'_, PyAny>) -> Result<PyStream, Failure> {
+        Ok(PyStream::new(stream_argument(&self.device, Some(stream))?))
     }
 
-    /// Say that an adopted stream is about to be destroyed: by what ``adopt`` took, or the stream that it
-    /// gave. Every pool that used it is told before this returns. Buffers of it go on in the order of the
-    /// default stream, which waits for its work; arenas of it are to be closed before. Does nothing where it
-    /// is not known.
-    fn forget(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> Result<(), Refusal> {
-        let raw = raw_of(stream)?;
-        let known = self.site.streams()?.adopted.get(&raw).cloned();
-        let Some(course) = known else { return Ok(()) };
-        // First: where that fails it is known still, and can be forgotten again.
-        py.detach(|| course.forget())?;
-        let forgotten = self.site.streams()?.adopted.remove(&raw);
-        py.detach(|| drop((forgotten, course)));
+    /// Forget an adopted stream that is about to be destroyed: what ``adopt`` took, or the stream that it
+    /// returned. Every pool that used it forgets it before this returns. Buffers of it continue in the order
+    /// of the default stream, which waits for its work; close its arenas before. Does nothing where the
+    /// stream is not known.
+    fn forget(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> Result<(), Failure> {
+        let raw = raw_stream_argument(stream)?;
+        let known = self.device.streams()?.adopted.get(&raw).cloned();
+        let Some(stream_ref) = known else { return Ok(()) };
+        // Forget it in the pools first: where that fails, the stream is still known and can be forgotten again.
+        py.detach(|| stream_ref.forget())?;
+        let forgotten = self.device.streams()?.adopted.remove(&raw);
+        py.detach(|| drop((forgotten, stream_ref)));
         Ok(())
     }
 
-    /// Wait until all work of all its streams is done.
-    fn synchronize(&self, py: Python<'_>) -> Result<(), Refusal> {
-        py.detach(|| Ok(self.site.device()?.synchronize_device()?))
+    /// Wait until the work of all its streams is done.
+    fn synchronize(&self, py: Python<'_>) -> Result<(), Failure> {
+        py.detach(|| Ok(self.device.opened()?.synchronize_device()?))
     }
 
-    /// The process's pool of this device: made when it is first asked for, and shared with C and PyTorch.
-    fn pool(&self, py: Python<'_>) -> Result<PyPool, Refusal> {
-        py.detach(|| PyPool::of_process(&self.site))
+    /// The process's pool of this device: created by the first call, and shared with C and PyTorch.
+    fn pool(&self, py: Python<'_>) -> Result<PyPool, Failure> {
+        py.detach(|| PyPool::of_process(&self.device))
     }
 
-    /// Host memory that stays in place, so that the device copies to and from it on its own. The host
-    /// reads and writes it as any buffer.
-    fn pinned(&self, py: Python<'_>, size: Size) -> Result<Py<PyAny>, Refusal> {
-        let lot = py.detach(|| Lot::pinned(&self.site, size.bytes(), PinnedFlags::empty()))?;
-        new_buffer(py, lot)
+    /// Allocate pinned host memory, which the device copies to and from by DMA. The host reads and writes it
+    /// like any buffer.
+    fn pinned(&self, py: Python<'_>, size: Size) -> Result<Py<PyAny>, Failure> {
+        let allocation =
+            py.detach(|| Allocation::pinned(&self.device, size.bytes(), PinnedFlags::empty()))?;
+        new_buffer(py, allocation)
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
-        other.cast::<Self>().is_ok_and(|other| Arc::ptr_eq(&self.site, &other.get().site))
+        other.cast::<Self>().is_ok_and(|other| Arc::ptr_eq(&self.device, &other.get().device))
     }
 
     fn __hash__(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        Arc::as_ptr(&self.site).hash(&mut hasher);
+        Arc::as_ptr(&self.device).hash(&mut hasher);
         hasher.finish()
     }
 
     fn __repr__(&self) -> String {
-        format!("<forebay.Device {}>", self.site.name())
+        format!("<forebay.Device {}>", self.device.name())
     }
 }
 
-/// Every device of this machine: the host, its GPUs, and the simulated one. None is opened for it.
+/// Every device of this machine: the host, its GPUs, and the simulated one. This opens none of them.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> Vec<PyDevice> {
     let gpus = py.detach(gpus);
-    Site::all(gpus).into_iter().map(PyDevice::new).collect()
+    OpenDevice::all(gpus).into_iter().map(PyDevice::new).collect()
 }
 
 /// The device of that name, opened: "host", "sim", "cuda:0" and so on.
 #[pyfunction]
-pub(crate) fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> Result<PyDevice, Refusal> {
-    let site = site_of(name)?;
-    py.detach(|| site.device().map(|_| ()))?;
-    Ok(PyDevice::new(site))
+pub(crate) fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> Result<PyDevice, Failure> {
+    let device = device_argument(name)?;
+    py.detach(|| device.opened().map(|_| ()))?;
+    Ok(PyDevice::new(device))
 }

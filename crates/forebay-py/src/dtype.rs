@@ -1,8 +1,8 @@
-//! Types of elements, and what each protocol calls them.
+//! Element types, and their names in each protocol.
 
 use pyo3::prelude::*;
 
-use crate::refusal::Refusal;
+use crate::failure::Failure;
 
 /// DLPack's kinds of elements.
 mod kind {
@@ -84,7 +84,7 @@ impl Dtype {
     }
 
     /// The one that an argument names: a text, or a type of numpy's, PyTorch's or Python's own.
-    pub(crate) fn of_argument(given: &Bound<'_, PyAny>) -> Result<&'static Self, Refusal> {
+    pub(crate) fn of_argument(given: &Bound<'_, PyAny>) -> Result<&'static Self, Failure> {
         let names = [given.extract::<String>().ok(), text(given, "name"), text(given, "__name__")];
         let torch = given.str().ok().map(|text| text.to_string());
         let torch = torch.and_then(|text| text.strip_prefix("torch.").map(str::to_owned));
@@ -103,7 +103,7 @@ impl Dtype {
         found.filter(|_| !swapped).ok_or_else(|| {
             let names: Vec<&str> = ALL.iter().map(|dtype| dtype.name).collect();
             let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-            Refusal::invalid(format!(
+            Failure::invalid(format!(
                 "{given} is no type of elements: allowed are {}",
                 names.join(", ")
             ))

@@ -1,8 +1,8 @@
 //! Python's buffer protocol, by hand.
 //!
-//! It is part of Python's stable interface from 3.11 on. In 3.10 the same names and numbers mean the same,
-//! and its header leaves them out: so the bindings, which go by the header, do not have them for a library
-//! that is to run on 3.10 too. The declarations here are those of 3.11.
+//! It is part of Python's stable ABI since 3.11. Python 3.10 has the same symbols and numbers, but its header
+//! omits them under the stable ABI, and so does PyO3 for a library that supports 3.10. The declarations here
+//! are those of 3.11.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -11,25 +11,25 @@ use pyo3::ffi::PyObject;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::refusal::Refusal;
+use crate::failure::Failure;
 
-/// The slot of a type that shows its memory.
-pub(crate) const SHOW: c_int = 1;
-/// The slot of a type that is told that nobody looks any more.
-pub(crate) const HIDE: c_int = 2;
+/// `Py_bf_getbuffer`: the slot that exports a buffer.
+pub(crate) const GET_BUFFER: c_int = 1;
+/// `Py_bf_releasebuffer`: the slot that releases an export.
+pub(crate) const RELEASE_BUFFER: c_int = 2;
 
-/// Wants to write.
+/// The consumer writes.
 pub(crate) const WRITABLE: c_int = 0x1;
-/// Wants the format.
+/// The consumer needs the format.
 pub(crate) const FORMAT: c_int = 0x4;
-/// Wants the shape.
+/// The consumer needs the shape.
 pub(crate) const SHAPE: c_int = 0x8;
-/// Wants the strides, and so the shape.
+/// The consumer needs the strides, and so the shape.
 pub(crate) const STRIDES: c_int = 0x10 | SHAPE;
-/// Wants the first index to run fastest.
+/// The consumer needs the first index to run fastest.
 pub(crate) const FORTRAN: c_int = 0x40 | STRIDES;
 
-/// Memory that an object shows.
+/// `Py_buffer`: memory that an object exports.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct RawView {
@@ -47,45 +47,44 @@ pub(crate) struct RawView {
 }
 
 unsafe extern "C" {
-    /// Fills in a view of an object's memory; -1 with an exception where it cannot.
+    /// Fills in a view of an object's memory; -1 with an exception on failure.
     fn PyObject_GetBuffer(object: *mut PyObject, view: *mut RawView, flags: c_int) -> c_int;
     /// Ends a view.
     fn PyBuffer_Release(view: *mut RawView);
 }
 
-/// Memory of the host that an object of Python's shows in one piece, until this goes.
+/// Contiguous host memory that a Python object exports, released when this is dropped.
 pub(crate) struct HostBytes<'py> {
-    /// In a box: an object may keep the address of its view.
+    /// Boxed, since an object may keep the address of its view.
     view: Box<RawView>,
     _python: Python<'py>,
 }
 
 impl<'py> HostBytes<'py> {
-    /// The memory of `object`, to be read; to be written too where that is asked for. Refused where it is
-    /// not in one piece, and where its elements are references or addresses: bytes are copied, and a
-    /// reference that is made of bytes ends the process.
-    pub(crate) fn of(object: &Bound<'py, PyAny>, writable: bool) -> Result<Self, Refusal> {
-        // With the shape, since some objects give no format to whoever asks for bytes in a row.
+    /// The memory of `object` for reading, or for writing too. An error where it is not contiguous, and where
+    /// its elements are references or addresses: copying the bytes of a reference crashes the process.
+    pub(crate) fn of(object: &Bound<'py, PyAny>, writable: bool) -> Result<Self, Failure> {
+        // With the shape, since some objects give no format to a consumer that asks for no shape.
         let flags = SHAPE | if writable { WRITABLE } else { 0 };
-        let bytes = match Self::shown(object, flags | FORMAT) {
-            // Of some elements, as numpy's dates, the protocol has no name. numpy says itself whether
-            // there are references in them.
-            Err(_) if has_plain_dtype(object) => Self::shown(object, flags),
-            shown => shown,
+        let bytes = match Self::get(object, flags | FORMAT) {
+            // The protocol has no format for some elements, such as numpy's dates. numpy tells whether they
+            // contain references.
+            Err(_) if has_plain_dtype(object) => Self::get(object, flags),
+            exported => exported,
         };
-        let bytes = bytes.map_err(|error| unshown(object, error))?;
+        let bytes = bytes.map_err(|error| export_failure(object, error))?;
         if bytes.is_plain() {
             return Ok(bytes);
         }
         let kind = object.get_type().name()?;
-        Err(Refusal::invalid(format!(
+        Err(Failure::invalid(format!(
             "the elements of this {kind} are references or addresses, which are good in this process \
              alone: copied are numbers and plain bytes"
         )))
     }
 
-    /// The memory of `object` as it shows it for these flags.
-    fn shown(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Self> {
+    /// The memory of `object` as exported for these flags.
+    fn get(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Self> {
         let mut view = Box::new(RawView {
             start: core::ptr::null_mut(),
             owner: core::ptr::null_mut(),
@@ -99,8 +98,8 @@ impl<'py> HostBytes<'py> {
             suboffsets: core::ptr::null_mut(),
             internal: core::ptr::null_mut(),
         });
-        // SAFETY: the object is live and Python's lock is held; the view is this value's own, and is ended
-        // by its drop alone.
+        // SAFETY: the object is live and the GIL is held; this value owns the view, and only its drop releases
+        // it.
         let code = unsafe { PyObject_GetBuffer(object.as_ptr(), &raw mut *view, flags) };
         if code != 0 {
             return Err(PyErr::fetch(object.py()));
@@ -113,7 +112,7 @@ impl<'py> HostBytes<'py> {
         if self.view.format.is_null() {
             return true;
         }
-        // SAFETY: it is text that ends with a zero byte, as the protocol says, as long as the view lives.
+        // SAFETY: by the protocol it is a C string that lives as long as the view.
         is_plain(unsafe { CStr::from_ptr(self.view.format) }.to_bytes())
     }
 
@@ -130,7 +129,7 @@ impl<'py> HostBytes<'py> {
 
 impl Drop for HostBytes<'_> {
     fn drop(&mut self) {
-        // SAFETY: the view was filled in, and is ended once; Python's lock is held, as the token says.
+        // SAFETY: the view was filled in and is released once; the token proves that the GIL is held.
         unsafe { PyBuffer_Release(&raw mut *self.view) };
     }
 }
@@ -151,30 +150,30 @@ fn is_plain(format: &[u8]) -> bool {
     true
 }
 
-/// Whether an array of numpy's, or one like it, says that its elements have no references in them.
+/// Whether a numpy array, or an object like one, tells that its elements contain no references.
 fn has_plain_dtype(object: &Bound<'_, PyAny>) -> bool {
     let dtype = object.getattr(intern!(object.py(), "dtype"));
     let answer = dtype.and_then(|dtype| dtype.getattr(intern!(object.py(), "hasobject")));
     answer.and_then(|answer| answer.extract::<bool>()).is_ok_and(|has| !has)
 }
 
-/// What an object raised that does not show its memory as it is needed: told as an error of forebay, with
-/// the object's own as its cause. What shows no memory at all is the wrong type, and stays a `TypeError`.
-fn unshown(object: &Bound<'_, PyAny>, error: PyErr) -> Refusal {
+/// The error of an object that does not export its memory as needed: an error of forebay, caused by the
+/// object's own. An object without the buffer protocol is the wrong type, and its `TypeError` stays.
+fn export_failure(object: &Bound<'_, PyAny>, error: PyErr) -> Failure {
     let py = object.py();
     let ours = py.import("forebay.errors").and_then(|errors| errors.getattr("Error"));
     if ours.is_ok_and(|ours| error.matches(py, ours).unwrap_or(false)) {
         return error.into();
     }
     let said = error.value(py).to_string();
-    let refusal = if error.is_instance_of::<PyBufferError>(py) {
-        Refusal::Export(said)
+    let failure = if error.is_instance_of::<PyBufferError>(py) {
+        Failure::Export(said)
     } else if error.is_instance_of::<PyValueError>(py) {
-        Refusal::invalid(said)
+        Failure::invalid(said)
     } else {
         return error.into();
     };
-    let raised = PyErr::from(refusal);
+    let raised = PyErr::from(failure);
     raised.set_cause(py, Some(error));
     raised.into()
 }

@@ -1,42 +1,43 @@
 //! forebay for Python: the extension module `forebay._forebay`.
 //!
 //! ```text
-//!   device, stream, pool, arena, buffer,
-//!   view, scope                            the classes Python sees
-//!   lot, face, dtype                       memory, who keeps it, and what it is seen as
-//!   protocol, ffi, dlpack                  the edges: the buffer protocol and DLPack. All unsafe code is here,
-//!                                          in transfer and in fork
-//!   refusal                                errors on their way to exceptions
-//!   fork                                   what was made before a fork is not used after it
-//!   site, settings, ledger                 what the process has: devices, settings, what lives
+//!   device, stream, pool, arena, scope,
+//!   memory ── buffer, view                 the classes that Python sees
+//!   allocation, array_view, dtype          memory, its pins, and its elements
+//!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
+//!                                          All unsafe code is here, in transfer, in stream and in gil
+//!   failure                                errors on their way to exceptions
+//!   gil                                    drops that release the GIL
+//!   open_device, settings, live_blocks     what the process has: devices, settings, live blocks
 //! ```
 //!
-//! Whatever can wait (a driver, a lock of a pool, a file) is called without Python's lock.
+//! Calls that can wait (for a driver, a pool's lock, a file) are made with the GIL released. Values made before
+//! a fork are not used in the child (`forebay_sync::fork`).
 //!
 //! The library exports forebay's C functions too, so that `forebay_torch_alloc` of this very file and
-//! `forebay.pool("cuda:0")` have one pool between them.
+//! `forebay.pool("cuda:0")` share one pool.
 
-mod access;
+mod allocation;
 mod arena;
+mod array_view;
 mod buffer;
 mod callback;
 mod command;
+mod construct;
 mod device;
 mod dlpack;
 mod dtype;
-mod face;
+mod failure;
 mod ffi;
-mod fork;
-mod ledger;
-mod lot;
-mod making;
+mod gil;
+mod live_blocks;
+mod memory;
+mod open_device;
 mod pool;
 mod protocol;
 mod quantity;
-mod refusal;
 mod scope;
 mod settings;
-mod site;
 mod stream;
 mod trace;
 mod transfer;
@@ -47,14 +48,13 @@ mod view;
 use forebay_capi as _;
 use pyo3::prelude::*;
 
-/// The part of forebay that is not Python.
+/// The compiled part of the package.
 #[pymodule(gil_used = true)]
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    fork::watch()?;
     let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("Buffer", making::buffer_type(py)?)?;
-    module.add("View", making::view_type(py)?)?;
+    module.add("Buffer", construct::buffer_type(py)?)?;
+    module.add("View", construct::view_type(py)?)?;
     module.add_class::<device::PyDevice>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_class::<pool::PyPool>()?;
@@ -71,8 +71,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(scope::tag, module)?,
         wrap_pyfunction!(settings::configure, module)?,
         wrap_pyfunction!(settings::settings, module)?,
-        wrap_pyfunction!(ledger::leaks, module)?,
-        wrap_pyfunction!(ledger::trace_origins, module)?,
+        wrap_pyfunction!(live_blocks::leaks, module)?,
+        wrap_pyfunction!(live_blocks::trace_origins, module)?,
         wrap_pyfunction!(trace::replay, module)?,
         wrap_pyfunction!(command::command, module)?,
         wrap_pyfunction!(command::lost_frees, module)?,

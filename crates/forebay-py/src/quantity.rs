@@ -1,4 +1,4 @@
-//! Sizes, as Python says them: a whole number of bytes, or a text as "512MiB".
+//! Numbers as Python passes them: sizes (bytes, or a text such as "512MiB"), integers and seconds.
 
 use core::time::Duration;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 use pyo3::{Borrowed, FromPyObject};
 
-use crate::refusal::Refusal;
+use crate::failure::Failure;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let refused = || {
             let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-            Refusal::invalid(format!(
+            Failure::invalid(format!(
                 "a size cannot be {given}: allowed are whole numbers of bytes from 0 to 2**64 - 1, and \
                  texts as \"512MiB\" or \"1.5GiB\""
             ))
@@ -38,7 +38,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
             let bytes = Bytes::from_str(text.to_str()?).map_err(|_| refused())?;
             return Ok(Self(bytes));
         }
-        // True is a number in Python, and never a size.
+        // True is an int in Python, but never a size.
         if given.cast::<PyBool>().is_ok() {
             return Err(refused().into());
         }
@@ -47,9 +47,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     }
 }
 
-/// A whole number, for an argument. One that the type does not hold is an `InvalidError`, where the
-/// bindings would raise `OverflowError`; what is no whole number stays a `TypeError`.
-pub(crate) fn whole<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<T>
+/// An integer argument. One out of range is an `InvalidError`, where PyO3 would raise `OverflowError`; what is
+/// no integer stays a `TypeError`.
+pub(crate) fn integer<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: FromPyObjectOwned<'py> + Limits,
 {
@@ -61,19 +61,19 @@ where
         }
         let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         let most = T::MOST;
-        Refusal::invalid(format!("{given} is out of range: allowed are 0 to {most}")).into()
+        Failure::invalid(format!("{given} is out of range: allowed are 0 to {most}")).into()
     })
 }
 
-/// The same where it may be left out.
-pub(crate) fn whole_or_none<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<Option<T>>
+/// An integer argument that may be `None`.
+pub(crate) fn optional_integer<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<Option<T>>
 where
     T: FromPyObjectOwned<'py> + Limits,
 {
-    if given.is_none() { Ok(None) } else { whole(given).map(Some) }
+    if given.is_none() { Ok(None) } else { integer(given).map(Some) }
 }
 
-/// A type of whole numbers from 0 on.
+/// An unsigned integer type.
 pub(crate) trait Limits {
     /// The largest.
     const MOST: u64;
@@ -92,7 +92,7 @@ impl Limits for u64 {
 }
 
 /// A time from a number of seconds.
-pub(crate) fn seconds(given: f64) -> Result<Duration, Refusal> {
+pub(crate) fn seconds(given: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(given)
-        .map_err(|_| Refusal::invalid(format!("a time cannot be {given} s: 0 or more is allowed")))
+        .map_err(|_| Failure::invalid(format!("a time cannot be {given} s: 0 or more is allowed")))
 }

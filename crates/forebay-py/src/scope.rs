@@ -1,4 +1,4 @@
-//! Stretches of a program: measured, or under a tag.
+//! `forebay.Scope`, which measures a part of a program, and `forebay.TagScope`, which tags its allocations.
 
 use core::cell::RefCell;
 use std::sync::Mutex;
@@ -6,47 +6,48 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay::{Pool, Scope, Tag, TagScope};
+use forebay_sync::fork::LeakOnFork;
+use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::device::site_of;
-use crate::fork::Native;
+use crate::device::device_argument;
+use crate::failure::Failure;
+use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
-use crate::refusal::Refusal;
-use crate::site::{Site, lock};
 
-/// A stretch of a program that is measured: from ``__enter__`` to ``__exit__``.
+/// A measurement of a pool, from ``__enter__`` to ``__exit__``.
 #[pyclass(name = "Scope", module = "forebay", frozen)]
 pub(crate) struct PyScope {
-    pool: Native<Pool>,
-    state: Mutex<Measuring>,
+    pool: LeakOnFork<Pool>,
+    state: Mutex<Measurement>,
 }
 
-/// How far a measurement is.
-enum Measuring {
-    /// Not begun.
-    Before,
-    /// Under way.
-    During(Native<Scope>, Instant),
-    /// Over, with these figures by name.
-    After(Vec<(&'static str, u64)>, f64),
+/// The state of a measurement.
+enum Measurement {
+    /// Not started.
+    NotStarted,
+    /// Running since that time.
+    Running(LeakOnFork<Scope>, Instant),
+    /// Done, with its figures by name and its seconds.
+    Done(Vec<(&'static str, u64)>, f64),
 }
 
 impl PyScope {
     pub(crate) fn new(pool: Pool) -> Self {
-        Self { pool: Native::new(pool), state: Mutex::new(Measuring::Before) }
+        Self { pool: LeakOnFork::new(pool), state: Mutex::new(Measurement::NotStarted) }
     }
 }
 
 #[pymethods]
 impl PyScope {
-    /// What happened, once it is over: ``allocations``, ``frees``, ``misses``, ``waits``,
+    /// The figures, once it is done: ``allocations``, ``frees``, ``misses``, ``waits``,
     /// ``live_before_bytes``, ``live_after_bytes``, ``peak_bytes`` and ``seconds``. None until then.
     #[getter]
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        // Apart from the lock: making objects may run any code of Python's, this method included.
+        // Without the lock: making objects may run any Python code, this method included.
         let (figures, seconds) = match &*lock(&self.state) {
-            Measuring::After(figures, seconds) => (figures.clone(), *seconds),
+            Measurement::Done(figures, seconds) => (figures.clone(), *seconds),
             _ => return Ok(None),
         };
         let dict = PyDict::new(py);
@@ -57,25 +58,25 @@ impl PyScope {
         Ok(Some(dict))
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> Result<Bound<'_, Self>, Refusal> {
+    fn __enter__(slf: Bound<'_, Self>) -> Result<Bound<'_, Self>, Failure> {
         let this = slf.get();
-        let scope = slf.py().detach(|| Ok::<_, Refusal>(this.pool.get()?.scope()))?;
+        let scope = slf.py().detach(|| Ok::<_, Failure>(this.pool.get()?.scope()))?;
         let mut state = lock(&this.state);
-        if matches!(*state, Measuring::During(..)) {
-            return Err(Refusal::invalid(
+        if matches!(*state, Measurement::Running(..)) {
+            return Err(Failure::invalid(
                 "the measurement is under way: take another for a second",
             ));
         }
-        *state = Measuring::During(Native::new(scope), Instant::now());
+        *state = Measurement::Running(LeakOnFork::new(scope), Instant::now());
         drop(state);
         Ok(slf)
     }
 
     #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Refusal> {
-        let before = core::mem::replace(&mut *lock(&self.state), Measuring::Before);
-        let Measuring::During(scope, began) = before else {
-            return Err(Refusal::invalid("the measurement was not begun"));
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        let before = core::mem::replace(&mut *lock(&self.state), Measurement::NotStarted);
+        let Measurement::Running(scope, began) = before else {
+            return Err(Failure::invalid("the measurement was not begun"));
         };
         let seconds = began.elapsed().as_secs_f64();
         let scope = scope.take()?;
@@ -89,42 +90,42 @@ impl PyScope {
             ("live_after_bytes", figures.live_after.get()),
             ("peak_bytes", figures.peak.get()),
         ];
-        *lock(&self.state) = Measuring::After(named, seconds);
+        *lock(&self.state) = Measurement::Done(named, seconds);
         Ok(())
     }
 }
 
 /// A context manager that measures a pool: ``with performance_context(pool) as scope: ...`` and then
-/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; the host's unless
-/// said. It measures the pool, whichever thread uses it.
+/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; by
+/// default the host's. It measures the pool for all threads.
 #[pyfunction]
 #[pyo3(signature = (pool = None))]
 pub(crate) fn performance_context(
     py: Python<'_>,
     pool: Option<&Bound<'_, PyAny>>,
-) -> Result<PyScope, Refusal> {
+) -> Result<PyScope, Failure> {
     let pool = match pool {
         Some(pool) => match pool.cast::<PyPool>() {
             Ok(pool) => pool.get().pool()?,
             Err(_) => {
-                let site = site_of(pool)?;
-                py.detach(|| site.pool())?
+                let device = device_argument(pool)?;
+                py.detach(|| device.pool())?
             }
         },
         None => {
-            let site = Site::named("host")?;
-            py.detach(|| site.pool())?
+            let device = OpenDevice::named("host")?;
+            py.detach(|| device.pool())?
         }
     };
     Ok(PyScope::new(pool))
 }
 
 thread_local! {
-    /// The tags this thread has entered, by who entered them. Tags are a thread's own.
+    /// The tags that this thread has entered, by the number of their `TagScope`.
     static ENTERED: RefCell<Vec<(u64, TagScope)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A stretch of a thread's time under one tag.
+/// A context manager that sets this thread's tag.
 #[pyclass(name = "TagScope", module = "forebay", frozen)]
 pub(crate) struct PyTag {
     tag: Tag,
@@ -147,16 +148,16 @@ impl PyTag {
     }
 
     #[pyo3(signature = (*_error))]
-    fn __exit__(&self, _error: &Bound<'_, PyTuple>) -> Result<(), Refusal> {
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
         ENTERED.with_borrow_mut(|entered| {
             let found = entered.iter().rposition(|(number, _)| *number == self.number);
             let Some(found) = found else {
-                return Err(Refusal::invalid(format!(
+                return Err(Failure::invalid(format!(
                     "tag {:?} was not entered on this thread: tags are each thread's own",
                     self.tag.name()
                 )));
             };
-            // Those entered since are left as well, the last first: each restores the one before it.
+            // Leave those entered since as well, the last first: each restores the one before it.
             while entered.len() > found {
                 entered.pop();
             }
@@ -165,13 +166,13 @@ impl PyTag {
     }
 }
 
-/// A context manager: what this thread allocates within is told under ``name`` in statistics, reports and
-/// errors. Tags nest. There can be 255 of them.
+/// A context manager that tags what this thread allocates with ``name``, for statistics, reports and errors.
+/// Tags nest. A process can have 255 of them.
 #[pyfunction]
-pub(crate) fn tag(name: &str) -> Result<PyTag, Refusal> {
+pub(crate) fn tag(name: &str) -> Result<PyTag, Failure> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let tag = Tag::named(name).ok_or_else(|| {
-        Refusal::invalid(format!(
+        Failure::invalid(format!(
             "tag {name:?} is one too many: a process has 255; use one of them"
         ))
     })?;

@@ -1,21 +1,22 @@
-//! Settings, as Python says them: words of a call, or one text as `FOREBAY_CONF` has it.
+//! Settings as Python passes them: keyword arguments, or one text in the form of `FOREBAY_CONF`.
 
+use forebay::bindings::{change_settings, effective_settings};
 use forebay::config::{Key, Source};
 use forebay::{Pool, Settings};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-use crate::refusal::Refusal;
-use crate::site::Site;
+use crate::failure::Failure;
+use crate::open_device::OpenDevice;
 
 /// Keys with their values as text.
 pub(crate) type Entries = Vec<(String, String)>;
 
-/// The entries of a call: of its text first, then of its words.
+/// The entries of a call: those of its text first, then its keyword arguments.
 pub(crate) fn entries(
     text: Option<&str>,
     words: Option<&Bound<'_, PyDict>>,
-) -> Result<Entries, Refusal> {
+) -> Result<Entries, Failure> {
     let mut entries = Entries::new();
     if let Some(text) = text {
         let set = Settings::parse_conf(text)?;
@@ -30,7 +31,7 @@ pub(crate) fn entries(
 }
 
 /// A value as it would be written in a file.
-pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Refusal> {
+pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Failure> {
     if value.is_none() {
         return Ok("none".to_owned());
     }
@@ -44,13 +45,13 @@ pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Refusal> {
         return Ok(value.str()?.to_string());
     }
     let given = value.repr()?;
-    Err(Refusal::invalid(format!(
+    Err(Failure::invalid(format!(
         "a setting cannot be {given}: allowed are numbers, texts, True, False and None"
     )))
 }
 
 /// `below` with the entries laid over it.
-pub(crate) fn over(below: Settings, entries: &Entries) -> Result<Settings, Refusal> {
+pub(crate) fn overlay(below: Settings, entries: &Entries) -> Result<Settings, Failure> {
     let mut builder = below.into_builder();
     for (name, value) in entries {
         builder = builder.set(name, value)?;
@@ -58,62 +59,31 @@ pub(crate) fn over(below: Settings, entries: &Entries) -> Result<Settings, Refus
     Ok(builder.build()?)
 }
 
-/// What pools go by where a call says nothing: what was configured, here or by C and PyTorch, over the
-/// environment.
-pub(crate) fn process() -> Result<Settings, Refusal> {
-    match Pool::process_settings() {
-        Some(settings) => Ok(settings),
-        None => Ok(Settings::from_environment()?),
-    }
-}
-
-/// Set what the process's pools go by: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as the
-/// variable FOREBAY_CONF has it, ``configure("max_bytes:8GiB,upkeep:on")``.
+/// Change the settings of the process's pools: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as in
+/// the variable FOREBAY_CONF, ``configure("max_bytes:8GiB,upkeep:on")``.
 ///
-/// It is above what the environment says. Pools that are there are changed as well; where one has a setting
-/// that cannot change any more, nothing is done and the error says which.
+/// It overrides the environment. Existing pools change as well; where one has a setting that cannot change any
+/// more, nothing changes and the error names it.
 #[pyfunction]
 #[pyo3(signature = (conf = None, /, **settings))]
 pub(crate) fn configure(
     py: Python<'_>,
     conf: Option<&str>,
     settings: Option<&Bound<'_, PyDict>>,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let entries = entries(conf, settings)?;
-    let wanted = over(process()?, &entries)?;
-    let pools = Site::pools()?;
-    for pool in &pools {
-        // All or none: each pool's own settings say whether it can be.
-        let mut trial = pool.settings();
-        for (name, value) in &entries {
-            if !same(&trial, name, &wanted) {
-                trial.change(name, value)?;
-            }
-        }
-    }
-    for pool in &pools {
-        let now = pool.settings();
-        for (name, value) in entries.iter().filter(|(name, _)| !same(&now, name, &wanted)) {
-            py.detach(|| pool.change(name, value))?;
-        }
-    }
+    let wanted = overlay(effective_settings()?, &entries)?;
+    let pools = OpenDevice::pools()?;
+    py.detach(|| change_settings(&pools, &entries, &wanted))?;
     Pool::set_process_settings(Some(wanted));
     Ok(())
 }
 
-/// Whether a key has the same value in both.
-fn same(now: &Settings, name: &str, wanted: &Settings) -> bool {
-    match (now.get(name), wanted.get(name)) {
-        (Ok(now), Ok(wanted)) => now.value == wanted.value,
-        _ => false,
-    }
-}
-
-/// Settings as rows, by name: the value, where it came from, and whether it can change while a pool lives.
+/// A table of settings by name: value, source, and whether it can change while a pool lives.
 pub(crate) fn table<'py>(
     py: Python<'py>,
     settings: &Settings,
-) -> Result<Bound<'py, PyDict>, Refusal> {
+) -> Result<Bound<'py, PyDict>, Failure> {
     let table = PyDict::new(py);
     for entry in settings.entries() {
         let row = PyDict::new(py);
@@ -126,8 +96,8 @@ pub(crate) fn table<'py>(
     Ok(table)
 }
 
-/// What pools of the process go by, by name: ``value``, ``source``, ``changeable`` and ``help``.
+/// The settings of the process's pools by name: ``value``, ``source``, ``changeable`` and ``help``.
 #[pyfunction]
-pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Refusal> {
-    table(py, &process()?)
+pub(crate) fn settings(py: Python<'_>) -> Result<Bound<'_, PyDict>, Failure> {
+    table(py, &effective_settings()?)
 }

@@ -1,69 +1,69 @@
-//! Copies and fills of buffers. All of them wait until they are done, unless told not to: what Python
-//! hands over may go right after the call.
+//! Copies and fills of buffers. They wait until they are done, unless told not to: an object that Python
+//! passes may be freed right after the call.
 
 use std::sync::Arc;
 
 use forebay::hal::{Copy, Fill, Pattern, Place};
 use forebay::{Address, Bytes, Span};
 
-use crate::lot::{Pin, Reach};
-use crate::refusal::Refusal;
-use crate::stream::Course;
+use crate::allocation::{MemorySpace, Pin};
+use crate::failure::Failure;
+use crate::stream::StreamRef;
 
-/// A part of memory that is in use: from which byte of it, and how many.
+/// A range of pinned memory: its first byte in the allocation, and its size.
 #[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct MemoryRange<'a> {
     pub(crate) pin: &'a Pin,
     pub(crate) offset: u64,
     pub(crate) size: u64,
 }
 
-impl Part<'_> {
-    fn address(&self) -> Result<Address, Refusal> {
-        let start = self.pin.lot().address();
+impl MemoryRange<'_> {
+    fn address(&self) -> Result<Address, Failure> {
+        let start = self.pin.allocation().address();
         let address = start.checked_add(Bytes::new(self.offset));
-        address.ok_or_else(|| Refusal::invalid("the part ends past the last address"))
+        address.ok_or_else(|| Failure::invalid("the part ends past the last address"))
     }
 
-    /// The end of a copy that it is.
-    fn place(&self) -> Result<Place, Refusal> {
+    /// The range as one end of a device copy.
+    fn copy_end(&self) -> Result<Place, Failure> {
         let address = self.address()?;
-        Ok(match self.pin.lot().reach() {
-            Reach::Host => Place::Host(address),
-            Reach::Both | Reach::Device => Place::Device(address),
+        Ok(match self.pin.allocation().space() {
+            MemorySpace::Host => Place::Host(address),
+            MemorySpace::HostDevice | MemorySpace::Device => Place::Device(address),
         })
     }
 
-    fn is_plain(&self) -> bool {
-        self.pin.lot().reach() == Reach::Host
+    fn is_host_memory(&self) -> bool {
+        self.pin.allocation().space() == MemorySpace::Host
     }
 
-    /// Whether a copy between this and as much of the host is the host's own to do: where both are plain
-    /// memory of the host, and where they share bytes, which no device copies. Work that may still use the
-    /// memory is waited for then.
-    fn is_hosts_own(&self, other: HostPart, course: &Course) -> Result<bool, Refusal> {
-        if self.is_plain() {
+    /// Whether the host does a copy between this range and host memory itself: where both are plain host
+    /// memory, or where they overlap, which no device copies. In the second case this waits for work that may
+    /// still use the memory.
+    fn is_host_copy(&self, other: HostPointer, stream_ref: &StreamRef) -> Result<bool, Failure> {
+        if self.is_host_memory() {
             return Ok(true);
         }
         let size = Bytes::new(self.size);
         let spans = Span::new(self.address()?, size)?.overlaps(Span::new(other.address, size)?);
-        if self.pin.lot().reach() != Reach::Both || !spans {
+        if self.pin.allocation().space() != MemorySpace::HostDevice || !spans {
             return Ok(false);
         }
-        self.pin.lot().course().synchronize()?;
-        course.synchronize()?;
+        self.pin.allocation().stream_ref().synchronize()?;
+        stream_ref.synchronize()?;
         Ok(true)
     }
 }
 
-/// An address of the host.
+/// An address of host memory.
 #[derive(Clone, Copy)]
-pub(crate) struct HostPart {
+pub(crate) struct HostPointer {
     address: Address,
 }
 
-impl HostPart {
-    /// The place a pointer of the host names.
+impl HostPointer {
+    /// The address of a pointer.
     pub(crate) fn at(start: *mut u8) -> Self {
         Self { address: Address::new(start.addr() as u64) }
     }
@@ -75,97 +75,110 @@ impl HostPart {
 
 /// An address of this process as a pointer.
 pub(crate) fn pointer(address: Address) -> *mut u8 {
-    // Addresses of this process fit its pointers. Memory of drivers and of Python was shown by its address
-    // when it was handed over.
+    // Addresses of this process fit its pointers. The provenance of memory from drivers and from Python was
+    // exposed when they passed its address.
     #[allow(clippy::cast_possible_truncation)]
     core::ptr::with_exposed_provenance_mut(address.get() as usize)
 }
 
-/// Copies bytes of the host into a part, and waits for it.
+/// Copies host memory into a range, and waits.
 ///
 /// # Safety
 ///
-/// * From `from` on as many bytes as the part has can be read, and nobody writes them meanwhile.
-pub(crate) unsafe fn write(part: Part<'_>, from: HostPart, course: &Course) -> Result<(), Refusal> {
-    if part.size == 0 {
+/// * As many bytes as the range has can be read at `from`, and nobody writes them meanwhile.
+pub(crate) unsafe fn copy_from_host(
+    range: MemoryRange<'_>,
+    from: HostPointer,
+    stream_ref: &StreamRef,
+) -> Result<(), Failure> {
+    if range.size == 0 {
         return Ok(());
     }
-    if part.is_hosts_own(from, course)? {
-        // SAFETY: the caller's promise on the one side; on the other the part lies within memory that the
-        // host can reach and whoever calls has in use. They may be the same memory.
-        unsafe { core::ptr::copy(from.pointer(), pointer(part.address()?), length(part.size)?) };
+    if range.is_host_copy(from, stream_ref)? {
+        // SAFETY: the caller promises that `from` can be read; the range lies within memory that the host can
+        // reach and that the caller has pinned. The two may overlap.
+        unsafe { core::ptr::copy(from.pointer(), pointer(range.address()?), length(range.size)?) };
         return Ok(());
     }
-    let copy = Copy::linear(part.place()?, Place::Host(from.address), Bytes::new(part.size))?;
-    // SAFETY: both ends are valid until the copy is done, which is waited for, and share no bytes.
-    unsafe { enqueue(part.pin, &copy, course) }
+    let copy = Copy::linear(range.copy_end()?, Place::Host(from.address), Bytes::new(range.size))?;
+    // SAFETY: both ends stay valid until the copy is done, which `enqueue` waits for, and do not overlap.
+    unsafe { enqueue(range.pin, &copy, stream_ref) }
 }
 
-/// Copies a part to the host, and waits for it.
+/// Copies a range to host memory, and waits.
 ///
 /// # Safety
 ///
-/// * From `to` on as many bytes as the part has can be written, and nobody else uses them meanwhile.
-pub(crate) unsafe fn read(part: Part<'_>, to: HostPart, course: &Course) -> Result<(), Refusal> {
-    if part.size == 0 {
+/// * As many bytes as the range has can be written at `to`, and nobody else uses them meanwhile.
+pub(crate) unsafe fn copy_to_host(
+    range: MemoryRange<'_>,
+    to: HostPointer,
+    stream_ref: &StreamRef,
+) -> Result<(), Failure> {
+    if range.size == 0 {
         return Ok(());
     }
-    if part.is_hosts_own(to, course)? {
-        // SAFETY: as in `write`, the other way round.
-        unsafe { core::ptr::copy(pointer(part.address()?), to.pointer(), length(part.size)?) };
+    if range.is_host_copy(to, stream_ref)? {
+        // SAFETY: as in `copy_from_host`, in the other direction.
+        unsafe { core::ptr::copy(pointer(range.address()?), to.pointer(), length(range.size)?) };
         return Ok(());
     }
-    let copy = Copy::linear(Place::Host(to.address), part.place()?, Bytes::new(part.size))?;
-    // SAFETY: as in `write`.
-    unsafe { enqueue(part.pin, &copy, course) }
+    let copy = Copy::linear(Place::Host(to.address), range.copy_end()?, Bytes::new(range.size))?;
+    // SAFETY: as in `copy_from_host`.
+    unsafe { enqueue(range.pin, &copy, stream_ref) }
 }
 
-/// Copies a part to another of the same size on the same device, and waits for it.
-pub(crate) fn between(from: Part<'_>, to: Part<'_>, course: &Course) -> Result<(), Refusal> {
+/// Copies a range to another of the same size on the same device, and waits.
+pub(crate) fn copy_between(
+    from: MemoryRange<'_>,
+    to: MemoryRange<'_>,
+    stream_ref: &StreamRef,
+) -> Result<(), Failure> {
     if from.size == 0 {
         return Ok(());
     }
-    let copy = Copy::linear(to.place()?, from.place()?, Bytes::new(from.size))?;
-    from.pin.lot().course().lead(course)?;
-    // SAFETY: both parts are in use until the copy is done, which is waited for, and overlaps are refused.
-    unsafe { enqueue(to.pin, &copy, course) }
+    let copy = Copy::linear(to.copy_end()?, from.copy_end()?, Bytes::new(from.size))?;
+    stream_ref.wait_for(&from.pin.allocation().stream_ref())?;
+    // SAFETY: both ranges are pinned until the copy is done, which `enqueue` waits for, and `Copy::linear`
+    // refuses overlaps.
+    unsafe { enqueue(to.pin, &copy, stream_ref) }
 }
 
 /// # Safety
 ///
 /// * As `Transfers::copy` wants it, until this returns.
-unsafe fn enqueue(pin: &Pin, copy: &Copy, course: &Course) -> Result<(), Refusal> {
-    let device = pin.lot().site().device()?;
-    pin.lot().course().lead(course)?;
+unsafe fn enqueue(pin: &Pin, copy: &Copy, stream_ref: &StreamRef) -> Result<(), Failure> {
+    let device = pin.allocation().device().opened()?;
+    stream_ref.wait_for(&pin.allocation().stream_ref())?;
     // SAFETY: as the caller promised.
-    unsafe { device.copy(copy, course.handle()) }?;
-    course.synchronize()
+    unsafe { device.copy(copy, stream_ref.handle()) }?;
+    stream_ref.synchronize()
 }
 
-/// Fills a part with a byte, in the order of a stream.
+/// Fills a range with a byte, in the order of a stream.
 pub(crate) fn fill(
-    part: Part<'_>,
+    range: MemoryRange<'_>,
     value: u8,
-    course: &Arc<Course>,
+    stream_ref: &Arc<StreamRef>,
     wait: bool,
-) -> Result<(), Refusal> {
-    if part.size == 0 {
+) -> Result<(), Failure> {
+    if range.size == 0 {
         return Ok(());
     }
-    let lot = part.pin.lot();
-    if part.is_plain() {
-        // SAFETY: the part lies within memory of the host that is in use by the caller.
-        unsafe { pointer(part.address()?).write_bytes(value, length(part.size)?) };
+    let allocation = range.pin.allocation();
+    if range.is_host_memory() {
+        // SAFETY: the range lies within host memory that the caller has pinned.
+        unsafe { pointer(range.address()?).write_bytes(value, length(range.size)?) };
         return Ok(());
     }
-    let fill = Fill::linear(part.address()?, Bytes::new(part.size), Pattern::U8(value))?;
-    lot.course().lead(course)?;
-    // SAFETY: the part is memory of the device, and in use. What comes after it waits for it: the host here,
-    // or whatever uses the memory next, by what is noted below.
-    unsafe { lot.site().device()?.fill(&fill, course.handle()) }?;
-    if wait { course.synchronize() } else { lot.used_on(course) }
+    let fill = Fill::linear(range.address()?, Bytes::new(range.size), Pattern::U8(value))?;
+    stream_ref.wait_for(&allocation.stream_ref())?;
+    // SAFETY: the range is pinned memory of the device. Later users wait for the fill: the host below, or, by
+    // the recorded use, the next owner of the memory.
+    unsafe { allocation.device().opened()?.fill(&fill, stream_ref.handle()) }?;
+    if wait { stream_ref.synchronize() } else { allocation.record_use(stream_ref) }
 }
 
-fn length(size: u64) -> Result<usize, Refusal> {
-    usize::try_from(size).map_err(|error| Refusal::invalid(error.to_string()))
+fn length(size: u64) -> Result<usize, Failure> {
+    usize::try_from(size).map_err(|error| Failure::invalid(error.to_string()))
 }

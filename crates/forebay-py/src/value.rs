@@ -1,4 +1,4 @@
-//! Plain data of the library as plain data of Python: dictionaries, lists, numbers, texts.
+//! Serialisable data as Python objects: dictionaries, lists, numbers, texts.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -6,14 +6,14 @@ use pyo3::types::{PyDict, PyList};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::refusal::Refusal;
+use crate::failure::Failure;
 
-/// Anything that can be written as JSON, as the objects that reading it would give.
-pub(crate) fn plain<'py>(
+/// The objects that Python's `json.loads` would make of the data's JSON.
+pub(crate) fn to_python<'py>(
     py: Python<'py>,
     data: &impl Serialize,
-) -> Result<Bound<'py, PyAny>, Refusal> {
-    let value = serde_json::to_value(data).map_err(|error| Refusal::invalid(error.to_string()))?;
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let value = serde_json::to_value(data).map_err(|error| Failure::invalid(error.to_string()))?;
     Ok(object(py, &value)?)
 }
 

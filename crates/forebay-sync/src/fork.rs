@@ -18,6 +18,8 @@
 //! * [`PerProcess`]: lists of things that no child can use, such as events. The child begins with empty ones.
 //!   Their locks may be held while a driver is called, which a fork must not wait for.
 //!
+//! One value that a child must neither use nor drop is a [`LeakOnFork`].
+//!
 //! Nothing asks the system for the process's number. The system calls `in_child` in every child that
 //! `fork` makes. What is started by `posix_spawn`, `vfork` or `exec` replaces the memory, and is no concern.
 
@@ -25,7 +27,9 @@ use core::any::Any;
 #[cfg(unix)]
 use core::cell::RefCell;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::mem::ManuallyDrop;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::lock;
@@ -65,6 +69,53 @@ impl Birth {
     /// An error where this process is not the one. To be asked before any lock is taken.
     pub fn check(self) -> Result<(), Forked> {
         if self.is_elsewhere() { Err(Forked) } else { Ok(()) }
+    }
+}
+
+/// A value that only the process that made it uses and drops. A forked child gets [`Forked`] instead of the
+/// value and leaks it: the resource behind it belongs to the parent, and dropping it could wait for ever for
+/// a lock that one of the parent's threads held.
+#[derive(Debug)]
+pub struct LeakOnFork<T> {
+    value: ManuallyDrop<T>,
+    birth: Birth,
+}
+
+impl<T> LeakOnFork<T> {
+    /// Binds `value` to this process.
+    pub fn new(value: T) -> Self {
+        Self { value: ManuallyDrop::new(value), birth: Birth::here() }
+    }
+
+    /// The value; an error in a forked child.
+    pub fn get(&self) -> Result<&T, Forked> {
+        self.birth.check()?;
+        Ok(&self.value)
+    }
+
+    /// The value for changes; an error in a forked child.
+    pub fn get_mut(&mut self) -> Result<&mut T, Forked> {
+        self.birth.check()?;
+        Ok(&mut self.value)
+    }
+
+    /// Unwraps the value; in a forked child it is leaked, and this is an error.
+    pub fn take(mut self) -> Result<T, Forked> {
+        self.birth.check()?;
+        // SAFETY: the value is initialised, since only this function and the drop take it out, and `self` is
+        // forgotten below, so the drop does not run.
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        core::mem::forget(self);
+        Ok(value)
+    }
+}
+
+impl<T> Drop for LeakOnFork<T> {
+    fn drop(&mut self) {
+        if !self.birth.is_elsewhere() {
+            // SAFETY: the value is initialised, as in `take`, and nothing uses it after its drop.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
     }
 }
 
@@ -197,9 +248,69 @@ fn watch() {
     WATCHED.store(true, Ordering::Release);
 }
 
+/// The function that `in_child` calls last; null until [`set_child_hook`] sets one.
+static CHILD_HOOK: AtomicPtr<fn()> = AtomicPtr::new(ptr::null_mut());
+
+/// Calls `hook` in every child that is forked from now on, before anything else of forebay runs there. Any
+/// lock may be held for ever in a child, so `hook` only stores to atomics. It may run twice for one fork.
+///
+/// There is one hook for the process: setting another replaces it.
+pub fn set_child_hook(hook: &'static fn()) {
+    watch();
+    CHILD_HOOK.store(ptr::from_ref(hook).cast_mut(), Ordering::Release);
+}
+
 /// Runs in the child, in the thread that forked, while any other lock may be held for ever.
 #[cfg(unix)]
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     let _ = HELD.try_with(RefCell::take);
+    // SAFETY: the pointer is null or comes from the `&'static fn()` of `set_child_hook`.
+    if let Some(hook) = unsafe { CHILD_HOOK.load(Ordering::Acquire).as_ref() } {
+        hook();
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    /// Counts its drops.
+    #[derive(Debug)]
+    struct Counted<'a>(&'a Cell<u32>);
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[test]
+    fn a_value_is_dropped_once_by_the_process_that_made_it() {
+        let drops = Cell::new(0);
+        let mut kept = LeakOnFork::new(Counted(&drops));
+        assert!(kept.get().is_ok() && kept.get_mut().is_ok());
+        drop(kept);
+        assert_eq!(drops.get(), 1);
+        let taken = LeakOnFork::new(Counted(&drops)).take();
+        assert!(taken.is_ok());
+        assert_eq!(drops.get(), 1, "the value is the caller's now");
+        drop(taken);
+        assert_eq!(drops.get(), 2);
+    }
+
+    #[test]
+    fn a_value_of_another_process_is_leaked() {
+        let drops = Cell::new(0);
+        // The generation that a child of this process has.
+        let birth = Birth(Birth::here().0.wrapping_add(1));
+        let foreign = || LeakOnFork { value: ManuallyDrop::new(Counted(&drops)), birth };
+        assert_eq!(foreign().get().err(), Some(Forked));
+        assert_eq!(foreign().get_mut().err(), Some(Forked));
+        assert_eq!(foreign().take().err(), Some(Forked));
+        assert_eq!(drops.get(), 0);
+    }
 }

@@ -6,7 +6,8 @@
 //! * [`gates`]: a gate for each thread slot, and the ways to visit all of them.
 //! * [`barrier`]: the order between owner and visitor, paid by the visitor.
 //! * [`map`]: what is known of the block at an address, found and changed without a lock.
-//! * [`fork`]: what a forked child may use, and lists of the whole process that no fork leaves locked.
+//! * [`fork`]: what a forked child may use, values that it leaks, and lists of the whole process that no
+//!   fork leaves locked.
 //! * [`thread`]: threads that a forked child can start.
 //! * [`tracked`]: locks that are counted in debug builds.
 //!

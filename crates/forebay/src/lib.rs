@@ -32,6 +32,8 @@
 
 pub mod adaptor;
 pub mod arena;
+#[doc(hidden)]
+pub mod bindings;
 mod block;
 mod class;
 pub mod config;
@@ -71,9 +73,6 @@ pub use block::{Allocate, Block, PoolId, Request};
 pub use class::Class;
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
-/// The barrier of the pool's gates, for forebay's own bindings. Not part of the stable interface.
-#[doc(hidden)]
-pub use forebay_sync::barrier;
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,

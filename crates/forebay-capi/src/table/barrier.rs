@@ -1,37 +1,36 @@
-//! The asymmetric barrier of the pool's own gates (`forebay::barrier`), as the handle table uses it.
+//! The asymmetric barrier of the pool's own gates (`forebay_sync::barrier`), as the handle table uses it.
 //!
-//! A thread that enters a pool writes down that it is inside and then reads whether the pool is open; a
-//! thread that closes a pool marks it as closed and then reads which threads are inside. Each side
-//! needs a full barrier between the two, or both may miss the other. Entering is frequent and closing
-//! is rare, so the closing side pays for both.
+//! A thread on the fast path publishes its handle and then reads whether the pool is open; a thread that
+//! closes a pool marks it as closed and then reads the published handles. Each side needs a full barrier
+//! between its write and its read, or both may miss the other. The fast path is frequent and closing is rare,
+//! so the closing side pays for both.
 //!
-//! Where the system has no one-sided barriers, no thread enters this way ([`available`]). Where a
-//! sandbox takes them away later, threads that enter this way go on, and closing a pool takes some
-//! milliseconds.
+//! Where the system has no one-sided barriers, no thread takes the fast path ([`available`]). Where a sandbox
+//! forbids them later, the fast path stays sound, and closing a pool takes some milliseconds.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
     use std::sync::Once;
 
-    pub(crate) use forebay::barrier::light;
+    pub(crate) use forebay_sync::barrier::light;
 
-    /// Whether a thread may begin to enter by the light side.
+    /// Whether a thread may begin to use light barriers.
     pub(crate) fn available() -> bool {
         static PREPARED: Once = Once::new();
-        PREPARED.call_once(forebay::barrier::prepare);
-        forebay::barrier::one_sided()
+        PREPARED.call_once(forebay_sync::barrier::prepare);
+        forebay_sync::barrier::one_sided()
     }
 
     /// The rare side.
     pub(crate) fn heavy() {
-        // Passed in either case: the light side stays sound, and closing is rare enough to be slow.
-        let _ = forebay::barrier::heavy();
+        // The barrier is passed in either case, and closing is rare enough to be slow.
+        let _ = forebay_sync::barrier::heavy();
     }
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 mod system {
-    pub(crate) use forebay::barrier::full as light;
+    pub(crate) use forebay_sync::barrier::full as light;
 
     /// Full barriers on both sides are available everywhere.
     pub(crate) fn available() -> bool {
@@ -40,7 +39,7 @@ mod system {
 
     /// The rare side.
     pub(crate) fn heavy() {
-        forebay::barrier::full();
+        forebay_sync::barrier::full();
     }
 }
 

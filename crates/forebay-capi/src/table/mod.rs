@@ -1,42 +1,42 @@
-//! Handles: numbers for things, which say of themselves whether the thing is still there.
+//! The handle table. A handle is a number that tells whether its object is still open.
 //!
 //! ```text
 //!   63          28 27   20 19 18       5 4       0
 //!   | generation  | kind  | 0 | slot     | 0       |        0 is no handle
 //! ```
 //!
-//! A slot is used again, its generation never: a handle that was closed is not that of the next thing
-//! in its slot. There are two ways to what a handle names:
+//! Slots are reused, but a generation of a slot is not: a closed handle never names the next object in its
+//! slot. There are two ways from a handle to its object:
 //!
-//! * **The books**: a lock, and a count of references taken. For all calls but a few.
-//! * **The slots**: no lock and nothing written that other threads write. For allocating and freeing;
-//!   where the system has no one-sided barriers they go by the books as well.
+//! * **Slow path, the registry**: takes a lock and a reference count. For all calls but a few.
+//! * **Fast path, the slots**: takes no lock and writes nothing that other threads write. For allocating and
+//!   freeing, where the system has one-sided barriers.
 //!
-//! Invariants of the second way, each with who keeps it:
+//! The fast path is a hazard-pointer scheme. Its invariants, each with who keeps it:
 //!
-//! 1. A slot's `id` is that of the thing in it, or 0. It is written under the lock of the books; the
-//!    other words of a slot are written while its `id` is 0: the pointer is null where the thing is no
-//!    pool, the device 0 where it is no stream. The first slot is never used, so that no handle's slot
-//!    has the `id` 0 with anything in it.
-//! 2. A thread that follows a slot's pointer has written the handle down in its place before it read
-//!    the slot's `id` (`visit.rs`), and takes it out when it has done.
-//! 3. A pool that is closed has its `id` set to 0, then the thread that closes passes a heavy barrier,
-//!    then looks at all places. So a visitor has seen the 0, or is seen. One that is seen is inside:
-//!    then the pool goes to the graves, where it stays whole, and its slot unused.
-//! 4. A visitor that leaves clears its place, passes a light barrier and looks whether there are
-//!    graves; whoever digs one says so and passes a heavy barrier before it looks at places. So one of
-//!    the two finds the other: no pool stays in its grave for want of someone to look.
+//! 1. A slot's `id` is the handle of its object, or 0. It is written under the registry's lock. The other words
+//!    of a slot are written while `id` is 0: the pointer is null unless the object is a pool, the device 0
+//!    unless it is a stream. The first slot is never used, so no handle matches an empty slot.
+//! 2. A thread that follows a slot's pointer has published the handle in its hazard record before it read the
+//!    slot's `id` (`hazard.rs`), and clears the record when it is done.
+//! 3. Closing a pool sets `id` to 0, passes a heavy barrier, and then reads all hazard records. So a thread on
+//!    the fast path has seen the 0, or its record is seen. A pool that is in a record is retired: it stays
+//!    alive, and its slot unused.
+//! 4. A thread that clears its record passes a light barrier and checks for retired pools. A thread that
+//!    retires a pool sets [`ANY_RETIRED`] and passes a heavy barrier before it reads records. So one of the two
+//!    sees the other, and no retired pool is left behind.
 //!
-//! Nobody waits for anybody, so a pool can be closed from a function that a pool calls.
+//! No thread waits for another, so a callback of a pool may close the pool.
 
 mod barrier;
-mod visit;
+mod hazard;
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::StreamHandle;
+use forebay_sync::lock;
 
 use crate::arena::ArenaEntry;
 use crate::device::DeviceEntry;
@@ -45,18 +45,18 @@ use crate::pool::PoolEntry;
 use crate::status::{Failure, forebay_status as Status};
 use crate::stream::StreamEntry;
 
-/// How many things can be open at once.
-const MOST: usize = 1 << 14;
+/// The number of slots. The first is never used.
+const MAX_SLOTS: usize = 1 << 14;
 /// A slot's place in a handle is its distance in bytes from the first, so that finding it is a mask.
 const SLOT_SHIFT: u32 = size_of::<Slot>().trailing_zeros();
-const SLOT: u64 = (MOST as u64 - 1) << SLOT_SHIFT;
+const SLOT: u64 = (MAX_SLOTS as u64 - 1) << SLOT_SHIFT;
 const KIND_SHIFT: u32 = 20;
 const GENERATION_SHIFT: u32 = 28;
 const _: () = assert!(size_of::<Slot>().is_power_of_two() && SLOT < 1 << KIND_SHIFT);
 /// The last generation of a slot; after it the slot is not used any more.
 const LAST_GENERATION: u64 = u64::MAX >> GENERATION_SHIFT;
 
-/// What a handle names.
+/// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -95,14 +95,14 @@ const fn kind_of(id: u64) -> u64 {
     (id >> KIND_SHIFT) & 0xff
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "at most MOST - 1")]
+#[allow(clippy::cast_possible_truncation, reason = "at most MAX_SLOTS - 1")]
 const fn slot_of(id: u64) -> usize {
     ((id & SLOT) >> SLOT_SHIFT) as usize
 }
 
-/// A thing that is open.
+/// An open object.
 #[derive(Clone)]
-pub(crate) enum Thing {
+pub(crate) enum Object {
     /// A device.
     Device(Arc<DeviceEntry>),
     /// A pool.
@@ -113,7 +113,7 @@ pub(crate) enum Thing {
     Arena(Arc<ArenaEntry>),
 }
 
-impl Thing {
+impl Object {
     const fn kind(&self) -> Kind {
         match self {
             Self::Device(_) => Kind::Device,
@@ -124,23 +124,23 @@ impl Thing {
     }
 }
 
-/// What handles of one kind name.
-pub(crate) trait Named: Sized {
+/// A type of object with handles.
+pub(crate) trait Entry: Sized {
     /// The kind.
     const KIND: Kind;
 
-    /// The same, of a thing.
-    fn of(thing: &Thing) -> Option<&Arc<Self>>;
+    /// The entry of this type in an object.
+    fn of(object: &Object) -> Option<&Arc<Self>>;
 }
 
-macro_rules! named {
+macro_rules! entry {
     ($($entry:ty: $kind:ident),*) => {
-        $(impl Named for $entry {
+        $(impl Entry for $entry {
             const KIND: Kind = Kind::$kind;
 
-            fn of(thing: &Thing) -> Option<&Arc<Self>> {
-                match thing {
-                    Thing::$kind(entry) => Some(entry),
+            fn of(object: &Object) -> Option<&Arc<Self>> {
+                match object {
+                    Object::$kind(entry) => Some(entry),
                     _ => None,
                 }
             }
@@ -148,9 +148,9 @@ macro_rules! named {
     };
 }
 
-named!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena);
+entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena);
 
-/// What the quick way reads.
+/// What the fast path reads.
 struct Slot {
     id: AtomicU64,
     /// A pool.
@@ -161,152 +161,152 @@ struct Slot {
     device: AtomicU64,
 }
 
-static SLOTS: [Slot; MOST] = [const {
+static SLOTS: [Slot; MAX_SLOTS] = [const {
     Slot {
         id: AtomicU64::new(0),
         pool: AtomicPtr::new(core::ptr::null_mut()),
         stream: AtomicU64::new(0),
         device: AtomicU64::new(0),
     }
-}; MOST];
+}; MAX_SLOTS];
 
-/// How many slots were ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// How many slots were ever in use.
+static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// What was closed while someone was inside.
-struct Grave {
+/// A pool that was closed while a thread used it.
+struct Retired {
     id: u64,
-    /// Kept whole until nobody is.
-    _thing: Thing,
+    /// Kept alive until no hazard record has its handle.
+    _object: Object,
 }
 
-/// What is open.
-struct Books {
-    things: Vec<Option<Thing>>,
-    /// By slot, the generation of what is or was last there.
+/// The open objects.
+struct Registry {
+    objects: Vec<Option<Object>>,
+    /// The generation of each slot's last object.
     generations: Vec<u64>,
-    /// Slots that can be used again: those that rest the longest first.
+    /// The free slots, the one that was freed first at the front.
     free: VecDeque<usize>,
-    graves: Vec<Grave>,
+    retired: Vec<Retired>,
 }
 
-static BOOKS: Mutex<Books> = Mutex::new(Books {
-    things: Vec::new(),
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    objects: Vec::new(),
     generations: Vec::new(),
     free: VecDeque::new(),
-    graves: Vec::new(),
+    retired: Vec::new(),
 });
 
-/// Whether there are graves.
-static GRAVES: AtomicBool = AtomicBool::new(false);
+/// Whether any pool is retired.
+static ANY_RETIRED: AtomicBool = AtomicBool::new(false);
 
-fn books() -> MutexGuard<'static, Books> {
-    BOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+fn registry() -> MutexGuard<'static, Registry> {
+    lock(&REGISTRY)
 }
 
-/// Opens a thing; gives its handle.
-pub(crate) fn open(thing: Thing) -> Result<u64, Failure> {
-    fork::watch();
-    let mut books = books();
-    if books.things.is_empty() {
-        // The one that is never used.
-        books.things.push(None);
-        books.generations.push(0);
+/// Adds an object; returns its handle.
+pub(crate) fn open(object: Object) -> Result<u64, Failure> {
+    fork::register();
+    let mut registry = registry();
+    if registry.objects.is_empty() {
+        // The first slot is never used.
+        registry.objects.push(None);
+        registry.generations.push(0);
     }
-    let slot = match books.free.pop_front() {
+    let slot = match registry.free.pop_front() {
         Some(slot) => slot,
-        None if books.things.len() < MOST => {
-            books.things.push(None);
-            books.generations.push(0);
-            books.things.len() - 1
+        None if registry.objects.len() < MAX_SLOTS => {
+            registry.objects.push(None);
+            registry.generations.push(0);
+            registry.objects.len() - 1
         }
         None => {
             return Err(Failure::new(
                 Status::TooMany,
-                format!("{} handles are open, and there can be no more: close some", MOST - 1),
+                format!("{} handles are open, and there can be no more: close some", MAX_SLOTS - 1),
             ));
         }
     };
-    let Books { things, generations, .. } = &mut *books;
+    let Registry { objects, generations, .. } = &mut *registry;
     let (Some(place), Some(generation), Some(words)) =
-        (things.get_mut(slot), generations.get_mut(slot), SLOTS.get(slot))
+        (objects.get_mut(slot), generations.get_mut(slot), SLOTS.get(slot))
     else {
         return Err(Failure::new(Status::Defect, format!("there is no slot {slot}")));
     };
     *generation += 1;
     let id = (slot as u64) << SLOT_SHIFT
-        | (thing.kind() as u64) << KIND_SHIFT
+        | (object.kind() as u64) << KIND_SHIFT
         | *generation << GENERATION_SHIFT;
-    let (pool, stream, device) = match &thing {
-        Thing::Pool(pool) => (Arc::as_ptr(pool).cast_mut(), 0, 0),
-        Thing::Stream(stream) => {
+    let (pool, stream, device) = match &object {
+        Object::Pool(pool) => (Arc::as_ptr(pool).cast_mut(), 0, 0),
+        Object::Stream(stream) => {
             (core::ptr::null_mut(), stream.handle().0, stream.device().number())
         }
-        Thing::Device(_) | Thing::Arena(_) => (core::ptr::null_mut(), 0, 0),
+        Object::Device(_) | Object::Arena(_) => (core::ptr::null_mut(), 0, 0),
     };
     words.pool.store(pool, Ordering::Release);
     words.stream.store(stream, Ordering::Release);
     words.device.store(device, Ordering::Release);
-    *place = Some(thing);
-    USED.fetch_max(slot + 1, Ordering::Relaxed);
-    // Last: whoever sees it sees what was written before.
+    *place = Some(object);
+    SLOTS_USED.fetch_max(slot + 1, Ordering::Relaxed);
+    // Last: a thread that sees the id sees the other words.
     words.id.store(id, Ordering::Release);
     Ok(id)
 }
 
-/// What a handle names, for as long as the caller has it.
-pub(crate) fn find<N: Named>(id: u64) -> Result<Arc<N>, Failure> {
-    fork::refuse()?;
-    visit::settle();
-    let books = books();
-    books.check::<N>(id)?;
-    let thing = books.things.get(slot_of(id)).and_then(Option::as_ref).and_then(N::of);
-    thing.cloned().ok_or_else(|| Failure::new(Status::Defect, "a handle without its thing"))
+/// The object of a handle.
+pub(crate) fn find<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
+    fork::check()?;
+    hazard::register_thread();
+    let registry = registry();
+    registry.check::<E>(id)?;
+    let object = registry.objects.get(slot_of(id)).and_then(Option::as_ref).and_then(E::of);
+    object.cloned().ok_or_else(|| Failure::new(Status::Defect, "a handle without its object"))
 }
 
-/// Closes a handle; gives what it named. A pool that some thread is inside goes when that leaves.
-pub(crate) fn close<N: Named>(id: u64) -> Result<Arc<N>, Failure> {
-    fork::refuse()?;
-    let mut books = books();
-    books.check::<N>(id)?;
+/// Closes a handle; returns its object. A pool that another thread uses is dropped when that thread is done.
+pub(crate) fn close<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
+    fork::check()?;
+    let mut registry = registry();
+    registry.check::<E>(id)?;
     let slot = slot_of(id);
-    let thing = books.things.get_mut(slot).and_then(Option::take);
+    let object = registry.objects.get_mut(slot).and_then(Option::take);
     if let Some(words) = SLOTS.get(slot) {
         words.id.store(0, Ordering::Release);
     }
-    let named = thing.as_ref().and_then(N::of).cloned();
-    match thing {
-        Some(thing @ Thing::Pool(_)) => {
-            books.graves.push(Grave { id, _thing: thing });
-            GRAVES.store(true, Ordering::Relaxed);
+    let named = object.as_ref().and_then(E::of).cloned();
+    match object {
+        Some(object @ Object::Pool(_)) => {
+            registry.retired.push(Retired { id, _object: object });
+            ANY_RETIRED.store(true, Ordering::Relaxed);
         }
-        _ => books.rest(slot),
+        _ => registry.release_slot(slot),
     }
-    drop(books);
-    sweep();
-    named.ok_or_else(|| Failure::new(Status::Defect, "a handle without its thing"))
+    drop(registry);
+    reclaim();
+    named.ok_or_else(|| Failure::new(Status::Defect, "a handle without its object"))
 }
 
-/// Everything of a kind that is open.
-pub(crate) fn all<N: Named>() -> Vec<Arc<N>> {
-    books().things.iter().flatten().filter_map(N::of).cloned().collect()
+/// All open objects of a type.
+pub(crate) fn all<E: Entry>() -> Vec<Arc<E>> {
+    registry().objects.iter().flatten().filter_map(E::of).cloned().collect()
 }
 
-impl Books {
-    /// Whether a handle is that of a thing of this kind that is open.
-    fn check<N: Named>(&self, id: u64) -> Result<(), Failure> {
+impl Registry {
+    /// An error where a handle is not that of an open object of this type.
+    fn check<E: Entry>(&self, id: u64) -> Result<(), Failure> {
         let slot = slot_of(id);
         let open = SLOTS.get(slot).is_some_and(|words| words.id.load(Ordering::Relaxed) == id);
-        if id != 0 && open && kind_of(id) == N::KIND as u64 {
+        if id != 0 && open && kind_of(id) == E::KIND as u64 {
             return Ok(());
         }
-        let wanted = N::KIND.name();
+        let wanted = E::KIND.name();
         let generation = id >> GENERATION_SHIFT;
         let last = self.generations.get(slot).copied().unwrap_or(0);
         let given_out = generation > 0 && generation <= last;
         let words = match Kind::numbered(kind_of(id)) {
             _ if id == 0 => format!("the {wanted} handle is null: open one first"),
-            Some(kind) if given_out && kind != N::KIND => {
+            Some(kind) if given_out && kind != E::KIND => {
                 format!("the {wanted} handle {id:#x} is that of a {}", kind.name())
             }
             Some(_) if given_out => {
@@ -317,65 +317,64 @@ impl Books {
         Err(Failure::new(Status::InvalidHandle, words))
     }
 
-    /// Lets a slot be used again, unless its generations are used up.
-    fn rest(&mut self, slot: usize) {
+    /// Frees a slot for reuse, unless its generations are used up.
+    fn release_slot(&mut self, slot: usize) {
         if self.generations.get(slot).is_some_and(|&generation| generation < LAST_GENERATION) {
             self.free.push_back(slot);
         }
     }
 }
 
-/// Ends what was closed and nobody is inside of.
+/// Drops the retired pools that no thread uses any more.
 #[cold]
 #[inline(never)]
-fn sweep() {
+fn reclaim() {
     let mut gone = Vec::new();
     {
-        let mut books = books();
+        let mut registry = registry();
         barrier::heavy();
-        let graves = core::mem::take(&mut books.graves);
-        for grave in graves {
-            if visit::anyone_in(grave.id) {
-                books.graves.push(grave);
+        let retired = core::mem::take(&mut registry.retired);
+        for grave in retired {
+            if hazard::is_protected(grave.id) {
+                registry.retired.push(grave);
             } else {
-                books.rest(slot_of(grave.id));
+                registry.release_slot(slot_of(grave.id));
                 gone.push(grave);
             }
         }
-        GRAVES.store(!books.graves.is_empty(), Ordering::Relaxed);
+        ANY_RETIRED.store(!registry.retired.is_empty(), Ordering::Relaxed);
     }
-    // Apart from the lock: the last of a pool waits for its device.
+    // Without the lock: dropping the last handle of a pool waits for its device.
     drop(gone);
 }
 
-/// Looks whether there are graves that have to wait no longer.
+/// Reclaims retired pools, where there are any.
 #[inline(always)]
-fn look_for_graves() {
-    if GRAVES.load(Ordering::Relaxed) {
-        sweep();
+fn reclaim_if_any() {
+    if ANY_RETIRED.load(Ordering::Relaxed) {
+        reclaim();
     }
 }
 
-/// Does `work` with the pool of a handle, by the quick way. `None` where that is not open: there is no
-/// such pool, or the thread is inside something already, or has no place, or nobody can have one here.
+/// Calls `work` with the pool of a handle, by the fast path. `None` where that is not possible: the pool is not
+/// open, or the thread uses a pool already, or it has no hazard record.
 #[inline(always)]
-pub(crate) fn in_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Option<R> {
-    let place = visit::mine()?;
-    let _visit = place.enter(id);
+pub(crate) fn with_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Option<R> {
+    let record = hazard::current()?;
+    let _guard = record.protect(id);
     let slot = SLOTS.get(slot_of(id))?;
     if slot.id.load(Ordering::Acquire) != id {
         return None;
     }
-    // SAFETY: it is null, or the slot had this id after the visit was written down, so the pool in it
-    // is not ended before the visit is: invariants 2 and 3. The pointer is that pool's: it was written
-    // before the id, and is written again when the slot is given to another, which invariant 3 puts
-    // off as well.
+    // SAFETY: the pointer is null, or the slot had this id after the hazard record was published, so the pool
+    // lives as long as the guard: invariants 2 and 3. The pointer is that pool's: it was written before the
+    // id, and it changes only when the slot is reused, which invariant 3 delays as well.
     let pool = unsafe { slot.pool.load(Ordering::Relaxed).as_ref() }?;
     Some(work(pool))
 }
 
-/// A stream as its device knows it, and the number of that device, which is 0 where the handle is not a
-/// stream's; `None` where nothing is open by that handle.
+/// The device's handle of a stream, and the number of its device, which is 0 where the object is no stream;
+/// `None` where the handle is not open.
 #[inline(always)]
 pub(crate) fn stream(id: u64) -> Option<(StreamHandle, u64)> {
     let slot = SLOTS.get(slot_of(id))?;
@@ -384,13 +383,13 @@ pub(crate) fn stream(id: u64) -> Option<(StreamHandle, u64)> {
     }
     let stream = slot.stream.load(Ordering::Acquire);
     let device = slot.device.load(Ordering::Acquire);
-    // Still the same: then both words were those of this stream, since an id never comes back.
+    // An id never comes back: where it is still the same, both words were this stream's.
     (slot.id.load(Ordering::Relaxed) == id).then_some((StreamHandle(stream), device))
 }
 
-/// Marks everything as closed, and ends nothing: for a forked child. Stores and nothing else.
-pub(crate) fn close_all_at_once() {
-    for slot in SLOTS.iter().take(USED.load(Ordering::Relaxed)) {
+/// Makes every handle invalid without dropping its object: for a forked child. Only stores to atomics.
+pub(crate) fn invalidate_all() {
+    for slot in SLOTS.iter().take(SLOTS_USED.load(Ordering::Relaxed)) {
         slot.id.store(0, Ordering::Relaxed);
     }
 }

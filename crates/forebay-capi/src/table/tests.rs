@@ -56,7 +56,7 @@ fn what_is_wrong_with_a_handle_is_told() {
         let said = words(find::<PoolEntry>(made_up));
         assert!(said.contains("ever given out") || said.contains("is that of"), "{said}");
     }
-    let none = |id| in_pool(id, |_| ());
+    let none = |id| with_pool(id, |_| ());
     for wrong in [0, 1, u64::MAX, device, closed] {
         assert!(none(wrong).is_none(), "{wrong:#x}");
         assert!(stream(wrong).is_none_or(|(_, device)| device == 0), "{wrong:#x}");
@@ -81,14 +81,14 @@ fn a_slot_that_is_used_again_has_another_handle() {
 fn a_pool_that_someone_is_inside_goes_when_they_leave() {
     let device = device();
     let id = pool(device);
-    // The first call finds it by the books, and has a place from then on.
+    // The first call finds it by the registry, and has a place from then on.
     assert!(find::<PoolEntry>(id).is_ok());
     let weak = Arc::downgrade(&find::<PoolEntry>(id).unwrap());
     let (inside, closed) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _ = find::<PoolEntry>(id);
-            let visited = in_pool(id, |entry| {
+            let visited = with_pool(id, |entry| {
                 inside.wait();
                 closed.wait();
                 // Closed meanwhile, and whole.
@@ -102,7 +102,7 @@ fn a_pool_that_someone_is_inside_goes_when_they_leave() {
         inside.wait();
         assert_eq!(close_pool(id), forebay_status::Ok);
         assert!(weak.upgrade().is_some(), "someone is inside");
-        assert!(in_pool(id, |_| ()).is_none(), "nobody else gets in");
+        assert!(with_pool(id, |_| ()).is_none(), "nobody else gets in");
         closed.wait();
     });
     assert!(goes(&weak), "whoever left last has ended it");
@@ -114,10 +114,10 @@ fn a_pool_can_be_closed_from_inside_itself() {
     let device = device();
     let id = pool(device);
     let weak = Arc::downgrade(&find::<PoolEntry>(id).unwrap());
-    let visited = in_pool(id, |entry| {
+    let visited = with_pool(id, |entry| {
         assert_eq!(close_pool(id), forebay_status::Ok);
         // Inside something already: nobody gets in, by either way.
-        assert!(in_pool(id, |_| ()).is_none() && find::<PoolEntry>(id).is_err());
+        assert!(with_pool(id, |_| ()).is_none() && find::<PoolEntry>(id).is_err());
         entry.pool().statistics().blocks
     });
     assert_eq!(visited.unwrap(), 0);
@@ -139,7 +139,7 @@ fn threads_that_use_a_pool_while_it_is_closed_get_errors_alone() {
                     let _ = find::<PoolEntry>(id);
                     let mut done = 0_u64;
                     let stream = StreamHandle::DEFAULT;
-                    while in_pool(id, |entry| {
+                    while with_pool(id, |entry| {
                         let block = entry.pool().allocate(Bytes::new(4096), stream).unwrap();
                         entry.pool().free(block.address(), stream).unwrap();
                     })

@@ -1,4 +1,4 @@
-//! Private pools: where the memory of CUDA graphs comes from.
+//! PrivatePool pools: where the memory of CUDA graphs comes from.
 //!
 //! PyTorch says when it begins to allocate for a graph, with a number for the pool and a filter that
 //! tells which streams are being captured; when that ends; and when a graph is gone.
@@ -15,17 +15,18 @@
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use forebay::{Address, Capture, Class, Pool, StreamHandle};
+use forebay_sync::lock;
 
+use super::exceptions::{ExceptionKind, throw_last_error};
 use super::filter::{Filter, Function};
 use super::guarded;
-use super::relaxed::Relaxed;
-use super::thrown::{Kind, throw_noted};
-use super::watch::{ROUTES, WATCHED};
-use crate::error::note;
-use crate::pools;
+use super::relaxed::RelaxedCapture;
+use super::slow_path::{CAPTURING, FLAGS};
+use crate::device_pools;
+use crate::error::set_last_error;
 
 /// The number of a private pool: `c10::cuda::MempoolId_t`, a pair of 64-bit numbers. It is a trivial
 /// type to copy, so it travels in registers.
@@ -43,59 +44,63 @@ struct Route {
     device: c_int,
     number: PoolNumber,
     filter: Filter,
-    /// Where they go; or why there is no pool, which every request is told then.
+    /// The private pool, or why there is none: then every request fails with that.
     pool: Result<Pool, String>,
-    /// The GPU's own pool leaves events alone meanwhile.
+    /// Keeps the GPU's own pool from recording events meanwhile.
     _capture: Option<Capture>,
 }
 
 /// A private pool.
-struct Private {
+struct PrivatePool {
     device: c_int,
     number: PoolNumber,
     pool: Pool,
-    /// How many graphs have it, or are about to.
+    /// How many graphs use it, captures under way included.
     graphs: u64,
-    /// As long as there are graphs.
+    /// `Some` while there are graphs.
     capture: Option<Capture>,
 }
 
 #[derive(Default)]
 struct State {
     routes: Vec<Route>,
-    private: Vec<Private>,
+    private: Vec<PrivatePool>,
 }
 
 static STATE: Mutex<State> = Mutex::new(State { routes: Vec::new(), private: Vec::new() });
 
 fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&STATE)
 }
 
 impl State {
-    /// The pool of that number; one that no graph has any more, and is only there for its last blocks,
-    /// does not count.
-    fn find(&mut self, device: c_int, number: PoolNumber) -> Option<&mut Private> {
+    /// The pool of that number. A pool without graphs, which lives on for its last blocks, does not count.
+    fn find(&mut self, device: c_int, number: PoolNumber) -> Option<&mut PrivatePool> {
         let mut pools = self.private.iter_mut().filter(|private| private.graphs > 0);
         pools.find(|private| (private.device, private.number) == (device, number))
     }
 
-    /// Counts one more graph of a pool, and makes it where it is not there.
-    fn join(&mut self, device: c_int, number: PoolNumber, of: &Pool) -> Result<Pool, String> {
+    /// Adds a graph to a pool, which the first graph creates.
+    fn join_or_create(
+        &mut self,
+        device: c_int,
+        number: PoolNumber,
+        of: &Pool,
+    ) -> Result<Pool, String> {
         if let Some(private) = self.find(device, number) {
             private.graphs += 1;
             return Ok(private.pool.clone());
         }
-        let options = pools::options()?.class(Class::STABLE);
+        let options = device_pools::pool_options()?.class(Class::STABLE);
         let pool = options.build(of.device()).map_err(|error| error.to_string())?;
         let capture = Some(pool.capture().map_err(|error| error.to_string())?);
-        self.private.push(Private { device, number, pool: pool.clone(), graphs: 1, capture });
+        self.private.push(PrivatePool { device, number, pool: pool.clone(), graphs: 1, capture });
         Ok(pool)
     }
 
-    /// Takes out the pools that nobody needs any more. Dropping one calls the driver and waits for the
-    /// device: for when no lock is held, and never while something is captured, on whichever GPU.
-    fn take_unneeded(&mut self) -> Vec<Private> {
+    /// Removes the unused pools. Dropping one calls the driver and waits for the device: the caller drops them
+    /// without a lock. While any GPU captures, this returns none.
+    fn take_unused(&mut self) -> Vec<PrivatePool> {
         let State { routes, private } = self;
         private
             .extract_if(.., |private| {
@@ -105,8 +110,8 @@ impl State {
     }
 }
 
-/// Where the requests of a stream go that is being captured: `None` for the GPU's own pool. What the
-/// filter throws goes through.
+/// The private pool for requests of a captured stream; `None` for the GPU's own pool. An exception of the filter
+/// passes through.
 pub(super) fn route(device: c_int, stream: *mut c_void) -> Option<Result<Pool, String>> {
     let state = state();
     let mut routes = state.routes.iter().filter(|route| route.device == device);
@@ -114,23 +119,23 @@ pub(super) fn route(device: c_int, stream: *mut c_void) -> Option<Result<Pool, S
 }
 
 /// The private pool that has a block at `address`.
-pub(super) fn owner(address: Address) -> Option<Pool> {
+pub(super) fn owner_of(address: Address) -> Option<Pool> {
     let state = state();
     let mut pools = state.private.iter();
     let found = pools.find(|private| private.pool.block_at(address).is_some());
     found.map(|private| private.pool.clone())
 }
 
-/// Frees a block of a private pool; `None` where it is of none.
+/// Frees a block of a private pool; `None` where no private pool has it.
 pub(super) fn free(address: Address, stream: StreamHandle) -> Option<Result<(), forebay::Error>> {
-    let freed = owner(address)?.free(address, stream);
-    sweep();
+    let freed = owner_of(address)?.free(address, stream);
+    drop_unused();
     Some(freed)
 }
 
-/// Lets go the pools that nobody needs any more.
-pub(super) fn sweep() {
-    let gone = state().take_unneeded();
+/// Drops the unused pools.
+pub(super) fn drop_unused() {
+    let gone = state().take_unused();
     drop(gone);
 }
 
@@ -158,17 +163,17 @@ pub unsafe extern "C-unwind" fn forebay_torch_begin_allocate_to_pool(
     let begun = guarded(false, || {
         // SAFETY: as the caller promised.
         let Some(filter) = (unsafe { Filter::take(filter) }) else {
-            note(
+            set_last_error(
                 &"a capture needs a filter that says which streams are of it, and got an empty one",
             );
             return false;
         };
-        // Another thread may be capturing, and making a pool calls the driver.
-        let _relaxed = Relaxed::begin();
+        // Another thread may be capturing, and creating a pool calls the driver.
+        let _relaxed = RelaxedCapture::begin();
         let mut state = state();
-        let made = pools::of(device).and_then(|main| {
+        let made = device_pools::pool(device).and_then(|main| {
             let capture = main.capture().map_err(|error| error.to_string())?;
-            Ok((state.join(device, number, main)?, capture))
+            Ok((state.join_or_create(device, number, main)?, capture))
         });
         let (pool, capture) = match made {
             Ok((pool, capture)) => (Ok(pool), Some(capture)),
@@ -176,18 +181,18 @@ pub unsafe extern "C-unwind" fn forebay_torch_begin_allocate_to_pool(
         };
         let refused = pool.as_ref().err().cloned();
         state.routes.push(Route { device, number, filter, pool, _capture: capture });
-        WATCHED.fetch_or(ROUTES, Ordering::SeqCst);
+        FLAGS.fetch_or(CAPTURING, Ordering::SeqCst);
         drop(state);
         match refused {
             Some(reason) => {
-                note(&reason);
+                set_last_error(&reason);
                 false
             }
             None => true,
         }
     });
     if !begun {
-        throw_noted(Kind::Error);
+        throw_last_error(ExceptionKind::Error);
     }
 }
 
@@ -200,29 +205,29 @@ pub extern "C-unwind" fn forebay_torch_end_allocate_to_pool(device: c_int, numbe
         let found = routes.rposition(|route| (route.device, route.number) == (device, number));
         let route = found.map(|found| state.routes.remove(found));
         if state.routes.is_empty() {
-            WATCHED.fetch_and(!ROUTES, Ordering::SeqCst);
+            FLAGS.fetch_and(!CAPTURING, Ordering::SeqCst);
         }
         drop(state);
         let Some(route) = route else {
-            note(&format_args!(
+            set_last_error(&format_args!(
                 "nothing is allocated to pool ({}, {}) of GPU {device}",
                 number.first, number.second
             ));
             return false;
         };
-        // C++ destroys the filter, with no lock of ours held.
+        // C++ destroys the filter, so no lock of ours is held.
         drop(route);
-        sweep();
-        // What was put off for the capture's sake.
-        if let Ok(main) = pools::of(device)
+        drop_unused();
+        // Work that the capture deferred.
+        if let Ok(main) = device_pools::pool(device)
             && let Err(error) = main.process_deferred()
         {
-            note(&error);
+            set_last_error(&error);
         }
         true
     });
     if !ended {
-        throw_noted(Kind::Error);
+        throw_last_error(ExceptionKind::Error);
     }
 }
 
@@ -238,12 +243,12 @@ pub extern "C-unwind" fn forebay_torch_release_pool(device: c_int, number: PoolN
                 private.capture = None;
             }
         } else {
-            note(&format_args!(
+            set_last_error(&format_args!(
                 "there is no pool ({}, {}) of GPU {device} to let go",
                 number.first, number.second
             ));
         }
         drop(state);
-        sweep();
+        drop_unused();
     });
 }

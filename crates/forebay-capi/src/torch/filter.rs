@@ -1,4 +1,4 @@
-//! A `std::function<bool(cudaStream_t)>` as libstdc++ has it: which streams a capture is of.
+//! A `std::function<bool(cudaStream_t)>` of libstdc++, which selects the streams of a capture.
 //!
 //! ```text
 //!   0   what it calls, or where that lies     16 bytes
@@ -6,8 +6,8 @@
 //!   24  the invoker: (const storage&, cudaStream_t&&) -> bool
 //! ```
 //!
-//! It is no trivial type, so it is passed by the address of one that the caller has and destroys. Here
-//! it is moved out of, as C++ would: the storage is taken as it is, and the caller's is left empty.
+//! It is not trivially copyable, so the caller passes the address of one that it destroys. It is moved out of as
+//! in C++: the storage is copied, and the caller's function is left empty.
 
 use core::ffi::{c_int, c_void};
 
@@ -15,7 +15,7 @@ type Storage = [*mut c_void; 2];
 type Manager = unsafe extern "C-unwind" fn(*mut Storage, *const Storage, c_int) -> bool;
 type Invoker = unsafe extern "C-unwind" fn(*const Storage, *mut *mut c_void) -> bool;
 
-/// What the manager is told in order to destroy what is in the storage.
+/// The manager's operation that destroys the stored function.
 const DESTROY: c_int = 3;
 
 /// A function that C++ has, or none.
@@ -27,7 +27,7 @@ pub struct Function {
     invoker: Option<Invoker>,
 }
 
-/// A function of C++ that is ours now.
+/// A C++ function that this crate owns.
 #[derive(Debug)]
 pub(super) struct Filter(Function);
 
@@ -51,7 +51,7 @@ impl Filter {
         Some(Self(Function { storage, manager: Some(manager), invoker: Some(invoker) }))
     }
 
-    /// Whether the function is for the stream. What it throws goes through.
+    /// Whether the function accepts the stream. Its exceptions pass through.
     pub(super) fn admits(&self, stream: *mut c_void) -> bool {
         let mut stream = stream;
         let Some(invoker) = self.0.invoker else { return false };

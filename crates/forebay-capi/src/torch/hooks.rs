@@ -1,36 +1,36 @@
-//! What PyTorch calls beside allocating and freeing, where it is told of it.
+//! The functions that PyTorch calls besides allocating and freeing, once they are installed.
 
 use core::ffi::{c_int, c_void};
 
 use forebay::{Address, Bytes, Pool};
 
 use super::captures;
+use super::exceptions::{ExceptionKind, throw_last_error};
 use super::guarded;
-use super::thrown::{Kind, throw_noted};
-use crate::error::note;
-use crate::pools;
+use crate::device_pools;
+use crate::error::set_last_error;
 
 /// How many GPUs PyTorch has found, when it begins. Pools are made when they are needed.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_init(_devices: c_int) {}
 
-/// Gives back to every GPU what is free of its pool: `torch.cuda.empty_cache`. Waits for the device
-/// where work may still use it. While a graph is captured nothing is given back.
+/// Releases the free memory of every GPU's pool: `torch.cuda.empty_cache`. Waits for work that may still use it.
+/// Releases nothing while a graph is captured.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_reset() {
     let reset = guarded(false, || {
-        captures::sweep();
+        captures::drop_unused();
         let mut good = true;
-        for (_, pool) in pools::made() {
+        for (_, pool) in device_pools::existing() {
             if let Err(error) = pool.trim(Bytes::ZERO) {
-                note(&error);
+                set_last_error(&error);
                 good = false;
             }
         }
         good
     });
     if !reset {
-        throw_noted(Kind::Error);
+        throw_last_error(ExceptionKind::Error);
     }
 }
 
@@ -39,15 +39,15 @@ pub extern "C-unwind" fn forebay_torch_reset() {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn forebay_torch_memory_fraction(fraction: f64, device: c_int) {
     let changed = guarded(false, || {
-        let changed = pools::of(device).and_then(|pool| {
+        let changed = device_pools::pool(device).and_then(|pool| {
             // As many decimals as the setting has.
             let text = format!("{fraction:.6}");
             pool.change("max_fraction", &text).map_err(|error| error.to_string())
         });
-        changed.map_err(|reason| note(&reason)).is_ok()
+        changed.map_err(|reason| set_last_error(&reason)).is_ok()
     });
     if !changed {
-        throw_noted(Kind::Error);
+        throw_last_error(ExceptionKind::Error);
     }
 }
 
@@ -65,12 +65,12 @@ pub unsafe extern "C-unwind" fn forebay_torch_base_allocation(
     let found = guarded(None, || {
         let found = block_around(pointer.addr() as u64);
         if found.is_none() {
-            note(&format_args!("{pointer:p} is in no live block of forebay"));
+            set_last_error(&format_args!("{pointer:p} is in no live block of forebay"));
         }
         found
     });
     let Some((address, length)) = found else {
-        throw_noted(Kind::Error);
+        throw_last_error(ExceptionKind::Error);
         // SAFETY: as the caller promised.
         if let Some(size) = unsafe { size.as_mut() } {
             *size = 0;
@@ -84,10 +84,10 @@ pub unsafe extern "C-unwind" fn forebay_torch_base_allocation(
     pointer.with_addr(usize::try_from(address).unwrap_or_default())
 }
 
-/// Every pool: those of the GPUs, and the private ones.
+/// All pools: those of the GPUs, and the private ones.
 fn all_pools() -> Vec<(c_int, Pool)> {
     let made: Vec<(c_int, Pool)> =
-        pools::made().map(|(device, pool)| (device, pool.clone())).collect();
+        device_pools::existing().map(|(device, pool)| (device, pool.clone())).collect();
     let private = made.iter().flat_map(|&(device, _)| {
         captures::pools_of(device).into_iter().map(move |(_, pool)| (device, pool))
     });
@@ -95,7 +95,7 @@ fn all_pools() -> Vec<(c_int, Pool)> {
     made.into_iter().chain(private).collect()
 }
 
-/// The block that an address is in: almost always the one that begins there.
+/// The block that contains an address. Almost always the block begins there.
 fn block_around(address: u64) -> Option<(u64, u64)> {
     let pools = all_pools();
     let begins = pools.iter().find_map(|(_, pool)| pool.block_at(Address::new(address)));
@@ -131,16 +131,16 @@ pub unsafe extern "C-unwind" fn forebay_torch_record_stream(
         let pools = all_pools();
         let mut having = pools.into_iter().filter(|(_, pool)| pool.block_at(address).is_some());
         let Some((device, pool)) = having.next() else {
-            note(&format_args!("{pointer:p} is no live block of forebay"));
+            set_last_error(&format_args!("{pointer:p} is no live block of forebay"));
             return false;
         };
-        let known = pools::at(device, stream.addr() as u64);
+        let known = device_pools::pool_and_stream(device, stream.addr() as u64);
         let used = known.and_then(|(_, stream)| {
             pool.record_use(address, stream).map_err(|error| error.to_string())
         });
-        used.map_err(|reason| note(&reason)).is_ok()
+        used.map_err(|reason| set_last_error(&reason)).is_ok()
     });
     if !recorded {
-        throw_noted(Kind::Error);
+        throw_last_error(ExceptionKind::Error);
     }
 }

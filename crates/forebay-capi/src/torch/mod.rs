@@ -1,16 +1,17 @@
-//! forebay within PyTorch, and beside it within CuPy, Numba and RMM: one pool for each GPU serves all of
-//! them, and tags tell who has what.
+//! forebay as the allocator of PyTorch, CuPy, Numba and RMM: one pool for each GPU serves all of them, and tags
+//! tell which library has how much.
 //!
 //! ```text
-//!   serve     the way of a request, from any of them
-//!   hooks     what else PyTorch calls: empty_cache, record_stream, ...
-//!   captures  private pools for CUDA graphs
-//!   relaxed   calls of the driver while a graph is captured
-//!   filter    a std::function that says which streams are captured
-//!   thrown    torch.OutOfMemoryError, thrown from here
-//!   faces     what CuPy, Numba and RMM call
-//!   record    what was allocated and freed, one by one
-//!   figures   all of it as JSON, for the Python package
+//!   allocate    allocating and freeing, for any of them
+//!   slow_path   the flags that send a request down the slow path
+//!   hooks       what else PyTorch calls: empty_cache, record_stream, ...
+//!   captures    private pools for CUDA graphs
+//!   relaxed     driver calls while a graph is captured
+//!   filter      a std::function that says which streams are captured
+//!   exceptions  torch.OutOfMemoryError, thrown from here
+//!   clients     what CuPy, Numba and RMM call
+//!   record      a recording of every allocation and free
+//!   statistics  statistics and layout as JSON, for the Python package
 //! ```
 //!
 //! The Python package installs all of it (`forebay.torch.install()`). By hand, without what the Python
@@ -22,78 +23,78 @@
 //! torch.cuda.memory.change_current_allocator(alloc)
 //! ```
 //!
-//! So installed, PyTorch takes the null of a request that was refused for memory; inside a
+//! Installed like that, PyTorch uses the null pointer of a failed request as memory; inside a
 //! `torch.cuda.MemPool` it does not.
 
+mod allocate;
 mod captures;
-mod faces;
-mod figures;
+mod clients;
+mod exceptions;
 mod filter;
 mod hooks;
 mod record;
 mod relaxed;
-mod serve;
-mod thrown;
-mod watch;
+mod slow_path;
+mod statistics;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
 use forebay::Pool;
 
-use self::serve::Face;
-use self::thrown::throw_noted;
-use crate::error::{contained, note};
-use crate::{fork, pools};
+use self::allocate::Client;
+use self::exceptions::throw_last_error;
+use crate::error::{catch_panic, set_last_error};
+use crate::{device_pools, fork};
 
 pub use self::captures::{
     PoolNumber, forebay_torch_begin_allocate_to_pool, forebay_torch_end_allocate_to_pool,
     forebay_torch_release_pool,
 };
-pub use self::faces::{
+pub use self::clients::{
     forebay_face_alloc, forebay_face_configure, forebay_face_configure_undo,
     forebay_face_forget_stream, forebay_face_free, forebay_face_has_pool, forebay_face_memory_info,
     forebay_face_record_use, forebay_face_trim,
 };
-pub use self::figures::{
-    forebay_torch_figures, forebay_torch_layout, forebay_torch_records, forebay_torch_reset_peaks,
-};
+pub use self::exceptions::forebay_torch_errors_from;
 pub use self::filter::Function;
 pub use self::hooks::{
     forebay_torch_base_allocation, forebay_torch_init, forebay_torch_memory_fraction,
     forebay_torch_record_stream, forebay_torch_reset,
 };
 pub use self::record::{Ask, forebay_torch_record};
-pub use self::thrown::forebay_torch_errors_from;
+pub use self::statistics::{
+    forebay_torch_figures, forebay_torch_layout, forebay_torch_records, forebay_torch_reset_peaks,
+};
 
-static TORCH: Face = Face::new("torch");
+static TORCH: Client = Client::new("torch");
 
-/// Does `work` as [`contained`] does, but nothing in a forked child: `otherwise`, with the reason noted,
-/// before any lock is taken.
+/// Calls `work` as [`catch_panic`] does; in a forked child sets the last error and returns `otherwise`, before
+/// any lock is taken.
 fn guarded<R: Copy>(otherwise: R, work: impl FnOnce() -> R) -> R {
-    contained(otherwise, move || match fork::refuse() {
+    catch_panic(otherwise, move || match fork::check() {
         Ok(()) => work(),
         Err(failure) => {
-            note(&failure);
+            set_last_error(&failure);
             otherwise
         }
     })
 }
 
-/// Has every request refused from now on: the process is a forked child. A store and nothing else.
+/// Makes every request fail from now on: the process is a forked child. Only stores to an atomic.
 pub(crate) fn refuse_all() {
-    watch::WATCHED.fetch_or(watch::FORKED, Ordering::Relaxed);
+    slow_path::FLAGS.fetch_or(slow_path::FORKED, Ordering::Relaxed);
 }
 
-/// The pool of GPU `device` that PyTorch and the others have, made where there is none yet. For crates
-/// over this one that are to share it.
+/// The pool of GPU `device` that PyTorch and the others share, created by the first call. For crates that use
+/// this one and share the pool.
 pub fn process_pool(device: c_int) -> Result<Pool, String> {
-    pools::of(device).cloned()
+    device_pools::pool(device).cloned()
 }
 
-/// At least `size` bytes of GPU `device`, to be used in the order of `stream`, from the pool of the
-/// process or, while a graph is captured on `stream`, from the graph's. Null where there are none, with
-/// the reason in [`forebay_last_error`](crate::error::forebay_last_error), and where `size` is 0.
+/// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
+/// process's pool or, while a graph is captured on `stream`, from the graph's. Null on failure, with the
+/// reason in `forebay_last_error`, and where `size` is 0.
 ///
 /// # Safety
 ///
@@ -105,7 +106,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc(
     device: c_int,
     stream: *mut c_void,
 ) -> *mut c_void {
-    serve::allocate::<0>(size, device, stream, TORCH.tag())
+    allocate::allocate::<0>(size, device, stream, TORCH.tag())
 }
 
 /// As [`forebay_torch_alloc`], for callers that take whatever comes for memory: what is refused is
@@ -121,29 +122,28 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc_or_throw(
     device: c_int,
     stream: *mut c_void,
 ) -> *mut c_void {
-    let block = serve::allocate::<1>(size, device, stream, TORCH.tag());
+    let block = allocate::allocate::<1>(size, device, stream, TORCH.tag());
     if block.is_null() {
-        throw_unless_nothing(size);
+        throw_unless_empty(size);
     }
     block
 }
 
-/// Throws why there is no block; where none was asked for, there is nothing to say.
+/// Throws the last error, unless no bytes were asked for.
 #[cold]
 #[inline(never)]
-fn throw_unless_nothing(size: isize) {
+fn throw_unless_empty(size: isize) {
     if size != 0 {
-        throw_noted(serve::last_refusal());
+        throw_last_error(allocate::last_failure());
     }
 }
 
-/// Gives back a block of [`forebay_torch_alloc`], in the order of `stream`. Null is ignored, and so is
-/// the size. What is no live block changes nothing; the reason is in
-/// [`forebay_last_error`](crate::error::forebay_last_error).
+/// Frees a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is the size. An
+/// address that is no live block changes nothing; the reason is in `forebay_last_error`.
 ///
 /// # Safety
 ///
-/// * As for [`forebay_torch_alloc`]; nothing but what was enqueued on `stream` before uses the block.
+/// * As for `forebay_torch_alloc`; only work that was enqueued on `stream` before uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn forebay_torch_free(
     block: *mut c_void,
@@ -151,13 +151,13 @@ pub unsafe extern "C-unwind" fn forebay_torch_free(
     device: c_int,
     stream: *mut c_void,
 ) {
-    contained((), move || {
-        serve::free(block, device, stream);
+    catch_panic((), move || {
+        allocate::free(block, device, stream);
     });
 }
 
 /// Whether [`forebay_torch_alloc_or_throw`] can throw: 1, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_can_throw() -> c_int {
-    c_int::from(thrown::can_throw())
+    c_int::from(exceptions::can_throw())
 }

@@ -1,17 +1,18 @@
-//! What was allocated and freed, one by one, for as long as someone wants it recorded.
+//! A recording of every allocation and free.
 //!
-//! Whoever wants to know where in a program each request was made gives a function that is called for
-//! every block, on the thread that asked; what it gives back is kept with the record.
+//! A caller that wants to know where in the program each request came from passes a callback. It is called for
+//! every block, on the allocating thread, and its result is stored with the event.
 
 use core::ffi::{c_int, c_void};
-use core::fmt::Write as _;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_sync::lock;
+
 use super::guarded;
-use super::watch::{RECORDED, WATCHED};
+use super::slow_path::{FLAGS, RECORDING};
 
 /// Called with the GPU, the address of the block and its size; gives a number for the place in the
 /// program, 0 for none.
@@ -19,20 +20,20 @@ pub type Ask = unsafe extern "C" fn(c_int, u64, u64) -> u64;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happened {
-    /// A block was given out.
+pub(super) enum EventKind {
+    /// A block was allocated.
     Allocated,
-    /// A block was given back.
+    /// A block was freed.
     Freed,
     /// A request was refused.
     Refused,
 }
 
-/// A record.
+/// A recorded event.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct Event {
     device: c_int,
-    happened: Happened,
+    kind: EventKind,
     address: u64,
     size: u64,
     stream: u64,
@@ -41,16 +42,17 @@ struct Record {
     place: u64,
 }
 
-struct Records {
-    kept: VecDeque<Record>,
-    most: usize,
+struct Recording {
+    events: VecDeque<Event>,
+    capacity: usize,
     ask: Option<Ask>,
 }
 
-static RECORDS: Mutex<Records> = Mutex::new(Records { kept: VecDeque::new(), most: 0, ask: None });
+static RECORDING_STATE: Mutex<Recording> =
+    Mutex::new(Recording { events: VecDeque::new(), capacity: 0, ask: None });
 
-fn records() -> MutexGuard<'static, Records> {
-    RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
+fn recording() -> MutexGuard<'static, Recording> {
+    lock(&RECORDING_STATE)
 }
 
 /// Records what is allocated and freed from now on: the last `most`, 0 for none. `ask` may be null.
@@ -63,62 +65,56 @@ fn records() -> MutexGuard<'static, Records> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_record(most: u64, ask: Option<Ask>) {
     guarded((), || {
-        let mut records = records();
-        records.kept.clear();
-        records.most = usize::try_from(most).unwrap_or(usize::MAX);
-        records.ask = ask;
+        let mut recording = recording();
+        recording.events.clear();
+        recording.capacity = usize::try_from(most).unwrap_or(usize::MAX);
+        recording.ask = ask;
         if most > 0 {
-            WATCHED.fetch_or(RECORDED, Ordering::SeqCst);
+            FLAGS.fetch_or(RECORDING, Ordering::SeqCst);
         } else {
-            WATCHED.fetch_and(!RECORDED, Ordering::SeqCst);
+            FLAGS.fetch_and(!RECORDING, Ordering::SeqCst);
         }
     });
 }
 
-/// Notes what happened; the oldest goes where there are too many. The address of a request that was
-/// refused is what the device had left.
-pub(super) fn note(
-    device: c_int,
-    happened: Happened,
-    address: u64,
-    size: u64,
-    stream: *mut c_void,
-) {
-    let ask = records().ask;
-    // With no lock held: it may come back here, as a program's garbage collector does that frees.
+/// Appends an event, and drops the oldest where there are too many. The address of a refused request is the
+/// free memory of the device.
+pub(super) fn push(device: c_int, kind: EventKind, address: u64, size: u64, stream: *mut c_void) {
+    let ask = recording().ask;
+    // Without the lock: the callback may come back here, such as when a garbage collector frees.
     let place = match ask {
-        // SAFETY: as whoever set it promised.
-        Some(ask) if happened != Happened::Freed => unsafe { ask(device, address, size) },
+        // SAFETY: the caller of `forebay_torch_record` promised that any thread may call it.
+        Some(ask) if kind != EventKind::Freed => unsafe { ask(device, address, size) },
         _ => 0,
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
     let stream = stream.addr() as u64;
-    let mut records = records();
-    if records.most == 0 {
+    let mut recording = recording();
+    if recording.capacity == 0 {
         return;
     }
-    while records.kept.len() >= records.most {
-        records.kept.pop_front();
+    while recording.events.len() >= recording.capacity {
+        recording.events.pop_front();
     }
-    records.kept.push_back(Record { device, happened, address, size, stream, time, place });
+    recording.events.push_back(Event { device, kind, address, size, stream, time, place });
 }
 
-/// The records of a GPU, the oldest first, as JSON: lists of what, address, size, stream, time, place.
-pub(super) fn write(text: &mut String, device: c_int) {
-    text.push('[');
-    let records = records();
-    let of_device = records.kept.iter().filter(|record| record.device == device);
-    for (index, record) in of_device.enumerate() {
-        let happened = match record.happened {
-            Happened::Allocated => "alloc",
-            Happened::Freed => "free",
-            Happened::Refused => "oom",
-        };
-        let Record { address, size, stream, time, place, .. } = record;
-        let comma = if index == 0 { "" } else { "," };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{comma}[\"{happened}\",{address},{size},{stream},{time},{place}]");
-    }
-    text.push(']');
+/// An event as the Python package reads it: what happened, address, size, stream, time, place.
+pub(super) type EventRow = (&'static str, u64, u64, u64, u64, u64);
+
+/// The recorded events of a GPU, the oldest first.
+pub(super) fn events(device: c_int) -> Vec<EventRow> {
+    let recording = recording();
+    let of_device = recording.events.iter().filter(|event| event.device == device);
+    of_device
+        .map(|&Event { kind, address, size, stream, time, place, .. }| {
+            let kind = match kind {
+                EventKind::Allocated => "alloc",
+                EventKind::Freed => "free",
+                EventKind::Refused => "oom",
+            };
+            (kind, address, size, stream, time, place)
+        })
+        .collect()
 }

@@ -1,4 +1,4 @@
-//! Memory handed out.
+//! Exports: memory of ours as tensors for other libraries.
 
 use core::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -8,118 +8,119 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::{
-    Managed, ManagedVersioned, PLAIN, READ_ONLY, Tensor, VERSION, VERSIONED, device_of, place,
+    Managed, ManagedVersioned, PLAIN, READ_ONLY, Tensor, VERSION, VERSIONED, device_type,
+    dlpack_device,
 };
-use crate::face::Face;
-use crate::fork::Held;
-use crate::lot::{Lot, Pin};
-use crate::refusal::Refusal;
-use crate::stream::{Course, raw_of};
+use crate::allocation::{Allocation, Pin};
+use crate::array_view::ArrayView;
+use crate::failure::Failure;
+use crate::gil::DropDetached;
+use crate::stream::{StreamRef, raw_stream_argument};
 use crate::transfer::pointer;
 
-/// A tensor of ours, with all that it needs as long as it lives.
-struct Given<M> {
+/// A tensor of ours, with everything that it refers to.
+struct ExportedTensor<M> {
     managed: M,
-    _pin: Held<Pin>,
+    _pin: DropDetached<Pin>,
     _shape: Box<[i64]>,
     _strides: Box<[i64]>,
 }
 
-/// What a consumer asks for.
-pub(crate) struct Wish<'a, 'py> {
+/// The arguments of `__dlpack__`.
+pub(crate) struct ExportRequest<'a, 'py> {
     pub(crate) stream: Option<&'a Bound<'py, PyAny>>,
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) device: Option<(i32, i32)>,
     pub(crate) copy: Option<bool>,
 }
 
-/// A capsule with a tensor over `face` of the memory that `pin` keeps.
+/// A capsule with a tensor of `array`, in the memory that `pin` pins.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     pin: Pin,
-    face: &Face,
-    wish: &Wish<'_, 'py>,
-) -> Result<Bound<'py, PyAny>, Refusal> {
-    let device = device_of(pin.lot())?;
-    if wish.copy == Some(true) || wish.device.is_some_and(|wanted| wanted != device) {
+    array: &ArrayView,
+    request: &ExportRequest<'_, 'py>,
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let device = dlpack_device(pin.allocation())?;
+    if request.copy == Some(true) || request.device.is_some_and(|wanted| wanted != device) {
         let said = "a buffer is lent where it is: ask with copy=False or None and its own device, or \
                     copy it with to_bytes() or copy_to()";
-        return Err(Refusal::Export(said.to_owned()));
+        return Err(Failure::Export(said.to_owned()));
     }
-    order(py, pin.lot(), device, wish.stream)?;
-    if wish.max_version.is_some_and(|(major, _)| major >= VERSION.0) {
-        let given = give(pin, face, device, |tensor| ManagedVersioned {
+    order_streams(py, pin.allocation(), device, request.stream)?;
+    if request.max_version.is_some_and(|(major, _)| major >= VERSION.0) {
+        let exported = make_tensor(pin, array, device, |tensor| ManagedVersioned {
             major: VERSION.0,
             minor: VERSION.1,
             context: core::ptr::null_mut(),
             deleter: Some(delete_versioned),
-            flags: if face.writable() { 0 } else { READ_ONLY },
+            flags: if array.writable() { 0 } else { READ_ONLY },
             tensor,
         });
-        let given = Box::into_raw(given);
+        let exported = Box::into_raw(exported);
         // SAFETY: the box was just made; the struct that is handed out knows where its end is.
-        unsafe { (*given).managed.context = given.cast() };
+        unsafe { (*exported).managed.context = exported.cast() };
         // SAFETY: likewise: the pointer stays good until the deleter is called.
         return unsafe {
-            capsule(py, (&raw mut (*given).managed).cast(), VERSIONED, drop_versioned)
+            capsule(py, (&raw mut (*exported).managed).cast(), VERSIONED, drop_versioned)
         };
     }
-    if !face.writable() {
+    if !array.writable() {
         let said = "the memory may be read alone, which only DLPack from version 1 on can say";
-        return Err(Refusal::Export(said.to_owned()));
+        return Err(Failure::Export(said.to_owned()));
     }
-    let given = give(pin, face, device, |tensor| Managed {
+    let exported = make_tensor(pin, array, device, |tensor| Managed {
         tensor,
         context: core::ptr::null_mut(),
         deleter: Some(delete),
     });
-    let given = Box::into_raw(given);
+    let exported = Box::into_raw(exported);
     // SAFETY: as above.
-    unsafe { (*given).managed.context = given.cast() };
+    unsafe { (*exported).managed.context = exported.cast() };
     // SAFETY: as above.
-    unsafe { capsule(py, (&raw mut (*given).managed).cast(), PLAIN, drop_plain) }
+    unsafe { capsule(py, (&raw mut (*exported).managed).cast(), PLAIN, drop_plain) }
 }
 
-/// Has the consumer's stream wait for the memory's, and the memory for it where it is known; on the host,
-/// waits.
-fn order(
+/// Makes the consumer's stream wait for the memory's, and the free of the memory wait for the consumer's
+/// stream where that is known. The host waits itself.
+fn order_streams(
     py: Python<'_>,
-    lot: &Arc<Lot>,
+    allocation: &Arc<Allocation>,
     (kind, _): (i32, i32),
     stream: Option<&Bound<'_, PyAny>>,
-) -> Result<(), Refusal> {
-    if kind != place::CUDA {
-        return py.detach(|| lot.course().synchronize());
+) -> Result<(), Failure> {
+    if kind != device_type::CUDA {
+        return py.detach(|| allocation.stream_ref().synchronize());
     }
     let number = stream.and_then(|stream| stream.extract::<i64>().ok());
     let raw = match (stream, number) {
-        // The consumer keeps order itself.
+        // The consumer synchronises itself.
         (_, Some(-1)) => return Ok(()),
         // The legacy default stream, by either of its names.
         (None, _) | (_, Some(1)) => StreamHandle::DEFAULT.0,
-        (Some(stream), _) => raw_of(stream)?,
+        (Some(stream), _) => raw_stream_argument(stream)?,
     };
     py.detach(|| {
-        let (consumer, known) = Course::passing(lot.site(), raw)?;
-        lot.course().lead(&consumer)?;
-        // A number is good during this call, and the stream may be gone when the tensor is: what is noted
-        // for later are streams that are made here, or that the program said live.
-        if known { lot.used_on(&consumer) } else { Ok(()) }
+        let (consumer, known) = StreamRef::find_or_borrow(allocation.device(), raw)?;
+        consumer.wait_for(&allocation.stream_ref())?;
+        // The handle is valid during this call, but its stream may be destroyed before the tensor. Only
+        // streams made here, or adopted by the program, are recorded for the free.
+        if known { allocation.record_use(&consumer) } else { Ok(()) }
     })
 }
 
-fn give<M>(
+fn make_tensor<M>(
     pin: Pin,
-    face: &Face,
+    array: &ArrayView,
     (device_type, device_id): (i32, i32),
     manage: impl FnOnce(Tensor) -> M,
-) -> Box<Given<M>> {
+) -> Box<ExportedTensor<M>> {
     let signed = |value: &u64| i64::try_from(*value).unwrap_or(i64::MAX);
-    let mut shape: Box<[i64]> = face.shape().iter().map(signed).collect();
-    let mut strides: Box<[i64]> = face.strides().iter().map(signed).collect();
-    let (code, bits) = face.dtype().dlpack;
+    let mut shape: Box<[i64]> = array.shape().iter().map(signed).collect();
+    let mut strides: Box<[i64]> = array.strides().iter().map(signed).collect();
+    let (code, bits) = array.dtype().dlpack;
     let tensor = Tensor {
-        data: pointer(face.address(pin.lot())).cast(),
+        data: pointer(array.address(pin.allocation())).cast(),
         device_type,
         device_id,
         dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
@@ -130,9 +131,9 @@ fn give<M>(
         strides: strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    Box::new(Given {
+    Box::new(ExportedTensor {
         managed: manage(tensor),
-        _pin: Held::new(pin),
+        _pin: DropDetached::new(pin),
         _shape: shape,
         _strides: strides,
     })
@@ -146,7 +147,7 @@ unsafe fn capsule<'py>(
     managed: *mut c_void,
     name: &'static CStr,
     destructor: ffi::PyCapsule_Destructor,
-) -> Result<Bound<'py, PyAny>, Refusal> {
+) -> Result<Bound<'py, PyAny>, Failure> {
     // SAFETY: the pointer is not null, the name lives for ever, and what is made is owned here.
     let made = unsafe {
         let made = ffi::PyCapsule_New(managed, name.as_ptr(), Some(destructor));
@@ -160,7 +161,7 @@ unsafe fn capsule<'py>(
 /// * `managed` is one that was given out here, and is given back once.
 unsafe extern "C" fn delete(managed: *mut Managed) {
     // SAFETY: as the contract says, its context is the box that holds it.
-    drop(unsafe { Box::from_raw((*managed).context.cast::<Given<Managed>>()) });
+    drop(unsafe { Box::from_raw((*managed).context.cast::<ExportedTensor<Managed>>()) });
 }
 
 /// # Safety
@@ -168,7 +169,7 @@ unsafe extern "C" fn delete(managed: *mut Managed) {
 /// * As for `delete`.
 unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     // SAFETY: as in `delete`.
-    drop(unsafe { Box::from_raw((*managed).context.cast::<Given<ManagedVersioned>>()) });
+    drop(unsafe { Box::from_raw((*managed).context.cast::<ExportedTensor<ManagedVersioned>>()) });
 }
 
 /// # Safety

@@ -1,4 +1,4 @@
-//! Memory taken.
+//! Imports: tensors of other libraries.
 
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use pyo3::{ffi, intern};
 
 use super::{
     Managed, ManagedVersioned, PLAIN, PLAIN_TAKEN, READ_ONLY, Tensor, VERSION, VERSIONED,
-    VERSIONED_TAKEN, place,
+    VERSIONED_TAKEN, device_type,
 };
+use crate::allocation::{Allocation, MemorySpace, Pin};
+use crate::array_view::ArrayView;
 use crate::dtype::Dtype;
-use crate::face::Face;
-use crate::lot::{Lot, Pin, Reach};
-use crate::refusal::Refusal;
-use crate::site::Site;
+use crate::failure::Failure;
+use crate::open_device::OpenDevice;
 
-/// A tensor of another library, given back when this goes.
-pub(crate) enum Lent {
-    /// Of the first form.
+/// A tensor of another library; dropping this calls its deleter.
+pub(crate) enum ImportedTensor {
+    /// `DLManagedTensor`.
     Plain(*mut c_void),
-    /// Of the form since version 1.
+    /// `DLManagedTensorVersioned`, since version 1.
     Versioned(*mut c_void),
 }
 
 // SAFETY: the pointers are followed once, in the drop, and DLPack lets deleters be called by any thread.
-unsafe impl Send for Lent {}
+unsafe impl Send for ImportedTensor {}
 // SAFETY: nothing can be done with a shared one.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for ImportedTensor {}
 
-impl Lent {
+impl ImportedTensor {
     /// The tensor.
     fn tensor(&self) -> &Tensor {
         // SAFETY: it was taken from a capsule that holds such a struct, which stays good until its deleter
@@ -55,12 +55,12 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for ImportedTensor {
     fn drop(&mut self) {
-        // Deleters of libraries of Python's may need its lock; where Python is at its end they are let be,
-        // and the memory with them.
+        // A deleter may need the GIL. While the interpreter shuts down it is not called, and the memory is
+        // leaked.
         Python::try_attach(|_| {
-            // SAFETY: the tensor was taken, so its end is ours, and comes once.
+            // SAFETY: the tensor was taken from its capsule, so this is the only call of its deleter.
             unsafe {
                 match *self {
                     Self::Plain(managed) => {
@@ -81,17 +81,18 @@ impl Drop for Lent {
     }
 }
 
-/// The memory and the face of an object that speaks DLPack.
-pub(crate) fn import(object: &Bound<'_, PyAny>) -> Result<(Pin, Face), Refusal> {
+/// Imports an object that supports DLPack.
+pub(crate) fn import(object: &Bound<'_, PyAny>) -> Result<(Pin, ArrayView), Failure> {
     let capsule = ask(object)?;
-    let lent = take(&capsule)?;
-    let (face, address, site, reach) = understand(&lent)?;
-    let lot = Lot::lent(&site, (address, Bytes::new(face.bytes()), reach), lent);
-    Ok((lot.pin()?, face))
+    let imported = take(&capsule)?;
+    let (array, address, device, space) = describe(&imported)?;
+    let allocation =
+        Allocation::imported(&device, (address, Bytes::new(array.bytes()), space), imported);
+    Ok((allocation.pin()?, array))
 }
 
 /// A capsule from an object: of the newest form that it has.
-fn ask<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyCapsule>, Refusal> {
+fn ask<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyCapsule>, Failure> {
     let py = object.py();
     if let Ok(capsule) = object.cast::<PyCapsule>() {
         return Ok(capsule.clone());
@@ -100,12 +101,12 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyCapsule>, Refusal
         let kind = object.get_type().name()?;
         let said =
             format!("{kind} has no __dlpack__: allowed are objects that have, and its capsules");
-        return Err(Refusal::invalid(said));
+        return Err(Failure::invalid(said));
     };
-    let wish = PyDict::new(py);
-    wish.set_item("max_version", VERSION)?;
-    let made = match method.call((), Some(&wish)) {
-        // Libraries from before version 1 do not know the word.
+    let request = PyDict::new(py);
+    request.set_item("max_version", VERSION)?;
+    let made = match method.call((), Some(&request)) {
+        // Libraries from before version 1 do not know the argument.
         Err(error) if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => method.call0(),
         made => made,
     };
@@ -113,10 +114,10 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyCapsule>, Refusal
 }
 
 /// Takes the tensor out of a capsule.
-fn take(capsule: &Bound<'_, PyCapsule>) -> Result<Lent, Refusal> {
+fn take(capsule: &Bound<'_, PyCapsule>) -> Result<ImportedTensor, Failure> {
     let raw = capsule.as_ptr();
-    // SAFETY: the capsule is live, and Python's lock is held; a pointer is taken under the name it has, and
-    // under its new name nobody takes it again. The names live for ever.
+    // SAFETY: the capsule is live, and the GIL is held. The pointer is read under the capsule's name, and the
+    // capsule is renamed so that nobody takes the tensor again. The names are static.
     unsafe {
         for (name, taken) in [(VERSIONED, VERSIONED_TAKEN), (PLAIN, PLAIN_TAKEN)] {
             if ffi::PyCapsule_IsValid(raw, name.as_ptr()) != 1 {
@@ -127,55 +128,57 @@ fn take(capsule: &Bound<'_, PyCapsule>) -> Result<Lent, Refusal> {
                 return Err(PyErr::fetch(capsule.py()).into());
             }
             if name == PLAIN {
-                return Ok(Lent::Plain(managed));
+                return Ok(ImportedTensor::Plain(managed));
             }
-            let lent = Lent::Versioned(managed);
+            let imported = ImportedTensor::Versioned(managed);
             let major = (*managed.cast::<ManagedVersioned>()).major;
             if major != VERSION.0 {
                 let said = format!("DLPack of version {major} is not known here; version 1 is");
-                return Err(Refusal::Unsupported(said));
+                return Err(Failure::Unsupported(said));
             }
-            return Ok(lent);
+            return Ok(imported);
         }
     }
-    Err(Refusal::invalid("the capsule holds no DLPack tensor, or one that was taken already"))
+    Err(Failure::invalid("the capsule holds no DLPack tensor, or one that was taken already"))
 }
 
-/// What a tensor is; refused where it is in pieces or of elements that there are no names for.
-fn understand(lent: &Lent) -> Result<(Face, Address, Arc<Site>, Reach), Refusal> {
-    let tensor = lent.tensor();
+/// Reads the description of a tensor. An error where it is not contiguous, or where its dtype is unknown here.
+fn describe(
+    imported: &ImportedTensor,
+) -> Result<(ArrayView, Address, Arc<OpenDevice>, MemorySpace), Failure> {
+    let tensor = imported.tensor();
     let dtype = Dtype::of_dlpack(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1);
     let dtype = dtype.ok_or_else(|| {
         let Tensor { code, bits, lanes, .. } = *tensor;
-        Refusal::Unsupported(format!("elements of kind {code} with {bits} bits, {lanes} at a time"))
+        Failure::Unsupported(format!("elements of kind {code} with {bits} bits, {lanes} at a time"))
     })?;
     let dimensions = usize::try_from(tensor.dimensions).map_err(|_| {
-        Refusal::invalid(format!("the tensor has {} dimensions", tensor.dimensions))
+        Failure::invalid(format!("the tensor has {} dimensions", tensor.dimensions))
     })?;
     // SAFETY: a tensor has as many lengths as dimensions, and as many strides where it has any.
     let (shape, strides) =
         unsafe { (list(tensor.shape, dimensions), list(tensor.strides, dimensions)) };
     if shape.is_none() && dimensions > 0 {
-        return Err(Refusal::invalid("the tensor has dimensions and no lengths"));
+        return Err(Failure::invalid("the tensor has dimensions and no lengths"));
     }
     let lengths: Option<Vec<u64>> =
         shape.unwrap_or_default().iter().map(|&length| u64::try_from(length).ok()).collect();
-    let lengths = lengths.ok_or_else(|| Refusal::invalid("the tensor has a length below zero"))?;
+    let lengths = lengths.ok_or_else(|| Failure::invalid("the tensor has a length below zero"))?;
     let bytes = lengths.iter().try_fold(dtype.size(), |sum, &next| sum.checked_mul(next));
-    let bytes = bytes.ok_or_else(|| Refusal::invalid("the tensor is larger than memory can be"))?;
-    let face = Face::lent(dtype, lengths, bytes, lent.writable());
+    let bytes = bytes.ok_or_else(|| Failure::invalid("the tensor is larger than memory can be"))?;
+    let array = ArrayView::imported(dtype, lengths, bytes, imported.writable());
     if let Some(strides) = strides.filter(|_| bytes > 0) {
-        let ours = face.strides();
+        let ours = array.strides();
         let differs = |index: usize| {
             let (ours, theirs) = (ours.get(index).copied(), strides.get(index).copied());
             // The stride of a single element is never taken.
-            face.shape().get(index).is_some_and(|&length| length > 1)
+            array.shape().get(index).is_some_and(|&length| length > 1)
                 && ours != theirs.and_then(|stride| u64::try_from(stride).ok())
         };
         if (0..dimensions).any(differs) {
             let said = "the tensor is not in one piece with the last index running fastest; make a \
                         contiguous copy of it first";
-            return Err(Refusal::invalid(said));
+            return Err(Failure::invalid(said));
         }
     }
     let start = Address::new(tensor.data.expose_provenance() as u64);
@@ -185,19 +188,21 @@ fn understand(lent: &Lent) -> Result<(Face, Address, Arc<Site>, Reach), Refusal>
         bytes == 0 || (!start.is_null() && end.is_some())
     });
     let address = address.ok_or_else(|| {
-        Refusal::invalid(format!("the tensor of {bytes} B has no memory at {start}"))
+        Failure::invalid(format!("the tensor of {bytes} B has no memory at {start}"))
     })?;
-    let (site, reach) = match tensor.device_type {
-        place::CPU => (Site::named("host")?, Reach::Host),
-        place::CUDA_HOST => (Site::named("host")?, Reach::Host),
-        place::CUDA => (Site::named(&format!("cuda:{}", tensor.device_id))?, Reach::Device),
+    let (device, space) = match tensor.device_type {
+        device_type::CPU => (OpenDevice::named("host")?, MemorySpace::Host),
+        device_type::CUDA_HOST => (OpenDevice::named("host")?, MemorySpace::Host),
+        device_type::CUDA => {
+            (OpenDevice::named(&format!("cuda:{}", tensor.device_id))?, MemorySpace::Device)
+        }
         other => {
             let said =
                 format!("memory of DLPack's device kind {other}: the host and CUDA are known");
-            return Err(Refusal::Unsupported(said));
+            return Err(Failure::Unsupported(said));
         }
     };
-    Ok((face, address, site, reach))
+    Ok((array, address, device, space))
 }
 
 /// # Safety

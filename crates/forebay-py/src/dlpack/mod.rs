@@ -1,7 +1,7 @@
-//! DLPack: memory handed to other libraries, and theirs taken.
+//! DLPack: exports of memory to other libraries, and imports of theirs.
 //!
-//! A capsule holds a pointer to a struct with a deleter. Who takes the tensor renames the capsule, and calls
-//! the deleter when it is done; a capsule that nobody took calls it itself.
+//! A capsule holds a pointer to a struct with a deleter. The consumer that takes the tensor renames the capsule
+//! and calls the deleter when it is done. A capsule that was never taken calls the deleter itself.
 
 mod export;
 mod import;
@@ -10,22 +10,22 @@ use core::ffi::{CStr, c_void};
 
 use forebay::DeviceKind;
 
-use crate::lot::{Lot, Reach};
-use crate::refusal::Refusal;
+use crate::allocation::{Allocation, MemorySpace};
+use crate::failure::Failure;
 
-pub(crate) use export::{Wish, export};
-pub(crate) use import::{Lent, import};
+pub(crate) use export::{ExportRequest, export};
+pub(crate) use import::{ImportedTensor, import};
 
-/// Kinds of devices.
-mod place {
+/// Device types of dlpack.h.
+mod device_type {
     pub(super) const CPU: i32 = 1;
     pub(super) const CUDA: i32 = 2;
     pub(super) const CUDA_HOST: i32 = 3;
 }
 
-/// The version that is spoken here.
+/// The DLPack version of exports.
 const VERSION: (u32, u32) = (1, 0);
-/// The tensor may be read alone.
+/// The flag of a read-only tensor.
 const READ_ONLY: u64 = 1;
 
 const PLAIN: &CStr = c"dltensor";
@@ -48,7 +48,7 @@ struct Tensor {
     byte_offset: u64,
 }
 
-/// A tensor with its end, as `DLManagedTensor`.
+/// A tensor with its deleter, as `DLManagedTensor`.
 #[repr(C)]
 struct Managed {
     tensor: Tensor,
@@ -67,15 +67,15 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// The kind and number of the device of some memory, as DLPack has them.
-pub(crate) fn device_of(lot: &Lot) -> Result<(i32, i32), Refusal> {
-    let ordinal = i32::try_from(lot.site().ordinal()).unwrap_or(i32::MAX);
-    match (lot.reach(), lot.site().kind()) {
-        (Reach::Host, DeviceKind::Cuda) => Ok((place::CUDA_HOST, 0)),
-        (Reach::Host | Reach::Both, _) => Ok((place::CPU, 0)),
-        (Reach::Device, DeviceKind::Cuda) => Ok((place::CUDA, ordinal)),
-        (Reach::Device, kind) => {
-            Err(Refusal::Export(format!("DLPack has no place for memory of a {kind} device")))
+/// The device type and number of an allocation, as DLPack defines them.
+pub(crate) fn dlpack_device(allocation: &Allocation) -> Result<(i32, i32), Failure> {
+    let ordinal = i32::try_from(allocation.device().ordinal()).unwrap_or(i32::MAX);
+    match (allocation.space(), allocation.device().kind()) {
+        (MemorySpace::Host, DeviceKind::Cuda) => Ok((device_type::CUDA_HOST, 0)),
+        (MemorySpace::Host | MemorySpace::HostDevice, _) => Ok((device_type::CPU, 0)),
+        (MemorySpace::Device, DeviceKind::Cuda) => Ok((device_type::CUDA, ordinal)),
+        (MemorySpace::Device, kind) => {
+            Err(Failure::Export(format!("DLPack has no place for memory of a {kind} device")))
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Exceptions of C++ that PyTorch knows: what it expects of an allocator that has no memory.
+//! C++ exceptions of PyTorch, which it expects from an allocator without memory.
 //!
-//! PyTorch's global path takes whatever an allocator returns for memory, null too. So a refusal has to
+//! PyTorch's global allocator uses whatever a pluggable allocator returns as memory, null too. So a failure must
 //! be thrown: `c10::OutOfMemoryError`, which becomes `torch.OutOfMemoryError` in Python, or `c10::Error`,
-//! which becomes `RuntimeError`. Nothing of C++ is needed to build this: the classes' tables, a
-//! constructor and what throws are looked up by name in the library that PyTorch has loaded, and an
-//! exception is made of them as a compiler would:
+//! which becomes `RuntimeError`. Building this needs no C++: the vtables, a
+//! constructor and the throw function are looked up by name in the library that PyTorch has loaded, and an
+//! exception is constructed from them as a compiler would:
 //!
 //! ```text
-//!   __cxa_allocate_exception ── c10::Error(SourceLocation, std::string) ── the class's own table ── __cxa_throw
+//!   __cxa_allocate_exception ── c10::Error(SourceLocation, std::string) ── the class's vtable ── __cxa_throw
 //! ```
 //!
-//! A name of C++ says what its function takes; where PyTorch changes that, the name is not found and
-//! nothing is installed.
+//! A mangled name includes the parameter types: where PyTorch changes them, the name is not found and nothing is
+//! installed.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -19,16 +19,16 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::error::{contained, note};
+use crate::error::{catch_panic, set_last_error};
 
-/// Room for an exception: `c10::Error` has 128 bytes, and what a later version may add fits as well.
-const ROOM: usize = 1024;
+/// The size of an exception: `c10::Error` has 128 bytes, and fields that a later version adds fit as well.
+const EXCEPTION_SIZE: usize = 1024;
 
-/// The first two words of a class's table are not functions; objects point behind them.
-const TABLE_HEAD: usize = 2;
+/// The first two words of a vtable are not functions; objects point behind them.
+const VTABLE_HEAD: usize = 2;
 
-/// How many characters a string of libstdc++ has room for in itself.
-const SHORT: usize = 15;
+/// The capacity of a `std::string`'s inline buffer in libstdc++.
+const INLINE_CAPACITY: usize = 15;
 
 /// `c10::SourceLocation`.
 #[repr(C)]
@@ -43,8 +43,8 @@ struct Location {
 struct Text {
     at: *mut u8,
     length: usize,
-    /// The characters of a short one, or how many a long one has room for.
-    within: [u8; SHORT + 1],
+    /// The characters of a short string, or the capacity of a long one.
+    within: [u8; INLINE_CAPACITY + 1],
 }
 
 type Construct = unsafe extern "C-unwind" fn(*mut c_void, Location, *mut Text);
@@ -54,18 +54,18 @@ type Throw = unsafe extern "C-unwind" fn(*mut c_void, *const c_void, Option<Dest
 type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
 type Delete = unsafe extern "C-unwind" fn(*mut c_void);
 
-/// A class that can be thrown.
+/// An exception class.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// How it is told from others.
+    /// Its `std::type_info`.
     type_info: *const c_void,
-    /// Its functions; the first destroys an object.
+    /// Its vtable, whose first function destroys an object.
     table: *const *const c_void,
 }
 
-/// All that it takes to throw.
+/// The functions and classes of C++ that throwing needs.
 #[derive(Debug)]
-struct Means {
+struct CxxRuntime {
     out_of_memory: Class,
     error: Class,
     construct: Construct,
@@ -73,29 +73,29 @@ struct Means {
     throw: Throw,
     new: New,
     delete: Delete,
-    /// What they are in. Never closed.
+    /// The library that has them. Never closed.
     _library: Library,
 }
 
-// SAFETY: functions and constants of a library that stays; any thread may call and read them.
-unsafe impl Send for Means {}
+// SAFETY: these are functions and constants of a library that is never unloaded; any thread may use them.
+unsafe impl Send for CxxRuntime {}
 // SAFETY: likewise.
-unsafe impl Sync for Means {}
+unsafe impl Sync for CxxRuntime {}
 
-static MEANS: OnceLock<Means> = OnceLock::new();
+static RUNTIME: OnceLock<CxxRuntime> = OnceLock::new();
 
-/// What is thrown.
+/// Which exception is thrown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ExceptionKind {
     /// `torch.OutOfMemoryError`: there is no memory.
     OutOfMemory,
     /// `RuntimeError`: anything else.
     Error,
 }
 
-/// Whether there is a way to throw.
+/// Whether throwing is possible.
 pub(super) fn can_throw() -> bool {
-    MEANS.get().is_some()
+    RUNTIME.get().is_some()
 }
 
 /// Looks up in the library at `path`, which PyTorch has loaded, what it takes to throw its errors.
@@ -107,30 +107,30 @@ pub(super) fn can_throw() -> bool {
 ///   library that has its classes of errors or depends on one that does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_errors_from(path: *const c_char) -> c_int {
-    contained(-1, || {
+    catch_panic(-1, || {
         if path.is_null() {
-            note(&"no path was given: where PyTorch's libtorch_python.so lies is needed");
+            set_last_error(&"no path was given: where PyTorch's libtorch_python.so lies is needed");
             return -1;
         }
         // SAFETY: as the caller promised.
         let path = unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned();
-        if MEANS.get().is_some() {
+        if RUNTIME.get().is_some() {
             return 0;
         }
-        match look_up(Path::new(&path)) {
-            Ok(means) => {
-                let _ = MEANS.set(means);
+        match load_runtime(Path::new(&path)) {
+            Ok(runtime) => {
+                let _ = RUNTIME.set(runtime);
                 0
             }
             Err(reason) => {
-                note(&reason);
+                set_last_error(&reason);
                 -1
             }
         }
     })
 }
 
-fn look_up(path: &Path) -> Result<Means, String> {
+fn load_runtime(path: &Path) -> Result<CxxRuntime, String> {
     let broken = |error: &dyn core::fmt::Display| {
         format!(
             "PyTorch's errors cannot be thrown from {}, so that a request without memory could not be \
@@ -155,7 +155,7 @@ fn look_up(path: &Path) -> Result<Means, String> {
         let table = word(&format!("_ZTV{name}"))?.cast::<*const c_void>();
         Ok(Class {
             type_info: word(&format!("_ZTI{name}"))?,
-            table: table.wrapping_add(TABLE_HEAD),
+            table: table.wrapping_add(VTABLE_HEAD),
         })
     };
     let construct = word(
@@ -166,7 +166,7 @@ fn look_up(path: &Path) -> Result<Means, String> {
     let (throw, new, delete) = (word("__cxa_throw")?, word("_Znwm")?, word("_ZdlPv")?);
     // SAFETY: each is the function of that name, and the name of a function of C++ says what it takes.
     unsafe {
-        Ok(Means {
+        Ok(CxxRuntime {
             out_of_memory,
             error,
             construct: core::mem::transmute::<*const c_void, Construct>(construct),
@@ -181,31 +181,31 @@ fn look_up(path: &Path) -> Result<Means, String> {
     }
 }
 
-/// Throws what the last call of this thread that failed has noted. Returns where there is no way to.
+/// Throws this thread's last error. Returns where throwing is not possible.
 ///
-/// Nothing of ours may be left to do in the frames between here and C++, and none of them may stop
-/// panics: what is thrown is none.
-pub(super) fn throw_noted(kind: Kind) {
-    let Some(means) = MEANS.get() else { return };
+/// The frames between here and C++ must have no destructors to run and must not catch panics: a C++ exception is
+/// no panic.
+pub(super) fn throw_last_error(kind: ExceptionKind) {
+    let Some(runtime) = RUNTIME.get() else { return };
     // SAFETY: the text ends with a zero byte, and nothing that fails comes between here and its copy.
     let said = unsafe { CStr::from_ptr(crate::error::forebay_last_error()) }.to_bytes();
     match kind {
-        // Programs that try again with less know it by these words.
-        Kind::OutOfMemory => {
+        // Programs that retry with less memory look for these words.
+        ExceptionKind::OutOfMemory => {
             let rest = said.strip_prefix(b"out of memory: ").unwrap_or(said);
-            means.throw(kind, [b"CUDA out of memory. ", rest]);
+            runtime.throw(kind, [b"CUDA out of memory. ", rest]);
         }
-        Kind::Error => means.throw(kind, [b"", said]),
+        ExceptionKind::Error => runtime.throw(kind, [b"", said]),
     }
 }
 
-impl Means {
-    /// Throws an exception that says the parts, one after the other.
-    fn throw(&self, kind: Kind, [first, second]: [&[u8]; 2]) -> ! {
+impl CxxRuntime {
+    /// Throws an exception whose message is the two parts joined.
+    fn throw(&self, kind: ExceptionKind, [first, second]: [&[u8]; 2]) -> ! {
         let length = first.len() + second.len();
         let class = match kind {
-            Kind::OutOfMemory => self.out_of_memory,
-            Kind::Error => self.error,
+            ExceptionKind::OutOfMemory => self.out_of_memory,
+            ExceptionKind::Error => self.error,
         };
         let location =
             Location { function: c"forebay".as_ptr(), file: c"forebay".as_ptr(), line: 0 };
@@ -215,10 +215,11 @@ impl Means {
         // the class. The string is made as libstdc++ makes one, from memory of `operator new`, and what the
         // constructor leaves of it is destroyed here.
         unsafe {
-            let exception = (self.allocate_exception)(ROOM);
-            core::ptr::write_bytes(exception.cast::<u8>(), 0, ROOM);
-            let mut text = Text { at: core::ptr::null_mut(), length, within: [0; SHORT + 1] };
-            text.at = if length > SHORT {
+            let exception = (self.allocate_exception)(EXCEPTION_SIZE);
+            core::ptr::write_bytes(exception.cast::<u8>(), 0, EXCEPTION_SIZE);
+            let mut text =
+                Text { at: core::ptr::null_mut(), length, within: [0; INLINE_CAPACITY + 1] };
+            text.at = if length > INLINE_CAPACITY {
                 text.within[..size_of::<usize>()].copy_from_slice(&length.to_ne_bytes());
                 (self.new)(length + 1).cast::<u8>()
             } else {

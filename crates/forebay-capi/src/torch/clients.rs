@@ -1,16 +1,16 @@
-//! What CuPy, Numba and RMM call, through the Python package: the same pools as PyTorch has, under a tag
-//! of their own.
+//! The functions that CuPy, Numba and RMM call through the Python package: the pools of PyTorch, under a tag of
+//! their own.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use forebay::{Address, Bytes, Tag};
 
 use super::guarded;
-use super::{captures, serve};
-use crate::error::{contained, note};
-use crate::pools;
+use super::{allocate, captures};
+use crate::device_pools;
+use crate::error::{catch_panic, set_last_error};
 
-/// Text of the caller's.
+/// A string argument.
 ///
 /// # Safety
 ///
@@ -38,12 +38,12 @@ pub unsafe extern "C-unwind" fn forebay_face_alloc(
     stream: *mut c_void,
     tag: *const c_char,
 ) -> *mut c_void {
-    let tag = contained(Tag::NONE, || {
+    let tag = catch_panic(Tag::NONE, || {
         // SAFETY: as the caller promised.
         unsafe { text_of(tag) }.and_then(|name| Tag::named(&name)).unwrap_or(Tag::NONE)
     });
     // No machine has half of all addresses.
-    serve::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream, tag)
+    allocate::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream, tag)
 }
 
 /// Gives back a block of [`forebay_face_alloc`], in the order of `stream`. 0, or -1 with the reason in
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn forebay_face_free(
     device: c_int,
     stream: *mut c_void,
 ) -> c_int {
-    contained(-1, || if serve::free(block, device, stream) { 0 } else { -1 })
+    catch_panic(-1, || if allocate::free(block, device, stream) { 0 } else { -1 })
 }
 
 /// Notes that a block of GPU `device` is used on `stream` beside the one it will be freed on. 0, or -1
@@ -75,13 +75,15 @@ pub unsafe extern "C" fn forebay_face_record_use(
 ) -> c_int {
     guarded(-1, || {
         let address = Address::new(block.addr() as u64);
-        let used = pools::at(device, stream.addr() as u64).and_then(|(pool, stream)| {
-            match captures::owner(address) {
-                Some(private) => private.record_use(address, stream),
-                None => pool.record_use(address, stream),
-            }
-            .map_err(|error| error.to_string())
-        });
+        let used = device_pools::pool_and_stream(device, stream.addr() as u64).and_then(
+            |(pool, stream)| {
+                match captures::owner_of(address) {
+                    Some(private) => private.record_use(address, stream),
+                    None => pool.record_use(address, stream),
+                }
+                .map_err(|error| error.to_string())
+            },
+        );
         told(used)
     })
 }
@@ -94,7 +96,7 @@ pub unsafe extern "C" fn forebay_face_record_use(
 /// * `stream` is still a stream of that GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
-    guarded(-1, || told(pools::forget_stream(device, stream.addr() as u64)))
+    guarded(-1, || told(device_pools::forget_stream(device, stream.addr() as u64)))
 }
 
 /// What is free and what there is of the memory of GPU `device`. 0, or -1 with the reason in
@@ -110,7 +112,7 @@ pub unsafe extern "C" fn forebay_face_memory_info(
     total: *mut u64,
 ) -> c_int {
     guarded(-1, || {
-        let told_by = pools::of(device)
+        let told_by = device_pools::pool(device)
             .and_then(|pool| pool.device().memory_info().map_err(|error| error.to_string()));
         let info = match told_by {
             Ok(info) => info,
@@ -142,29 +144,28 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
         let text = unsafe { text_of(settings) };
         told(
             text.ok_or_else(|| "no settings were given".to_owned())
-                .and_then(|text| pools::configure(&text)),
+                .and_then(|text| device_pools::configure(&text)),
         )
     })
 }
 
-/// Takes the last [`forebay_face_configure`] that succeeded back, once: for whoever installs something in
-/// several steps, of which a later one failed. Nothing where there is none. 0, or -1 with the reason in
+/// Reverts the last successful [`forebay_face_configure`], once: for an installation whose later step failed.
+/// Does nothing where there is none. 0, or -1 with the reason in
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_configure_undo() -> c_int {
     guarded(-1, || {
-        pools::take_back();
+        device_pools::undo_configure();
         0
     })
 }
 
-/// Gives back to GPU `device` what is free of its pool, and waits for the device where work may still use
-/// it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+/// Releases the free memory of GPU `device`'s pool, and waits for work that may still use it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
     guarded(-1, || {
-        captures::sweep();
-        let trimmed = pools::of(device)
+        captures::drop_unused();
+        let trimmed = device_pools::pool(device)
             .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
         told(trimmed.map(|_| ()))
     })
@@ -173,14 +174,14 @@ pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
 /// Whether there is a pool of GPU `device` yet: 1, or 0. Asking makes none.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_has_pool(device: c_int) -> c_int {
-    guarded(0, || c_int::from(pools::made().any(|(number, _)| number == device)))
+    guarded(0, || c_int::from(device_pools::existing().any(|(number, _)| number == device)))
 }
 
 fn told(result: Result<(), String>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(reason) => {
-            note(&reason);
+            set_last_error(&reason);
             -1
         }
     }

@@ -1,75 +1,75 @@
-//! How a pool stands: figures as a structure, everything as JSON.
+//! Statistics of a pool, as a structure, as JSON and as text.
 
 use core::ffi::c_char;
 
 use forebay::Bytes;
 
-use crate::error::answer;
+use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
-use crate::sized::{SizedOut, growing};
+use crate::sized::{SizedOut, versioned_struct};
 use crate::status::forebay_status;
 use crate::table;
 use crate::text::{self, Out};
 
-/// What stands for a figure that was not counted.
+/// The value of a figure that was not counted.
 pub const FOREBAY_NOT_COUNTED: u64 = u64::MAX;
 
-/// How a pool stands. Counts are exact: every call that has returned is in them once.
+/// The statistics of a pool. Counts are exact: every call that has returned is counted once.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct forebay_statistics {
-    /// `sizeof(forebay_statistics)`, set before the call; after it, how much of it was filled.
+    /// `sizeof(forebay_statistics)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// Bytes in blocks, rounding counted.
+    /// Bytes in live blocks, rounding included.
     pub live_bytes: u64,
     /// Bytes asked for by live blocks.
     pub requested_bytes: u64,
-    /// Blocks that are live.
+    /// Live blocks.
     pub blocks: u64,
-    /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
+    /// The most bytes ever out of the heap at once, in live blocks or cached in magazines.
     pub peak_out_bytes: u64,
     /// The most bytes ever in live blocks at once; `FOREBAY_NOT_COUNTED` unless the setting
     /// `statistics` is `exact`.
     pub peak_live_bytes: u64,
-    /// Bytes at hand in magazines.
+    /// Bytes cached in magazines.
     pub cached_bytes: u64,
-    /// Freed bytes that are kept from use for a while.
+    /// Freed bytes in quarantine.
     pub quarantined_bytes: u64,
-    /// Bytes that nobody gets any more, because they were written to without right.
+    /// Bytes that are never reused, because they were corrupted.
     pub retired_bytes: u64,
     /// Bytes taken from the device.
     pub held_bytes: u64,
     /// The most bytes ever taken from the device at once.
     pub peak_held_bytes: u64,
-    /// Bytes taken from the device that are in no block.
+    /// Bytes taken from the device that are in no live block.
     pub free_bytes: u64,
     /// The largest free piece.
     pub largest_free_bytes: u64,
-    /// In how many pieces the heap is free.
+    /// How many free pieces the heap has.
     pub pieces: u64,
-    /// Blocks given out.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
     /// Allocations that took no memory from the driver.
     pub hits: u64,
-    /// Of those, the ones that a magazine had.
+    /// Those of them that a magazine served.
     pub magazine_hits: u64,
-    /// Requests that no hole held.
+    /// Requests that fitted in no hole.
     pub misses: u64,
     /// Times a stream was made to wait for another.
     pub waits: u64,
-    /// The most the pool may take from the device.
+    /// The most bytes that the pool may take from the device.
     pub limit_bytes: u64,
-    /// How long all calls of the driver took, by the clock.
+    /// The wall time of all driver calls.
     pub driver_ns: u64,
 }
 
-growing!(forebay_statistics: 176);
+versioned_struct!(forebay_statistics: 176);
 
-/// How a pool stands, in figures. Stops the threads that are in it for a moment.
+/// The statistics of a pool. Stops the threads that use the pool for a moment.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn forebay_pool_statistics(
     pool: forebay_pool,
     statistics: *mut forebay_statistics,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { SizedOut::new(statistics, "statistics") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
@@ -113,8 +113,8 @@ pub unsafe extern "C" fn forebay_pool_statistics(
     })
 }
 
-/// All there is to see of a pool, as one line of JSON with the schema "forebay.pool.v1". `json` gets a
-/// text, to be given back by `forebay_string_free`.
+/// A snapshot of a pool as one line of JSON with the schema "forebay.pool.v1". `json` gets a string, to be
+/// freed by `forebay_string_free`.
 ///
 /// # Safety
 ///
@@ -124,16 +124,16 @@ pub unsafe extern "C" fn forebay_pool_snapshot(
     pool: forebay_pool,
     json: *mut *mut c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(json, "json") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::leave(entry.pool().snapshot().to_json())?);
+        to.set(text::into_c_string(entry.pool().snapshot().to_json())?);
         Ok(())
     })
 }
 
-/// A summary of how a pool stands, for people. `summary` gets a text, to be given back by
+/// A summary of a pool's statistics for people. `summary` gets a string, to be freed by
 /// `forebay_string_free`.
 ///
 /// # Safety
@@ -144,11 +144,11 @@ pub unsafe extern "C" fn forebay_pool_summary(
     pool: forebay_pool,
     summary: *mut *mut c_char,
 ) -> forebay_status {
-    answer(|| {
+    status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(summary, "summary") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::leave(entry.pool().statistics().to_string())?);
+        to.set(text::into_c_string(entry.pool().statistics().to_string())?);
         Ok(())
     })
 }

@@ -1,20 +1,20 @@
-//! A face of memory: which part of it, as elements of which type, in which shape. Always in one piece,
-//! the last index running fastest.
+//! An array in an allocation: which bytes of it, as elements of which dtype, in which shape. Always contiguous,
+//! with the last index running fastest.
 
 use forebay::{Address, Bytes};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::allocation::Allocation;
 use crate::dtype::{self, Dtype};
-use crate::lot::Lot;
-use crate::refusal::Refusal;
+use crate::failure::Failure;
 
-/// More indices than any array has: numpy takes 64.
+/// The most dimensions: as many as numpy allows.
 const MOST_DIMENSIONS: usize = 64;
 
-/// A part of a [`Lot`] as elements.
+/// A part of a [`Allocation`] as elements.
 #[derive(Clone, Debug)]
-pub(crate) struct Face {
+pub(crate) struct ArrayView {
     dtype: &'static Dtype,
     shape: Box<[u64]>,
     offset: u64,
@@ -22,10 +22,10 @@ pub(crate) struct Face {
     writable: bool,
 }
 
-impl Face {
+impl ArrayView {
     /// All of it, as bytes.
-    pub(crate) fn whole(lot: &Lot) -> Self {
-        let bytes = lot.size().get();
+    pub(crate) fn whole(allocation: &Allocation) -> Self {
+        let bytes = allocation.size().get();
         Self { dtype: dtype::bytes(), shape: [bytes].into(), offset: 0, bytes, writable: true }
     }
 
@@ -35,9 +35,9 @@ impl Face {
         dtype: &'static Dtype,
         shape: Option<Vec<u64>>,
         offset: u64,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Failure> {
         let left = outer.bytes.checked_sub(offset).ok_or_else(|| {
-            Refusal::invalid(format!("offset {offset} is past the end of {} B", outer.bytes))
+            Failure::invalid(format!("offset {offset} is past the end of {} B", outer.bytes))
         })?;
         let shape = match shape {
             Some(shape) => shape,
@@ -45,30 +45,35 @@ impl Face {
             None => {
                 let (name, size) = (dtype.name, dtype.size());
                 let said = format!("{left} B are no whole number of {name}, of {size} B each");
-                return Err(Refusal::invalid(said));
+                return Err(Failure::invalid(said));
             }
         };
         if shape.len() > MOST_DIMENSIONS {
             let said = format!("{} dimensions; at most {MOST_DIMENSIONS} are allowed", shape.len());
-            return Err(Refusal::invalid(said));
+            return Err(Failure::invalid(said));
         }
         let product = |sum: u64, &next: &u64| sum.checked_mul(next);
         let bytes = shape.iter().try_fold(dtype.size(), product).filter(|&bytes| bytes <= left);
         let bytes = bytes.ok_or_else(|| {
             let name = dtype.name;
-            Refusal::invalid(format!("{shape:?} of {name} take more than the {left} B there are"))
+            Failure::invalid(format!("{shape:?} of {name} take more than the {left} B there are"))
         })?;
         let start = outer.offset.saturating_add(offset);
         if !start.is_multiple_of(alignment(dtype)) {
             let (name, least) = (dtype.name, alignment(dtype));
             let said = format!("{name} begin at multiples of {least} B, not at {start}");
-            return Err(Refusal::invalid(said));
+            return Err(Failure::invalid(said));
         }
         Ok(Self { dtype, shape: shape.into(), offset: start, bytes, writable: outer.writable })
     }
 
-    /// Elements of another library's memory.
-    pub(crate) fn lent(dtype: &'static Dtype, shape: Vec<u64>, bytes: u64, writable: bool) -> Self {
+    /// All elements of an imported tensor.
+    pub(crate) fn imported(
+        dtype: &'static Dtype,
+        shape: Vec<u64>,
+        bytes: u64,
+        writable: bool,
+    ) -> Self {
         Self { dtype, shape: shape.into(), offset: 0, bytes, writable }
     }
 
@@ -82,7 +87,7 @@ impl Face {
         &self.shape
     }
 
-    /// How many elements from one to the next in each direction.
+    /// The stride of each dimension, in elements.
     pub(crate) fn strides(&self) -> Vec<u64> {
         let mut step = 1_u64;
         let mut strides: Vec<u64> = self
@@ -91,7 +96,7 @@ impl Face {
             .rev()
             .map(|&length| {
                 let stride = step;
-                // No more than the bytes, unless one is nothing; then no stride is ever taken.
+                // At most the number of bytes, unless a dimension is 0; then no stride is ever used.
                 step = step.saturating_mul(length.max(1));
                 stride
             })
@@ -100,9 +105,9 @@ impl Face {
         strides
     }
 
-    /// Where it begins; null where there is nothing.
-    pub(crate) fn address(&self, lot: &Lot) -> Address {
-        lot.address().checked_add(Bytes::new(self.offset)).unwrap_or(Address::NULL)
+    /// Its first address; null for no bytes.
+    pub(crate) fn address(&self, allocation: &Allocation) -> Address {
+        allocation.address().checked_add(Bytes::new(self.offset)).unwrap_or(Address::NULL)
     }
 
     /// How many bytes.
@@ -120,11 +125,11 @@ impl Face {
         PyTuple::new(py, self.shape.iter())
     }
 
-    /// The part of so many bytes from `offset` on; an error where it does not lie within.
-    pub(crate) fn span(&self, offset: u64, size: u64) -> Result<u64, Refusal> {
+    /// The offset, in the allocation, of `size` bytes from `offset` on; an error where they end past the view.
+    pub(crate) fn span(&self, offset: u64, size: u64) -> Result<u64, Failure> {
         match offset.checked_add(size) {
             Some(end) if end <= self.bytes => Ok(self.offset.saturating_add(offset)),
-            _ => Err(Refusal::invalid(format!(
+            _ => Err(Failure::invalid(format!(
                 "{size} B from byte {offset} on do not lie within {} B",
                 self.bytes
             ))),
@@ -132,18 +137,18 @@ impl Face {
     }
 }
 
-/// What elements begin at a multiple of: complex numbers are two of half their size.
+/// The alignment of elements: that of a complex number is its half.
 fn alignment(dtype: &Dtype) -> u64 {
     if dtype.name.starts_with("complex") { dtype.size() / 2 } else { dtype.size() }
 }
 
 /// A shape from Python: a number, or several.
-pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Refusal> {
+pub(crate) fn shape_argument(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Failure> {
     if let Ok(length) = given.extract::<u64>() {
         return Ok(vec![length]);
     }
     given.extract::<Vec<u64>>().map_err(|_| {
         let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-        Refusal::invalid(format!("{given} is no shape: allowed are whole numbers from 0 on"))
+        Failure::invalid(format!("{given} is no shape: allowed are whole numbers from 0 on"))
     })
 }

@@ -1,46 +1,47 @@
-//! Why something was not done, and the exception that says so.
+//! Why a call failed, and the exception for it.
 //!
-//! Work is done without Python's lock, where no exception can be made. So what fails there is a
-//! [`Refusal`], and becomes an exception of `forebay.errors` on the way back.
+//! Calls run with the GIL released, where no exception can be made. So they return a [`Failure`], which becomes
+//! an exception of `forebay.errors` once the GIL is held again.
 
 use forebay::arena::ArenaError;
 use forebay::{ConfigError, Shortage, hal};
+use forebay_sync::fork::Forked;
 use pyo3::PyErr;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Why something was not done.
+/// Why a call failed.
 #[derive(Debug)]
-pub(crate) enum Refusal {
-    /// The library refused.
+pub(crate) enum Failure {
+    /// An error of the library.
     Library(forebay::Error),
-    /// An arena refused.
+    /// An error of an arena.
     Arena(ArenaError),
-    /// An argument that is not allowed.
+    /// An invalid argument.
     Invalid(String),
-    /// Something that was freed or closed.
+    /// A value that was freed or closed.
     Closed(String),
-    /// Memory whose views live.
+    /// Memory that is still pinned.
     InUse(String),
-    /// Memory that cannot be shown to another library, or to the host.
+    /// Memory that cannot be exported to another library, or to the host.
     Export(String),
-    /// Something that cannot be had here.
+    /// A feature that this device, driver or machine lacks.
     Unsupported(String),
-    /// Something made before a fork.
+    /// A value made before a fork, used in the child.
     Forked,
-    /// A recording that cannot be read, written or played.
+    /// A trace that cannot be read, written or replayed.
     Trace(String),
     /// An exception of Python's own.
     Python(PyErr),
 }
 
-impl Refusal {
-    /// An argument that is not allowed.
+impl Failure {
+    /// An invalid argument.
     pub(crate) fn invalid(said: impl Into<String>) -> Self {
         Self::Invalid(said.into())
     }
 
-    /// Something that was freed or closed.
+    /// A value that was freed or closed.
     pub(crate) fn closed(said: impl Into<String>) -> Self {
         Self::Closed(said.into())
     }
@@ -83,7 +84,7 @@ impl Refusal {
         }
     }
 
-    /// The error of the library beneath, where there is one.
+    /// The underlying error of the library, where there is one.
     fn library(&self) -> Option<&forebay::Error> {
         match self {
             Self::Library(error)
@@ -98,7 +99,7 @@ impl Refusal {
         let class = py.import("forebay.errors")?.getattr(self.class())?;
         let exception = class.call1((self.text(),))?;
         if let Some(error) = self.library() {
-            figures(error, &exception)?;
+            set_figures(error, &exception)?;
         }
         Ok(PyErr::from_value(exception))
     }
@@ -128,8 +129,8 @@ fn class_of(error: &forebay::Error) -> &'static str {
     }
 }
 
-/// Puts the figures of an error on its exception.
-fn figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult<()> {
+/// Sets the figures of an error as attributes of its exception.
+fn set_figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult<()> {
     match error {
         forebay::Error::OutOfMemory(shortage) => {
             for (name, value) in shortage_figures(shortage) {
@@ -146,7 +147,7 @@ fn figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult<()>
     }
 }
 
-/// The figures of a shortage, by the names they have in Python.
+/// The figures of a shortage by their names in Python.
 pub(crate) fn shortage_figures(shortage: &Shortage) -> [(&'static str, u64); 9] {
     [
         ("requested", shortage.requested.get()),
@@ -161,7 +162,7 @@ pub(crate) fn shortage_figures(shortage: &Shortage) -> [(&'static str, u64); 9] 
     ]
 }
 
-/// Who has the most, by tag.
+/// The tags with the most bytes.
 pub(crate) fn owners<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Bound<'py, PyDict>> {
     let owners = PyDict::new(py);
     for (name, bytes) in &shortage.owners {
@@ -170,47 +171,53 @@ pub(crate) fn owners<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Boun
     Ok(owners)
 }
 
-impl From<Refusal> for PyErr {
-    fn from(refusal: Refusal) -> Self {
-        if let Refusal::Python(error) = refusal {
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        if let Failure::Python(error) = failure {
             return error;
         }
-        // Where even the class cannot be had, what was raised instead is told.
-        Python::attach(|py| refusal.raise(py).unwrap_or_else(|error| error))
+        // Where the class cannot be imported, the error of that import is raised instead.
+        Python::attach(|py| failure.raise(py).unwrap_or_else(|error| error))
     }
 }
 
-impl From<PyErr> for Refusal {
+impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
         Self::Python(error)
     }
 }
 
-impl From<forebay::Error> for Refusal {
+impl From<Forked> for Failure {
+    fn from(_: Forked) -> Self {
+        Self::Forked
+    }
+}
+
+impl From<forebay::Error> for Failure {
     fn from(error: forebay::Error) -> Self {
         Self::Library(error)
     }
 }
 
-impl From<hal::Error> for Refusal {
+impl From<hal::Error> for Failure {
     fn from(error: hal::Error) -> Self {
         Self::Library(forebay::Error::Device(error))
     }
 }
 
-impl From<ConfigError> for Refusal {
+impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Library(error.into())
     }
 }
 
-impl From<ArenaError> for Refusal {
+impl From<ArenaError> for Failure {
     fn from(error: ArenaError) -> Self {
         Self::Arena(error)
     }
 }
 
-impl From<forebay::QuantityError> for Refusal {
+impl From<forebay::QuantityError> for Failure {
     fn from(error: forebay::QuantityError) -> Self {
         Self::Invalid(error.to_string())
     }

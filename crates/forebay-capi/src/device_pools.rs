@@ -1,0 +1,259 @@
+//! The process's pool of each GPU, and the streams of other libraries that its device adopted.
+
+use core::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use forebay::bindings::{ChangedSetting, change_settings, effective_settings, revert_settings};
+use forebay::{CudaDevice, Device, Pool, PoolId, PoolOptions, Settings, StreamHandle};
+use forebay_sync::lock;
+
+use crate::fork;
+
+/// The most GPUs: more than one machine has.
+const MAX_GPUS: usize = 64;
+
+/// The pool of a GPU, created by the first request.
+struct DevicePool {
+    pool: OnceLock<Pool>,
+    /// The streams of other libraries that the device adopted, by the driver's value. Two values are special:
+    /// 1 is the default stream as well, and 2 that of the calling thread.
+    adopted: Mutex<BTreeMap<u64, StreamHandle>>,
+    /// How many requests failed for want of memory.
+    out_of_memory: AtomicU64,
+}
+
+static DEVICE_POOLS: [DevicePool; MAX_GPUS] = [const {
+    DevicePool {
+        pool: OnceLock::new(),
+        adopted: Mutex::new(BTreeMap::new()),
+        out_of_memory: AtomicU64::new(0),
+    }
+}; MAX_GPUS];
+
+/// Held while a pool is created, and while the settings of new pools change.
+static CREATING: Mutex<()> = Mutex::new(());
+
+/// The GPU and stream of a thread's last request, with the pool and the stream's handle.
+struct CachedPool {
+    /// [`STREAM_EPOCH`] when it was cached.
+    epoch: Cell<u64>,
+    ordinal: Cell<i32>,
+    stream: Cell<u64>,
+    handle: Cell<StreamHandle>,
+    pool: Cell<Option<&'static Pool>>,
+}
+
+thread_local! {
+    static CACHED: CachedPool = const {
+        CachedPool {
+            epoch: Cell::new(0),
+            ordinal: Cell::new(0),
+            stream: Cell::new(0),
+            handle: Cell::new(StreamHandle::DEFAULT),
+            pool: Cell::new(None),
+        }
+    };
+}
+
+/// Incremented when a stream is forgotten, which invalidates the cache of every thread: the driver may give
+/// the stream's value to another stream.
+static STREAM_EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// The index of a GPU; an index that no GPU has for a negative ordinal.
+fn index_of(ordinal: i32) -> usize {
+    usize::try_from(ordinal).unwrap_or(usize::MAX)
+}
+
+/// The pool of a GPU and the handle of a stream, where this thread's last request was for both.
+#[inline(always)]
+pub(crate) fn cached_pool(ordinal: i32, stream: u64) -> Option<(&'static Pool, StreamHandle)> {
+    let look = |cached: &CachedPool| {
+        let same = cached.ordinal.get() == ordinal && cached.stream.get() == stream;
+        if same && cached.epoch.get() == STREAM_EPOCH.load(Ordering::Relaxed) {
+            Some((cached.pool.get()?, cached.handle.get()))
+        } else {
+            None
+        }
+    };
+    CACHED.try_with(look).ok().flatten()
+}
+
+/// The pool of a GPU and the handle of a stream.
+pub(crate) fn pool_and_stream(
+    ordinal: i32,
+    stream: u64,
+) -> Result<(&'static Pool, StreamHandle), String> {
+    match cached_pool(ordinal, stream) {
+        Some(cached) => Ok(cached),
+        None => find(ordinal, stream),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+    let epoch = STREAM_EPOCH.load(Ordering::Acquire);
+    let index = index_of(ordinal);
+    let device_pool = device_pool(index)?;
+    let pool = get_or_create(device_pool, index)?;
+    let handle = adopt_stream(device_pool, pool, stream)?;
+    let _ = CACHED.try_with(|cached| {
+        cached.epoch.set(epoch);
+        cached.ordinal.set(ordinal);
+        cached.stream.set(stream);
+        cached.handle.set(handle);
+        cached.pool.set(Some(pool));
+    });
+    Ok((pool, handle))
+}
+
+/// The pool of a GPU, created by the first call.
+pub(crate) fn pool(ordinal: i32) -> Result<&'static Pool, String> {
+    let index = index_of(ordinal);
+    get_or_create(device_pool(index)?, index)
+}
+
+/// The pools that exist, with the ordinals of their GPUs.
+pub(crate) fn existing() -> impl Iterator<Item = (i32, &'static Pool)> {
+    (0..).zip(&DEVICE_POOLS).filter_map(|(ordinal, entry)| Some((ordinal, entry.pool.get()?)))
+}
+
+/// Counts a request that failed for want of memory.
+pub(crate) fn count_out_of_memory(ordinal: i32) {
+    if let Ok(device_pool) = device_pool(index_of(ordinal)) {
+        device_pool.out_of_memory.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How many requests failed for want of memory.
+pub(crate) fn out_of_memory_count(ordinal: i32) -> u64 {
+    let device_pool = device_pool(index_of(ordinal));
+    device_pool.map_or(0, |device_pool| device_pool.out_of_memory.load(Ordering::Relaxed))
+}
+
+/// What the last `configure` changed, for [`undo_configure`].
+struct Change {
+    /// The settings of new pools before it.
+    before: Option<Settings>,
+    keys: Vec<String>,
+    /// The pools that existed.
+    existing: Vec<PoolId>,
+    /// What it changed in them.
+    changed: Vec<ChangedSetting>,
+}
+
+static LAST_CHANGE: Mutex<Option<Change>> = Mutex::new(None);
+
+/// Overrides settings of the environment for new pools, and changes them in existing pools. An error changes
+/// nothing.
+pub(crate) fn configure(text: &str) -> Result<(), String> {
+    let settings = Settings::parse_conf(text).map_err(|error| error.to_string())?;
+    let _creating = lock(&CREATING);
+    let before = Pool::process_settings();
+    let wanted = effective_settings().map_err(|error| error.to_string())?.overlay(settings);
+    wanted.check().map_err(|error| error.to_string())?;
+    let entries: Vec<(String, String)> = text
+        .split(',')
+        .filter_map(|entry| entry.split_once(':'))
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .collect();
+    let pools: Vec<Pool> = existing().map(|(_, pool)| pool.clone()).collect();
+    let changed = change_settings(&pools, &entries, &wanted).map_err(|error| error.to_string())?;
+    Pool::set_process_settings(Some(wanted));
+    let existing = pools.iter().map(Pool::id).collect();
+    let keys = entries.into_iter().map(|(key, _)| key).collect();
+    *lock(&LAST_CHANGE) = Some(Change { before, keys, existing, changed });
+    Ok(())
+}
+
+/// Reverts the last `configure`, once: for an installation whose later step failed. A pool that was created
+/// since keeps settings that cannot change while it lives.
+pub(crate) fn undo_configure() {
+    let _creating = lock(&CREATING);
+    let Some(change) = lock(&LAST_CHANGE).take() else { return };
+    Pool::set_process_settings(change.before);
+    revert_settings(&change.changed);
+    // Pools created since began with the settings that are reverted.
+    let Ok(before) = effective_settings() else { return };
+    for (_, pool) in existing().filter(|(_, pool)| !change.existing.contains(&pool.id())) {
+        for before in change.keys.iter().filter_map(|key| before.get(key).ok()) {
+            let _ = pool.change(before.key.name(), &before.value);
+        }
+    }
+}
+
+/// Options with the effective settings.
+pub(crate) fn pool_options() -> Result<PoolOptions, String> {
+    Ok(PoolOptions::with(effective_settings().map_err(|error| error.to_string())?))
+}
+
+fn device_pool(index: usize) -> Result<&'static DevicePool, String> {
+    // Every request that misses the cache comes here, and so does every request in a forked child.
+    fork::check().map_err(|failure| failure.to_string())?;
+    let beyond = || format!("there is no GPU {index}: ordinals are 0 to {}", MAX_GPUS - 1);
+    DEVICE_POOLS.get(index).ok_or_else(beyond)
+}
+
+fn get_or_create(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
+    match device_pool.pool.get() {
+        Some(pool) => Ok(pool),
+        None => create(device_pool, index),
+    }
+}
+
+fn create(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
+    // Before anything is opened that a child must not use.
+    fork::register();
+    let _creating = lock(&CREATING);
+    if let Some(pool) = device_pool.pool.get() {
+        return Ok(pool);
+    }
+    let ordinal = u32::try_from(index).map_err(|error| error.to_string())?;
+    // The process's device and pool, which the other bindings and Rust programs share.
+    let device: Arc<dyn Device> = CudaDevice::shared(ordinal).map_err(|error| error.to_string())?;
+    let pool = Pool::of(&device).map_err(|error| error.to_string())?;
+    Ok(device_pool.pool.get_or_init(|| pool))
+}
+
+/// The handle of a stream, adopted by the device where it does not know the stream yet.
+fn adopt_stream(
+    device_pool: &DevicePool,
+    pool: &Pool,
+    stream: u64,
+) -> Result<StreamHandle, String> {
+    if stream == StreamHandle::DEFAULT.0 {
+        return Ok(StreamHandle::DEFAULT);
+    }
+    let mut adopted = lock(&device_pool.adopted);
+    if let Some(&handle) = adopted.get(&stream) {
+        return Ok(handle);
+    }
+    let foreign = pool.device().foreign_streams().ok_or("the device takes no foreign streams")?;
+    // SAFETY: the C caller promises that the stream belongs to that GPU and lives as long as the pool has
+    // blocks of it.
+    let handle = unsafe { foreign.adopt_stream(stream) }.map_err(|error| error.to_string())?;
+    adopted.insert(stream, handle);
+    Ok(handle)
+}
+
+/// Forgets a stream of a GPU that is about to be destroyed: memory freed on it serves other streams, and the
+/// device drops it. Another stream may get the same value later.
+pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
+    let (pool, handle) = find(ordinal, stream)?;
+    pool.forget_stream(handle).map_err(|error| error.to_string())?;
+    if handle == StreamHandle::DEFAULT || handle.is_per_thread() {
+        // The driver never destroys these.
+        return Ok(());
+    }
+    let device_pool = device_pool(index_of(ordinal))?;
+    let mut adopted = lock(&device_pool.adopted);
+    // Of two threads that forget it at once, one tells the device.
+    let was_adopted = adopted.remove(&stream).is_some();
+    STREAM_EPOCH.fetch_add(1, Ordering::Release);
+    match pool.device().foreign_streams().filter(|_| was_adopted) {
+        Some(foreign) => foreign.forget_stream(handle).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
+}

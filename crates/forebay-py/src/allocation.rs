@@ -1,0 +1,406 @@
+//! An allocation and what backs it.
+//!
+//! ```text
+//!   Buffer ──────────┐                   ┌── a block of a pool, freed in the order of a stream
+//!   View ───── Pin ──┤                   ├── a part of an arena, good until the arena takes it back
+//!   memoryview Pin ──┼──► Allocation ────┼── pinned host memory
+//!   DLPack ─── Pin ──┤                   ├── a tensor of another library, imported by DLPack
+//!   a copy ─── Pin ──┘                   └── nothing: it was freed
+//! ```
+//!
+//! A [`Pin`] is one use of the memory. Pinned memory is not freed: `free` returns an error, and a buffer that
+//! is dropped leaves its memory to the last pin.
+
+use std::sync::{Arc, Mutex};
+
+use forebay::arena::ArenaToken;
+use forebay::hal::PinnedFlags;
+use forebay::{Address, Bytes, OwnedBlock, Pool};
+use forebay_sync::fork::{Birth, LeakOnFork};
+use forebay_sync::lock;
+
+use crate::arena::SharedArena;
+use crate::dlpack::ImportedTensor;
+use crate::failure::Failure;
+use crate::gil::MayBlockOnDrop;
+use crate::live_blocks::{self, BlockRecord, Origin};
+use crate::open_device::OpenDevice;
+use crate::stream::StreamRef;
+
+/// A range of memory, and what it is freed to.
+pub(crate) struct Allocation {
+    /// Dropped first: the backing is freed in the order of `stream_ref`, which may end with this.
+    state: Mutex<State>,
+    stream_ref: Arc<StreamRef>,
+    device: Arc<OpenDevice>,
+    address: Address,
+    size: Bytes,
+    space: MemorySpace,
+    birth: Birth,
+}
+
+/// Which processor can use an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemorySpace {
+    /// The host. Device copies treat it as host memory.
+    Host,
+    /// The host and the device: memory of the host device.
+    HostDevice,
+    /// The device alone.
+    Device,
+}
+
+struct State {
+    backing: Backing,
+    /// Other streams whose work uses the block. They live at least until it is freed.
+    uses: Vec<Arc<StreamRef>>,
+    pins: usize,
+}
+
+/// What is freed in the end.
+enum Backing {
+    /// A block of a pool.
+    Block(LeakOnFork<OwnedBlock<Pool>>),
+    /// A part of an arena.
+    ArenaPart(Arc<SharedArena>, ArenaToken),
+    /// Pinned host memory.
+    Pinned(LeakOnFork<Pinned>),
+    /// A tensor of another library. Never read; its drop returns it.
+    Imported(#[allow(dead_code)] ImportedTensor),
+    /// Nothing: it was freed.
+    Freed,
+}
+
+/// Pinned host memory, freed when dropped.
+struct Pinned {
+    device: Arc<OpenDevice>,
+    address: Address,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let Ok(device) = self.device.opened() else { return };
+        // Copies to and from it may still run on streams that were never synchronised.
+        let idle = device.synchronize_device();
+        if let (Ok(()), Some(pinned)) = (idle, device.pinned_memory()) {
+            // SAFETY: this value owns the memory, and all work that could use it is done. Where the device
+            // refuses, the memory is leaked.
+            let _ = unsafe { pinned.free_pinned(self.address) };
+        }
+    }
+}
+
+impl Allocation {
+    /// An allocation of a block of a pool, used in the order of a stream.
+    pub(crate) fn block(
+        device: &Arc<OpenDevice>,
+        stream_ref: &Arc<StreamRef>,
+        block: OwnedBlock<Pool>,
+        origin: Option<Origin>,
+    ) -> Arc<Self> {
+        let pool = block.allocator().id();
+        stream_ref.register_pool(pool);
+        live_blocks::insert(pool, block.address(), BlockRecord::new(origin));
+        let space = if device.is_host() { MemorySpace::HostDevice } else { MemorySpace::Device };
+        let (address, size) = (block.address(), block.requested());
+        Self::new(
+            device,
+            stream_ref,
+            (address, size, space),
+            Backing::Block(LeakOnFork::new(block)),
+        )
+    }
+
+    /// An allocation of a part of an arena.
+    pub(crate) fn part(arena: &Arc<SharedArena>, address: Address, token: ArenaToken) -> Arc<Self> {
+        let (device, stream_ref) = (arena.device(), arena.stream_ref());
+        let space = if device.is_host() { MemorySpace::HostDevice } else { MemorySpace::Device };
+        let backing = Backing::ArenaPart(Arc::clone(arena), token);
+        Self::new(device, stream_ref, (address, token.size, space), backing)
+    }
+
+    /// Allocates pinned host memory.
+    pub(crate) fn pinned(
+        device: &Arc<OpenDevice>,
+        size: Bytes,
+        flags: PinnedFlags,
+    ) -> Result<Arc<Self>, Failure> {
+        let opened = device.opened()?;
+        let memory = opened.pinned_memory().ok_or_else(|| {
+            Failure::Unsupported(format!("{} has no pinned memory", opened.descriptor()))
+        })?;
+        let address = memory.allocate_pinned(size, flags)?;
+        let pinned = LeakOnFork::new(Pinned { device: Arc::clone(device), address });
+        let range = (address, size, MemorySpace::Host);
+        Ok(Self::new(device, &StreamRef::default_of(device), range, Backing::Pinned(pinned)))
+    }
+
+    /// An allocation of an imported tensor.
+    pub(crate) fn imported(
+        device: &Arc<OpenDevice>,
+        (address, size, space): (Address, Bytes, MemorySpace),
+        tensor: ImportedTensor,
+    ) -> Arc<Self> {
+        let stream_ref = StreamRef::default_of(device);
+        Self::new(device, &stream_ref, (address, size, space), Backing::Imported(tensor))
+    }
+
+    fn new(
+        device: &Arc<OpenDevice>,
+        stream_ref: &Arc<StreamRef>,
+        (address, size, space): (Address, Bytes, MemorySpace),
+        backing: Backing,
+    ) -> Arc<Self> {
+        let (device, stream_ref) = (Arc::clone(device), Arc::clone(stream_ref));
+        let state = Mutex::new(State { backing, uses: Vec::new(), pins: 0 });
+        Arc::new(Self { state, stream_ref, device, address, size, space, birth: Birth::here() })
+    }
+
+    /// The device that it belongs to.
+    pub(crate) fn device(&self) -> &Arc<OpenDevice> {
+        &self.device
+    }
+
+    /// The stream in whose order it is used; the default stream once that one was forgotten.
+    pub(crate) fn stream_ref(&self) -> Arc<StreamRef> {
+        self.stream_ref.live_or_default()
+    }
+
+    /// Its first address; null for no bytes. Valid while it is pinned.
+    pub(crate) fn address(&self) -> Address {
+        self.address
+    }
+
+    /// How large it is.
+    pub(crate) fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// Which processor can use its address.
+    pub(crate) fn space(&self) -> MemorySpace {
+        self.space
+    }
+
+    /// Whether `free` was called. A part that its arena took back does not count as freed.
+    pub(crate) fn is_freed(&self) -> bool {
+        !self.birth.is_elsewhere() && matches!(lock(&self.state).backing, Backing::Freed)
+    }
+
+    /// Pins the memory; an error where it was freed or taken back.
+    pub(crate) fn pin(self: &Arc<Self>) -> Result<Pin, Failure> {
+        // Before the lock, here and below: in a forked child a thread of the parent may hold it for ever.
+        self.birth.check()?;
+        let mut state = lock(&self.state);
+        match &state.backing {
+            Backing::Block(block) => {
+                block.get()?;
+            }
+            Backing::ArenaPart(arena, token) => {
+                let (arena, token) = (Arc::clone(arena), *token);
+                drop(state);
+                return self.pin_part(&arena, token);
+            }
+            Backing::Pinned(pinned) => {
+                pinned.get()?;
+            }
+            Backing::Imported(_) => {}
+            Backing::Freed => return Err(freed()),
+        }
+        state.pins = state.pins.saturating_add(1);
+        Ok(Pin { allocation: Arc::clone(self) })
+    }
+
+    /// Pins a part of an arena. The arena comes first, without the lock here: the thread that holds the
+    /// arena's lock may be waiting for the GIL.
+    fn pin_part(self: &Arc<Self>, arena: &SharedArena, token: ArenaToken) -> Result<Pin, Failure> {
+        arena.pin(token)?;
+        let mut state = lock(&self.state);
+        if matches!(state.backing, Backing::Freed) {
+            arena.unpin();
+            return Err(freed());
+        }
+        state.pins = state.pins.saturating_add(1);
+        Ok(Pin { allocation: Arc::clone(self) })
+    }
+
+    fn unpin(&self) {
+        if self.birth.is_elsewhere() {
+            return;
+        }
+        let mut state = lock(&self.state);
+        state.pins = state.pins.saturating_sub(1);
+        if let Backing::ArenaPart(arena, _) = &state.backing {
+            arena.unpin();
+        }
+    }
+
+    /// Records that another stream uses the memory. A block is reused only after all work that stream has
+    /// when the block is freed; for other backings the own stream waits for the work it has now.
+    pub(crate) fn record_use(&self, other: &Arc<StreamRef>) -> Result<(), Failure> {
+        self.birth.check()?;
+        let own = self.stream_ref();
+        if own.handle() == other.handle() {
+            return Ok(());
+        }
+        {
+            let State { backing, uses, .. } = &mut *lock(&self.state);
+            if matches!(backing, Backing::Block(_)) {
+                if uses.iter().all(|known| !Arc::ptr_eq(known, other)) {
+                    uses.push(Arc::clone(other));
+                }
+                return Ok(());
+            }
+        }
+        own.wait_for(other)
+    }
+
+    /// Frees the memory in the order of `stream_ref`, after the work of its own stream and of those that use
+    /// it. An error while it is pinned.
+    pub(crate) fn free(&self, stream_ref: &StreamRef) -> Result<(), Failure> {
+        self.birth.check()?;
+        let mut state = lock(&self.state);
+        if matches!(state.backing, Backing::Freed) {
+            return Err(freed());
+        }
+        if state.pins > 0 {
+            let (count, of) = (state.pins, if state.pins == 1 { "view" } else { "views" });
+            return Err(Failure::InUse(format!(
+                "{count} {of} of the buffer of {} B at {} still live, as arrays, memoryviews or DLPack \
+                 tensors: let them go first, or let the buffer go and leave its memory to them",
+                self.size.get(),
+                self.address
+            )));
+        }
+        match core::mem::replace(&mut state.backing, Backing::Freed) {
+            Backing::Block(block) => self.free_block(&mut state, block, stream_ref),
+            Backing::ArenaPart(..) => Ok(()),
+            Backing::Pinned(pinned) => {
+                drop(state);
+                drop(pinned.take()?);
+                Ok(())
+            }
+            Backing::Imported(tensor) => {
+                drop(state);
+                drop(tensor);
+                Ok(())
+            }
+            Backing::Freed => Err(freed()),
+        }
+    }
+
+    fn free_block(
+        &self,
+        state: &mut State,
+        block: LeakOnFork<OwnedBlock<Pool>>,
+        stream_ref: &StreamRef,
+    ) -> Result<(), Failure> {
+        let mut block = block.take()?;
+        let pool = block.allocator().id();
+        stream_ref.register_pool(pool);
+        self.record_uses(&mut block, &state.uses);
+        // Before the free: right after it another block may have the address.
+        let record = live_blocks::remove(pool, self.address);
+        let refused = match block.free_on(stream_ref.handle()) {
+            Ok(()) => {
+                state.uses.clear();
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        let (mut block, error) = refused.into_parts();
+        if is_already_released(&error) {
+            // Nothing is left to free: someone else freed the block, or a debugging aid keeps it.
+            let _ = block.into_raw();
+        } else {
+            live_blocks::insert(
+                pool,
+                self.address,
+                record.unwrap_or_else(|| BlockRecord::new(None)),
+            );
+            // `stream_ref` may end before the next attempt.
+            block.set_stream(self.stream_ref().handle());
+            state.backing = Backing::Block(LeakOnFork::new(block));
+        }
+        Err(error.into())
+    }
+
+    /// Makes the free of a block wait for its own stream and for the others that use it; the default stream
+    /// stands in for those that were forgotten.
+    fn record_uses(&self, block: &mut OwnedBlock<Pool>, uses: &[Arc<StreamRef>]) {
+        block.set_stream(self.stream_ref().handle());
+        for stream_ref in uses.iter().chain([&self.stream_ref]) {
+            block.used_on(stream_ref.live_or_default().handle());
+        }
+    }
+}
+
+/// Whether a block could not be freed because its handle does not own it any more.
+fn is_already_released(error: &forebay::Error) -> bool {
+    use forebay::Error;
+    error.is_finding()
+        || matches!(
+            error,
+            Error::NotABlock { .. }
+                | Error::DoubleFree { .. }
+                | Error::Outlived { .. }
+                | Error::PoolGone { .. }
+                | Error::WrongPool { .. }
+        )
+}
+
+fn freed() -> Failure {
+    Failure::closed(
+        "the buffer was freed; a buffer is good until free(), close() or the end of its with",
+    )
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !matches!(state.backing, Backing::Block(_)) {
+            return;
+        }
+        let uses = core::mem::take(&mut state.uses);
+        let Backing::Block(block) = core::mem::replace(&mut state.backing, Backing::Freed) else {
+            return;
+        };
+        let Ok(mut block) = block.take() else { return };
+        live_blocks::remove(block.allocator().id(), self.address);
+        self.record_uses(&mut block, &uses);
+        // Counted as lost where it cannot be freed. Dropped before `uses`, whose streams may end with it.
+        drop(block);
+    }
+}
+
+impl MayBlockOnDrop for Arc<Allocation> {
+    fn may_block(&self) -> bool {
+        // Only the last reference frees the memory, and a freed allocation may hold the last reference to
+        // its stream.
+        Self::strong_count(self) == 1
+            && !(self.is_freed() && Arc::strong_count(&self.stream_ref) > 1)
+    }
+}
+
+impl MayBlockOnDrop for Pin {
+    fn may_block(&self) -> bool {
+        self.allocation.may_block()
+    }
+}
+
+/// One use of a [`Allocation`], until it is dropped.
+pub(crate) struct Pin {
+    allocation: Arc<Allocation>,
+}
+
+impl Pin {
+    /// The memory.
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.allocation.unpin();
+    }
+}

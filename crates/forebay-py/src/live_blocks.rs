@@ -1,0 +1,157 @@
+//! The live blocks that Python allocated: since when, and from which line of the program.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use forebay::{Address, Pool, PoolId};
+use forebay_sync::fork::Whole;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::device::device_argument;
+use crate::failure::Failure;
+use crate::open_device::OpenDevice;
+use crate::pool::PyPool;
+use crate::quantity::integer;
+
+/// Deeper stacks add no information, and each frame costs time.
+const MOST_FRAMES: usize = 64;
+
+/// The calls that led to an allocation, the innermost first: "file.py:12 in f".
+pub(crate) type Origin = Arc<[String]>;
+
+/// When a block was allocated, and from where.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockRecord {
+    allocated: Instant,
+    origin: Option<Origin>,
+}
+
+impl BlockRecord {
+    /// A block that is allocated now.
+    pub(crate) fn new(origin: Option<Origin>) -> Self {
+        Self { allocated: Instant::now(), origin }
+    }
+}
+
+/// The live blocks by pool and address; `None` until the first. Whole in a forked child, so that the child can
+/// list and free blocks of its own.
+static LIVE_BLOCKS: Whole<Option<HashMap<(PoolId, Address), BlockRecord>>> = Whole::new(None);
+
+/// How many frames of an origin are recorded; 0 turns it off.
+static FRAMES: AtomicUsize = AtomicUsize::new(0);
+
+/// Records a live block.
+pub(crate) fn insert(pool: PoolId, address: Address, record: BlockRecord) {
+    if !address.is_null() {
+        LIVE_BLOCKS.lock().get_or_insert_default().insert((pool, address), record);
+    }
+}
+
+/// Removes a block that is about to be freed.
+pub(crate) fn remove(pool: PoolId, address: Address) -> Option<BlockRecord> {
+    LIVE_BLOCKS.lock().as_mut()?.remove(&(pool, address))
+}
+
+fn find(pool: PoolId, address: Address) -> Option<BlockRecord> {
+    LIVE_BLOCKS.lock().as_ref()?.get(&(pool, address)).cloned()
+}
+
+/// The program's call stack, as deep as was asked for; `None` where that is off.
+pub(crate) fn origin(py: Python<'_>) -> Option<Origin> {
+    let depth = FRAMES.load(Ordering::Relaxed);
+    if depth == 0 {
+        return None;
+    }
+    // An allocation does not fail because its origin cannot be read.
+    frames(py, depth).ok().map(Arc::from)
+}
+
+fn frames(py: Python<'_>, depth: usize) -> PyResult<Vec<String>> {
+    let mut frame = py.import("sys")?.call_method0("_getframe")?;
+    let mut frames = Vec::new();
+    while frames.len() < depth && !frame.is_none() {
+        let code = frame.getattr("f_code")?;
+        let (file, name): (String, String) =
+            (code.getattr("co_filename")?.extract()?, code.getattr("co_name")?.extract()?);
+        let line: Option<u32> = frame.getattr("f_lineno")?.extract()?;
+        frames.push(format!("{file}:{} in {name}", line.unwrap_or(0)));
+        frame = frame.getattr("f_back")?;
+    }
+    Ok(frames)
+}
+
+/// Record the call stack of each allocation from now on, ``frames`` calls deep; 0 turns it off.
+///
+/// For ``leaks()``. Each allocation then takes some microseconds more.
+#[pyfunction]
+#[pyo3(signature = (frames = 8))]
+pub(crate) fn trace_origins(
+    #[pyo3(from_py_with = integer::<u64>)] frames: u64,
+) -> Result<(), Failure> {
+    let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MOST_FRAMES);
+    let depth = depth.ok_or_else(|| {
+        Failure::invalid(format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}"))
+    })?;
+    FRAMES.store(depth, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The live blocks of a pool as rows, the oldest first. Blocks that other libraries allocated, such as
+/// PyTorch's, have no time and come last.
+pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyList>, Failure> {
+    let blocks = py.detach(|| pool.snapshot().blocks);
+    let mut rows: Vec<_> = blocks
+        .into_iter()
+        .map(|block| (find(pool.id(), Address::new(block.address)), block))
+        .collect();
+    rows.sort_by_key(|(record, _)| {
+        (record.is_none(), record.as_ref().map(|record| record.allocated))
+    });
+    // Ages come from the monotonic clock; the time of day is computed back from now.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let list = PyList::empty(py);
+    for (record, block) in rows {
+        let row = PyDict::new(py);
+        row.set_item("address", block.address)?;
+        row.set_item("size_bytes", block.size_bytes)?;
+        row.set_item("requested_bytes", block.requested_bytes)?;
+        row.set_item("tag", &block.tag)?;
+        let age = record.as_ref().map(|record| record.allocated.elapsed().as_secs_f64());
+        row.set_item("age_s", age)?;
+        row.set_item("since_unix_s", age.map(|age| now - age))?;
+        let origin = record.and_then(|record| record.origin);
+        row.set_item("origin", origin.map(|origin| origin.to_vec()))?;
+        list.append(row)?;
+    }
+    Ok(list)
+}
+
+/// The live blocks of the process's pools, or of the pool of ``device``: a row for each, the oldest
+/// first, with ``device``, ``address``, sizes, ``tag``, ``age_s``, ``since_unix_s`` and ``origin`` (the
+/// call stack of its allocation, where ``trace_origins()`` was on). At most 4096 of a pool, the largest.
+#[pyfunction]
+#[pyo3(signature = (device = None))]
+pub(crate) fn leaks<'py>(
+    py: Python<'py>,
+    device: Option<&Bound<'py, PyAny>>,
+) -> Result<Bound<'py, PyList>, Failure> {
+    let pools = match device {
+        Some(device) => {
+            let device = device_argument(device)?;
+            vec![py.detach(|| device.pool())?]
+        }
+        None => OpenDevice::pools()?,
+    };
+    let all = PyList::empty(py);
+    for pool in pools {
+        let name = PyPool::name_of(&pool);
+        for row in rows(py, &pool)? {
+            row.set_item("device", &name)?;
+            all.append(row)?;
+        }
+    }
+    Ok(all)
+}

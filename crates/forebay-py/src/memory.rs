@@ -1,0 +1,343 @@
+//! What `Buffer` and `View` have in common: their base class, with copies and exports to other libraries.
+
+use std::sync::Arc;
+
+use forebay::DeviceKind;
+use pyo3::exceptions::PyAttributeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::allocation::{Allocation, MemorySpace, Pin};
+use crate::array_view::{ArrayView, shape_argument};
+use crate::construct::new_view;
+use crate::device::PyDevice;
+use crate::dlpack::{self, ExportRequest};
+use crate::dtype::Dtype;
+use crate::failure::Failure;
+use crate::ffi::HostBytes;
+use crate::gil::DropDetached;
+use crate::quantity::integer;
+use crate::stream::{StreamRef, stream_argument};
+use crate::transfer::{self, HostPointer, MemoryRange};
+
+/// The base class of ``Buffer`` and ``View``.
+#[pyclass(name = "_Memory", module = "forebay", frozen, subclass, weakref)]
+pub(crate) struct Memory(Kind);
+
+enum Kind {
+    /// A whole allocation, pinned for the time of each call.
+    Buffer(DropDetached<Arc<Allocation>>),
+    /// A part of an allocation, pinned as long as the view lives.
+    View(DropDetached<Pin>, ArrayView),
+}
+
+impl Memory {
+    /// The memory of a buffer.
+    pub(crate) fn buffer(allocation: Arc<Allocation>) -> Self {
+        Self(Kind::Buffer(DropDetached::new(allocation)))
+    }
+
+    /// The memory of a view.
+    pub(crate) fn view(pin: Pin, array: ArrayView) -> Self {
+        Self(Kind::View(DropDetached::new(pin), array))
+    }
+
+    /// Whether it is a buffer's.
+    pub(crate) fn is_buffer(&self) -> bool {
+        matches!(self.0, Kind::Buffer(_))
+    }
+
+    /// The allocation it is part of.
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        match &self.0 {
+            Kind::Buffer(allocation) => allocation,
+            Kind::View(pin, _) => pin.allocation(),
+        }
+    }
+
+    /// Its elements; of a buffer all bytes.
+    pub(crate) fn array(&self) -> ArrayView {
+        match &self.0 {
+            Kind::Buffer(allocation) => ArrayView::whole(allocation),
+            Kind::View(_, array) => array.clone(),
+        }
+    }
+
+    /// A new pin of the memory; an error where it was freed. May wait: call it with the GIL released.
+    pub(crate) fn pin(&self) -> Result<Pin, Failure> {
+        self.allocation().pin()
+    }
+
+    /// A new pin of the memory, and its elements.
+    fn pinned(&self, py: Python<'_>) -> Result<(Pin, ArrayView), Failure> {
+        Ok((py.detach(|| self.pin())?, self.array()))
+    }
+
+    /// Calls `work` while the memory is pinned: a view has its pin already, a buffer takes one.
+    fn with_pin<R>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Pin, &ArrayView) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        match &self.0 {
+            Kind::Buffer(_) => {
+                let (pin, array) = self.pinned(py)?;
+                work(&pin, &array)
+            }
+            Kind::View(pin, array) => work(pin, array),
+        }
+    }
+
+    /// Fills bytes from `offset` on, `size` of them or all that are left.
+    pub(crate) fn fill(
+        &self,
+        py: Python<'_>,
+        value: u8,
+        (offset, size): (u64, Option<u64>),
+        stream: Option<&Bound<'_, PyAny>>,
+        wait: bool,
+    ) -> Result<(), Failure> {
+        self.with_pin(py, |pin, array| {
+            let size = size.unwrap_or(array.bytes().saturating_sub(offset));
+            let offset = array.span(offset, size)?;
+            let stream_ref = stream_or_own(pin.allocation(), stream)?;
+            let range = MemoryRange { pin, offset, size };
+            py.detach(|| transfer::fill(range, value, &stream_ref, wait))
+        })
+    }
+}
+
+#[pymethods]
+impl Memory {
+    /// How many bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        match &self.0 {
+            Kind::Buffer(allocation) => allocation.size().get(),
+            Kind::View(_, array) => array.bytes(),
+        }
+    }
+
+    /// Its first address as a number; 0 for no bytes. Valid until the memory is freed.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> Result<u64, Failure> {
+        match &self.0 {
+            Kind::Buffer(allocation) => {
+                py.detach(|| Ok(allocation.pin()?.allocation().address().get()))
+            }
+            Kind::View(pin, array) => Ok(array.address(pin.allocation()).get()),
+        }
+    }
+
+    /// Its device.
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice::new(Arc::clone(self.allocation().device()))
+    }
+
+    /// A view of a part of it: elements of ``dtype`` (a name, or numpy's) in ``shape``, from byte ``offset``
+    /// on. Without a shape all that is left, in one dimension.
+    #[pyo3(signature = (dtype = None, shape = None, offset = 0))]
+    #[pyo3(name = "view")]
+    fn part(
+        &self,
+        py: Python<'_>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        shape: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+    ) -> Result<Py<PyAny>, Failure> {
+        let (pin, array) = self.pinned(py)?;
+        let dtype = dtype.map_or(Ok(array.dtype()), Dtype::of_argument)?;
+        let shape = shape.map(shape_argument).transpose()?;
+        new_view(py, pin, ArrayView::within(&array, dtype, shape, offset)?)
+    }
+
+    /// Copy all of ``source`` into it, from byte ``offset`` on, and wait. The source is anything
+    /// with the buffer protocol, or a buffer or view of the same device.
+    #[pyo3(signature = (source, offset = 0, stream = None))]
+    fn copy_from(
+        &self,
+        source: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> Result<(), Failure> {
+        let py = source.py();
+        self.with_pin(py, |pin, array| {
+            if !array.writable() {
+                return Err(Failure::invalid("the memory may be read alone"));
+            }
+            let stream_ref = stream_or_own(pin.allocation(), stream)?;
+            if let Some((from_pin, from_array)) = device_memory(source)? {
+                same_device(from_pin.allocation(), pin.allocation())?;
+                let size = from_array.bytes();
+                let to = MemoryRange { pin, offset: array.span(offset, size)?, size };
+                let from = MemoryRange { pin: &from_pin, offset: from_array.span(0, size)?, size };
+                return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+            }
+            let bytes = HostBytes::of(source, false)?;
+            let (from, size) = (HostPointer::at(bytes.start()), bytes.length());
+            let to = MemoryRange { pin, offset: array.span(offset, size)?, size };
+            // SAFETY: the object exports that many bytes until `bytes` is dropped, after the copy is done. A
+            // thread that writes to them meanwhile gets a mixture of both, as with any copy in Python.
+            py.detach(|| unsafe { transfer::copy_from_host(to, from, &stream_ref) })
+        })
+    }
+
+    /// Copy from byte ``offset`` on into all of ``target``, and wait. The target is
+    /// anything with the buffer protocol that can be written, or a buffer or view of the same device.
+    #[pyo3(signature = (target, offset = 0, stream = None))]
+    fn copy_to(
+        &self,
+        target: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> Result<(), Failure> {
+        let py = target.py();
+        self.with_pin(py, |pin, array| {
+            let stream_ref = stream_or_own(pin.allocation(), stream)?;
+            if let Some((to_pin, to_array)) = device_memory(target)? {
+                same_device(pin.allocation(), to_pin.allocation())?;
+                let size = to_array.bytes();
+                let from = MemoryRange { pin, offset: array.span(offset, size)?, size };
+                let to = MemoryRange { pin: &to_pin, offset: to_array.span(0, size)?, size };
+                return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+            }
+            let bytes = HostBytes::of(target, true)?;
+            let (to, size) = (HostPointer::at(bytes.start()), bytes.length());
+            let from = MemoryRange { pin, offset: array.span(offset, size)?, size };
+            // SAFETY: as in `copy_from`; the object lets its memory be written.
+            py.detach(|| unsafe { transfer::copy_to_host(from, to, &stream_ref) })
+        })
+    }
+
+    /// Its contents as bytes.
+    #[pyo3(signature = (stream = None))]
+    fn to_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyBytes>, Failure> {
+        self.with_pin(py, |pin, array| {
+            let stream_ref = stream_or_own(pin.allocation(), stream)?;
+            let size = array.bytes();
+            let offset = array.span(0, size)?;
+            let length =
+                usize::try_from(size).map_err(|error| Failure::invalid(error.to_string()))?;
+            let bytes = PyBytes::new_with(py, length, |bytes| {
+                let (from, to) =
+                    (MemoryRange { pin, offset, size }, HostPointer::at(bytes.as_mut_ptr()));
+                // SAFETY: the bytes are this call's own until it returns, after the copy is done.
+                py.detach(|| unsafe { transfer::copy_to_host(from, to, &stream_ref) })?;
+                Ok(())
+            });
+            Ok(bytes?)
+        })
+    }
+
+    /// A DLPack capsule of it, with its elements and shape; of a buffer as bytes. The memory is kept until the
+    /// consumer releases the tensor.
+    ///
+    /// ``stream`` waits for the buffer's. When the memory is freed, that waits for ``stream`` too where it is
+    /// the default stream, a ``forebay.Stream``, or was adopted. ``Device.adopt()`` a stream first that may
+    /// still use the tensor when it is released: any other is not waited for.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let (pin, array) = self.pinned(py)?;
+        let request = ExportRequest { stream, max_version, device: dl_device, copy };
+        dlpack::export(py, pin, &array, &request)
+    }
+
+    /// The device type and number, as DLPack defines them.
+    fn __dlpack_device__(&self) -> Result<(i32, i32), Failure> {
+        dlpack::dlpack_device(self.allocation())
+    }
+
+    /// The CUDA array interface of it, with its elements and shape; of a buffer as bytes. Only for memory of
+    /// CUDA devices.
+    #[getter]
+    fn __cuda_array_interface__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> Result<Bound<'py, PyDict>, Failure> {
+        self.with_pin(py, |pin, array| cuda_array_interface(py, pin.allocation(), array))
+    }
+
+    /// A numpy array of it. numpy calls this where an object has no buffer protocol.
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let memory = py.import("builtins")?.call_method1("memoryview", (slf,))?;
+        let words = PyDict::new(py);
+        words.set_item("dtype", dtype)?;
+        words.set_item("copy", copy.unwrap_or(false))?;
+        py.import("numpy")?.call_method("array", (memory,), Some(&words))
+    }
+}
+
+/// The stream of a call: the one that is named, or the memory's own.
+pub(crate) fn stream_or_own(
+    allocation: &Allocation,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> Result<Arc<StreamRef>, Failure> {
+    match stream.filter(|stream| !stream.is_none()) {
+        Some(stream) => stream_argument(allocation.device(), Some(stream)),
+        None => Ok(allocation.stream_ref()),
+    }
+}
+
+/// The memory of a buffer or view that the host cannot reach; `None` for any other object. Memory that the
+/// host can reach is copied through the buffer protocol.
+fn device_memory(object: &Bound<'_, PyAny>) -> Result<Option<(Pin, ArrayView)>, Failure> {
+    let Ok(memory) = object.cast::<Memory>() else { return Ok(None) };
+    let (pin, array) = memory.get().pinned(object.py())?;
+    Ok((pin.allocation().space() == MemorySpace::Device).then_some((pin, array)))
+}
+
+fn same_device(from: &Allocation, to: &Allocation) -> Result<(), Failure> {
+    if Arc::ptr_eq(from.device(), to.device()) {
+        return Ok(());
+    }
+    let (from, to) = (from.device().name(), to.device().name());
+    Err(Failure::invalid(format!(
+        "memory of {from} is not copied straight to {to}: copy it to the host first, with to_bytes()"
+    )))
+}
+
+/// The `__cuda_array_interface__` of an array.
+fn cuda_array_interface<'py>(
+    py: Python<'py>,
+    allocation: &Allocation,
+    array: &ArrayView,
+) -> Result<Bound<'py, PyDict>, Failure> {
+    let typestr = array.dtype().typestr;
+    let (DeviceKind::Cuda, MemorySpace::Device, Some(typestr)) =
+        (allocation.device().kind(), allocation.space(), typestr)
+    else {
+        // As for any attribute that is not there: libraries ask by hasattr().
+        let (name, dtype) = (allocation.device().name(), array.dtype().name);
+        let said = format!(
+            "__cuda_array_interface__ is for memory of CUDA devices, not {dtype} on {name}"
+        );
+        return Err(PyAttributeError::new_err(said).into());
+    };
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("shape", array.shape_tuple(py)?)?;
+    interface.set_item("typestr", typestr)?;
+    interface.set_item("data", (array.address(allocation).get(), !array.writable()))?;
+    interface.set_item("strides", py.None())?;
+    // The interface does not allow 0: the legacy default stream is 1.
+    interface.set_item("stream", allocation.stream_ref().handle().0.max(1))?;
+    Ok(interface)
+}

@@ -1,0 +1,69 @@
+//! What the C and Python bindings share: the settings of the process's pools. Not part of the stable interface.
+
+use crate::{ConfigError, Pool, Result, Settings};
+
+/// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.
+pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {
+    match Pool::process_settings() {
+        Some(settings) => Ok(settings),
+        None => Settings::from_environment(),
+    }
+}
+
+/// A setting of a pool that [`change_settings`] changed.
+#[derive(Debug)]
+pub struct ChangedSetting {
+    pool: Pool,
+    key: String,
+    previous: String,
+}
+
+/// Changes settings in existing pools to what `wanted` has for them, in all pools or, with an error, in none.
+/// `entries` are keys and values as text; a setting that a pool has already is left alone.
+pub fn change_settings(
+    pools: &[Pool],
+    entries: &[(String, String)],
+    wanted: &Settings,
+) -> Result<Vec<ChangedSetting>> {
+    for pool in pools {
+        // Tried on a copy first: reverting a change does not bring back a history that it dropped.
+        let mut trial = pool.settings();
+        for (key, value) in entries {
+            if !is_same(&trial, key, wanted) {
+                trial.change(key, value)?;
+            }
+        }
+    }
+    let mut changed = Vec::new();
+    for pool in pools {
+        for (key, value) in entries {
+            let now = pool.settings();
+            if is_same(&now, key, wanted) {
+                continue;
+            }
+            let previous = now.get(key)?.value;
+            if let Err(error) = pool.change(key, value) {
+                revert_settings(&changed);
+                return Err(error);
+            }
+            changed.push(ChangedSetting { pool: pool.clone(), key: key.clone(), previous });
+        }
+    }
+    Ok(changed)
+}
+
+/// Undoes [`change_settings`].
+pub fn revert_settings(changed: &[ChangedSetting]) {
+    // The latest change first: a setting may occur twice.
+    for ChangedSetting { pool, key, previous } in changed.iter().rev() {
+        // The pool had this value before, so it accepts it. A pool that captures may refuse, and keeps the new.
+        let _ = pool.change(key, previous);
+    }
+}
+
+fn is_same(now: &Settings, key: &str, wanted: &Settings) -> bool {
+    match (now.get(key), wanted.get(key)) {
+        (Ok(now), Ok(wanted)) => now.value == wanted.value,
+        _ => false,
+    }
+}
