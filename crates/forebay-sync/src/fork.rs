@@ -13,7 +13,7 @@
 //!
 //! What belongs to the whole process and not to a device or pool comes in two kinds:
 //!
-//! * [`Whole`]: lists that the child needs as they are, such as the thread slots of threads and the names of tags.
+//! * [`Whole`]: lists that the child needs as they are, such as the slots of threads and the names of tags.
 //!   The thread that forks takes their locks first, so the child finds them whole and free.
 //! * [`PerProcess`]: lists of things that no child can use, such as events. The child begins with empty ones.
 //!   Their locks may be held while a driver is called, which a fork must not wait for.

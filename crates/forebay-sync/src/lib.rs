@@ -1,7 +1,7 @@
 //! What the threads of a pool share, in small protocols that know no device. An internal part of
 //! `forebay`, in a crate of its own so that Miri and the model checker build nothing else.
 //!
-//! * [`thread slot`]: a small number for each thread, its own for as long as it lives.
+//! * [`thread_slot`]: a small number for each thread, its own for as long as it lives.
 //! * [`gate`]: data that one thread enters almost for free, and others by shutting it out.
 //! * [`gates`]: a gate for each thread slot, and the ways to visit all of them.
 //! * [`barrier`]: the order between owner and visitor, paid by the visitor.

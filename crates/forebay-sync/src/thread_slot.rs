@@ -1,4 +1,4 @@
-//! ThreadSlots: a small number for each thread that allocates, and the tag it allocates under.
+//! Thread slots: a small number for each thread that allocates, and the tag it allocates under.
 //!
 //! A thread takes the lowest free thread slot when it first allocates and gives it back when it ends. The next
 //! thread takes over the thread slot with whatever lies behind its gates: magazines, and counts. That is
@@ -31,7 +31,7 @@ struct Local {
     slot: Cell<usize>,
     tag: Cell<u8>,
     /// How often it was served without a thread slot since it last asked for one.
-    unseated: Cell<u32>,
+    without_slot: Cell<u32>,
     /// The pool this thread was in last, and its place there.
     pool: Cell<u64>,
     place: Cell<NonNull<()>>,
@@ -42,7 +42,7 @@ thread_local! {
         Local {
             slot: Cell::new(UNASKED),
             tag: Cell::new(0),
-            unseated: Cell::new(0),
+            without_slot: Cell::new(0),
             pool: Cell::new(0),
             place: Cell::new(NonNull::dangling()),
         }
@@ -60,7 +60,7 @@ struct ThreadSlots {
 }
 
 /// Whole in a forked child, whose thread keeps the thread slot it has. Those of the parent's other threads stay taken.
-static SLOTS_LEFT: Whole<ThreadSlots> = Whole::new(ThreadSlots { free: BTreeSet::new(), taken: 0 });
+static SLOTS: Whole<ThreadSlots> = Whole::new(ThreadSlots { free: BTreeSet::new(), taken: 0 });
 
 impl ThreadSlots {
     /// The lowest that is free, so that the same program takes the same thread slots; `None` where `most` are
@@ -76,18 +76,18 @@ impl ThreadSlots {
     }
 }
 
-/// A thread's thread slot, if it has one.
+/// A thread's slot, if it has one.
 struct Lease(Cell<Option<usize>>);
 
 impl Lease {
     fn take() -> Self {
-        Self(Cell::new(SLOTS_LEFT.lock().take(MOST_SLOTS)))
+        Self(Cell::new(SLOTS.lock().take(MOST_SLOTS)))
     }
 
     /// The thread slot, asked for again where there was none.
     fn slot(&self) -> Option<usize> {
         if self.0.get().is_none() {
-            self.0.set(SLOTS_LEFT.lock().take(MOST_SLOTS));
+            self.0.set(SLOTS.lock().take(MOST_SLOTS));
         }
         self.0.get()
     }
@@ -101,7 +101,7 @@ impl Drop for Lease {
             local.pool.set(0);
         });
         if let Some(slot) = self.0.get() {
-            SLOTS_LEFT.lock().free.insert(slot);
+            SLOTS.lock().free.insert(slot);
         }
     }
 }
@@ -113,7 +113,7 @@ fn read<R>(of: impl FnOnce(&Local) -> R, otherwise: R) -> R {
     LOCAL.try_with(of).unwrap_or(otherwise)
 }
 
-/// The thread slot of this thread: no other living thread has it. What a thread did in its thread slot happens
+/// The slot of this thread: no other living thread has it. What a thread did in its thread slot happens
 /// before whatever the next one does there.
 #[inline(always)]
 pub fn mine() -> Option<usize> {
@@ -124,9 +124,9 @@ pub fn mine() -> Option<usize> {
 #[cold]
 fn ask(slot: usize) -> Option<usize> {
     let again = LOCAL.with(|local| {
-        let unseated = local.unseated.get().wrapping_add(1);
-        local.unseated.set(unseated % ASK_AGAIN);
-        unseated >= ASK_AGAIN
+        let without_slot = local.without_slot.get().wrapping_add(1);
+        local.without_slot.set(without_slot % ASK_AGAIN);
+        without_slot >= ASK_AGAIN
     });
     if slot != UNASKED && !again {
         return None;
@@ -222,7 +222,7 @@ mod tests {
 
         let _alone = alone();
         let (taken, free) = {
-            let mut slots = SLOTS_LEFT.lock();
+            let mut slots = SLOTS.lock();
             (core::mem::replace(&mut slots.taken, MOST_SLOTS), core::mem::take(&mut slots.free))
         };
         let late = std::thread::spawn(move || {
@@ -232,7 +232,7 @@ mod tests {
             remember(u64::MAX, NonNull::dangling());
             assert_eq!(remembered(u64::MAX), None, "it has no place in a pool");
             let last = MOST_SLOTS - 1;
-            SLOTS_LEFT.lock().free.insert(last);
+            SLOTS.lock().free.insert(last);
             let calls = (1..=2 * ASK_AGAIN).find(|_| mine().is_some());
             assert!(calls.is_some_and(|calls| calls <= ASK_AGAIN), "{calls:?}");
             assert_eq!([mine(), LEASE.with(|lease| lease.0.get())], [Some(last); 2]);
@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(remembered(u64::MAX), Some(NonNull::dangling()));
         })
         .join();
-        let mut slots = SLOTS_LEFT.lock();
+        let mut slots = SLOTS.lock();
         let given_back = slots.free.remove(&(MOST_SLOTS - 1));
         slots.taken = taken;
         slots.free.extend(free);

@@ -20,6 +20,7 @@ use super::map::{AddressMap, Side};
 use super::page_provider::{Context, Outgoing, PageProvider, twice};
 use super::step::{self, Step};
 use super::stream_slots::{Fate, Owner, Serial};
+use super::thread_end::is_ending;
 use crate::sync::tracked::{Guard, lock};
 use crate::{Error, Result};
 
@@ -103,8 +104,7 @@ impl Backing {
         }
     }
 
-    /// Does what one rung of the ladder says, for a request of `size` on `stream`. Whether it did
-    /// anything that can have brought memory.
+    /// Does what a rung of the ladder below `Room` says, for a request of `size` on `stream`.
     ///
     /// What fails for others (a stream that is gone, work put off for some earlier request) leaves their
     /// memory where it is, and is no error of this request: it is served from elsewhere or refused.
@@ -114,35 +114,28 @@ impl Backing {
         rung: Rung,
         (side, size): (Side, Bytes),
         stream: StreamHandle,
-    ) -> Result<bool> {
-        if self.captures.any() && rung != Rung::Room {
-            return Ok(false);
+    ) {
+        if self.captures.any() {
+            return;
         }
         match rung {
-            Rung::Deferred => Ok(self.run_deferred(site, false).is_ok()),
-            Rung::Nearest => Ok(self.wait_for_nearest(site, side, size, stream)),
-            Rung::Others => Ok(self.wait_for_others(site, side, stream)),
-            Rung::Room => self.make_room(site, side, size, stream),
-            _ => Ok(false),
+            Rung::Deferred => drop(self.run_deferred(site, false)),
+            Rung::Nearest => self.wait_for_nearest(site, side, size, stream),
+            Rung::Others => self.wait_for_others(site, side, stream),
+            _ => {}
         }
     }
 
-    fn wait_for_nearest(
-        &mut self,
-        site: Site<'_>,
-        side: Side,
-        size: Bytes,
-        stream: StreamHandle,
-    ) -> bool {
+    fn wait_for_nearest(&mut self, site: Site<'_>, side: Side, size: Bytes, stream: StreamHandle) {
         let mut heap = site.heap();
         let taker = heap.slot_for(stream);
         let better = heap.side_heap(side).line.worth_waiting_for(size, Streams::only(taker));
         // Any one of them will do.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
-        owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream))
+        let _ = owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream));
     }
 
-    fn wait_for_others(&mut self, site: Site<'_>, side: Side, stream: StreamHandle) -> bool {
+    fn wait_for_others(&mut self, site: Site<'_>, side: Side, stream: StreamHandle) {
         let others = {
             let mut heap = site.heap();
             let taker = heap.slot_for(stream);
@@ -150,13 +143,13 @@ impl Backing {
             heap.slots.with_serials(others)
         };
         // The heap is unlocked between any two: a stream that lost its slot meanwhile is not waited for.
-        let waited = others.into_iter().filter(|&(owner, serial)| {
+        for (owner, serial) in others {
             let mut heap = site.heap();
             let taker = heap.slot_for(stream);
-            heap.slots.serial(owner) == Some(serial)
-                && self.wait_for(&mut heap, owner, taker, stream)
-        });
-        waited.count() > 0
+            if heap.slots.serial(owner) == Some(serial) {
+                self.wait_for(&mut heap, owner, taker, stream);
+            }
+        }
     }
 
     /// Makes `taker` wait for all that was enqueued on the stream with number `owner`, on the device.
@@ -288,7 +281,9 @@ impl Backing {
     /// How to wait for what is enqueued so far on the stream of a serial; `None` where it is over.
     pub(super) fn end_of(heap: &Heap, serial: Serial) -> Option<End> {
         match heap.slots.fate(serial) {
-            Fate::Live(stream, _) if stream.is_of_another_thread() => Some(End::Unknown),
+            Fate::Live(stream, _) if stream.is_of_another_thread() || is_ending(stream) => {
+                Some(End::Unknown)
+            }
             Fate::Live(stream, _) => Some(End::Stream(stream, serial)),
             Fate::Ended(event, _) => Some(End::Event(event, serial)),
             Fate::Unknown(_) => Some(End::Unknown),
@@ -349,8 +344,8 @@ impl Backing {
         }
     }
 
-    /// Where no slot is left, has those of events go that nothing is free in the order of any more, or that are
-    /// reached: what is free in their order is everybody's then.
+    /// When all slots are taken, releases event slots that own no free memory or whose event is reached. What was
+    /// free in the order of a reached event is everybody's then.
     ///
     /// Under the heap's lock from the question to the note of the answer, because a thread records the event of
     /// its own stream anew; the lock is let go between any two.

@@ -22,7 +22,7 @@ use crate::Class;
 const MOST_HOLES: usize = 20_000;
 
 /// A pool as it would be if all came back that may.
-struct Prospect {
+struct Feasibility {
     /// The line of the request's side.
     own: Line,
     /// Whether it is made of pages, as opposed to segments.
@@ -40,19 +40,19 @@ impl Shared {
     /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
     /// limit and the device still allow.
     pub(super) fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
-        let Some(prospect) = self.prospect(side) else { return false };
-        if !prospect.can_have(size, prospect.limit) {
+        let Some(feasibility) = self.feasibility(side) else { return false };
+        if !feasibility.can_have(size, feasibility.limit) {
             return true;
         }
         // The device is asked only where the limit leaves it open.
         let Ok(info) = self.device.memory_info() else { return false };
-        let room = info.free.saturating_add(prospect.given_up);
-        let most = prospect.own.backed_bytes().saturating_add(room);
-        !prospect.can_have(size, prospect.limit.min(most))
+        let room = info.free.saturating_add(feasibility.given_up);
+        let most = feasibility.own.backed_bytes().saturating_add(room);
+        !feasibility.can_have(size, feasibility.limit.min(most))
     }
 
     /// The pool as it would be; `None` where it has too many holes for that to be seen.
-    fn prospect(&self, side: Side) -> Option<Prospect> {
+    fn feasibility(&self, side: Side) -> Option<Feasibility> {
         let mut returning: Vec<Span> = Vec::new();
         // Before anything is locked: a thread may be stopped inside its magazines. What is given out
         // meanwhile is hoped for in vain, and what has come to the heap is a hole there.
@@ -102,11 +102,11 @@ impl Shared {
         growth.moves = !stable;
         let maps_pages = backing.provider(side).0.maps_pages;
         let limit = self.limits.limit().saturating_sub(held_elsewhere);
-        Some(Prospect { own, maps_pages, growth, limit, given_up, whole })
+        Some(Feasibility { own, maps_pages, growth, limit, given_up, whole })
     }
 }
 
-impl Prospect {
+impl Feasibility {
     /// Whether there is a way to `size` bytes where the line may hold `limit`.
     fn can_have(&self, size: Bytes, limit: Bytes) -> bool {
         if !self.maps_pages {

@@ -193,8 +193,6 @@ pub(super) struct Heap {
     pub(super) heap_hits: u64,
     pub(super) misses: u64,
     pub(super) waits: u64,
-    /// How often anything was taken of the lines.
-    pub(super) takes: u64,
     /// Bytes in pages that are on no line: those of blocks that have pages of their own.
     pub(super) apart: Bytes,
     /// The most bytes ever out of the lines at once.
@@ -223,7 +221,6 @@ impl Heap {
             heap_hits: 0,
             misses: 0,
             waits: 0,
-            takes: 0,
             apart: Bytes::ZERO,
             peak_out: Bytes::ZERO,
             window_peak: Bytes::ZERO,
@@ -299,7 +296,6 @@ impl Heap {
         let side_heap = self.side_heap(piece.side());
         let found = side_heap.take(whole, slot)?;
         let start = side_heap.cut(found, piece, slot);
-        self.takes += 1;
         self.note_peaks();
         Some(start)
     }
@@ -307,7 +303,6 @@ impl Heap {
     /// Takes `size` bytes wherever blocks may begin, in the order of the stream with number `slot`.
     pub(super) fn take_plain(&mut self, side: Side, size: Bytes, slot: u32) -> Option<Address> {
         let found = self.side_heap(side).take(size, slot)?;
-        self.takes += 1;
         self.note_peaks();
         if side == Side::Large {
             self.last_large.store(found.get(), Ordering::Relaxed);
@@ -389,8 +384,8 @@ impl Heap {
         }
     }
 
-    /// Lets the slot of the last event of a thread's own stream go, if it still has it and nothing is free in
-    /// its order: there is nothing to wait for it for. Whether it went.
+    /// Releases the slot of the last event of a thread's own stream, if it still has it and owns no free memory.
+    /// Whether it did.
     pub(super) fn drop_idle_event(&mut self, number: u32, serial: Serial) -> bool {
         let goes = self.slots.is_published(number, serial) && self.owns_nothing(number);
         if goes {

@@ -1,6 +1,6 @@
-//! The middle way of a request: past the thread's magazine to a hole of the heap, without the driver.
+//! The heap's path of a request: past the thread's magazine to a hole of the heap, without the driver.
 //! What a program does whose sizes are many takes this way, so it locks the heap once, and passes the
-//! gate once while it has it; whatever it is not made for goes the long way.
+//! gate once while it has it; everything else takes the slow path.
 //!
 //! Locked before the gate is passed, here as wherever both are: an owner waits for the heap outside
 //! its gate alone.

@@ -22,9 +22,9 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn new(limit: Bytes, settings: &Settings) -> Self {
-        let marks = Self::default();
-        marks.set(limit, settings);
-        marks
+        let limits = Self::default();
+        limits.set(limit, settings);
+        limits
     }
 
     /// Notes what settings say now.

@@ -380,7 +380,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The middle way and the long one, called with what is in registers already.
+/// The heap's path and the slow one, called with what is in registers already.
 #[cold]
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {

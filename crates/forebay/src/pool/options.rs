@@ -146,7 +146,7 @@ impl PoolOptions {
     }
 
     /// Someone to tell of every block given out and taken back. Every call of the pool then takes the
-    /// long way. Told with no lock held, by the thread that calls; must not use the pool.
+    /// slow path. Told with no lock held, by the thread that calls; must not use the pool.
     pub fn on_event(mut self, observer: impl Fn(&PoolEvent) + Send + Sync + 'static) -> Self {
         self.observers.push(Arc::new(observer));
         self

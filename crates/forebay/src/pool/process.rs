@@ -24,7 +24,7 @@ impl DevicePool {
         lock(&self.pool)
     }
 
-    /// The same object, not one that is equal. As long as there is a device pool the device lives, so that no
+    /// The same object, not one that is equal. As long as there is an entry the device lives, so that no
     /// other can come to lie where it is.
     fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         core::ptr::addr_eq(Arc::as_ptr(&self.device), Arc::as_ptr(device))
@@ -59,7 +59,7 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
-        // Before there is a device pool for it.
+        // Before there is an entry for it.
         device.descriptor().check_process(Call::Open)?;
         let device_pool = {
             let mut device_pools = device_pools();
@@ -78,7 +78,7 @@ impl Pool {
             return Ok(pool.clone());
         }
         let wanted = WANTED.lock().clone();
-        // Where this fails the device pool stays empty, and the next who asks tries again.
+        // Where this fails the entry stays empty, and the next who asks tries again.
         let made = match wanted {
             Some(settings) => PoolOptions::with(settings).build(device)?,
             None => Self::new(device)?,
@@ -134,7 +134,7 @@ impl Pool {
     pub fn owning(address: Address) -> Option<Self> {
         match registry::whose(address) {
             Owner::One(id) => Self::find(id).ok(),
-            Owner::Nobody | Owner::Two(..) | Owner::RecentFrees(_) => None,
+            Owner::Nobody | Owner::Two(..) | Owner::Freed(_) => None,
         }
     }
 
@@ -178,8 +178,8 @@ pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
     let pool = match registry::whose(address) {
         Owner::Nobody => return Err(Error::NotABlock { address }),
         Owner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
-        // A former one says that the block is free already; or frees it, where it was given out since.
-        Owner::One(id) | Owner::RecentFrees(id) => registry::find(id),
+        // One that was freed says that the block is free already; or frees it, where it was given out since.
+        Owner::One(id) | Owner::Freed(id) => registry::find(id),
     };
     // Gone since it was asked: then its blocks are as well.
     let shared = pool.ok_or(Error::NotABlock { address })?;

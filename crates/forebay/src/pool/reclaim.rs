@@ -202,13 +202,20 @@ impl Shared {
             self.heap().end_sync(ticket, done);
             if done {
                 backing.deferred.synchronized(ticket.before);
-                let returns = self.tidy(&mut backing);
-                self.heap().give_all(returns);
             }
             drop(backing);
             outcome = outcome.and_then(|all| Ok(synchronized? && all));
         }
-        let ran = self.backing().run_deferred(self.site(), true);
+        let ran = {
+            let mut backing = self.backing();
+            let ran = backing.run_deferred(self.site(), true);
+            if !self.captures.any() {
+                // The work of more streams is known to be over by now.
+                let returns = self.tidy(&mut backing);
+                self.heap().give_all(returns);
+            }
+            ran
+        };
         let given = self.give_back_segments(patience);
         ran.and(given).and(outcome)
     }
@@ -408,7 +415,7 @@ impl Shared {
 
     fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
         let mut backing = self.backing();
-        backing.climb(self.site(), forebay_core::Rung::Others, (side, size), stream)?;
+        backing.climb(self.site(), forebay_core::Rung::Others, (side, size), stream);
         if self.has_hole(side, size, stream) {
             return Ok(true);
         }

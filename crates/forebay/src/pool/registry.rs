@@ -122,7 +122,7 @@ pub(super) enum Owner {
     /// Nobody has or had one there.
     Nobody,
     /// This pool had one, which was freed.
-    RecentFrees(PoolId),
+    Freed(PoolId),
     /// This pool has one.
     One(PoolId),
     /// Two pools have one: addresses of simulated memory alone can come to that.
@@ -138,7 +138,7 @@ pub(super) fn whose(address: Address) -> Owner {
         (Some(one), Some(two)) => Owner::Two(one, two),
         (None, _) => {
             let former = pools.iter().find(|entry| entry.map.knows(address));
-            former.map_or(Owner::Nobody, |entry| Owner::RecentFrees(entry.id))
+            former.map_or(Owner::Nobody, |entry| Owner::Freed(entry.id))
         }
     }
 }

@@ -42,22 +42,26 @@ impl Shared {
     }
 
     /// A block, from wherever it takes.
-    pub(super) fn find(&self, request: Request) -> Result<Block> {
+    fn find(&self, request: Request) -> Result<Block> {
+        let stand_in = thread_end::stand_in(request);
+        let is_ending = stand_in.is_some();
+        let request = stand_in.unwrap_or(request);
         let Request { size: requested, stream, alignment, .. } = request;
         if requested.is_zero() {
             let (size, pool) = (Bytes::ZERO, self.id);
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
         }
-        if thread_end::is_ending(stream) {
-            return self.allocate_while_ending(request);
-        }
         let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
         let mut begun = None;
         self.admit(stream, &mut begun)?;
         if let Some(guards) = self.debug.guards() {
+            if is_ending {
+                return Err(self.shortage(request, size).into());
+            }
             return self.find_guarded(guards, request, size, self.patience(&mut begun));
         }
         if alignment <= Alignment::BLOCK
+            && !is_ending
             && let Some(block) = self.allocate_from_own_cache(requested, size, stream)
         {
             return Ok(block);
@@ -77,6 +81,10 @@ impl Shared {
             let _ = self.give_back_segments(self.patience(&mut begun));
         })?;
         self.prepare(start, size, request, &mut begun)?;
+        if is_ending && !matches!(self.wait_for_stand_in(self.patience(&mut begun)), Ok(true)) {
+            self.give_back_prepared(FreedBlock { address: start, size: kept, stream });
+            return Err(self.shortage(request, kept).into());
+        }
         self.hand_out(start, size, request, source)
     }
 

@@ -44,7 +44,7 @@ use crate::sync::thread_slot;
 use crate::sync::tracked::{Guard, lock, try_lock};
 use crate::{Block, Error, PoolId, Result, Tag};
 
-/// What no thread remembers a pool by: while it is this, every call goes the long way.
+/// Sentinel epoch that no thread caches. While it is set, every call takes the slow path.
 pub(super) const SLOW_PATH: u64 = u64::MAX;
 
 /// Everything a pool has. Leaked in a forked child, where another thread may have left any part of it half
@@ -165,14 +165,14 @@ impl Shared {
     }
 
     /// Whether every block is looked after on its way in and out.
-    fn careful(&self, settings: &Settings) -> bool {
+    fn is_checked(&self, settings: &Settings) -> bool {
         settings.history() > 0 || self.history.is_observed() || debug::wanted(settings)
     }
 
-    /// Lets threads take the short way, or no longer.
+    /// Lets threads take the fast path, or no longer.
     fn choose_way(&self, settings: &Settings) {
-        // A pass that no thread has: what threads remember from before is worth nothing.
-        let epoch = if self.careful(settings) { SLOW_PATH } else { registry::next_id().0 };
+        // An epoch that no thread has: what threads remember from before is worth nothing.
+        let epoch = if self.is_checked(settings) { SLOW_PATH } else { registry::next_id().0 };
         self.fast_epoch.store(epoch, Ordering::Relaxed);
     }
 
@@ -298,7 +298,7 @@ impl Shared {
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let place = thread_slot::remembered(self.fast_epoch.load(Ordering::Relaxed))?;
-        // SAFETY: remembered under this pool's pass, which no other pool ever has, so it is a gate of
+        // SAFETY: remembered under this pool's epoch, which no other pool ever has, so it is a gate of
         // this pool; gates stay where they are as long as the pool.
         Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
     }

@@ -26,12 +26,12 @@ use crate::{Request, Result};
 const MOST_ROOMS: u32 = 64;
 
 /// How often memory is reclaimed again for one request that found too little, beside other threads.
-const MOST_RETRIES: u32 = 8;
+const MOST_RETRIES: u32 = 16;
 
 /// How often a request that is to be refused is tried again for what others were giving back.
 const MOST_RESTARTS: u32 = 3;
 
-/// What is less than one part in so many of what is held is not worth folding.
+/// Caches that hold less than one part in so many of what the pool holds are not flushed.
 const FOLD_THRESHOLD_DIVISOR: u64 = 1024;
 
 /// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
@@ -56,10 +56,8 @@ struct Climb {
     /// How often there was room for it that others took.
     rooms: u32,
     restarts: u32,
-    /// How often what came back did not do, though nobody took it.
+    /// How often what came back was too little.
     retries: u32,
-    /// How often anything had been taken when the heap last had no hole for it.
-    looked_at: u64,
 }
 
 impl Climb {
@@ -115,7 +113,7 @@ impl Shared {
             // What is due costs less: nobody waits for it. Then one event brings what the other stream
             // has freed; a hole of one's own that is much too large stays whole.
             for rung in [Rung::Deferred, Rung::Nearest] {
-                backing.climb(self.site(), rung, (side, size), stream)?;
+                backing.climb(self.site(), rung, (side, size), stream);
             }
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
@@ -123,15 +121,12 @@ impl Shared {
             }
         }
         let ladder = Ladder::new(avoided);
-        let looked_at = self.heap().takes;
-        let mut climb =
-            Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0, looked_at };
+        let mut climb = Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0 };
         loop {
             let rung = climb.ladder.rung();
             backing = self.try_rung(backing, &mut climb, begun)?;
             let found = {
                 let mut heap = self.heap();
-                climb.looked_at = heap.takes;
                 from_hole(&mut heap)
             };
             match found {
@@ -146,8 +141,7 @@ impl Shared {
         }
     }
 
-    /// Does what the rung says that a request is on, and tells the ladder how that ended: what the heap has now
-    /// is for the caller to see.
+    /// Runs the rung that a request is on, and moves the ladder. The caller then looks in the heap.
     fn try_rung<'a>(
         &'a self,
         mut backing: Guard<'a, Backing>,
@@ -172,7 +166,7 @@ impl Shared {
             }
             Rung::Others if avoided.streams => climb.ladder.climb(),
             rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
-                backing.climb(self.site(), rung, (side, size), stream)?;
+                backing.climb(self.site(), rung, (side, size), stream);
                 climb.ladder.climb();
             }
             Rung::Room => {
@@ -199,13 +193,10 @@ impl Shared {
                 let patience = self.patience(begun);
                 let reclaimed = self.reclaim(side, size, stream, patience)?;
                 backing = self.backing();
-                let overtaken = self.heap().takes != climb.looked_at;
                 match reclaimed {
                     Reclaimed::Room => climb.stay(),
                     Reclaimed::TooLittle if patience.is_over() => climb.ladder.climb(),
-                    // Others had what came back meanwhile, and give it back themselves.
-                    Reclaimed::TooLittle if overtaken => climb.stay(),
-                    // What others freed since their caches were emptied is in their caches again.
+                    // Other threads took what came back, or what they freed meanwhile is in their caches again.
                     Reclaimed::TooLittle
                         if self.rows.is_shared() && climb.retries < MOST_RETRIES =>
                     {

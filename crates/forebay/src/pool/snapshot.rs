@@ -14,14 +14,14 @@ use super::{Pool, Statistics, statistics};
 const SCHEMA: &str = "forebay.pool.v1";
 
 macro_rules! plain {
-    ($($(#[$about:meta])* struct $name:ident { $($(#[$doc:meta])* $side_heap:ident: $kind:ty,)* })*) => {
+    ($($(#[$about:meta])* struct $name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
             $(#[$about])*
             #[derive(Clone, Debug, PartialEq, Eq)]
             #[cfg_attr(feature = "serde", derive(serde::Serialize))]
             #[non_exhaustive]
             pub struct $name {
-                $($(#[$doc])* pub $side_heap: $kind,)*
+                $($(#[$doc])* pub $field: $kind,)*
             }
         )*
     };

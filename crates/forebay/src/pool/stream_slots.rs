@@ -20,7 +20,7 @@ use forebay_core::line::Streams;
 use forebay_hal::StreamHandle;
 
 use super::log::Point;
-use super::thread_end::ThreadEnds;
+use super::thread_end::{ThreadEnds, is_ending};
 
 /// The number of slots that streams can have: two are marks for what ended without an event.
 const MOST: u32 = Streams::MOST - 2;
@@ -283,7 +283,7 @@ impl StreamSlots {
     pub(super) fn owner(&self, number: u32) -> Owner {
         match self.slot(number) {
             Some(Slot::Live { handle, serial, doubted: false, .. })
-                if !handle.is_of_another_thread() =>
+                if !handle.is_of_another_thread() && !is_ending(*handle) =>
             {
                 Owner::Stream(*handle, *serial)
             }

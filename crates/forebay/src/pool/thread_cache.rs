@@ -17,7 +17,7 @@ use super::map::{SMALL, Side, SlotRef, UNIT_SHIFT};
 
 /// How many streams a thread has caches for at once. A cache is 8.5 KiB, most of it the bins of its
 /// magazine, so a thread that uses this many takes 24 MiB.
-const SHELVES: usize = 2048;
+const MOST_CACHES: usize = 2048;
 
 /// As many as a tag's number can be, so that none needs to be checked.
 const TAGS: usize = 256;
@@ -281,7 +281,7 @@ impl ThreadCaches {
         self.slots.push(None);
         self.index.insert(stream, slot);
         self.set_front(Box::new(ThreadCache { stream, magazine, counts, used: 0 }), slot);
-        if self.index.len() > SHELVES && self.leaving.is_none() {
+        if self.index.len() > MOST_CACHES && self.leaving.is_none() {
             self.leaving = self.evict();
         }
     }
@@ -342,7 +342,7 @@ impl ThreadCaches {
 
     /// Whether a cache has to go before a stream can have one.
     pub(super) fn is_full_for(&mut self, stream: StreamHandle) -> bool {
-        self.of(stream).is_none() && self.index.len() >= SHELVES
+        self.of(stream).is_none() && self.index.len() >= MOST_CACHES
     }
 
     /// Takes out the cache of a stream.

@@ -19,8 +19,9 @@ use forebay_core::StreamId;
 use forebay_hal::{Call, StreamHandle};
 
 use super::log::Point;
+use super::reclaim::Patience;
 use super::shared::Shared;
-use crate::{Block, Request, Result};
+use crate::{Request, Result};
 
 /// A pool as ending threads find it.
 #[derive(Debug, Default)]
@@ -35,8 +36,8 @@ struct WatchedPool {
 
 thread_local! {
     static WATCHED: List = const { List(RefCell::new(Vec::new())) };
-    /// Whether the list is gone. Without a destructor, so looking at it does not put the list among what is
-    /// destroyed: that has to come after the driver's own data of the thread.
+    /// Whether the list is gone. Reading it does not register the list's destructor, which has to be registered
+    /// after the driver's data of the thread so that it runs before that is destroyed.
     static IS_ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -122,19 +123,28 @@ impl Shared {
         let _ = self.record_end(stream, true, &is_same);
     }
 
-    /// A block for the own stream of a thread that is past the end of its list. The driver may make a new stream
-    /// for every call of such a thread, so no wait orders them: the memory is taken in the order of another
-    /// stream, whose work the host waits for.
-    pub(super) fn allocate_while_ending(&self, request: Request) -> Result<Block> {
-        let stand_in = Request { stream: StreamHandle::DEFAULT, ..request };
-        let block = self.find(stand_in)?;
-        let patience = self.patience(&mut None);
-        let idle = Point::after(&self.device, &self.log, stand_in.stream)
-            .and_then(|end| self.wait_for_events(&[Arc::new(end)], patience));
-        if matches!(idle, Ok(true)) {
-            return Ok(block);
-        }
-        let freed = self.free(block.address, stand_in.stream, &|_| Ok(()));
-        Err(idle.and(freed).err().unwrap_or_else(|| self.shortage(request, block.size).into()))
+    /// Waits on the host for all that is enqueued so far on the stream that [stands in](stand_in) for that of an
+    /// ending thread. `false` where time ran out first, or a capture is under way.
+    pub(super) fn wait_for_stand_in(&self, patience: Patience) -> Result<bool> {
+        let event = {
+            // No capture begins while the event is recorded.
+            let _backing = self.backing();
+            if self.captures.any() {
+                return Ok(false);
+            }
+            Arc::new(Point::after(&self.device, &self.log, STAND_IN)?)
+        };
+        self.wait_for_events(&[event], patience)
     }
+}
+
+/// The stream in whose order a thread past the end of its list gets memory for its own.
+const STAND_IN: StreamHandle = StreamHandle::DEFAULT;
+
+/// A request on the own stream of an ending thread, as one on another stream; `None` for every other request.
+///
+/// The driver may make a new stream for every call of such a thread, so no wait on the device orders them. The
+/// caller has the host wait for the other stream before the memory is given out.
+pub(super) fn stand_in(request: Request) -> Option<Request> {
+    is_ending(request.stream).then_some(Request { stream: STAND_IN, ..request })
 }

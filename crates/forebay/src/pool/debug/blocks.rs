@@ -118,15 +118,16 @@ impl Shared {
         }
         let block = Span::new(memory.address, size).unwrap_or_default();
         let canary = Span::new(block.end(), debug.tail()).unwrap_or_default();
-        if let Err(error) = debug.dress(block, canary, stream) {
-            if debug.aids.poison {
-                self.keep_unclean(memory);
-            } else {
-                self.give_back(vec![memory]);
-            }
-            return Err(error);
+        debug.dress(block, canary, stream).inspect_err(|_| self.give_back_prepared(memory))
+    }
+
+    /// Takes back memory that was made ready to be given out, or nearly so, and never was.
+    pub(in super::super) fn give_back_prepared(&self, memory: FreedBlock) {
+        if self.debug.aids.poison {
+            self.keep_unclean(memory);
+        } else {
+            self.give_back(vec![memory]);
         }
-        Ok(())
     }
 
     /// Keeps memory that is not as free memory should be until it can be filled.
@@ -156,8 +157,10 @@ impl Shared {
                     match self.debug.probe.fill(memory.span(), Pattern::U8(FREED), stream) {
                         Ok(()) => clean.push(memory),
                         Err(error) => {
-                            if is_gone(&error) {
-                                self.heap().bury(number);
+                            let mut heap = self.heap();
+                            // Another stream may have taken the slot over since.
+                            if is_gone(&error) && heap.slots.serial(number) == Some(one.order) {
+                                heap.bury(number);
                             }
                             rest.push(one);
                         }

@@ -1,4 +1,4 @@
-//! The watch: canaries, a pattern beside each live block that nobody should write over.
+//! Canaries: canaries, a pattern beside each live block that nobody should write over.
 
 use std::collections::BTreeMap;
 
@@ -67,21 +67,21 @@ impl Shared {
         let debug = &self.debug;
         // What comes while the device is waited for may still be being filled: it is not looked at.
         let (blocks_before, kept_before) = {
-            let (watch, quarantine) = (lock(&debug.canaries), lock(&debug.quarantine));
-            if watch.blocks.is_empty() && quarantine.is_empty() {
+            let (canaries, quarantine) = (lock(&debug.canaries), lock(&debug.quarantine));
+            if canaries.blocks.is_empty() && quarantine.is_empty() {
                 return Ok(());
             }
-            (watch.added, quarantine.added())
+            (canaries.added, quarantine.added())
         };
         debug.probe.synchronize()?;
         let stream = debug.probe.own_stream()?;
         // Both locked throughout: nothing leaves while it is looked at, so what is read is not being
         // filled by a free on another thread. What is read is read on a stream that has nothing else to
         // do, so nothing of the program's is waited for.
-        let watch = lock(&debug.canaries);
+        let canaries = lock(&debug.canaries);
         let mut quarantine = lock(&debug.quarantine);
         let mut first = Ok(());
-        for (&address, watched) in &watch.blocks {
+        for (&address, watched) in &canaries.blocks {
             if watched.number >= blocks_before {
                 continue;
             }
@@ -90,7 +90,7 @@ impl Shared {
                 first = first.and(Err(debug.found(overrun(address, watched.size, odd))));
             }
         }
-        drop(watch);
+        drop(canaries);
         if debug.aids.poison {
             let free = Pattern::U8(FREED);
             let look = |span| debug.probe.first_odd_now(span, free, stream);

@@ -20,8 +20,8 @@
 //! *retired*: nobody gets it again as long as the pool lives, because whoever wrote there may do so
 //! again. An error that is no finding has changed nothing, as everywhere.
 //!
-//! A pool with no aid on has none of this in its way: the short way of a request knows nothing of it,
-//! and the long way asks once.
+//! A pool with no aid on has none of this in its way: the fast path of a request knows nothing of it,
+//! and the slow path asks once.
 
 mod blocks;
 mod canary;
@@ -145,7 +145,7 @@ pub(super) fn allows_magazines(settings: &Settings) -> bool {
 
 /// The aids of a pool, and what they remember.
 ///
-/// No two of its locks are held at once but those of the watch and the quarantine, in this order; and
+/// No two of its locks are held at once but those of the canaries and the quarantine, in this order; and
 /// that of the streams is taken before the backing's.
 pub(super) struct DebugChecks {
     aids: Aids,

@@ -39,7 +39,7 @@ fn these_can_change() {
             "pressure_high",
             "pressure_critical",
             "largest_page",
-            "quarantine", // in the tests of care
+            "quarantine", // in the tests of the debug checks
         ]
     );
 }

@@ -15,7 +15,7 @@ fn put_up(caches: &mut ThreadCaches, stream: StreamHandle) -> Option<StreamHandl
 /// The same calls on caches and on a list in the order of last use: the same are found, and the same
 /// are evicted.
 #[test]
-fn shelves_are_a_list_in_the_order_of_last_use() {
+fn caches_are_a_list_in_the_order_of_last_use() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let (mut caches, mut list) = (ThreadCaches::default(), Vec::new());
@@ -28,12 +28,12 @@ fn shelves_are_a_list_in_the_order_of_last_use() {
                 assert_eq!(removed, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
                 continue;
             }
-            assert_eq!(caches.is_full_for(stream), known.is_none() && list.len() >= SHELVES);
+            assert_eq!(caches.is_full_for(stream), known.is_none() && list.len() >= MOST_CACHES);
             let found = caches.of(stream).map(|cache| cache.stream);
             assert_eq!(found, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
             list.push(stream);
             if found.is_none() {
-                let evicted = (list.len() > SHELVES).then(|| list.remove(0));
+                let evicted = (list.len() > MOST_CACHES).then(|| list.remove(0));
                 assert_eq!(put_up(&mut caches, stream), evicted, "seed {seed}, step {step}");
             }
             assert!(caches.front(stream).is_some());
@@ -47,9 +47,9 @@ fn shelves_are_a_list_in_the_order_of_last_use() {
 
 /// What a thread before left on streams of its own goes first.
 #[test]
-fn shelves_that_nobody_uses_are_evicted_first() {
+fn caches_that_nobody_uses_are_evicted_first() {
     let mut caches = ThreadCaches::default();
-    let (dead, living) = (SHELVES as u64 / 2, SHELVES as u64);
+    let (dead, living) = (MOST_CACHES as u64 / 2, MOST_CACHES as u64);
     (0..dead).for_each(|number| assert_eq!(put_up(&mut caches, handle(number)), None));
     for number in dead..dead + living {
         let evicted = put_up(&mut caches, handle(number));
@@ -98,13 +98,13 @@ fn many_streams_in_turn_are_served_from_magazines() {
 
 /// More streams than caches: those that are evicted leave their counts behind.
 #[test]
-fn evicted_shelves_are_counted() {
+fn evicted_caches_are_counted() {
     use std::sync::Arc;
 
     use forebay_hal::{Device, Priority, Stream};
     use forebay_sim::SimMachine;
 
-    let count = SHELVES as u64 + 100;
+    let count = MOST_CACHES as u64 + 100;
     let machine = SimMachine::builder().build().unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
     let pool = crate::Pool::new(&device).unwrap();
