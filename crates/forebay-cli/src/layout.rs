@@ -12,12 +12,20 @@
 
 use std::io::{self, Write};
 
-use anstyle::Style;
+use anstyle::{AnsiColor, Style};
 
 use crate::output::Width;
 
-/// Headings, remarks and whatever else is secondary.
+/// Headings, remarks and everything else that is secondary.
 pub(crate) const QUIET: Style = Style::new().dimmed();
+/// The name of a section.
+pub(crate) const TITLE: Style = Style::new().bold();
+/// A figure within its target, or a check that passed.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// What the reader should know.
+pub(crate) const NOTE: Style = AnsiColor::Yellow.on_default();
+/// What went wrong.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// What stands before every line of a table.
 const MARGIN: usize = 2;

@@ -2,19 +2,14 @@
 
 use std::io::{self, Write};
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 use forebay::Settings;
 
 use super::{Case, Row, hot};
-use crate::layout::{Cell, Column, QUIET, Room, Table, paragraph, titled};
+use crate::layout::{BAD, Cell, Column, GOOD, NOTE, QUIET, Room, TITLE, Table, paragraph, titled};
 use crate::output::Width;
 use crate::replay::{Place, no_room_for};
 use crate::settings::in_words;
-
-pub(super) const TITLE: Style = Style::new().bold();
-pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-pub(super) const NOTE: Style = AnsiColor::Yellow.on_default();
-pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// The mean and how it compares stay; the rest goes where the terminal is narrow.
 const COLUMNS: [Column; 10] = [

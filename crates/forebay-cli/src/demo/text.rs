@@ -6,15 +6,12 @@ use anstyle::{AnsiColor, Style};
 use forebay_core::{Bytes, counted};
 
 use super::{Saving, Story};
-use crate::layout::{QUIET, paragraph, titled};
+use crate::layout::{BAD, NOTE, QUIET, TITLE, paragraph, titled};
 use crate::output::Width;
 use crate::replay::Place;
 use crate::replay::time;
 
-const TITLE: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
-const NOTE: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
 const PLAIN: Style = Style::new();
 
 /// The columns before a bar, and after it.

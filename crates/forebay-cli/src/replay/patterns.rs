@@ -7,8 +7,7 @@ use forebay_trace::Analysis;
 use forebay_trace::analysis::SizeFigures;
 use serde::Serialize;
 
-use super::text::TITLE;
-use crate::layout::{Cell, QUIET, write_hanging};
+use crate::layout::{Cell, QUIET, TITLE, write_hanging};
 use crate::output::Width;
 
 /// The id of the form. A key that is there stays there with the same meaning.

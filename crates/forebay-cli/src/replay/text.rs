@@ -3,20 +3,15 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
 use forebay_trace::Trace;
 
 use super::{Place, Row};
-use crate::layout::{Cell, Column, QUIET, Room, Table, paragraph, titled};
+use crate::layout::{BAD, Cell, Column, GOOD, NOTE, QUIET, Room, TITLE, Table, paragraph, titled};
 use crate::output::Width;
 use crate::settings::in_words;
-
-pub(super) const TITLE: Style = Style::new().bold();
-const GOOD: Style = AnsiColor::Green.on_default();
-const NOTE: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Peak and ratio are what runs are compared by; the rest goes where the terminal is narrow.
 const COLUMNS: [Column; 11] = [

@@ -313,7 +313,7 @@ fn piped(arguments: &[&str], input: &str) -> Output {
     let mut child = command.spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     let bytes = std::fs::read(input).unwrap();
-    // Whoever refuses to read leaves a broken pipe, which is not what is tested.
+    // A command that does not read leaves a broken pipe, which is not under test.
     let feeder = std::thread::spawn(move || drop(pipe.write_all(&bytes)));
     let output = child.wait_with_output().unwrap();
     feeder.join().unwrap();

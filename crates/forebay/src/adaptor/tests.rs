@@ -43,7 +43,7 @@ fn a_limit_is_met_exactly_and_told() {
     assert_eq!((limited.used(), limited.limit()), (Bytes::ZERO, Bytes::new(1000)));
 }
 
-/// Whoever sets the limit to the figure in units has set it high enough.
+/// A limit set to the figure in units is high enough.
 #[test]
 fn the_limit_to_raise_to_is_rounded_up() {
     let limited = Limited::new(roomy(), Bytes::mib(20));

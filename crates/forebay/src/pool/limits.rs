@@ -1,5 +1,4 @@
-//! Limits: the limit of a pool, where its levels of pressure begin, and what it holds, for whoever asks
-//! in passing. Read without a lock, so that nobody waits for the driver to learn them.
+//! Limits: the limit of a pool, where its levels of pressure begin, and how much it holds. Read without a lock, so that nobody waits for the driver to learn them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -283,7 +283,7 @@ impl Shared {
             return false;
         }
         // A cache that goes is of another stream, which may be forgotten meanwhile: not before its
-        // blocks are in the heap, and its counts too, so that whoever sums up sees them in one place.
+        // blocks are in the heap, and its counts too, so that a sum finds them in one place.
         let crowded = self.with_own_caches(|caches| caches.is_full_for(block.stream)) == Some(true);
         let mut heap = crowded.then(|| self.heap());
         let mut spilled = Vec::new();

@@ -25,7 +25,7 @@ use crate::{Request, Result};
 /// How often room is made for one request that others take from meanwhile.
 const MOST_ROOMS: u32 = 64;
 
-/// How often memory is reclaimed again for one request that found too little, beside other threads.
+/// How often a request reclaims memory again after it found too little, if other threads use the pool.
 const MOST_RETRIES: u32 = 16;
 
 /// How often a request that is to be refused is tried again for what others were giving back.
@@ -125,10 +125,7 @@ impl Shared {
         loop {
             let rung = climb.ladder.rung();
             backing = self.try_rung(backing, &mut climb, begun)?;
-            let found = {
-                let mut heap = self.heap();
-                from_hole(&mut heap)
-            };
+            let found = from_hole(&mut self.heap());
             match found {
                 Some(found) if matches!(rung, Rung::Room | Rung::Idle) => {
                     drop(backing);

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use forebay_core::Bytes;
+use forebay_core::{Bytes, counted};
 use forebay_hal::{Call, StreamHandle};
 
 use super::map::UNIT_SHIFT;
@@ -179,11 +179,6 @@ fn part(one: u64, of: u64) -> Option<f64> {
 /// A part as people read it.
 fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".to_owned(), |part| format!("{:.2} %", part * 100.0))
-}
-
-/// A number of things, as people say it.
-fn counted(count: u64, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 impl fmt::Display for Statistics {

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use forebay_core::Bytes;
 
-use super::super::text::{BAD, GOOD, NOTE, TITLE, threads};
+use super::super::text::threads;
 use super::super::{Case, Each, Row};
 use super::tools::{Figures, Target};
-use crate::layout::{Cell, Column, QUIET, Room, Table, paragraph, titled};
+use crate::layout::{BAD, Cell, Column, GOOD, NOTE, QUIET, Room, TITLE, Table, paragraph, titled};
 use crate::output::Width;
 use crate::replay::no_room_for;
 

@@ -7,19 +7,15 @@ mod sheet;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use anstyle::{AnsiColor, Style};
 use forebay_core::Bytes;
 
 use super::report::{
     DeviceRow, HugePageSection, LimitRow, LimitSection, MemorySection, NumaSection, Owner, Report,
     Setting, Status, Unread,
 };
+use crate::layout::{BAD, GOOD, NOTE};
 use crate::output::Width;
 use sheet::{QUIET, Sheet, shortened};
-
-const GOOD: Style = AnsiColor::Green.on_default();
-const FAIR: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Writes the report in lines of `width`.
 pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io::Result<()> {
@@ -46,7 +42,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
 fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> {
     let style = match row.status {
         Status::Ready => GOOD,
-        Status::Found => FAIR,
+        Status::Found => NOTE,
         Status::Broken => BAD,
         Status::Missing | Status::NotHere => QUIET,
     };
@@ -131,7 +127,7 @@ fn huge_pages(sheet: &mut Sheet<'_, impl Write>, huge: &HugePageSection) -> io::
         let setting = setting.as_deref().map(|setting| format!(": {setting}")).unwrap_or_default();
         sheet.line(label, value, &format!("{whose}{setting}"))?;
     }
-    sheet.paragraph(if huge.granted { GOOD } else { FAIR }, "explicit", &huge.summary)?;
+    sheet.paragraph(if huge.granted { GOOD } else { NOTE }, "explicit", &huge.summary)?;
     if let Some(cure) = &huge.cure {
         sheet.cure("to get them", cure)?;
     }
@@ -192,7 +188,7 @@ fn settings(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
     if !report.ignored_settings.is_empty() {
         let names = report.ignored_settings.join(", ");
         let text = format!("{names}: this version reads no FOREBAY_ names but those of settings");
-        sheet.paragraph(FAIR, "not read", &text)?;
+        sheet.paragraph(NOTE, "not read", &text)?;
     }
     sheet.title("Variables of this command")?;
     of(Owner::Command).try_for_each(|setting| variable(sheet, setting))
@@ -224,7 +220,7 @@ fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
 }
 
 fn unknown(sheet: &mut Sheet<'_, impl Write>, reasons: &[Unread]) -> io::Result<()> {
-    reasons.iter().try_for_each(|reason| sheet.paragraph(FAIR, "unknown", &reason.to_string()))
+    reasons.iter().try_for_each(|reason| sheet.paragraph(NOTE, "unknown", &reason.to_string()))
 }
 
 fn size(bytes: Option<u64>) -> String {

@@ -13,11 +13,9 @@ use std::io::{self, Write};
 use anstyle::Style;
 
 use crate::doctor::report::Cure;
-pub(super) use crate::layout::{QUIET, shortened};
+pub(super) use crate::layout::{QUIET, TITLE, shortened};
 use crate::layout::{length, plain, wrapped};
 use crate::output::Width;
-
-pub(super) const TITLE: Style = Style::new().bold();
 
 /// How wide the first column is: its longest label, "transparent, files", and a gap.
 const LABEL: usize = 20;

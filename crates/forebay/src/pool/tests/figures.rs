@@ -246,8 +246,7 @@ fn a_summary_says_what_there_is() {
     pool.free(block.address(), DEFAULT).unwrap();
 }
 
-/// Counts move from a cache that has to go to the heap: whoever sums up while that waits for the heap
-/// sees them in one place, neither twice nor not at all.
+/// An evicted cache hands its counts to the heap. A sum taken while that waits for the heap counts them once.
 #[test]
 fn counts_on_the_move_are_seen_once() {
     let pool = PoolOptions::new().build(&phantom()).unwrap();
