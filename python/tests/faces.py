@@ -31,7 +31,7 @@ def _built(variable, name):
         return Path(named)
     found = [path for path in ROOT.glob(f"target/*/deps/{name}") if path.exists()]
     if not found:
-        pytest.skip(f"there is no {name}: cargo build -p forebay-capi -p forebay-cuda-standin makes it")
+        pytest.skip(f"there is no {name}: cargo build -p forebay-capi -p forebay-cuda-fake-driver makes it")
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
@@ -40,7 +40,7 @@ def library():
 
 
 def driver():
-    return _built("FOREBAY_CUDA_DRIVER", "libforebay_cuda_standin.so")
+    return _built("FOREBAY_CUDA_DRIVER", "libforebay_cuda_fake_driver.so")
 
 
 def compiler():

@@ -12,7 +12,7 @@ const LEVELS: &[&[&str]] = &[
     &["forebay-hal"],
     &["forebay-host"],
     &["forebay-sim"],
-    &["forebay-cuda-standin"],
+    &["forebay-cuda-fake-driver"],
     &["forebay-cuda", "forebay-hip", "forebay-opencl", "forebay-metal"],
     &["forebay"],
     &["forebay-trace"],

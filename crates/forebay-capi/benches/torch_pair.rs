@@ -17,16 +17,16 @@ use forebay_capi::torch::{forebay_torch_alloc, forebay_torch_alloc_or_throw, for
 const SIZE: isize = 64 << 10;
 
 /// Where cargo has put the driver: beside the probe, or a folder up.
-fn standin() -> PathBuf {
+fn fake_driver() -> PathBuf {
     let probe = std::env::current_exe().unwrap();
     let folders = probe.ancestors().skip(1).take(2);
-    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));
+    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_fake_driver.so"));
     paths.find(|path| path.exists()).unwrap()
 }
 
 fn main() {
     // SAFETY: no other thread runs yet that reads the environment.
-    unsafe { std::env::set_var("FOREBAY_CUDA_DRIVER", standin()) };
+    unsafe { std::env::set_var("FOREBAY_CUDA_DRIVER", fake_driver()) };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let pairs: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(1000);
     let way = words.next().unwrap_or_else(|| "torch".to_owned());

@@ -169,7 +169,7 @@ pub(crate) fn of_error(error: &Error) -> Status {
     match error {
         Error::OutOfMemory(_) => Status::OutOfMemory,
         Error::NotABlock { .. } => Status::NotABlock,
-        Error::DoubleFree { .. } | Error::Outlived { .. } => Status::DoubleFree,
+        Error::DoubleFree { .. } | Error::StaleBlock { .. } => Status::DoubleFree,
         Error::WrongPool { .. } => Status::WrongPool,
         Error::WrongSize { .. } => Status::WrongSize,
         Error::PoolGone { .. } => Status::InvalidHandle,

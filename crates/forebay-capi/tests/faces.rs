@@ -14,10 +14,10 @@ use forebay_capi::torch::*;
 use serde_json::Value;
 
 /// Where cargo has put the driver: beside the test, or a folder up.
-fn standin() -> PathBuf {
+fn fake_driver() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
-    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));
+    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_fake_driver.so"));
     paths.find(|path| path.exists()).unwrap()
 }
 
@@ -81,7 +81,7 @@ extern "C" fn ask(device: c_int, address: u64, size: u64) -> u64 {
 #[test]
 fn the_process_has_one_pool_and_says_all_of_it() {
     // SAFETY: no other thread runs yet that reads the environment.
-    unsafe { std::env::set_var("FOREBAY_CUDA_DRIVER", standin()) };
+    unsafe { std::env::set_var("FOREBAY_CUDA_DRIVER", fake_driver()) };
     assert_eq!(forebay_face_has_pool(0), 0);
     assert_eq!(configure("max_bytes:64MiB,size_classes:exact"), 0, "{}", last_error());
     assert_eq!(configure("max_bites:1"), -1);

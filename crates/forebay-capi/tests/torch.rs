@@ -9,10 +9,10 @@ use forebay_capi::error::forebay_last_error;
 use forebay_capi::torch::{forebay_torch_alloc, forebay_torch_free};
 
 /// Where cargo has put the driver: beside the test, or a folder up.
-fn standin() -> PathBuf {
+fn fake_driver() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
-    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));
+    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_fake_driver.so"));
     paths.find(|path| path.exists()).unwrap()
 }
 
@@ -57,7 +57,7 @@ fn free(block: *mut c_void, device: i32) {
 #[test]
 fn blocks_come_and_go_and_wrong_use_is_told() {
     // SAFETY: no other thread runs yet that reads the environment.
-    unsafe { std::env::set_var("FOREBAY_CUDA_DRIVER", standin()) };
+    unsafe { std::env::set_var("FOREBAY_CUDA_DRIVER", fake_driver()) };
     assert_eq!(last_error(), "");
 
     let first = allocate(1 << 20, 0);

@@ -44,7 +44,7 @@ fn compile(with: &str, arguments: &[&Path], options: &[&str]) -> Result<(), Stri
 fn program(with: &str) -> Result<(TempDir, PathBuf, PathBuf), String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cpp");
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let classes = folder.path().join("libc10_standin.so");
+    let classes = folder.path().join("libc10_fake.so");
     let output = Path::new("-o");
     let parts = [&*sources.join("c10.cpp"), output, &*classes];
     compile(with, &parts, &["-shared", "-fPIC"])?;
@@ -55,7 +55,7 @@ fn program(with: &str) -> Result<(TempDir, PathBuf, PathBuf), String> {
 }
 
 fn run(program: &Path, classes: &Path, case: &str, settings: &str) -> Result<Completion, Failed> {
-    let driver = built("libforebay_cuda_standin.so");
+    let driver = built("libforebay_cuda_fake_driver.so");
     let mut command = Command::new(program);
     command.arg(built("libforebay_capi.so")).arg(&driver).arg(classes).arg(case);
     command.env("FOREBAY_CUDA_DRIVER", &driver).env("FOREBAY_CONF", settings);

@@ -16,13 +16,13 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod address_space;
 mod arena;
 mod bytes;
 mod count;
 mod decay;
 mod id;
 mod ladder;
-pub mod line;
 mod magazine;
 pub mod pressure;
 mod quantity_error;

@@ -1,11 +1,12 @@
-//! Drivers that are old, broken, or lack functions: each a stand-in of its own.
+//! Drivers that are old, broken, or lack functions: each a fake driver of its own.
 
+mod fake_driver;
 mod fixture;
-mod standin;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fake_driver::FakeDriver;
 use fixture::Cuda;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
@@ -16,11 +17,10 @@ use forebay_hal::{
     Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Place, Priority, Result, StreamHandle,
     Streams, Transfers, VirtualMemory,
 };
-use standin::Standin;
 
 /// Runs every case of the suite, and gives how many passed and were skipped.
-fn keeps_the_contract(standin: &Standin) -> (usize, usize) {
-    let fixture: Arc<dyn Fixture> = Arc::new(Cuda(standin.driver));
+fn keeps_the_contract(fake: &FakeDriver) -> (usize, usize) {
+    let fixture: Arc<dyn Fixture> = Arc::new(Cuda(fake.driver));
     let (mut passed, mut skipped, mut failed) = (0, 0, Vec::new());
     for case in conformance::cases() {
         match conformance::run(case, &fixture) {
@@ -35,19 +35,19 @@ fn keeps_the_contract(standin: &Standin) -> (usize, usize) {
 
 #[test]
 fn a_driver_of_cuda_11_2_keeps_the_contract_with_fewer_capabilities() {
-    let standin = Standin::load_with("old", 11_020, 2, &[]).unwrap();
-    assert_eq!(standin.driver.version(), (11, 2));
-    let table = standin.driver.table();
+    let fake = FakeDriver::load_with("old", 11_020, 2, &[]).unwrap();
+    assert_eq!(fake.driver.version(), (11, 2));
+    let table = fake.driver.table();
     assert!(table.mem_prefetch_v1.is_some() && table.mem_prefetch_v2.is_none());
     assert!(table.stream_get_id.is_none() && table.stream_wait_value.is_none());
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let capabilities = device.descriptor().capabilities;
     assert!(!capabilities.contains(Capabilities::HOST_TASKS), "{capabilities}");
     assert!(capabilities.contains(Capabilities::VIRTUAL_MEMORY | Capabilities::MANAGED));
     let refused = device.enqueue_host(Box::new(|| ()), StreamHandle::DEFAULT).unwrap_err();
     assert!(refused.to_string().contains("came with CUDA 11.7"), "{refused}");
     drop(device);
-    let (passed, skipped) = keeps_the_contract(&standin);
+    let (passed, skipped) = keeps_the_contract(&fake);
     assert!(passed >= 150, "{passed} passed, {skipped} skipped");
 }
 
@@ -55,8 +55,8 @@ fn a_driver_of_cuda_11_2_keeps_the_contract_with_fewer_capabilities() {
 fn a_driver_without_pages_pinned_and_managed_memory_keeps_the_contract() {
     let lacks =
         ["cuMemMap", "cuMemHostAlloc", "cuMemAllocManaged", "cuMemcpyPeerAsync", "cuStreamGetId"];
-    let standin = Standin::load_with("poor", 13_000, 1, &lacks).unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load_with("poor", 13_000, 1, &lacks).unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let without = Capabilities::VIRTUAL_MEMORY
         | Capabilities::SHARE_BY_FD
         | Capabilities::PINNED
@@ -66,27 +66,27 @@ fn a_driver_without_pages_pinned_and_managed_memory_keeps_the_contract() {
     assert!(!capabilities.intersects(without), "{capabilities}");
     assert!(device.virtual_memory().is_none() && device.pinned_memory().is_none());
     drop(device);
-    let (passed, skipped) = keeps_the_contract(&standin);
+    let (passed, skipped) = keeps_the_contract(&fake);
     assert!(passed >= 60, "{passed} passed, {skipped} skipped");
 }
 
 #[test]
 fn a_driver_without_a_function_it_must_have_is_named() {
-    let missing = Standin::load_with("bare", 13_000, 1, &["cuMemAlloc"]).map(drop).unwrap_err();
+    let missing = FakeDriver::load_with("bare", 13_000, 1, &["cuMemAlloc"]).map(drop).unwrap_err();
     assert!(missing.contains("has no cuMemAlloc, which came with CUDA 3.2"), "{missing}");
 }
 
 #[test]
 fn a_driver_without_a_device_says_what_to_look_at() {
-    let missing = Standin::load_with("none", 13_000, 0, &[]).map(drop).unwrap_err();
+    let missing = FakeDriver::load_with("none", 13_000, 0, &[]).map(drop).unwrap_err();
     assert!(missing.contains("CUDA_ERROR_NO_DEVICE (100)"), "{missing}");
     assert!(missing.contains("CUDA_VISIBLE_DEVICES"), "{missing}");
 }
 
 #[test]
 fn a_device_that_is_not_there_is_refused_with_those_that_are() {
-    let standin = Standin::load("count").unwrap();
-    let error = CudaDevice::open_with(standin.driver, 2).unwrap_err();
+    let fake = FakeDriver::load("count").unwrap();
+    let error = CudaDevice::open_with(fake.driver, 2).unwrap_err();
     assert!(matches!(error, Error::Invalid { call: Call::Open, .. }), "{error}");
     assert!(error.to_string().contains("devices 0 to 1"), "{error}");
 }
@@ -148,10 +148,10 @@ fn tour(device: &CudaDevice) -> Result<()> {
 }
 
 /// Waits until the driver has so much alive; what is left over goes in a thread of its own.
-fn settles_at(standin: &Standin, alive: u64) {
+fn settles_at(fake: &FakeDriver, alive: u64) {
     let begin = Instant::now();
-    while standin.alive() != alive {
-        let found = standin.alive();
+    while fake.alive() != alive {
+        let found = fake.alive();
         assert!(begin.elapsed() < Duration::from_secs(5), "{found} alive, {alive} is right");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -159,45 +159,45 @@ fn settles_at(standin: &Standin, alive: u64) {
 
 #[test]
 fn each_call_may_fail_once_and_nothing_is_lost() {
-    let standin = Standin::load("faults").unwrap();
+    let fake = FakeDriver::load("faults").unwrap();
     // What is pooled for good is made by the first tours: streams are given out again once their
     // work is done, so two take what there is.
     for _ in 0..3 {
-        tour(&CudaDevice::open_with(standin.driver, 0).unwrap()).unwrap();
+        tour(&CudaDevice::open_with(fake.driver, 0).unwrap()).unwrap();
     }
-    let (alive, before) = (standin.alive(), standin.calls());
-    tour(&CudaDevice::open_with(standin.driver, 0).unwrap()).unwrap();
-    let calls = standin.calls() - before;
+    let (alive, before) = (fake.alive(), fake.calls());
+    tour(&CudaDevice::open_with(fake.driver, 0).unwrap()).unwrap();
+    let calls = fake.calls() - before;
     assert!(calls > 60, "a tour makes {calls} calls");
     let mut failures = 0;
     for code in [Code::ERROR_OUT_OF_MEMORY, Code::ERROR_OPERATING_SYSTEM] {
         for after in 0..calls {
-            standin.fail(None, after, code);
-            let context = standin.driver.current_context();
-            let toured = CudaDevice::open_with(standin.driver, 0).and_then(|device| tour(&device));
-            standin.clear();
-            assert_eq!(standin.driver.current_context(), context, "after call {after}");
+            fake.fail(None, after, code);
+            let context = fake.driver.current_context();
+            let toured = CudaDevice::open_with(fake.driver, 0).and_then(|device| tour(&device));
+            fake.clear();
+            assert_eq!(fake.driver.current_context(), context, "after call {after}");
             if let Err(error) = toured {
                 failures += 1;
                 assert!(error.may_pass(), "call {after} failed with {code}: {error}");
             }
-            settles_at(&standin, alive);
+            settles_at(&fake, alive);
         }
     }
     // Most calls are the device's, and a failure is told; a few are queries it can do without.
     assert!(failures > calls, "{failures} failures of {} calls", 2 * calls);
-    tour(&CudaDevice::open_with(standin.driver, 0).unwrap()).unwrap();
+    tour(&CudaDevice::open_with(fake.driver, 0).unwrap()).unwrap();
 }
 
 #[test]
 fn a_lost_device_says_so_and_everything_can_still_be_given_back() {
-    let standin = Standin::load("lost").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 1).unwrap();
+    let fake = FakeDriver::load("lost").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 1).unwrap();
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let page = device.create_page(Bytes::mib(2), PageOptions::default()).unwrap();
     let event = device.create_event(EventKind::Order).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
-    standin.lose(1);
+    fake.lose(1);
     let error = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap_err();
     assert!(matches!(error, Error::Lost { call: Call::Allocate, .. }), "{error}");
     assert!(error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED (719)"), "{error}");
@@ -210,5 +210,5 @@ fn a_lost_device_says_so_and_everything_can_still_be_given_back() {
     let _ = unsafe { device.free(memory) };
     drop(device);
     // The other device of the machine is as it was.
-    tour(&CudaDevice::open_with(standin.driver, 0).unwrap()).unwrap();
+    tour(&CudaDevice::open_with(fake.driver, 0).unwrap()).unwrap();
 }

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
-mod standin;
+mod fake_driver;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use fake_driver::FakeDriver;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
@@ -15,7 +16,6 @@ use forebay_hal::{
     Call, Copy, Error, Extent, ForeignStreams, Memory, PinnedFlags, PinnedMemory, Pitch, Place,
     Priority, Progress, StreamHandle, Streams, Transfers,
 };
-use standin::Standin;
 
 /// Three stages of two megabytes and a part of one: four pieces.
 const SIZE: usize = (7 << 20) + 12_345;
@@ -58,7 +58,7 @@ fn hold(device: &CudaDevice, stream: StreamHandle) -> Sender<()> {
 /// Makes the call number `after` of a function fail in the middle of a copy, and looks who touches the
 /// host's memory from then on.
 fn fail_in_the_middle(
-    standin: &Standin,
+    fake: &FakeDriver,
     (device, stream, memory): (&CudaDevice, StreamHandle, Address),
     (way, busy): (Way, bool),
     (name, after): (&str, u64),
@@ -67,13 +67,13 @@ fn fail_in_the_middle(
     let mut host = vec![BEFORE; SIZE];
     copy(device, Way::Up, memory, host.as_ptr(), stream);
     let gate = busy.then(|| hold(device, stream));
-    standin.fail(Some(name), after, Code::ERROR_OUT_OF_MEMORY);
+    fake.fail(Some(name), after, Code::ERROR_OUT_OF_MEMORY);
     // SAFETY: the device's memory outlives the stream's work; the host's is not used by a copy that
     // failed, which is what is tested, and it outlives the work besides.
     let copied = unsafe { device.copy(&linear(way, memory, host.as_mut_ptr()), stream) };
     let error = copied.unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { call: Call::Copy, .. }), "{what}: {error}");
-    assert_eq!(standin.clear(), 0, "{what}: the fault was due");
+    assert_eq!(fake.clear(), 0, "{what}: the fault was due");
     if busy {
         assert_eq!(device.query_stream(stream).unwrap(), Progress::Pending, "{what}: no wait");
         let touched = host.iter().filter(|&&byte| byte != BEFORE).count();
@@ -96,7 +96,7 @@ fn fail_in_the_middle(
     assert!(host.iter().all(|&byte| byte == 0x5a), "{what}: a later copy");
 }
 
-fn fail_everywhere(standin: &Standin, device: &CudaDevice, stream: StreamHandle) {
+fn fail_everywhere(fake: &FakeDriver, device: &CudaDevice, stream: StreamHandle) {
     let memory = device.allocate(Bytes::new(SIZE as u64), Alignment::BLOCK).unwrap();
     let host = vec![BEFORE; SIZE];
     // The stage, the word and the thread are there before anything is counted.
@@ -109,7 +109,7 @@ fn fail_everywhere(standin: &Standin, device: &CudaDevice, stream: StreamHandle)
                     // A task that runs before its wait is refused is waited for, and then the copy
                     // goes on: on a stream that is not held that is a matter of luck.
                     if busy || name != "cuStreamWaitValue32" {
-                        fail_in_the_middle(standin, here, (way, busy), (name, after));
+                        fail_in_the_middle(fake, here, (way, busy), (name, after));
                     }
                 }
             }
@@ -121,19 +121,19 @@ fn fail_everywhere(standin: &Standin, device: &CudaDevice, stream: StreamHandle)
 
 #[test]
 fn a_failed_copy_of_ordinary_memory_leaves_it_alone() {
-    let standin = Standin::load("staged").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("staged").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
-    fail_everywhere(&standin, &device, stream);
+    fail_everywhere(&fake, &device, stream);
 }
 
 #[test]
 fn a_failed_copy_on_a_threads_default_stream_leaves_memory_alone() {
-    let standin = Standin::load("staged-own").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("staged-own").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     // SAFETY: the thread's own stream is there as long as the thread.
     let stream = unsafe { device.adopt_stream(2) }.unwrap();
-    fail_everywhere(&standin, &device, stream);
+    fail_everywhere(&fake, &device, stream);
     device.forget_stream(stream).unwrap();
 }
 
@@ -143,7 +143,7 @@ const PITCH: usize = 300_000;
 const ROWS: usize = 4;
 
 struct Rows {
-    standin: Standin,
+    fake: FakeDriver,
     device: Arc<CudaDevice>,
     stream: StreamHandle,
     memory: Address,
@@ -152,14 +152,14 @@ struct Rows {
 
 impl Rows {
     fn new(name: &str) -> Self {
-        let standin = Standin::load(name).unwrap();
-        standin.max_pitch(262_144);
-        let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+        let fake = FakeDriver::load(name).unwrap();
+        fake.max_pitch(262_144);
+        let device = CudaDevice::open_with(fake.driver, 0).unwrap();
         let stream = device.create_stream(Priority::Normal).unwrap();
         let size = Bytes::new((ROWS * PITCH) as u64);
         let memory = device.allocate(size, Alignment::BLOCK).unwrap();
         let pinned = device.allocate_pinned(size, PinnedFlags::empty()).unwrap();
-        Self { standin, device, stream, memory, pinned }
+        Self { fake, device, stream, memory, pinned }
     }
 
     fn copy(&self, way: Way) -> Copy {
@@ -189,7 +189,7 @@ impl Rows {
     }
 
     fn try_copy(&self, way: Way) -> Result<(), Error> {
-        // SAFETY: both sides live as long as the stand-in.
+        // SAFETY: both sides live as long as the fake driver.
         unsafe { self.device.copy(&self.copy(way), self.stream) }
     }
 }
@@ -208,7 +208,7 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
             let gate = (after == 0).then(|| hold(device, stream));
             let task = || std::thread::sleep(Duration::from_millis(100));
             device.enqueue_host(Box::new(task), stream).unwrap();
-            rows.standin.fail(Some("cuMemcpyAsync"), after as u64, Code::ERROR_OUT_OF_MEMORY);
+            rows.fake.fail(Some("cuMemcpyAsync"), after as u64, Code::ERROR_OUT_OF_MEMORY);
             let error = rows.try_copy(way).unwrap_err();
             assert!(
                 matches!(error, Error::OutOfMemory { call: Call::Copy, .. }),
@@ -236,17 +236,17 @@ fn a_failed_copy_of_pinned_memory_has_ended_when_it_returns() {
 fn a_failed_copy_that_cannot_be_waited_for_is_a_lost_device() {
     let rows = Rows::new("unwaited");
     rows.fill(BEFORE);
-    rows.standin.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
+    rows.fake.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
     for _ in 0..3 {
-        rows.standin.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
+        rows.fake.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
     }
     let error = rows.try_copy(Way::Down).unwrap_err();
     assert!(matches!(error, Error::Lost { call: Call::Copy, .. }), "{error}");
     assert!(error.to_string().contains("cannot be waited for"), "{error}");
-    assert_eq!(rows.standin.clear(), 0);
+    assert_eq!(rows.fake.clear(), 0);
     // One that passes is not the end.
-    rows.standin.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
-    rows.standin.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
+    rows.fake.fail(Some("cuMemcpyAsync"), 1, Code::ERROR_OUT_OF_MEMORY);
+    rows.fake.fail(Some("cuStreamSynchronize"), 0, Code::ERROR_OPERATING_SYSTEM);
     let error = rows.try_copy(Way::Down).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
 }

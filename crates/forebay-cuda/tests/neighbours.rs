@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
-mod standin;
+mod fake_driver;
 
 use std::sync::Arc;
 
+use fake_driver::FakeDriver;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::sys::{RawContext, RawStream, values};
 use forebay_cuda::{CudaDevice, CudaDriver};
@@ -13,7 +14,6 @@ use forebay_hal::{
     Call, Copy, Device, Error, ForeignStreams, HostTask, Memory, Place, Priority, Progress,
     StreamHandle, Streams, Transfers,
 };
-use standin::Standin;
 
 /// Makes a context current for this thread.
 fn push(driver: &CudaDriver, context: u64) {
@@ -57,8 +57,8 @@ fn there_and_back(device: &CudaDevice, memory: Address, stream: StreamHandle, by
 
 #[test]
 fn the_callers_context_is_the_same_after_every_call() {
-    let standin = Standin::load("contexts").unwrap();
-    let (driver, other) = (standin.driver, standin.make_context(1));
+    let fake = FakeDriver::load("contexts").unwrap();
+    let (driver, other) = (fake.driver, fake.make_context(1));
     let device = CudaDevice::open_with(driver, 0).unwrap();
     for context in [0, other, device.raw_context()] {
         if context != 0 {
@@ -89,16 +89,16 @@ fn the_callers_context_is_the_same_after_every_call() {
 
 #[test]
 fn a_device_can_be_opened_in_anothers_context() {
-    let standin = Standin::load("foreign").unwrap();
-    let (driver, context) = (standin.driver, standin.make_context(1));
+    let fake = FakeDriver::load("foreign").unwrap();
+    let (driver, context) = (fake.driver, fake.make_context(1));
     push(driver, context);
     let theirs = make_stream(driver);
     pop(driver);
-    // SAFETY: the context lives as long as the stand-in.
+    // SAFETY: the context lives as long as the fake driver.
     let device = unsafe { CudaDevice::open_in(driver, context) }.unwrap();
     assert_eq!(device.raw_context(), context);
     assert_eq!(device.descriptor().ordinal.0, 1);
-    // SAFETY: the stream lives as long as the stand-in.
+    // SAFETY: the stream lives as long as the fake driver.
     let stream = unsafe { device.adopt_stream(theirs) }.unwrap();
     let memory = device.allocate(Bytes::new(4096), Alignment::BLOCK).unwrap();
     there_and_back(&device, memory, stream, &[9; 4096]);
@@ -112,8 +112,8 @@ fn a_device_can_be_opened_in_anothers_context() {
 
 #[test]
 fn both_names_of_the_legacy_stream_are_the_default() {
-    let standin = Standin::load("legacy").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("legacy").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     for name in [RawStream::NULL, RawStream::LEGACY] {
         // SAFETY: the default stream is there as long as the device.
         let stream = unsafe { device.adopt_stream(name.0) }.unwrap();
@@ -124,8 +124,8 @@ fn both_names_of_the_legacy_stream_are_the_default() {
 
 #[test]
 fn each_thread_has_its_own_default_stream() {
-    let standin = Standin::load("threads").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("threads").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     // SAFETY: the handle means a stream of whichever thread uses it, which is always there.
     let stream = unsafe { device.adopt_stream(RawStream::PER_THREAD.0) }.unwrap();
     let mut ids = vec![device.stream_id(stream).unwrap()];
@@ -153,13 +153,13 @@ fn each_thread_has_its_own_default_stream() {
 
 #[test]
 fn another_librarys_memory_is_good_for_copies_and_is_not_ours() {
-    let standin = Standin::load("memory").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("memory").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let mut theirs = 0;
-    push(standin.driver, device.raw_context());
+    push(fake.driver, device.raw_context());
     // SAFETY: a place of our own.
-    unsafe { standin.driver.table().mem_alloc(&raw mut theirs, 8192) }.unwrap();
-    pop(standin.driver);
+    unsafe { fake.driver.table().mem_alloc(&raw mut theirs, 8192) }.unwrap();
+    pop(fake.driver);
     let theirs = Address::new(theirs);
     there_and_back(&device, theirs, StreamHandle::DEFAULT, &[5; 8192]);
     assert_eq!(device.classify(theirs).unwrap(), None);
@@ -179,8 +179,8 @@ fn another_librarys_memory_is_good_for_copies_and_is_not_ours() {
 
 #[test]
 fn a_destroyed_stream_is_given_out_again_when_its_work_is_done_and_not_before() {
-    let standin = Standin::load("pool").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("pool").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let first = device.create_stream(Priority::Normal).unwrap();
     let id = device.stream_id(first).unwrap();
     let (open, gate) = std::sync::mpsc::channel::<()>();

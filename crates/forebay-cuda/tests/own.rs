@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
-mod standin;
+mod fake_driver;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use fake_driver::FakeDriver;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{RawContext, RawStream};
@@ -16,7 +17,6 @@ use forebay_hal::{
     Call, Capabilities, Copy, Device, Error, Fill, ForeignStreams, Memory, Pattern, Place,
     Priority, Progress, StreamHandle, Streams, Transfers,
 };
-use standin::Standin;
 
 const OWN: StreamHandle = StreamHandle::PER_THREAD;
 
@@ -67,8 +67,8 @@ fn stays(device: &CudaDevice, stream: StreamHandle) -> bool {
 
 #[test]
 fn one_adoption_is_for_all_threads_and_is_counted() {
-    let standin = Standin::load("own-count").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("own-count").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     assert!(device.descriptor().capabilities.contains(Capabilities::PER_THREAD_STREAMS));
     let before = device.synchronize_stream(OWN).unwrap_err();
     assert!(matches!(before, Error::Invalid { call: Call::SynchronizeStream, .. }), "{before}");
@@ -91,8 +91,8 @@ fn one_adoption_is_for_all_threads_and_is_counted() {
 
 #[test]
 fn another_threads_stream_is_refused_with_the_reason() {
-    let standin = Standin::load("own-refused").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("own-refused").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     adopt(&device);
     let theirs = std::thread::spawn(StreamHandle::of_this_thread).join().unwrap();
     let refused = device.synchronize_stream(theirs).unwrap_err();
@@ -101,8 +101,8 @@ fn another_threads_stream_is_refused_with_the_reason() {
 
 #[test]
 fn the_device_is_not_waited_for_where_the_driver_cannot_wait_for_all_threads() {
-    let standin = Standin::load_with("own-lacks", 13_000, 1, &["cuCtxSynchronize"]).unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load_with("own-lacks", 13_000, 1, &["cuCtxSynchronize"]).unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     assert!(!device.descriptor().capabilities.contains(Capabilities::PER_THREAD_STREAMS));
     device.synchronize_device().unwrap();
     adopt(&device);
@@ -116,8 +116,8 @@ fn the_device_is_not_waited_for_where_the_driver_cannot_wait_for_all_threads() {
 
 #[test]
 fn a_dropped_devices_memory_waits_for_every_threads_stream() {
-    let standin = Standin::load("own-drop").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("own-drop").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let warm = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     // The words and stages that stay are there before anything is counted.
     adopt(&device);
@@ -125,7 +125,7 @@ fn a_dropped_devices_memory_waits_for_every_threads_stream() {
     device.synchronize_device().unwrap();
     // SAFETY: the work is done.
     unsafe { device.free(warm) }.unwrap();
-    let before = standin.alive();
+    let before = fake.alive();
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let theirs = Arc::clone(&device);
     let worker = std::thread::spawn(move || {
@@ -138,23 +138,23 @@ fn a_dropped_devices_memory_waits_for_every_threads_stream() {
     drop(device);
     assert!(begin.elapsed() < Duration::from_secs(2), "dropping waits for nothing");
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(standin.alive(), before + 1, "memory was given back under running work");
+    assert_eq!(fake.alive(), before + 1, "memory was given back under running work");
     drop(gate);
     let begin = Instant::now();
-    while standin.alive() != before {
-        assert!(begin.elapsed() < Duration::from_secs(5), "{} alive", standin.alive());
+    while fake.alive() != before {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{} alive", fake.alive());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
 fn pinned_memory_does_not_grow_with_the_threads_that_copied() {
-    let standin = Standin::load("own-pinned").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("own-pinned").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     adopt(&device);
     let size = Bytes::mib(2);
     let memory = device.allocate(size, Alignment::BLOCK).unwrap();
-    let before = standin.alive();
+    let before = fake.alive();
     for round in 0..200_u8 {
         let device = Arc::clone(&device);
         let worker = std::thread::spawn(move || {
@@ -167,7 +167,7 @@ fn pinned_memory_does_not_grow_with_the_threads_that_copied() {
         });
         worker.join().unwrap();
     }
-    let more = standin.alive() - before;
+    let more = fake.alive() - before;
     // A stage and a page of words, and as much again for what was not yet seen to be done.
     assert!(more <= 4, "{more} pieces of pinned memory for 200 threads, one after another");
     // Copies at once take a stage each, and the next ones the same.
@@ -187,15 +187,15 @@ fn pinned_memory_does_not_grow_with_the_threads_that_copied() {
             }
         });
     }
-    let more = standin.alive() - before;
+    let more = fake.alive() - before;
     assert!(more <= 20, "{more} pieces of pinned memory for eight threads at once");
 }
 
 /// Which streams the driver ties together, and that it does so to none that is made here.
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams_and_ours_for_neither() {
-    let standin = Standin::load("own-ties").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("own-ties").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     adopt(&device);
     let memory = device.allocate(Bytes::new(3 * 4096), Alignment::BLOCK).unwrap();
     let [first, second, third] =
@@ -204,12 +204,12 @@ fn the_legacy_stream_waits_for_blocking_streams_and_ours_for_neither() {
     let mut theirs = RawStream::NULL;
     // SAFETY: the context is live, and the places are our own.
     unsafe {
-        let (table, mut popped) = (standin.driver.table(), RawContext::NULL);
+        let (table, mut popped) = (fake.driver.table(), RawContext::NULL);
         table.context_push(RawContext(device.raw_context())).unwrap();
         table.stream_create(&raw mut theirs, 0, 0).unwrap();
         table.context_pop(&raw mut popped).unwrap();
     }
-    // SAFETY: the stream lives as long as the stand-in.
+    // SAFETY: the stream lives as long as the fake driver.
     let theirs = unsafe { device.adopt_stream(theirs.0) }.unwrap();
     for blocking in [OWN, theirs] {
         // Earlier work of a blocking stream holds the legacy stream, and neither holds ours.

@@ -1,7 +1,8 @@
 //! The driver's own pool: tuned, asked, and refused without a change.
 
-mod standin;
+mod fake_driver;
 
+use fake_driver::FakeDriver;
 use forebay_core::Bytes;
 use forebay_cuda::sys::Code;
 use forebay_cuda::{
@@ -9,12 +10,11 @@ use forebay_cuda::{
     tune_default_pool,
 };
 use forebay_hal::Error;
-use standin::Standin;
 
 #[test]
 fn what_is_said_is_changed_and_nothing_else() {
-    let standin = Standin::load("pool").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("pool").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let fresh = default_pool(&device).unwrap();
     assert_eq!(fresh.release_threshold, Bytes::ZERO);
     assert!(fresh.follow_events && fresh.opportunistic && fresh.internal_dependencies);
@@ -33,16 +33,16 @@ fn what_is_said_is_changed_and_nothing_else() {
     assert_eq!(tuned.release_threshold, Bytes::gib(5));
 
     // The other device has its own.
-    let other = CudaDevice::open_with(standin.driver, 1).unwrap();
+    let other = CudaDevice::open_with(fake.driver, 1).unwrap();
     assert_eq!(default_pool(&other).unwrap(), fresh);
 }
 
 #[test]
 fn its_figures_are_the_drivers() {
-    let standin = Standin::load("pool-figures").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 1).unwrap();
-    standin.use_pool(1, 6 << 30, 5 << 30);
-    standin.use_pool(1, 4 << 30, 1 << 30);
+    let fake = FakeDriver::load("pool-figures").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 1).unwrap();
+    fake.use_pool(1, 6 << 30, 5 << 30);
+    fake.use_pool(1, 4 << 30, 1 << 30);
     let stand = default_pool(&device).unwrap();
     let figures = [stand.reserved, stand.reserved_high, stand.used, stand.used_high];
     assert_eq!(figures, [4, 6, 1, 5].map(Bytes::gib));
@@ -57,8 +57,8 @@ fn its_figures_are_the_drivers() {
 
 #[test]
 fn a_tuning_that_fails_has_changed_nothing() {
-    let standin = Standin::load("pool-faults").unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load("pool-faults").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let before = default_pool(&device).unwrap();
     let tuning = PoolTuning::new()
         .release_threshold(Bytes::gib(1))
@@ -67,9 +67,9 @@ fn a_tuning_that_fails_has_changed_nothing() {
         .internal_dependencies(false);
     for name in ["cuMemPoolSetAttribute", "cuMemPoolGetAttribute"] {
         for after in 0..4 {
-            standin.fail(Some(name), after, Code::ERROR_INVALID_VALUE);
+            fake.fail(Some(name), after, Code::ERROR_INVALID_VALUE);
             let error = tune_default_pool(&device, tuning).unwrap_err();
-            assert_eq!(standin.clear(), 0, "{name} was called");
+            assert_eq!(fake.clear(), 0, "{name} was called");
             assert!(matches!(error, Error::Invalid { .. }), "{error}");
             assert!(error.to_string().contains(name), "{error}");
             assert_eq!(default_pool(&device).unwrap(), before, "{name}, {after}");
@@ -81,8 +81,8 @@ fn a_tuning_that_fails_has_changed_nothing() {
 #[test]
 fn a_driver_without_pools_says_so() {
     let lacks = ["cuDeviceGetDefaultMemPool"];
-    let standin = Standin::load_with("pool-none", 13_000, 1, &lacks).unwrap();
-    let device = CudaDevice::open_with(standin.driver, 0).unwrap();
+    let fake = FakeDriver::load_with("pool-none", 13_000, 1, &lacks).unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let error = tune_default_pool(&device, PoolTuning::new()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("which came with CUDA 11.2"), "{error}");

@@ -342,7 +342,7 @@ fn is_already_released(error: &forebay::Error) -> bool {
             error,
             Error::NotABlock { .. }
                 | Error::DoubleFree { .. }
-                | Error::Outlived { .. }
+                | Error::StaleBlock { .. }
                 | Error::PoolGone { .. }
                 | Error::WrongPool { .. }
         )

@@ -109,7 +109,9 @@ fn class_of(error: &forebay::Error) -> &'static str {
     use forebay::Error;
     match error {
         Error::OutOfMemory(_) | Error::Device(hal::Error::OutOfMemory { .. }) => "OutOfMemoryError",
-        Error::DoubleFree { .. } | Error::Outlived { .. } | Error::PoolGone { .. } => "ClosedError",
+        Error::DoubleFree { .. } | Error::StaleBlock { .. } | Error::PoolGone { .. } => {
+            "ClosedError"
+        }
         Error::ClassUnavailable { .. }
         | Error::AidUnavailable { .. }
         | Error::Device(hal::Error::Unsupported { .. }) => "UnsupportedError",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{self as hal, Call, Device, StreamHandle};
 
-use crate::{Class, Error, Result};
+use crate::{Error, MemoryClass, Result};
 
 /// Which pool, for the whole life of the process: never given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,13 +64,13 @@ pub struct Request {
     pub(crate) size: Bytes,
     pub(crate) stream: StreamHandle,
     pub(crate) alignment: Alignment,
-    pub(crate) class: Class,
+    pub(crate) class: MemoryClass,
 }
 
 impl Request {
     /// At least `size` bytes, to be used in the order of `stream`, at a multiple of 512 B.
     pub const fn new(size: Bytes, stream: StreamHandle) -> Self {
-        Self { size, stream, alignment: Alignment::BLOCK, class: Class::STITCHED }
+        Self { size, stream, alignment: Alignment::BLOCK, class: MemoryClass::STITCHED }
     }
 
     /// At a multiple of `alignment` too.
@@ -80,7 +80,7 @@ impl Request {
     }
 
     /// Of this class: a pool of another refuses it.
-    pub const fn of_class(mut self, class: Class) -> Self {
+    pub const fn of_class(mut self, class: MemoryClass) -> Self {
         self.class = class;
         self
     }
@@ -101,7 +101,7 @@ impl Request {
     }
 
     /// Which class of memory it has to be.
-    pub const fn class(&self) -> Class {
+    pub const fn class(&self) -> MemoryClass {
         self.class
     }
 }
@@ -139,7 +139,7 @@ pub unsafe trait Allocate: Send + Sync {
                 Err(Error::WrongPool { address, pool: there.pool(), owner: block.pool() })
             }
             Some(there) if there.generation() != block.generation() => {
-                Err(Error::Outlived { address, size: there.size() })
+                Err(Error::StaleBlock { address, size: there.size() })
             }
             _ => self.free(address, stream),
         }

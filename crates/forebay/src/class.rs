@@ -11,18 +11,18 @@ use core::ops::BitOr;
 /// and a [request](crate::Request::of_class) that needs one is refused by a pool of another.
 ///
 /// ```
-/// use forebay::Class;
+/// use forebay::MemoryClass;
 ///
-/// const CLASS: Class = Class::PLAIN.union(Class::STABLE);
-/// assert!(CLASS.contains(Class::STABLE));
-/// assert!(CLASS.contains(Class::STITCHED), "every class has what the default has");
+/// const CLASS: MemoryClass = MemoryClass::PLAIN.union(MemoryClass::STABLE);
+/// assert!(CLASS.contains(MemoryClass::STABLE));
+/// assert!(CLASS.contains(MemoryClass::STITCHED), "every class has what the default has");
 /// assert_eq!(CLASS.to_string(), "plain and stable");
-/// assert!(Class::SHAREABLE.contains(Class::STABLE));
+/// assert!(MemoryClass::SHAREABLE.contains(MemoryClass::STABLE));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Class(u8);
+pub struct MemoryClass(u8);
 
-impl Class {
+impl MemoryClass {
     /// The default: made of pages that serve any request.
     pub const STITCHED: Self = Self(0);
 
@@ -65,7 +65,7 @@ impl Class {
     }
 }
 
-impl BitOr for Class {
+impl BitOr for MemoryClass {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
@@ -73,7 +73,7 @@ impl BitOr for Class {
     }
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for MemoryClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = Self::NAMES.into_iter().filter(|&(class, _)| self.contains(class));
         let Some((_, first)) = names.next() else { return f.write_str("stitched") };

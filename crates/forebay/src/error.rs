@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use forebay_core::{Address, Bytes, Span};
 
-use crate::{Class, ConfigError, FormerBlock, PoolId, Shortage};
+use crate::{ConfigError, MemoryClass, PoolId, RecentFree, Shortage};
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;
@@ -29,7 +29,7 @@ pub enum Error {
         size: Bytes,
     },
     /// What is at the address now is a later block than the one that was to be freed.
-    Outlived {
+    StaleBlock {
         /// The address.
         address: Address,
         /// How large the later block is.
@@ -43,14 +43,14 @@ pub enum Error {
     /// The pool's memory is not of the class that was asked for.
     WrongClass {
         /// What was asked for.
-        wanted: Class,
+        wanted: MemoryClass,
         /// What the pool has.
-        offered: Class,
+        offered: MemoryClass,
     },
     /// A class of memory that there is not, or not here.
     ClassUnavailable {
         /// The class.
-        class: Class,
+        class: MemoryClass,
         /// What is missing, and what would help.
         missing: Cow<'static, str>,
     },
@@ -113,7 +113,7 @@ pub enum Error {
         /// What is there now.
         found: u8,
         /// The last block that was there, as far as is remembered.
-        block: Option<FormerBlock>,
+        block: Option<RecentFree>,
     },
     /// A debugging aid cannot be had on the device.
     AidUnavailable {
@@ -144,7 +144,7 @@ impl fmt::Display for Error {
             Self::DoubleFree { address, size } => {
                 write!(f, "the block of {size} at {address} is free already; nothing was changed")
             }
-            Self::Outlived { address, size } => write!(
+            Self::StaleBlock { address, size } => write!(
                 f,
                 "the block that was at {address} is free already, and a later one of {size} is there \
                  now; nothing was changed"

@@ -56,7 +56,7 @@ pub use forebay_host as host;
 #[cfg(feature = "sim")]
 pub use forebay_sim as sim;
 
-pub use forebay_core::line::Growth;
+pub use forebay_core::address_space::Growth;
 pub use forebay_core::{
     Address, Alignment, BumpGrowth, BumpUsage, Bytes, GIB, KIB, MIB, PageSize, QuantityError,
     SizeClasses, Span, TIB, pressure,
@@ -70,14 +70,14 @@ pub use forebay_hal::{
 pub use forebay_host::{HostDevice, HostOptions};
 
 pub use block::{Allocate, Block, PoolId, Request};
-pub use class::Class;
+pub use class::MemoryClass;
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
-    DropReport, EventAction, FormerBlock, Layout, LeftBlock, PagePart, Pool, PoolEvent,
-    PoolOptions, Scope, ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics,
+    DropReport, EventAction, LeakedBlock, MemoryMap, PagePart, Pool, PoolEvent, PoolOptions,
+    RecentFree, Scope, ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics,
     StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
 };
 pub use tag::{Tag, TagScope};

@@ -87,7 +87,12 @@ fn storm(kind: usize, inherited: &Inherited) {
         }
         1 => {
             drop((pool.statistics(), format!("{pool:?}"), pool.settings(), pool.snapshot()));
-            drop((careful.statistics(), careful.history(), careful.findings(), careful.layout()));
+            drop((
+                careful.statistics(),
+                careful.history(),
+                careful.findings(),
+                careful.memory_map(),
+            ));
             pool.scope().end();
             pool.change("history", "0").unwrap();
         }
@@ -149,7 +154,7 @@ fn use_inherited(inherited: Inherited) -> u32 {
         ensure!(forked(pool.pages_of(block).map(drop)));
         ensure!(pool.statistics() == forebay::Statistics::default());
         ensure!(pool.history().is_empty() && pool.findings().is_empty());
-        ensure!(pool.layout().spans.is_empty() && pool.page_count() == 0);
+        ensure!(pool.memory_map().spans.is_empty() && pool.page_count() == 0);
         ensure!(pool.snapshot().statistics.allocations == 0);
         ensure!(pool.scope().end().allocations == 0);
         ensure!(format!("{pool:?}").starts_with("Pool("));

@@ -8,7 +8,7 @@ use crate::python::{Environment, folder, interpreter, wheel_in};
 use crate::step::Outcome;
 use crate::workplace::Workplace;
 
-/// How long building the wheel and the stand-in for a driver may take, on two cores.
+/// How long building the wheel and the fake driver may take, on two cores.
 const BUILD: Duration = Duration::from_secs(900);
 
 /// How long installing the wheel and trying it may take.
@@ -38,13 +38,13 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     };
 
     // As the tests are built, not as a release: it is for trying, and shares what is built already. The
-    // stand-in comes with any example of the library: as a package alone it would be built with fewer
+    // fake driver comes with any example of the library: as a package alone it would be built with fewer
     // features, and all that it uses once more.
     let words = ["build", "--workspace", "--all-features", "--example", "01_first_block"];
-    let standin = place.cargo(words, BUILD);
-    let ran = desk.run(&standin);
+    let fake = place.cargo(words, BUILD);
+    let ran = desk.run(&fake);
     if !ran.succeeded() {
-        return Outcome::Untested { output: told(&standin, &ran, &ran.output) };
+        return Outcome::Untested { output: told(&fake, &ran, &ran.output) };
     }
     let wheels = folder(place).join("wheels");
     // A wheel of an earlier version must not be taken for this one; what cannot be cleared is told below.
@@ -80,7 +80,7 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     {
         return left_out(reason);
     }
-    let driver = place.root().join("target/debug/deps/libforebay_cuda_standin.so");
+    let driver = place.root().join("target/debug/deps/libforebay_cuda_fake_driver.so");
     let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
     let task = clean
         .python(words, TESTS, place)

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! A private pool serves nothing but its graphs, keeps what is behind its addresses
-//! ([`Class::STABLE`]), and is captured from as long as any graph of it lives: it records no event, waits
+//! ([`MemoryClass::STABLE`]), and is captured from as long as any graph of it lives: it records no event, waits
 //! for nothing, and gives nothing back.
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-use forebay::{Address, Capture, Class, Pool, StreamHandle};
+use forebay::{Address, Capture, MemoryClass, Pool, StreamHandle};
 use forebay_sync::lock;
 
 use super::exceptions::{ExceptionKind, throw_last_error};
@@ -91,7 +91,7 @@ impl State {
             private.graphs += 1;
             return Ok(private.pool.clone());
         }
-        let options = device_pools::pool_options()?.class(Class::STABLE);
+        let options = device_pools::pool_options()?.class(MemoryClass::STABLE);
         let pool = options.build(of.device()).map_err(|error| error.to_string())?;
         let capture = Some(pool.capture().map_err(|error| error.to_string())?);
         self.private.push(PrivatePool { device, number, pool: pool.clone(), graphs: 1, capture });

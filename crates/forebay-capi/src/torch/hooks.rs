@@ -103,7 +103,7 @@ fn block_around(address: u64) -> Option<(u64, u64)> {
         return Some((block.address().get(), block.size().get()));
     }
     pools.iter().find_map(|(_, pool)| {
-        let blocks = pool.layout().blocks;
+        let blocks = pool.memory_map().blocks;
         let before = blocks.partition_point(|block| block.address <= address);
         let block = blocks.get(before.checked_sub(1)?)?;
         let within = address - block.address < block.size_bytes;

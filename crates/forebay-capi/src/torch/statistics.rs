@@ -92,7 +92,7 @@ struct PoolLayout {
 
 impl PoolLayout {
     fn of(pool: &Pool) -> Self {
-        let layout = pool.layout();
+        let layout = pool.memory_map();
         let spans = layout.spans.iter().map(|span| (span.start().get(), span.size().get()));
         let blocks = layout.blocks.into_iter();
         let blocks =

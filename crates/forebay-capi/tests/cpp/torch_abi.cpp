@@ -196,7 +196,7 @@ static void case_captured(void* driver) {
   CHECK(Counted::alive == 1);
   CHECK(graphs() == 1);
   // From here on, as with the real driver, no thread gets memory that does not say that it knows what it does.
-  auto capture = entry<void(bool)>("forebay_standin_capture", driver);
+  auto capture = entry<void(bool)>("forebay_fake_capture", driver);
   capture(true);
   CHECK(figures().find("\"first\":4294967303,\"second\":8589934601,") != std::string::npos);
   void* within = alloc_fn(1 << 20, 0, captured);

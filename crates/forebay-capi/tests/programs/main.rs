@@ -7,7 +7,7 @@
 //!   thread    under ThreadSanitizer
 //! ```
 //!
-//! Each runs on the host, on the simulated device, and on CUDA over the stand-in for its driver. Where
+//! Each runs on the host, on the simulated device, and on CUDA over the fake driver. Where
 //! there is no compiler the cases are skipped and say so.
 
 mod toolchain;

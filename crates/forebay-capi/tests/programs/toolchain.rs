@@ -42,7 +42,7 @@ impl Build {
 /// Where the libraries are.
 pub(crate) struct Place {
     libraries: PathBuf,
-    standin: PathBuf,
+    fake: PathBuf,
 }
 
 impl Place {
@@ -57,7 +57,7 @@ impl Place {
         let library = find("libforebay_capi.so")?;
         find("libforebay_capi.a")?;
         let libraries = library.parent().map(Path::to_owned).unwrap_or_default();
-        Ok(Self { libraries, standin: find("libforebay_cuda_standin.so")? })
+        Ok(Self { libraries, fake: find("libforebay_cuda_fake_driver.so")? })
     }
 }
 
@@ -142,9 +142,9 @@ pub(crate) fn run(
     }
     // Cargo's own, which has a library of another build in it.
     command.env_remove("LD_LIBRARY_PATH");
-    // An example runs on the best device; that is the stand-in's only where it is named.
+    // An example runs on the best device; that is the fake driver's only where it is named.
     if device.starts_with("cuda") {
-        command.env("FOREBAY_CUDA_DRIVER", &place.standin);
+        command.env("FOREBAY_CUDA_DRIVER", &place.fake);
     } else {
         command.env("FOREBAY_CUDA_DRIVER", folder.join("no-driver.so"));
     }

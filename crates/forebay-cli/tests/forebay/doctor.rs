@@ -157,10 +157,10 @@ fn no_kind_that_is_not_driven_looks_as_if_it_were() {
 }
 
 /// Where cargo has put the driver made of the simulated device: beside the test, or a folder up.
-pub(crate) fn standin() -> String {
+pub(crate) fn fake_driver() -> String {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
-    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_standin.so"));
+    let mut paths = folders.map(|folder| folder.join("libforebay_cuda_fake_driver.so"));
     paths.find(|path| path.exists()).unwrap().display().to_string()
 }
 
@@ -177,11 +177,11 @@ fn with_driver(library: &str) -> (Value, String) {
 
 #[test]
 fn where_the_cuda_driver_loads_each_gpu_is_opened_and_tried() {
-    let library = standin();
+    let library = fake_driver();
     let (report, said) = with_driver(&library);
     let rows: Vec<&Value> =
         report["devices"].as_array().unwrap().iter().filter(|row| row["kind"] == "cuda").collect();
-    assert_eq!(rows.len(), 2, "the stand-in has two: {report}");
+    assert_eq!(rows.len(), 2, "the fake driver has two: {report}");
     for (ordinal, row) in rows.iter().enumerate() {
         assert_eq!((&row["status"], &row["ordinal"]), (&"ready".into(), &ordinal.into()), "{row}");
         let (total, free) = (row["total_bytes"].as_u64(), row["free_bytes"].as_u64());

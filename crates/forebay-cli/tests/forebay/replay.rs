@@ -299,7 +299,7 @@ fn a_missing_driver_is_told_with_what_to_do() {
 fn a_gpu_beyond_the_last_is_told_with_those_that_are_there() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(["replay", &gpt2(), "--device", "cuda:7"]);
-    let run = command.env("FOREBAY_CUDA_DRIVER", crate::doctor::standin()).output().unwrap();
+    let run = command.env("FOREBAY_CUDA_DRIVER", crate::doctor::fake_driver()).output().unwrap();
     assert_eq!(run.status.code(), Some(1));
     let said = text(&run.stderr);
     assert!(said.contains("no cuda:7: of GPUs, the CUDA driver shows cuda:0 to cuda:1"), "{said}");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay::{Pool, PoolOptions};
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::{Bytes, PageSize};
 use forebay_hal::{Device, Priority, StreamHandle, Streams};
 use forebay_sim::{HandleReuse, MemoryModel, SimDevice, SimMachine};

@@ -217,7 +217,7 @@ impl<'a> Worker<'a> {
             Err(
                 Error::NotABlock { .. }
                 | Error::DoubleFree { .. }
-                | Error::Outlived { .. }
+                | Error::StaleBlock { .. }
                 | Error::WrongPool { .. },
             ) => Ok(()),
             answer => Err(format!("a free of {address:#x}, where no block begins: {answer:?}")),

@@ -13,7 +13,7 @@ static LATEST: Whole<Option<LostFree>> = Whole::new(None);
 /// A block that a drop could not give back.
 ///
 /// Whether it is still its allocator's can be told from the error: after
-/// [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::Outlived`] or [`Error::WrongPool`] someone
+/// [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::StaleBlock`] or [`Error::WrongPool`] someone
 /// else freed it before, after any other it is live and can be freed by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -223,8 +223,8 @@ impl<A: Allocate> OwnedBlock<A> {
             return Ok(());
         };
         let freed = self.allocator.own(self.block).is_err_and(|error| {
-            use Error::{DoubleFree, NotABlock, Outlived};
-            matches!(error, DoubleFree { .. } | NotABlock { .. } | Outlived { .. })
+            use Error::{DoubleFree, NotABlock, StaleBlock};
+            matches!(error, DoubleFree { .. } | NotABlock { .. } | StaleBlock { .. })
         });
         if freed {
             // By its address, just now. It is not this handle's to touch any more.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use forebay_core::line::{Growth, Streams};
+use forebay_core::address_space::{Growth, Streams};
 use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
@@ -45,7 +45,7 @@ pub(super) struct Backing {
     pub(super) small: PageProvider,
     pub(super) large: PageProvider,
     pub(super) deferred: Deferred,
-    /// Segments off the line that the device has to have back. Given without this lock, because a device
+    /// Segments out of the address space that the device has to have back. Given without this lock, because a device
     /// may wait for its work then.
     pub(super) outgoing: Vec<(Side, Outgoing)>,
     /// The event that streams wait for each other by: recorded and waited for at once.
@@ -129,7 +129,7 @@ impl Backing {
     fn wait_for_nearest(&mut self, site: Site<'_>, side: Side, size: Bytes, stream: StreamHandle) {
         let mut heap = site.heap();
         let taker = heap.slot_for(stream);
-        let better = heap.side_heap(side).line.worth_waiting_for(size, Streams::only(taker));
+        let better = heap.side_heap(side).space.worth_waiting_for(size, Streams::only(taker));
         // Any one of them will do.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
         let _ = owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream));
@@ -322,7 +322,7 @@ impl Backing {
         for task in self.deferred.take_ready(all) {
             let Err(error) = self.run(site, task) else { continue };
             if matches!(task, Task::Release(..)) {
-                // The page is on the line again, for requests and for the next who gives memory back.
+                // The page is in the address space again, for requests and for the next who gives memory back.
                 outcome = if all { outcome.and(Err(error)) } else { outcome };
             } else {
                 self.deferred.push_ready(task);
@@ -450,7 +450,7 @@ impl Backing {
         }
     }
 
-    /// Takes free pages off the lines until no more than `keep` bytes would be held, and puts off giving
+    /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, and puts off giving
     /// them to the device until the work that may use them is done; gives how many bytes are to go.
     /// Does not wait.
     pub(super) fn retire(&mut self, site: Site<'_>, keep: Bytes) -> Bytes {
@@ -505,7 +505,7 @@ impl Backing {
         let _ = twice(|| self.run_deferred(site, true));
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
-            let cleared = site.heap().side_heap(side).line.clear(page.at);
+            let cleared = site.heap().side_heap(side).space.clear(page.at);
             debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
             self.provider(side).0.strays.push((span.start(), span.size()));
             self.provider(side).0.segment_went(site.heap, page, true);

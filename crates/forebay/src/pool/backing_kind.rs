@@ -5,12 +5,12 @@ use std::sync::Arc;
 use forebay_core::DeviceOrdinal;
 use forebay_hal::{Device, PageOptions, VirtualMemory};
 
-use crate::{Class, Error, Result};
+use crate::{Error, MemoryClass, Result};
 
 /// A class of memory that the device has.
 #[derive(Clone, Debug)]
 pub(super) struct BackingKind {
-    class: Class,
+    class: MemoryClass,
     /// Who else reads and writes it.
     peers: Vec<DeviceOrdinal>,
 }
@@ -20,29 +20,29 @@ impl BackingKind {
     /// of its own, which are of no class.
     pub(super) fn new(
         device: &Arc<dyn Device>,
-        class: Class,
+        class: MemoryClass,
         peers: &[DeviceOrdinal],
         guard_pages: bool,
     ) -> Result<Self> {
         let refuse =
             |missing: &'static str| Err(Error::ClassUnavailable { class, missing: missing.into() });
-        if guard_pages && class != Class::STITCHED {
+        if guard_pages && class != MemoryClass::STITCHED {
             return refuse(
                 "guard_pages is on, and gives each block pages of its own that are of no class; set \
                  guard_pages to off, or use canaries",
             );
         }
-        let of_pages = class.contains(Class::SHAREABLE) || class.contains(Class::PEERS);
-        if class.contains(Class::PLAIN) && of_pages {
+        let of_pages = class.contains(MemoryClass::SHAREABLE) || class.contains(MemoryClass::PEERS);
+        if class.contains(MemoryClass::PLAIN) && of_pages {
             return refuse("what is plain has no pages that others could be given or shown");
         }
         if of_pages && device.virtual_memory().is_none() {
             return refuse("the device maps no pages");
         }
-        if class.contains(Class::SHAREABLE) && device.sharing().is_none() {
+        if class.contains(MemoryClass::SHAREABLE) && device.sharing().is_none() {
             return refuse("pages of the device cannot leave the process");
         }
-        if class.contains(Class::PEERS) {
+        if class.contains(MemoryClass::PEERS) {
             let Some(reach) = device.peers() else { return refuse("the device has no peers") };
             if peers.is_empty() {
                 return refuse("nobody was named that it is to be visible to");
@@ -61,12 +61,12 @@ impl BackingKind {
 
     /// Pages of the device, where memory is to be made of them.
     pub(super) fn pages_of<'a>(&self, device: &'a dyn Device) -> Option<&'a dyn VirtualMemory> {
-        device.virtual_memory().filter(|_| !self.class.contains(Class::PLAIN))
+        device.virtual_memory().filter(|_| !self.class.contains(MemoryClass::PLAIN))
     }
 
     /// How pages are made.
     pub(super) fn page_options(&self) -> PageOptions {
-        if self.class.contains(Class::SHAREABLE) {
+        if self.class.contains(MemoryClass::SHAREABLE) {
             PageOptions::shareable()
         } else {
             PageOptions::default()
@@ -80,6 +80,6 @@ impl BackingKind {
 
     /// Whether what is behind an address stays there as long as the pool.
     pub(super) fn is_stable(&self) -> bool {
-        self.class.contains(Class::STABLE)
+        self.class.contains(MemoryClass::STABLE)
     }
 }

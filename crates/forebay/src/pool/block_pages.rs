@@ -7,7 +7,7 @@ use super::Pool;
 use super::heap::span_of;
 use super::map::Side;
 use super::shared::Shared;
-use crate::{Class, Result};
+use crate::{MemoryClass, Result};
 
 /// A part of a block, and the page behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Pool {
     /// The pages behind the live block at `address`, in the order of its addresses; none where its
     /// memory is not made of pages. Each is wholly the device's unit: others may have blocks in it.
     ///
-    /// They are the block's as long as it is live. In a pool of [`Class::SHAREABLE`](crate::Class) they
+    /// They are the block's as long as it is live. In a pool of [`MemoryClass::SHAREABLE`](crate::MemoryClass) they
     /// can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses afterwards
     /// too; whoever imports one maps it and finds the block at the offset.
     pub fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
@@ -49,10 +49,11 @@ impl Shared {
             Side::Small => &heap.small,
             Side::Large => &heap.large,
         };
-        if self.options.class.contains(Class::PLAIN) || self.device.virtual_memory().is_none() {
+        if self.options.class.contains(MemoryClass::PLAIN) || self.device.virtual_memory().is_none()
+        {
             return Ok(Vec::new());
         }
-        let pages = side_heap.line.pages_in(block.start().get(), block.end().get());
+        let pages = side_heap.space.pages_in(block.start().get(), block.end().get());
         let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
         Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
     }

@@ -53,7 +53,7 @@ impl ClaimedAs {
     pub(super) fn check(self, known: BlockState, address: Address) -> Result<()> {
         match self {
             Self::Exact(generation) if known.generation() != generation => {
-                Err(Error::Outlived { address, size: known.size() })
+                Err(Error::StaleBlock { address, size: known.size() })
             }
             Self::Sized(said) if !self.fits(known) => {
                 let (requested, size) = (Bytes::new(known.requested()), known.size());

@@ -50,7 +50,7 @@ pub(super) enum Task {
     EndSlot(u32, Serial),
     /// Take back a block that was used on further streams, in the order of the stream it was freed on.
     Return(FreedBlock, Serial),
-    /// Give a page that was taken off the line to the device.
+    /// Give a page that was taken out of the address space to the device.
     Release(Side, Outgoing),
 }
 

@@ -6,33 +6,33 @@
 //!   [ free | put off | free ]   a page that comes free: it can be moved, or given to the device
 //! ```
 //!
-//! The lines are copied, what may come back is given to the copies, and a plan is made there as it would be
+//! The address spaces are copied, what may come back is given to the copies, and a plan is made there as it would be
 //! made in the end. The copies take time that grows with the holes, under the pool's locks; they can save a wait
 //! for the device and every cached page. With more than [`MOST_HOLES`] holes no copy is made.
 
-use forebay_core::line::{Growth, Lack, Line, Plan, Streams};
+use forebay_core::address_space::{AddressSpace, Growth, Lack, Plan, Streams};
 use forebay_core::{Bytes, Span};
 
 use super::heap::FreedBlock;
 use super::map::Side;
 use super::shared::Shared;
-use crate::Class;
+use crate::MemoryClass;
 
 /// How many holes are too many to copy.
 const MOST_HOLES: usize = 20_000;
 
 /// A pool as it would be if all came back that may.
 struct Feasibility {
-    /// The line of the request's side.
-    own: Line,
+    /// The address space of the request's side.
+    own: AddressSpace,
     /// Whether it is made of pages, as opposed to segments.
     maps_pages: bool,
     growth: Growth,
-    /// The most that line may hold by the limit of the pool.
+    /// The most that space may hold by the limit of the pool.
     limit: Bytes,
     /// Bytes that the device gets back from elsewhere.
     given_up: Bytes,
-    /// The bytes of segments on the line that could go back.
+    /// The bytes of segments in the address space that could go back.
     whole: Bytes,
 }
 
@@ -66,27 +66,27 @@ impl Shared {
         });
         let mut backing = self.backing();
         let heap = self.heap();
-        if heap.small.line.hole_count().max(heap.large.line.hole_count()) > MOST_HOLES {
+        if heap.small.space.hole_count().max(heap.large.space.hole_count()) > MOST_HOLES {
             return None;
         }
         returning.extend(backing.deferred.returns().map(|block| block.span()));
         self.debug.add_kept_back(&mut returning);
         let line_of = |of: Side| {
-            let mut line = match of {
-                Side::Small => heap.small.line.clone(),
-                Side::Large => heap.large.line.clone(),
+            let mut space = match of {
+                Side::Small => heap.small.space.clone(),
+                Side::Large => heap.large.space.clone(),
             };
             // Old mappings and pages on their way out are gone by then.
-            backing.deferred.cleared(of).for_each(|at| _ = line.clear(at));
-            line.idle(Streams::ALL);
+            backing.deferred.cleared(of).for_each(|at| _ = space.clear(at));
+            space.idle(Streams::ALL);
             for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
                 // What came back since it was noted is a hole already.
-                let _ = line.give(span.start().get(), span.size(), Streams::ALL);
+                let _ = space.give(span.start().get(), span.size(), Streams::ALL);
             }
-            line
+            space
         };
         // In stable memory nothing is moved, and nothing of either side is given up.
-        let stable = self.options.class.contains(Class::STABLE);
+        let stable = self.options.class.contains(MemoryClass::STABLE);
         let own = line_of(side);
         let (whole, others) = if stable {
             (Bytes::ZERO, Bytes::ZERO)
@@ -107,7 +107,7 @@ impl Shared {
 }
 
 impl Feasibility {
-    /// Whether there is a way to `size` bytes where the line may hold `limit`.
+    /// Whether there is a way to `size` bytes where the address space may hold `limit`.
     fn can_have(&self, size: Bytes, limit: Bytes) -> bool {
         if !self.maps_pages {
             // One segment, in which there is room or which is new.
@@ -116,8 +116,8 @@ impl Feasibility {
                 || Plan::segment(&self.own, size, &self.growth, limit).is_some();
         }
         // Everything is free for all by now: any stream will do. More addresses can be had.
-        let can_plan = |line: &Line, growth: &Growth| {
-            let plan = Plan::make(line, size, Streams::only(0), growth, limit);
+        let can_plan = |space: &AddressSpace, growth: &Growth| {
+            let plan = Plan::make(space, size, Streams::only(0), growth, limit);
             !matches!(plan, Err(Lack::Limit))
         };
         if can_plan(&self.own, &self.growth) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::line::{Boundaries, Line, Offset, Streams};
+use forebay_core::address_space::{AddressSpace, Boundaries, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::StreamHandle;
 
@@ -15,21 +15,21 @@ use super::map::{Side, UNIT_SHIFT};
 use super::stream_slots::{Fate, Owner, Serial, StreamSlots, SyncTicket};
 use super::thread_cache::{CachedBlock, Counts, ThreadCache};
 
-/// The line of one side. Places on it are addresses.
+/// The address space of one side. Places on it are addresses.
 #[derive(Debug)]
 pub(super) struct SideHeap {
-    pub(super) line: Line,
+    pub(super) space: AddressSpace,
 }
 
 impl SideHeap {
     pub(super) fn new(granule: PageSize, boundaries: Boundaries) -> Self {
-        Self { line: Line::new(granule, boundaries) }
+        Self { space: AddressSpace::new(granule, boundaries) }
     }
 
     /// Takes `size` bytes in the order of the stream with number `taker`.
     #[inline]
     pub(super) fn take(&mut self, size: Bytes, taker: u32) -> Option<Address> {
-        self.line.take_for(size, taker).map(Address::new)
+        self.space.take_for(size, taker).map(Address::new)
     }
 
     /// Gives back what of the memory at `found` lies before and after an aligned piece; gives where
@@ -52,11 +52,11 @@ impl SideHeap {
     #[inline]
     #[must_use]
     pub(super) fn give(&mut self, address: Address, size: Bytes, owner: u32) -> bool {
-        self.line.give_for(address.get(), size, owner).is_ok()
+        self.space.give_for(address.get(), size, owner).is_ok()
     }
 }
 
-/// The addresses of a place on a line.
+/// The addresses of a place in an address space.
 pub(super) fn span_of(at: Offset, size: Bytes) -> Span {
     Span::new(Address::new(at), size).unwrap_or_default()
 }
@@ -96,7 +96,7 @@ impl Piece {
         Some(Self { size, alignment, whole: size.checked_add(slack)? })
     }
 
-    /// The line it is taken from.
+    /// The address space it is taken from.
     pub(super) fn side(&self) -> Side {
         Side::of(self.size)
     }
@@ -185,7 +185,7 @@ pub(super) struct Heap {
     pub(super) frozen: bool,
     /// Streams that live blocks were used on beside their own.
     pub(super) uses: HashMap<Address, Uses>,
-    /// Bytes of pages that are off the lines and not yet given to the device.
+    /// Bytes of pages that are out of the address spaces and not yet given to the device.
     pub(super) going: Bytes,
     /// Counts of what did not pass over a cache, and of caches that are gone, by stream.
     pub(super) counts: AllCounts,
@@ -193,9 +193,9 @@ pub(super) struct Heap {
     pub(super) heap_hits: u64,
     pub(super) misses: u64,
     pub(super) waits: u64,
-    /// Bytes in pages that are on no line: those of blocks that have pages of their own.
+    /// Bytes in pages that are in no address space: those of blocks that have pages of their own.
     pub(super) apart: Bytes,
-    /// The most bytes ever out of the lines at once.
+    /// The most bytes ever out of the address spaces at once.
     pub(super) peak_out: Bytes,
     /// The most bytes out since the last time someone asked.
     pub(super) window_peak: Bytes,
@@ -245,21 +245,21 @@ impl Heap {
         self.last_large.store(0, Ordering::Relaxed);
     }
 
-    /// Bytes on the lines.
+    /// Bytes in the address spaces.
     pub(super) fn backed(&self) -> Bytes {
-        self.small.line.backed_bytes().saturating_add(self.large.line.backed_bytes())
+        self.small.space.backed_bytes().saturating_add(self.large.space.backed_bytes())
     }
 
     /// Bytes taken from the device.
     pub(super) fn held(&self) -> Bytes {
-        let lines = self.backed().saturating_add(self.going);
-        lines.saturating_add(self.apart)
+        let spaces = self.backed().saturating_add(self.going);
+        spaces.saturating_add(self.apart)
     }
 
-    /// Bytes out of the lines: in blocks, in magazines, or on their way between them.
+    /// Bytes out of the address spaces: in blocks, in magazines, or on their way between them.
     pub(super) fn out(&self) -> Bytes {
-        let lines = self.small.line.taken_bytes().saturating_add(self.large.line.taken_bytes());
-        lines.saturating_add(self.apart)
+        let spaces = self.small.space.taken_bytes().saturating_add(self.large.space.taken_bytes());
+        spaces.saturating_add(self.apart)
     }
 
     /// Notes what is out now, where it is the most.
@@ -279,7 +279,7 @@ impl Heap {
         self.peak_held = self.peak_held.max(held);
     }
 
-    /// Notes how many bytes are in pages on no line.
+    /// Notes how many bytes are in pages in no address space.
     pub(super) fn set_apart(&mut self, size: Bytes) {
         self.apart = size;
         self.note_peaks();
@@ -314,7 +314,7 @@ impl Heap {
     /// of its own.
     #[inline]
     pub(super) fn worth_waiting(&mut self, side: Side, size: Bytes, taker: u32) -> bool {
-        let better = self.side_heap(side).line.better_for(size, taker);
+        let better = self.side_heap(side).space.better_for(size, taker);
         let can_wait = |owner| !matches!(self.slots.owner(owner), Owner::Unknown);
         better.is_some_and(|owners| owners.numbers().any(can_wait))
     }
@@ -329,7 +329,7 @@ impl Heap {
             return number;
         }
         if self.frozen {
-            // Pages are on their way between places of the line under the numbers there are now.
+            // Pages are on their way between places of the address space under the numbers there are now.
             return self.slots.mark();
         }
         let owns_nothing = |number| self.owns_nothing(number);
@@ -356,14 +356,14 @@ impl Heap {
     /// Gives what is free in the order of one number to that of another, which comes after it.
     fn hand_over(&mut self, from: u32, to: u32) {
         let (from, to) = (Streams::only(from), Streams::only(to));
-        self.small.line.hand_over(from, to);
-        self.large.line.hand_over(from, to);
+        self.small.space.hand_over(from, to);
+        self.large.space.hand_over(from, to);
     }
 
     /// Whether nothing is free in the order of a number.
     fn owns_nothing(&self, number: u32) -> bool {
         let stream = Streams::only(number);
-        self.small.line.owns_nothing(stream) && self.large.line.owns_nothing(stream)
+        self.small.space.owns_nothing(stream) && self.large.space.owns_nothing(stream)
     }
 
     /// A live stream ends at `point`, which comes after the event that it published last: that one's slot is
@@ -428,7 +428,7 @@ impl Heap {
     /// Takes a block back that no work uses any more: it is everybody's.
     pub(super) fn give_to_all(&mut self, block: FreedBlock) {
         let FreedBlock { address, size, .. } = block;
-        let given = self.side_heap(Side::of(size)).line.give(address.get(), size, Streams::ALL);
+        let given = self.side_heap(Side::of(size)).space.give(address.get(), size, Streams::ALL);
         debug_assert!(given.is_ok(), "{address} of {size} came back and was not out");
     }
 
@@ -472,8 +472,8 @@ impl Heap {
     pub(super) fn waited(&mut self, taker: u32, owner: u32) {
         self.changed();
         let (taker, owner) = (Streams::only(taker), Streams::only(owner));
-        self.small.line.waited(taker, owner);
-        self.large.line.waited(taker, owner);
+        self.small.space.waited(taker, owner);
+        self.large.space.waited(taker, owner);
         self.waits += 1;
     }
 
@@ -482,8 +482,8 @@ impl Heap {
     pub(super) fn covers(&mut self, event: u32, slot: u32) {
         self.changed();
         let (event, slot) = (Streams::only(event), Streams::only(slot));
-        self.small.line.waited(event, slot);
-        self.large.line.waited(event, slot);
+        self.small.space.waited(event, slot);
+        self.large.space.waited(event, slot);
     }
 
     /// The slot of a stream that someone uses: so it is there, and can be waited for.
@@ -503,23 +503,23 @@ impl Heap {
         if !unreachable.is_empty() {
             self.changed();
             let mark = Streams::only(self.slots.mark());
-            self.small.line.waited_for_any(mark, unreachable);
-            self.large.line.waited_for_any(mark, unreachable);
+            self.small.space.waited_for_any(mark, unreachable);
+            self.large.space.waited_for_any(mark, unreachable);
         }
     }
 
     /// Whether anything is free that only a wait for the whole device makes anyone's.
     pub(super) fn has_unknown(&self) -> bool {
         let marks = StreamSlots::MARKS.map(Streams::only);
-        let lines = [&self.small.line, &self.large.line];
-        lines.iter().any(|line| marks.iter().any(|&mark| !line.owns_nothing(mark)))
+        let spaces = [&self.small.space, &self.large.space];
+        spaces.iter().any(|space| marks.iter().any(|&mark| !space.owns_nothing(mark)))
     }
 
     /// Notes that all work on a stream is over that was enqueued so far.
     pub(super) fn idle(&mut self, slot: u32) {
         self.changed();
-        self.small.line.idle(Streams::only(slot));
-        self.large.line.idle(Streams::only(slot));
+        self.small.space.idle(Streams::only(slot));
+        self.large.space.idle(Streams::only(slot));
     }
 
     /// The counts of a stream. Where there are too many, those of streams that have no number any
@@ -536,12 +536,12 @@ impl Heap {
     /// Streams in whose order something is free on either side that is not free for all.
     pub(super) fn all_owners(&self) -> Streams {
         let [small, large] =
-            [&self.small, &self.large].map(|side_heap| side_heap.line.owners_beyond(Streams::ALL));
+            [&self.small, &self.large].map(|side_heap| side_heap.space.owners_beyond(Streams::ALL));
         small.or(large)
     }
 
     /// Streams that have something free on a side which `taker` may not have.
     pub(super) fn owners(&mut self, side: Side, taker: Streams) -> Streams {
-        self.side_heap(side).line.owners_beyond(taker)
+        self.side_heap(side).space.owners_beyond(taker)
     }
 }

@@ -58,7 +58,7 @@ impl Shared {
             }
             let address = heap.take_plain(side, size, slot_number)?;
             let Some(slot) = self.map.slot(address) else {
-                // There is one for every address on the lines.
+                // There is one for every address in the address spaces.
                 heap.give(address, size, slot_number);
                 return None;
             };

@@ -23,9 +23,9 @@ mod event;
 mod feasibility;
 mod heap;
 mod heap_path;
-mod layout;
 mod limits;
 mod log;
+mod memory_map;
 mod options;
 mod page_provider;
 mod process;
@@ -59,16 +59,16 @@ use forebay_sync::map;
 
 use self::claimed_as::ClaimedAs;
 use self::shared::Shared;
-use crate::{Allocate, Block, Class, Error, PoolId, Request, Result, Settings, Tag};
+use crate::{Allocate, Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
 
 pub use block_pages::PagePart;
 pub use capture::Capture;
-pub use debug::FormerBlock;
+pub use debug::RecentFree;
 pub use event::{EventAction, PoolEvent};
-pub use layout::Layout;
+pub use memory_map::MemoryMap;
 pub use options::PoolOptions;
 pub use process::free;
-pub use report::{DropReport, LeftBlock, Shortage};
+pub use report::{DropReport, LeakedBlock, Shortage};
 pub use scope::{Scope, ScopeFigures};
 pub use snapshot::{
     BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, SettingSnapshot, Snapshot,
@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// The class of its memory.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> MemoryClass {
         self.shared.options.class
     }
 
@@ -143,7 +143,7 @@ impl Pool {
     /// as any of its graphs lives**: a private pool, for captures alone, dropped after its graphs. Within
     /// that the order of the streams is the order of the graph, and memory freed in one part of it serves
     /// the next; another graph captured from the same pool has the same memory, so the two must not run
-    /// at once. A pool of [`Class::STABLE`] keeps what is behind the addresses; it does not keep others
+    /// at once. A pool of [`MemoryClass::STABLE`] keeps what is behind the addresses; it does not keep others
     /// from being given them.
     pub fn capture(&self) -> Result<Capture> {
         self.shared.capture()

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::pressure::Level;
 use forebay_core::{Bytes, DeviceOrdinal};
 use forebay_hal::Device;
@@ -11,7 +11,7 @@ use forebay_hal::Device;
 use super::shared::Shared;
 use super::{DropReport, Pool, PoolEvent, Shortage, registry, upkeep};
 use crate::config::{Settings, SettingsBuilder};
-use crate::{Class, Error, Result};
+use crate::{Error, MemoryClass, Result};
 
 /// Asked to let memory go; says whether it did.
 pub(super) type LetGo = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
@@ -49,7 +49,7 @@ pub(super) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 pub struct PoolOptions {
     pub(super) settings: SettingsBuilder,
     pub(super) growth: Option<Growth>,
-    pub(super) class: Class,
+    pub(super) class: MemoryClass,
     pub(super) peers: Vec<DeviceOrdinal>,
     pub(super) let_go: Vec<LetGo>,
     pub(super) pressure: Vec<Warned>,
@@ -80,7 +80,7 @@ impl PoolOptions {
         Self {
             settings,
             growth: None,
-            class: Class::STITCHED,
+            class: MemoryClass::STITCHED,
             peers: Vec::new(),
             let_go: Vec::new(),
             pressure: Vec::new(),
@@ -114,14 +114,14 @@ impl PoolOptions {
         self
     }
 
-    /// The class of its memory; several at once by [`Class::union`].
-    pub fn class(mut self, class: Class) -> Self {
+    /// The class of its memory; several at once by [`MemoryClass::union`].
+    pub fn class(mut self, class: MemoryClass) -> Self {
         self.class = class;
         self
     }
 
     /// Devices that read and write its memory too: of the kind of the pool's own, and such as can reach
-    /// it. Its class is [`Class::PEERS`] then, beside what is said of it.
+    /// it. Its class is [`MemoryClass::PEERS`] then, beside what is said of it.
     pub fn visible_to(mut self, peers: impl IntoIterator<Item = DeviceOrdinal>) -> Self {
         self.peers.extend(peers);
         self
@@ -161,7 +161,7 @@ impl PoolOptions {
     /// The pool, on `device`.
     pub fn build(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
         if !self.peers.is_empty() {
-            self.class = self.class | Class::PEERS;
+            self.class = self.class | MemoryClass::PEERS;
         }
         let settings = self.settings.clone().build()?;
         let shared = Arc::new(Shared::new(device, settings, self)?);

@@ -1,9 +1,11 @@
-//! The device under a line: what a plan says, done by the driver. The heap's lock is held to note what was
+//! The device under an address space: what a plan says, done by the driver. The heap's lock is held to note what was
 //! done, and while addresses are reserved, but not while the driver makes, maps or takes back memory.
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::line::{Boundaries, Growth, Lack, Line, Offset, Plan, Step, Streams};
+use forebay_core::address_space::{
+    AddressSpace, Boundaries, Growth, Lack, Offset, Plan, Step, Streams,
+};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
@@ -36,7 +38,7 @@ pub(super) struct Alias {
     pub(super) size: Bytes,
 }
 
-/// A page taken off the line to be given back.
+/// A page taken out of the address space to be given back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifted {
     pub(super) at: Offset,
@@ -76,7 +78,7 @@ enum DeviceRoom {
     TooLittle,
 }
 
-/// A page that is mapped where the plan says, and not on the line yet.
+/// A page that is mapped where the plan says, and not in the address space yet.
 #[derive(Debug)]
 struct Staged {
     at: Offset,
@@ -100,9 +102,9 @@ pub(super) struct PageProvider {
     /// as going.
     pub(super) orphans: Vec<(PageHandle, Bytes)>,
     /// Mappings that nobody is to use, which the device would not take away when asked, and what page
-    /// is there. Their places are held on the line.
+    /// is there. Their places are held in the address space.
     pub(super) stranded: Vec<(Alias, PageHandle)>,
-    /// Segments that were never on the line, which the device would not take back when asked. They
+    /// Segments that were never in the address space, which the device would not take back when asked. They
     /// count as going.
     pub(super) strays: Vec<(Address, Bytes)>,
 }
@@ -150,7 +152,7 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         let memory = self.memory()?;
-        let granule = side_heap.line.granule();
+        let granule = side_heap.space.granule();
         // In whole leaves of the address map, and one more, so that the region can begin where one does:
         // no leaf is of both sides.
         let leaves = |size: Bytes| size.checked_align_up(LEAF).unwrap_or(size).max(LEAST_REGION);
@@ -168,8 +170,8 @@ impl PageProvider {
         };
         self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
-        let reserved = side_heap.line.reserve(start.get(), size);
-        debug_assert!(reserved.is_ok(), "addresses that the line has already: {reserved:?}");
+        let reserved = side_heap.space.reserve(start.get(), size);
+        debug_assert!(reserved.is_ok(), "addresses that the space has already: {reserved:?}");
         Ok(())
     }
 
@@ -230,7 +232,7 @@ impl PageProvider {
     /// `aliases`. The heap's slots are [frozen](Heap::frozen) meanwhile.
     ///
     /// All or nothing: pages are made and mapped first, where no request can see them, and come onto the
-    /// line together. Where a step fails, what was made goes back to the device, and what was moved is
+    /// space together. Where a step fails, what was made goes back to the device, and what was moved is
     /// where it was.
     pub(super) fn make_room(
         &mut self,
@@ -245,23 +247,23 @@ impl PageProvider {
             let held = heap.held();
             let side_heap = heap.side_heap(self.side);
             let limit =
-                context.limit.saturating_sub(held.saturating_sub(side_heap.line.backed_bytes()));
+                context.limit.saturating_sub(held.saturating_sub(side_heap.space.backed_bytes()));
             if !self.maps_pages {
-                let segment = Plan::segment(&side_heap.line, size, context.growth, limit);
+                let segment = Plan::segment(&side_heap.space, size, context.growth, limit);
                 drop(heap);
                 return match segment {
                     Some(wanted) => self.add_segment(context, wanted, size, taker, log),
                     None => Ok(false),
                 };
             }
-            let mut plan = Plan::make(&side_heap.line, size, taker, context.growth, limit);
+            let mut plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
             if plan == Err(Lack::Addresses) {
                 // As many again as there are: so a pool that grows reserves a few times at the most. A call
                 // of half a microsecond, under the heap's lock.
-                let page = context.growth.largest_page.max(side_heap.line.granule().bytes());
+                let page = context.growth.largest_page.max(side_heap.space.granule().bytes());
                 let least = size.saturating_add(page);
-                self.reserve(side_heap, side_heap.line.reserved_bytes(), least, log)?;
-                plan = Plan::make(&side_heap.line, size, taker, context.growth, limit);
+                self.reserve(side_heap, side_heap.space.reserved_bytes(), least, log)?;
+                plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
             }
             plan
         };
@@ -305,7 +307,7 @@ impl PageProvider {
         forebay_hal::Error::OutOfMemory { call, requested, free: Bytes::ZERO, total: Bytes::ZERO }
     }
 
-    /// Makes and maps what a plan says, off the line. Stops early, without an error, where the line has
+    /// Makes and maps what a plan says, out of the address space. Stops early, without an error, where the address space has
     /// changed since it was planned: what is there by then helps, and the next plan sees how things stand.
     fn stage(
         &mut self,
@@ -346,7 +348,7 @@ impl PageProvider {
                 if !self.is_stranded(to) {
                     self.let_go(context, to, from);
                 } else if let Some(from) = from {
-                    put_back(&mut lock(context.heap).side_heap(self.side).line, from);
+                    put_back(&mut lock(context.heap).side_heap(self.side).space, from);
                 }
                 lock(context.heap).note_held();
                 // The error that brought us here is the one to tell.
@@ -358,8 +360,8 @@ impl PageProvider {
         Ok(())
     }
 
-    /// Keeps `to` from other plans, and takes the page at `from` off the line where one is to move there.
-    /// `None` where the line is not as it was planned with.
+    /// Keeps `to` from other plans, and takes the page at `from` out of the address space where one is to move there.
+    /// `None` where the address space is not as it was planned with.
     fn hold(
         &self,
         context: Context<'_>,
@@ -373,17 +375,17 @@ impl PageProvider {
         let lifted = match from {
             None => None,
             Some(at) => {
-                let (page, size, streams) = side_heap.line.lift(at).ok()?;
+                let (page, size, streams) = side_heap.space.lift(at).ok()?;
                 let lifted = Lifted { at, page, size, streams };
                 if !streams.contains(taker) {
-                    put_back(&mut side_heap.line, lifted);
+                    put_back(&mut side_heap.space, lifted);
                     return None;
                 }
                 Some(lifted)
             }
         };
-        if side_heap.line.hold(to, size).is_err() {
-            lifted.into_iter().for_each(|page| put_back(&mut side_heap.line, page));
+        if side_heap.space.hold(to, size).is_err() {
+            lifted.into_iter().for_each(|page| put_back(&mut side_heap.space, page));
             return None;
         }
         Some((span_of(to, size), lifted))
@@ -392,10 +394,10 @@ impl PageProvider {
     /// Undoes [`hold`](Self::hold).
     fn let_go(&self, context: Context<'_>, to: Offset, from: Option<Lifted>) {
         let mut heap = lock(context.heap);
-        let line = &mut heap.side_heap(self.side).line;
-        let cleared = line.clear(to);
+        let space = &mut heap.side_heap(self.side).space;
+        let cleared = space.clear(to);
         debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
-        from.into_iter().for_each(|page| put_back(line, page));
+        from.into_iter().for_each(|page| put_back(space, page));
     }
 
     fn create(&self, size: Bytes, log: &CallLog) -> Result<PageHandle> {
@@ -414,7 +416,7 @@ impl PageProvider {
             if !self.is_stranded(at) {
                 self.let_go(context, at, from);
             } else if let Some(from) = from {
-                put_back(&mut lock(context.heap).side_heap(self.side).line, from);
+                put_back(&mut lock(context.heap).side_heap(self.side).space, from);
             }
         }
         lock(context.heap).note_held();
@@ -422,7 +424,7 @@ impl PageProvider {
         let _ = self.tidy(context.heap, log);
     }
 
-    /// Puts what was staged onto the line, free in the order of `taker`; new memory is in nobody's past,
+    /// Puts what was staged onto the address space, free in the order of `taker`; new memory is in nobody's past,
     /// but free for all it would become one with a neighbour that the taker cannot use.
     fn commit(
         &mut self,
@@ -446,10 +448,10 @@ impl PageProvider {
         let rest = filled.map(|failed| staged.split_off(failed));
         {
             let mut heap = lock(context.heap);
-            let line = &mut heap.side_heap(self.side).line;
+            let space = &mut heap.side_heap(self.side).space;
             for Staged { at, span, page, from } in staged {
-                let cleared = line.clear(at);
-                let placed = line.place(at, span.size(), page.0, taker);
+                let cleared = space.clear(at);
+                let placed = space.place(at, span.size(), page.0, taker);
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
                 aliases.extend(from.map(|page| Alias { at: page.at, size: page.size }));
             }
@@ -494,7 +496,7 @@ impl PageProvider {
         let placed = {
             let mut heap = lock(context.heap);
             let placed =
-                heap.side_heap(self.side).line.place(start.get(), bytes, start.get(), taker);
+                heap.side_heap(self.side).space.place(start.get(), bytes, start.get(), taker);
             heap.note_held();
             placed
         };
@@ -527,8 +529,8 @@ pub(super) struct Context<'a> {
 }
 
 /// Puts a lifted page back where it was: its mapping still stands.
-pub(super) fn put_back(line: &mut Line, page: Lifted) {
-    let cleared = line.clear(page.at);
-    let placed = line.place(page.at, page.size, page.page, page.streams);
+pub(super) fn put_back(space: &mut AddressSpace, page: Lifted) {
+    let cleared = space.clear(page.at);
+    let placed = space.place(page.at, page.size, page.page, page.streams);
     debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use forebay_core::line::Streams;
+use forebay_core::address_space::Streams;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
@@ -116,7 +116,7 @@ pub(super) enum StreamWait {
     Unknown,
 }
 
-/// One thread giving memory back: its pages are off the lines and not the device's yet, so a request of
+/// One thread giving memory back: its pages are out of the address spaces and not the device's yet, so a request of
 /// another thread should not be refused for want of them.
 pub(super) struct Reclaiming<'a>(&'a Shared);
 
@@ -169,7 +169,7 @@ impl Shared {
         settled.and(released).map(|()| before.saturating_sub(self.held.get()))
     }
 
-    /// Takes free pages off the lines until no more than `keep` bytes would be held, waits for the work
+    /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, waits for the work
     /// that may use them, and gives them to the device. `false` where time ran out: then they go later.
     fn release_free(&self, keep: Bytes, patience: Patience) -> Result<bool> {
         let _reclaiming = Reclaiming::begin(self);
@@ -296,7 +296,7 @@ impl Shared {
         }
     }
 
-    /// Whether segments are off the line that the device is to have back.
+    /// Whether segments are out of the address space that the device is to have back.
     fn has_segments_to_give(&self) -> bool {
         let mut backing = self.backing();
         let mut strays = [Side::Small, Side::Large].into_iter();
@@ -312,13 +312,13 @@ impl Shared {
             return None;
         }
         let (side, page) = backing.outgoing.pop()?;
-        // Off the line before the device has it: it may give the same addresses again at once.
-        let cleared = self.heap().side_heap(side).line.clear(page.at);
+        // Out of the address space before the device has it: it may give the same addresses again at once.
+        let cleared = self.heap().side_heap(side).space.clear(page.at);
         debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
         Some((side, page))
     }
 
-    /// The same for segments that were never on the line.
+    /// The same for segments that were never in the address space.
     fn take_strays(&self) -> [(Side, Vec<(Address, Bytes)>); 2] {
         let mut backing = self.backing();
         let capturing = self.captures.any();
@@ -328,7 +328,7 @@ impl Shared {
         })
     }
 
-    /// Gives segments that are off the line to the device. Without a lock: a device may wait for its work
+    /// Gives segments that are out of the address space to the device. Without a lock: a device may wait for its work
     /// before it takes memory back. Such a device is waited for first, and where that takes too long the
     /// segments go another time.
     pub(super) fn give_back_segments(&self, patience: Patience) -> Result<()> {
@@ -347,7 +347,7 @@ impl Shared {
             return Ok(());
         }
         let free = |span: Span| {
-            // SAFETY: it is on no line, so no block lies in it, and the end of all work that used it was
+            // SAFETY: it is in no address space, so no block lies in it, and the end of all work that used it was
             // seen, or nobody ever did.
             let free = || unsafe { self.device.free(span.start()) };
             self.log.wait(Call::Free, span.size(), free).map_err(Error::from)
@@ -425,10 +425,10 @@ impl Shared {
     fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
         let mut heap = self.heap();
         let taker = Streams::only(heap.slot_for(stream));
-        heap.side_heap(side).line.can_take(size, taker)
+        heap.side_heap(side).space.can_take(size, taker)
     }
 
-    /// Waits, on the host, until no other thread has memory between a line and the device; `false` where
+    /// Waits, on the host, until no other thread has memory between an address space and the device; `false` where
     /// none had, or time ran out.
     pub(super) fn wait_for_reclaims(&self, patience: Patience) -> bool {
         if self.reclaiming.load(Ordering::SeqCst) == 0 {

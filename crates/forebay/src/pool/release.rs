@@ -1,9 +1,9 @@
-//! Giving back: pages and segments on their way from a line to the device, and what the device would not
+//! Giving back: pages and segments on their way from an address space to the device, and what the device would not
 //! take when asked. That is kept, counted and tried again.
 
 use std::sync::Mutex;
 
-use forebay_core::line::{Offset, Streams};
+use forebay_core::address_space::{Offset, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
@@ -62,19 +62,19 @@ impl PageProvider {
         count_going(heap, size);
     }
 
-    /// Notes a segment that is on no line: the device is to have it back.
+    /// Notes a segment that is in no address space: the device is to have it back.
     pub(super) fn stray(&mut self, heap: &Mutex<Heap>, start: Address, size: Bytes) {
         self.strays.push((start, size));
         count_going(heap, size);
     }
 
-    /// A segment that was taken off the line went to the device; where it did not, it is on the line again,
+    /// A segment that was taken out of the address space went to the device; where it did not, it is in the address space again,
     /// free for all, since all work that used it is over.
     pub(super) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Outgoing, went: bool) {
         let mut heap = lock(heap);
         if !went {
-            let line = &mut heap.side_heap(self.side).line;
-            let placed = line.place(page.at, page.size, page.page, Streams::ALL);
+            let space = &mut heap.side_heap(self.side).space;
+            let placed = space.place(page.at, page.size, page.page, Streams::ALL);
             debug_assert!(placed.is_ok(), "another segment is there: {placed:?}");
         }
         heap.going = heap.going.saturating_sub(page.size);
@@ -84,15 +84,15 @@ impl PageProvider {
     /// Takes the old mapping of a moved page away: nothing may use it any more.
     pub(super) fn clear(&mut self, heap: &Mutex<Heap>, alias: Alias, log: &CallLog) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
-        let cleared = lock(heap).side_heap(self.side).line.clear(alias.at);
+        let cleared = lock(heap).side_heap(self.side).space.clear(alias.at);
         debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
         Ok(())
     }
 
-    /// Takes free pages off the line, until `spare` bytes are: nobody can have them any more.
+    /// Takes free pages out of the address space, until `spare` bytes are: nobody can have them any more.
     pub(super) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
         let side_heap = heap.side_heap(self.side);
-        let mut pages: Vec<(Offset, Bytes)> = side_heap.line.idle_pages().collect();
+        let mut pages: Vec<(Offset, Bytes)> = side_heap.space.idle_pages().collect();
         // From the end: what is left stays together.
         pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
         let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
@@ -104,7 +104,7 @@ impl PageProvider {
             if bytes.saturating_add(size) > spare {
                 continue;
             }
-            if let Ok((page, size, streams)) = side_heap.line.lift(at) {
+            if let Ok((page, size, streams)) = side_heap.space.lift(at) {
                 lifted.push(Lifted { at, page, size, streams });
                 bytes = bytes.saturating_add(size);
             }
@@ -113,18 +113,18 @@ impl PageProvider {
         lifted
     }
 
-    /// Puts a page that the device would not take back on the line. All work that used it is over, so it
+    /// Puts a page that the device would not take back in the address space. All work that used it is over, so it
     /// is everybody's, whatever has become of the streams it was free on.
     fn put_back(&self, heap: &Mutex<Heap>, page: Outgoing) {
         let mut heap = lock(heap);
         let Outgoing { at, page, size } = page;
         heap.going = heap.going.saturating_sub(size);
         let streams = Streams::ALL;
-        put_back(&mut heap.side_heap(self.side).line, Lifted { at, page, size, streams });
+        put_back(&mut heap.side_heap(self.side).space, Lifted { at, page, size, streams });
     }
 
     /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
-    /// line where the device refuses.
+    /// space where the device refuses.
     pub(super) fn release(
         &mut self,
         heap: &Mutex<Heap>,
@@ -140,7 +140,7 @@ impl PageProvider {
             self.put_back(heap, page);
             return Err(error);
         }
-        let cleared = lock(heap).side_heap(self.side).line.clear(page.at);
+        let cleared = lock(heap).side_heap(self.side).space.clear(page.at);
         debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
         let page = PageHandle(page.page);
         // It is counted among what is going already.
@@ -161,7 +161,7 @@ impl PageProvider {
     /// Gives everything back. Blocks that are still live lose their memory. All work is over; a drop
     /// has nobody to tell of errors.
     pub(super) fn tear_down(&mut self, side_heap: &SideHeap) {
-        for (at, page, size) in side_heap.line.pages() {
+        for (at, page, size) in side_heap.space.pages() {
             let span = span_of(at, size);
             match self.device.virtual_memory() {
                 Some(memory) if self.maps_pages => {
@@ -195,7 +195,7 @@ impl PageProvider {
     }
 }
 
-/// Counts bytes that are off the line and not yet the device's.
+/// Counts bytes that are out of the address space and not yet the device's.
 fn count_going(heap: &Mutex<Heap>, size: Bytes) {
     let mut heap = lock(heap);
     heap.going = heap.going.saturating_add(size);

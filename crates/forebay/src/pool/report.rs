@@ -89,7 +89,7 @@ impl fmt::Display for Shortage {
 /// A block that was live when its pool went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LeftBlock {
+pub struct LeakedBlock {
     /// Where it begins.
     pub address: Address,
     /// How large it is.
@@ -98,7 +98,7 @@ pub struct LeftBlock {
     pub requested: Bytes,
 }
 
-impl From<LiveBlock> for LeftBlock {
+impl From<LiveBlock> for LeakedBlock {
     fn from(block: LiveBlock) -> Self {
         Self { address: block.address, size: block.size, requested: block.requested }
     }
@@ -120,7 +120,7 @@ pub struct DropReport {
     /// forgotten are left out.
     pub streams: Vec<(StreamHandle, u64)>,
     /// The largest of them, at most [`DropReport::MOST`].
-    pub largest: Vec<LeftBlock>,
+    pub largest: Vec<LeakedBlock>,
 }
 
 impl DropReport {
@@ -151,9 +151,9 @@ impl Shared {
         let heap = self.heap();
         let (counts, cached) = self.census(&heap);
         let sum = counts.sum();
-        let line = match Side::of(request.size) {
-            Side::Small => &heap.small.line,
-            Side::Large => &heap.large.line,
+        let space = match Side::of(request.size) {
+            Side::Small => &heap.small.space,
+            Side::Large => &heap.large.space,
         };
         let (held, live) = (heap.held(), sum.live());
         Shortage {
@@ -164,7 +164,7 @@ impl Shared {
             live,
             cached,
             free: held.saturating_sub(live),
-            largest_free: line.largest_hole(),
+            largest_free: space.largest_hole(),
             device_free: info.free,
             held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(held),
             owners: owners(&sum),
@@ -193,7 +193,7 @@ impl Shared {
         if sum.blocks() == 0 {
             return None;
         }
-        let mut largest: Vec<LeftBlock> =
+        let mut largest: Vec<LeakedBlock> =
             self.map.live_blocks().into_iter().map(Into::into).collect();
         let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
         largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));

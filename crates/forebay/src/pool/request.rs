@@ -166,7 +166,7 @@ impl Shared {
         loop {
             let (slot, known) = self.live(address)?;
             if known.generation() != generation {
-                return Err(Error::Outlived { address, size: known.size() });
+                return Err(Error::StaleBlock { address, size: known.size() });
             }
             if known.owned() {
                 return Err(Error::Owned { address });

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Call, Device, StreamHandle};
 

@@ -213,7 +213,7 @@ impl Shared {
             }
             _ => {
                 drop(backing);
-                // What another thread is giving back is on no line now, and may be what is missing. Not
+                // What another thread is giving back is in no address space now, and may be what is missing. Not
                 // for ever: two that are both to be refused would wait for each other in turn.
                 let patience = self.patience(begun);
                 if climb.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(patience) {
@@ -298,7 +298,7 @@ impl Shared {
         self.heap().give_all(returns);
     }
 
-    /// The same for large blocks alone: small ones lie on another line, and help a large request only where
+    /// The same for large blocks alone: small ones lie in another address space, and help a large request only where
     /// whole pages of it are given up, which comes later.
     fn fold_large(&self, backing: &mut Backing) {
         let mut returns = self.tidy(backing);

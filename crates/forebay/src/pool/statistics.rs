@@ -281,8 +281,8 @@ pub(super) fn of(shared: &Shared) -> Statistics {
     let tags = tags.filter_map(|(number, &units)| {
         Some(TagFigures { tag: Tag::numbered(number)?, live: bytes(units) })
     });
-    let lines = [&heap.small.line, &heap.large.line];
-    let largest = lines.iter().map(|line| line.largest_hole()).max();
+    let spaces = [&heap.small.space, &heap.large.space];
+    let largest = spaces.iter().map(|space| space.largest_hole()).max();
     Statistics {
         live,
         requested: Bytes::new(sum.requested),
@@ -296,7 +296,7 @@ pub(super) fn of(shared: &Shared) -> Statistics {
         peak_held: heap.peak_held,
         free: heap.held().saturating_sub(live),
         largest_free: largest.unwrap_or_default(),
-        pieces: lines.iter().map(|line| line.hole_count() as u64).sum(),
+        pieces: spaces.iter().map(|space| space.hole_count() as u64).sum(),
         allocations,
         frees,
         hits: allocations.saturating_sub(heap.misses),

@@ -16,7 +16,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use forebay_core::line::Streams;
+use forebay_core::address_space::Streams;
 use forebay_hal::StreamHandle;
 
 use super::log::Point;

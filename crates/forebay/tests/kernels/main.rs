@@ -50,13 +50,13 @@ struct Found {
     real: bool,
 }
 
-/// The system's driver or the one that is named; else the stand-in that cargo has built beside the
+/// The system's driver or the one that is named; else the fake driver that cargo has built beside the
 /// test, or a folder up.
 fn find() -> Result<Found, String> {
-    const STANDIN: &str = "libforebay_cuda_standin.so";
+    const FAKE_DRIVER: &str = "libforebay_cuda_fake_driver.so";
     let missing = match CudaDriver::load() {
         Ok(driver) => {
-            let real = !driver.library().ends_with(STANDIN);
+            let real = !driver.library().ends_with(FAKE_DRIVER);
             return match driver.device_count() {
                 Ok(0) => Err("the CUDA driver shows this process no device".to_owned()),
                 Ok(_) => Ok(Found { driver, real }),
@@ -66,7 +66,7 @@ fn find() -> Result<Found, String> {
         Err(missing) => missing.to_string(),
     };
     let test = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut folders = test.ancestors().skip(1).take(2).map(|folder| folder.join(STANDIN));
+    let mut folders = test.ancestors().skip(1).take(2).map(|folder| folder.join(FAKE_DRIVER));
     let path = folders.find(|path| path.exists()).ok_or(missing)?;
     let driver = CudaDriver::load_from(&path.display().to_string());
     driver.map(|driver| Found { driver, real: false }).map_err(|missing| missing.to_string())

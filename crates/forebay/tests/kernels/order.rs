@@ -16,7 +16,7 @@ use crate::front::{Front, Script, Target};
 use crate::hands::Hands;
 use crate::{Step, ensure};
 
-/// How long the old work takes: far longer than anything the pool does without waiting. A stand-in
+/// How long the old work takes: far longer than anything the pool does without waiting. A fake driver
 /// shares its processor with whatever else is tested.
 pub(crate) fn delay(hands: &Hands) -> Duration {
     Duration::from_millis(if hands.real { 150 } else { 600 })

@@ -49,7 +49,7 @@ pub(crate) fn no_hidden_wait_at_the_limit(hands: &Hands) -> Step {
 }
 
 fn watch(hands: &Hands, options: PoolOptions, which: &str) -> Step {
-    // A stand-in's calls take as long as the machine is busy: there the question is only whether
+    // A fake driver's calls take as long as the machine is busy: there the question is only whether
     // they wait for the work.
     let (long, most) = match hands.real {
         true => (Duration::from_millis(300), Duration::from_millis(5)),

@@ -53,7 +53,7 @@ pub(crate) fn wrong_frees(stage: &Stage) -> Step {
         let again = pool.allocate(size, DEFAULT)?;
         ensure!(again.address() == block.address(), "the same size is somewhere else");
         let freed = pool.free_block(block, DEFAULT);
-        ensure!(matches!(freed, Err(Error::Outlived { .. })), "an old block: {freed:?}");
+        ensure!(matches!(freed, Err(Error::StaleBlock { .. })), "an old block: {freed:?}");
         pool.free_block(again, DEFAULT)?;
         other.free_block(foreign, DEFAULT)?;
         // No address is no error.

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use forebay::{Block, DeviceArray, Error, Pool, PoolOptions};
-use forebay_core::line::{self, Growth};
+use forebay_core::address_space::{self, Growth};
 use forebay_core::{Bytes, PageSize, Random, Span};
 use forebay_hal::{Call, Device, Priority, Stream, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimMachine, When};
@@ -186,8 +186,9 @@ fn a_use_recorded_while_the_pool_grows_is_not_lost() {
     let used = pool.allocate(Bytes::kib(64), own).unwrap();
     // With these every slot is taken: two numbers are marks for what ended without an event, and one is the
     // number of `own`. Each of them has something free.
-    let many: Vec<StreamHandle> =
-        (3..line::Streams::MOST).map(|_| sim.create_stream(Priority::Normal).unwrap()).collect();
+    let many: Vec<StreamHandle> = (3..address_space::Streams::MOST)
+        .map(|_| sim.create_stream(Priority::Normal).unwrap())
+        .collect();
     for &stream in &many {
         let block = pool.allocate(Bytes::kib(4), stream).unwrap();
         write(block, stream);

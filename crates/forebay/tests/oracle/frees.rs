@@ -148,7 +148,7 @@ fn a_block_whose_address_was_given_out_again_is_refused() {
     let second = yard.pool.allocate(Bytes::mib(9), DEFAULT).unwrap();
     assert_eq!(first.address(), second.address(), "what was just freed is the best there is");
     let error = yard.pool.free_block(first, DEFAULT).unwrap_err();
-    assert!(matches!(error, Error::Outlived { .. }), "{error}");
+    assert!(matches!(error, Error::StaleBlock { .. }), "{error}");
     assert_eq!(yard.pool.block_at(second.address()), Some(second));
     yard.pool.free_block(second, DEFAULT).unwrap();
 }

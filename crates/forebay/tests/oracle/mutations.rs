@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use forebay::Class;
+use forebay::MemoryClass;
 use forebay_hal::Call;
 
 use crate::stress::Episode;
@@ -101,7 +101,7 @@ left_out! {
 /// without planned faults.
 fn stress_complaints(target: Target) -> Vec<String> {
     let run = |seed: u64| {
-        let class = if seed.is_multiple_of(3) { Class::PLAIN } else { Class::STITCHED };
+        let class = if seed.is_multiple_of(3) { MemoryClass::PLAIN } else { MemoryClass::STITCHED };
         let episode = Episode { class, faults: 0, ..Episode::of_seed(seed, 1, 1800) };
         let ended = episode.run(
             |machine, device| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay::{Block, Error, Pool, PoolOptions};
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::{Bytes, PageSize, Random};
 use forebay_hal::{Device, StreamHandle};
 use forebay_sim::{MemoryModel, SimMachine};

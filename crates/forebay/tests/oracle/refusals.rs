@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use forebay::{Block, Class, Error, Pool, PoolOptions};
-use forebay_core::line::Growth;
+use forebay::{Block, Error, MemoryClass, Pool, PoolOptions};
+use forebay_core::address_space::Growth;
 use forebay_core::{Address, Alignment, Bytes, PageSize, Random, Span};
 use forebay_hal::{Device, Memory, Priority, StreamHandle, Streams};
 use forebay_sim::{Kernel, SimDevice, SimMachine};
@@ -31,7 +31,8 @@ impl Shared {
         let shared: Arc<dyn Device> = device.clone();
         let mut growth = Growth::default();
         growth.largest_page = Bytes::kib(if seed.is_multiple_of(3) { 4 } else { 64 });
-        let class = [Class::STITCHED, Class::STABLE, Class::STITCHED, Class::PLAIN];
+        let class =
+            [MemoryClass::STITCHED, MemoryClass::STABLE, MemoryClass::STITCHED, MemoryClass::PLAIN];
         let class = class[usize::try_from(seed % 4).unwrap()];
         let pool = PoolOptions::new().growth(growth).class(class).build(&shared).unwrap();
         let streams = vec![StreamHandle::DEFAULT, StreamHandle::PER_THREAD];
@@ -133,7 +134,7 @@ impl Shared {
         self.add_up();
         self.pool.trim(Bytes::ZERO).unwrap();
         // A stable pool keeps what is behind its addresses.
-        let stays = self.pool.class().contains(Class::STABLE);
+        let stays = self.pool.class().contains(MemoryClass::STABLE);
         assert!(stays || self.pool.held().is_zero(), "{} held", self.pool.held());
         self.add_up();
         assert_eq!(self.machine.findings(), []);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use forebay::{Class, Pool};
+use forebay::{MemoryClass, Pool};
 use forebay_core::{Bytes, TIB};
 use forebay_hal::{Call, Device, StreamHandle};
 use forebay_host::HostOptions;
@@ -48,7 +48,7 @@ fn many(
     let mut pools: Vec<Pool> = Vec::new();
     while pools.len() < wanted {
         let made = times.time(|| {
-            let pool = pool_of(terms, device, Class::STABLE)?;
+            let pool = pool_of(terms, device, MemoryClass::STABLE)?;
             // A pool that serves nothing might reserve nothing.
             pool.allocate(Bytes::new(512), StreamHandle::DEFAULT).map_err(said)?;
             Ok::<Pool, String>(pool)

@@ -4,7 +4,7 @@
 //! device's memory for nothing, and whoever shares the device is refused too. Here another consumer
 //! has 80 of 140 GiB, the pool has 1 MiB, and 100 GiB are asked for. Nothing is to change.
 
-use forebay::Class;
+use forebay::MemoryClass;
 use forebay_core::{Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
@@ -16,11 +16,11 @@ use super::tools::{Times, phantom, pool_of, ratio, said};
 const CALLS: f64 = 16.0;
 
 pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let stitched = refused(terms, "stitched", Class::STITCHED)?;
-    Ok(vec![stitched, refused(terms, "stable", Class::STABLE)?])
+    let stitched = refused(terms, "stitched", MemoryClass::STITCHED)?;
+    Ok(vec![stitched, refused(terms, "stable", MemoryClass::STABLE)?])
 }
 
-fn refused(terms: Terms<'_>, case: &str, class: Class) -> Result<Row, String> {
+fn refused(terms: Terms<'_>, case: &str, class: MemoryClass) -> Result<Row, String> {
     let mut row = Rim::Refuse.row(terms, case);
     let (machine, device) = phantom(140)?;
     let stream = StreamHandle::DEFAULT;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::thread::{scope, sleep};
 
-use forebay::{Class, Pool};
+use forebay::{MemoryClass, Pool};
 use forebay_core::{Bytes, MIB};
 use forebay_hal::StreamHandle;
 
@@ -36,8 +36,8 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
         Effort::Full => Extent { blocks: 3_000, snapshots: 5, growths: 200 },
         Effort::Quick => Extent { blocks: 100, snapshots: 2, growths: 10 },
     };
-    let stitched = of_class(terms, "stitched", Class::STITCHED, &extent)?;
-    let mut plain = of_class(terms, "plain", Class::PLAIN, &extent)?;
+    let stitched = of_class(terms, "stitched", MemoryClass::STITCHED, &extent)?;
+    let mut plain = of_class(terms, "plain", MemoryClass::PLAIN, &extent)?;
     // A small map may fit into memory that the process has already: 1 MiB counts in any case.
     let resident = |row: &mut Row| row.figures().resident_bytes.map(|bytes| bytes.max(MIB) as f64);
     let [mut stitched_filled, stitched_snapshot, stitched_alone, stitched_meanwhile] = stitched;
@@ -55,7 +55,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
 fn of_class(
     terms: Terms<'_>,
     name: &str,
-    class: Class,
+    class: MemoryClass,
     extent: &Extent,
 ) -> Result<[Row; 4], String> {
     let (_machine, device) = phantom(192)?;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use forebay::{Class, Pool, PoolOptions};
+use forebay::{MemoryClass, Pool, PoolOptions};
 use forebay_core::{Bytes, KIB};
 use forebay_hal::{Call, Device, Priority, Stream, StreamHandle};
 use forebay_sim::{CallCounts, MemoryModel, SimMachine};
@@ -200,7 +200,7 @@ pub(super) fn phantom(gib: u64) -> Result<(SimMachine, Arc<dyn Device>), String>
 pub(super) fn pool_of(
     terms: Terms<'_>,
     device: &Arc<dyn Device>,
-    class: Class,
+    class: MemoryClass,
 ) -> Result<Pool, String> {
     PoolOptions::with(terms.settings.clone()).class(class).build(device).map_err(said)
 }

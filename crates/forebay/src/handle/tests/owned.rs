@@ -128,7 +128,7 @@ fn a_later_block_is_not_freed_by_an_older_handle() {
     assert_eq!(new.address(), old.address(), "the pool did not give the address again");
     let (address, size) = (new.address(), new.size());
     let refused = old.free().unwrap_err();
-    assert_eq!(*refused.error(), Error::Outlived { address, size });
+    assert_eq!(*refused.error(), Error::StaleBlock { address, size });
     let before = lost_frees().count;
     drop(refused);
     assert_eq!((bench.live(), lost_frees().count - before), (size, 1));

@@ -15,7 +15,7 @@ use super::super::shared::Shared;
 use super::super::step::{self, Step};
 use super::super::stream_slots::{Fate, Serial};
 use super::canary::{CANARY, CanaryRecord, overrun, pattern_of};
-use super::{DebugChecks, FREED, FormerBlock};
+use super::{DebugChecks, FREED, RecentFree};
 use crate::sync::tracked::lock;
 use crate::{Error, Request, Result, Tag};
 
@@ -212,7 +212,7 @@ impl Shared {
         self.count(stream, |counts| {
             counts.freed(known.units(), known.requested(), known.tag());
         });
-        let former = FormerBlock {
+        let former = RecentFree {
             address,
             size: known.size(),
             requested: Bytes::new(known.requested()),

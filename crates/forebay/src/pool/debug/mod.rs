@@ -45,7 +45,7 @@ use self::canary::Canaries;
 pub(super) use self::guard::Guards;
 use self::probe::Probe;
 use self::quarantine::Quarantine;
-pub use self::recent_frees::FormerBlock;
+pub use self::recent_frees::RecentFree;
 use self::recent_frees::RecentFrees;
 use super::Pool;
 use super::log::CallLog;

@@ -12,7 +12,7 @@ use super::super::shared::Shared;
 use super::super::step::{self, Step};
 use super::super::stream_slots::Serial;
 use super::probe::Odd;
-use super::{FREED, FormerBlock};
+use super::{FREED, RecentFree};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
@@ -22,7 +22,7 @@ pub(super) struct Quarantined {
     pub(super) memory: FreedBlock,
     /// The stream it was freed on, which may be gone, and its handle another's.
     pub(super) order: Serial,
-    pub(super) former: FormerBlock,
+    pub(super) former: RecentFree,
     /// How many were put in before it; set when it is.
     pub(super) number: u64,
 }
@@ -157,7 +157,7 @@ enum Left {
 impl Shared {
     /// Keeps a freed block from use for as long as the quarantine has room, and lets the oldest go
     /// for it. An error is a finding in one of those: the block itself is taken back in any case.
-    pub(super) fn keep_from_use(&self, memory: FreedBlock, former: FormerBlock) -> Result<()> {
+    pub(super) fn keep_from_use(&self, memory: FreedBlock, former: RecentFree) -> Result<()> {
         let most = self.debug.most_quarantined.load(Ordering::Relaxed);
         // One that is larger than all of it would only drive the others out.
         if memory.size.get() > most {

@@ -14,7 +14,7 @@ const MOST: usize = 1 << 16;
 /// A block that was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct FormerBlock {
+pub struct RecentFree {
     /// Where it began.
     pub address: Address,
     /// How large it was.
@@ -27,7 +27,7 @@ pub struct FormerBlock {
     pub stream: StreamHandle,
 }
 
-impl FormerBlock {
+impl RecentFree {
     /// Whether `address` lay in it.
     fn held(&self, address: Address) -> bool {
         Span::new(self.address, self.size).is_ok_and(|span| span.contains(address))
@@ -37,11 +37,11 @@ impl FormerBlock {
 /// The blocks that were freed lately, the newest last.
 #[derive(Debug, Default)]
 pub(super) struct RecentFrees {
-    blocks: VecDeque<FormerBlock>,
+    blocks: VecDeque<RecentFree>,
 }
 
 impl RecentFrees {
-    pub(super) fn remember(&mut self, block: FormerBlock) {
+    pub(super) fn remember(&mut self, block: RecentFree) {
         if self.blocks.len() >= MOST {
             self.blocks.pop_front();
         }
@@ -49,7 +49,7 @@ impl RecentFrees {
     }
 
     /// The last block that had `address`.
-    pub(super) fn at(&self, address: Address) -> Option<FormerBlock> {
+    pub(super) fn at(&self, address: Address) -> Option<RecentFree> {
         self.blocks.iter().rev().find(|block| block.held(address)).copied()
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn the_last_block_at_an_address_is_the_one_that_is_named() {
         let mut former = RecentFrees::default();
-        let block = |address, size, requested| FormerBlock {
+        let block = |address, size, requested| RecentFree {
             address: Address::new(address),
             size: Bytes::new(size),
             requested: Bytes::new(requested),
@@ -83,7 +83,7 @@ mod tests {
     fn the_oldest_are_forgotten_first() {
         let mut former = RecentFrees::default();
         for number in 0..=MOST as u64 {
-            former.remember(FormerBlock {
+            former.remember(RecentFree {
                 address: Address::new(number * 512),
                 size: Bytes::new(512),
                 requested: Bytes::new(512),

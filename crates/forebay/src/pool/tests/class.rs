@@ -6,7 +6,7 @@ use forebay_core::DeviceOrdinal;
 use forebay_hal::PointerKind;
 
 use super::*;
-use crate::{Class, Request};
+use crate::{MemoryClass, Request};
 
 fn options() -> PoolOptions {
     PoolOptions::new().growth(small_pages())
@@ -19,7 +19,7 @@ fn calls(pool: &Pool, call: Call) -> u64 {
 #[test]
 fn a_plain_block_lies_in_one_allocation_of_the_driver() {
     let (_machine, _, device) = open(SimMachine::builder());
-    let pool = options().class(Class::PLAIN).build(&device).unwrap();
+    let pool = options().class(MemoryClass::PLAIN).build(&device).unwrap();
     let mut random = Random::new(7);
     let mut live: Vec<Block> = Vec::new();
     for _ in 0..500 {
@@ -29,7 +29,8 @@ fn a_plain_block_lies_in_one_allocation_of_the_driver() {
             continue;
         }
         let size = Bytes::new(size_up_to(&mut random, 9, 22));
-        let block = pool.allocate_as(Request::new(size, DEFAULT).of_class(Class::PLAIN)).unwrap();
+        let block =
+            pool.allocate_as(Request::new(size, DEFAULT).of_class(MemoryClass::PLAIN)).unwrap();
         let found = device.classify(block.address()).unwrap().unwrap();
         let span = Span::new(block.address(), block.size()).unwrap();
         assert_eq!(found.kind, PointerKind::Device);
@@ -43,7 +44,7 @@ fn a_plain_block_lies_in_one_allocation_of_the_driver() {
 fn a_shareable_page_can_leave_the_process_and_another_cannot() {
     let (_machine, device, shared) = open(SimMachine::builder());
     let sharing = device.sharing().unwrap();
-    for (class, leaves) in [(Class::SHAREABLE, true), (Class::STITCHED, false)] {
+    for (class, leaves) in [(MemoryClass::SHAREABLE, true), (MemoryClass::STITCHED, false)] {
         let pool = options().class(class).build(&shared).unwrap();
         let block = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
         let parts = pool.pages_of(block.address()).unwrap();
@@ -60,8 +61,8 @@ fn a_shareable_page_can_leave_the_process_and_another_cannot() {
 fn the_pages_of_a_block_are_those_behind_it() {
     let (_machine, device, shared) = open(SimMachine::builder());
     let memory = device.virtual_memory().unwrap();
-    let pool = options().class(Class::SHAREABLE).build(&shared).unwrap();
-    assert!(pool.class().contains(Class::STABLE));
+    let pool = options().class(MemoryClass::SHAREABLE).build(&shared).unwrap();
+    assert!(pool.class().contains(MemoryClass::STABLE));
     let before = pool.allocate(Bytes::new(300 << 10), DEFAULT).unwrap();
     for size in [Bytes::new(5000), Bytes::mib(5)] {
         let block = pool.allocate(size, DEFAULT).unwrap();
@@ -106,7 +107,7 @@ fn the_pages_of_a_block_are_those_behind_it() {
         assert!(matches!(gone, Error::DoubleFree { .. }), "{gone}");
     }
     pool.free_block(before, DEFAULT).unwrap();
-    let plain = options().class(Class::PLAIN).build(&shared).unwrap();
+    let plain = options().class(MemoryClass::PLAIN).build(&shared).unwrap();
     let block = plain.allocate(Bytes::mib(1), DEFAULT).unwrap();
     assert_eq!(plain.pages_of(block.address()).unwrap(), [], "no pages");
     let guarded = options().set(|set| set.guard_pages(true)).build(&shared).unwrap();
@@ -119,11 +120,14 @@ fn the_pages_of_a_block_are_those_behind_it() {
 #[test]
 fn the_class_said_last_is_the_class() {
     let (_machine, _, device) = open(SimMachine::builder().devices(2));
-    let options = options().visible_to([DeviceOrdinal(1)]).class(Class::PLAIN).class(Class::STABLE);
+    let options = options()
+        .visible_to([DeviceOrdinal(1)])
+        .class(MemoryClass::PLAIN)
+        .class(MemoryClass::STABLE);
     let shown = format!("{options:?}");
     assert!(shown.contains("class") && shown.contains("peers: [DeviceOrdinal(1)]"), "{shown}");
     let pool = options.build(&device).unwrap();
-    assert_eq!(pool.class(), Class::PEERS | Class::STABLE);
+    assert_eq!(pool.class(), MemoryClass::PEERS | MemoryClass::STABLE);
 }
 
 #[test]
@@ -131,7 +135,7 @@ fn who_it_is_visible_to_has_access_to_every_page() {
     let (_machine, _, device) = open(SimMachine::builder().devices(3));
     let peers = [DeviceOrdinal(1), DeviceOrdinal(2)];
     let pool = options().visible_to(peers).build(&device).unwrap();
-    assert_eq!(pool.class(), Class::PEERS);
+    assert_eq!(pool.class(), MemoryClass::PEERS);
     pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
     let mapped = calls(&pool, Call::Map);
     assert!(mapped > 0);
@@ -144,7 +148,7 @@ fn who_it_is_visible_to_has_access_to_every_page() {
 /// not, and nothing ever goes back.
 #[test]
 fn what_is_behind_a_stable_address_stays_there() {
-    for (class, stays) in [(Class::STABLE, true), (Class::STITCHED, false)] {
+    for (class, stays) in [(MemoryClass::STABLE, true), (MemoryClass::STITCHED, false)] {
         let (_machine, _, device) = open(SimMachine::builder());
         let pool = options().class(class).build(&device).unwrap();
         let blocks: Vec<Block> =
@@ -167,23 +171,23 @@ fn what_is_behind_a_stable_address_stays_there() {
 #[test]
 fn a_request_of_another_class_is_refused_and_so_is_a_class_that_is_not_there() {
     let (_machine, _, device) = open(SimMachine::builder());
-    let pool = options().class(Class::STABLE).build(&device).unwrap();
+    let pool = options().class(MemoryClass::STABLE).build(&device).unwrap();
     let request = Request::new(Bytes::mib(1), DEFAULT);
-    pool.allocate_as(request.of_class(Class::STABLE)).unwrap();
+    pool.allocate_as(request.of_class(MemoryClass::STABLE)).unwrap();
     pool.allocate_as(request).unwrap();
-    let wanted = Class::PLAIN | Class::STABLE;
+    let wanted = MemoryClass::PLAIN | MemoryClass::STABLE;
     let refused = pool.allocate_as(request.of_class(wanted)).unwrap_err();
-    assert_eq!(refused, Error::WrongClass { wanted, offered: Class::STABLE });
+    assert_eq!(refused, Error::WrongClass { wanted, offered: MemoryClass::STABLE });
     assert!(refused.to_string().contains("plain and stable"), "{refused}");
-    for class in [Class::PLAIN | Class::SHAREABLE, Class::PEERS] {
+    for class in [MemoryClass::PLAIN | MemoryClass::SHAREABLE, MemoryClass::PEERS] {
         let refused = options().class(class).build(&device).unwrap_err();
         assert!(matches!(refused, Error::ClassUnavailable { .. }), "{refused}");
     }
     let (_machine, _, device) =
         open(SimMachine::builder().without(forebay_hal::Capabilities::VIRTUAL_MEMORY));
-    let refused = options().class(Class::SHAREABLE).build(&device).unwrap_err();
+    let refused = options().class(MemoryClass::SHAREABLE).build(&device).unwrap_err();
     assert!(refused.to_string().contains("maps no pages"), "{refused}");
-    options().class(Class::PLAIN).build(&device).unwrap();
+    options().class(MemoryClass::PLAIN).build(&device).unwrap();
 }
 
 #[test]

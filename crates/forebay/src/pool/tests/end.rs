@@ -171,7 +171,7 @@ fn wrong_frees_pass_through_adaptors() {
         let again = later.address() == block.address();
         assert!(again || name == "aligned", "{name}: {} again", block.address());
         let error = allocator.free_block(block, DEFAULT).unwrap_err();
-        assert_eq!(matches!(error, Error::Outlived { .. }), again, "{name}: {error}");
+        assert_eq!(matches!(error, Error::StaleBlock { .. }), again, "{name}: {error}");
         allocator.free_block(later, DEFAULT).unwrap();
         assert_eq!(pool.block_at(later.address()), None, "{name}");
     };

@@ -28,7 +28,7 @@ mod uses;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize, Random, Span};
 use forebay_hal::{Call, Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, MemoryModel, SimDevice, SimMachine, SimOptions, When};
@@ -249,7 +249,7 @@ fn wrong_frees_are_refused_and_change_nothing() {
     assert!(matches!(pool.free_block(block, DEFAULT), Err(Error::DoubleFree { .. })));
     let again = pool.allocate(Bytes::new(1000), DEFAULT).unwrap();
     assert_eq!(again.address(), block.address());
-    assert!(matches!(pool.free_block(block, DEFAULT), Err(Error::Outlived { .. })));
+    assert!(matches!(pool.free_block(block, DEFAULT), Err(Error::StaleBlock { .. })));
     pool.free_block(again, DEFAULT).unwrap();
     pool.free(Address::NULL, DEFAULT).unwrap();
     assert_eq!(pool.allocate(Bytes::ZERO, DEFAULT).unwrap().address(), Address::NULL);

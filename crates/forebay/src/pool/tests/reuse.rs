@@ -20,7 +20,7 @@ fn a_handle_is_refused_however_often_its_address_was_reused() {
         let block = pool.allocate(size, stream).unwrap();
         assert_eq!((block.address(), block.generation()), (address, reuses));
         if reuses > 1 << 20 {
-            assert_eq!(pool.free_block(stale, stream), Err(Error::Outlived { address, size }));
+            assert_eq!(pool.free_block(stale, stream), Err(Error::StaleBlock { address, size }));
             assert_eq!(pool.block_at(address), Some(block), "live still");
         }
         pool.free_block(block, stream).unwrap();

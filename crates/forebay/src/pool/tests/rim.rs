@@ -20,7 +20,7 @@ fn phantom(capacity: Bytes) -> (SimMachine, Arc<dyn Device>) {
 /// driver is not asked for pages that it cannot have.
 #[test]
 fn a_refused_request_leaves_the_device_as_it_was() {
-    for class in [Class::STITCHED, Class::STABLE] {
+    for class in [MemoryClass::STITCHED, MemoryClass::STABLE] {
         let (machine, device) = phantom(Bytes::gib(140));
         // Another library of the process, or another process.
         let other = device.allocate(Bytes::gib(80), Alignment::DEVICE_PAGE).unwrap();
@@ -46,7 +46,7 @@ fn a_refused_request_leaves_the_device_as_it_was() {
 /// The device says no half way, because another consumer was faster: what was made by then goes back.
 #[test]
 fn a_request_that_fails_half_way_takes_nothing() {
-    for class in [Class::STITCHED, Class::STABLE] {
+    for class in [MemoryClass::STITCHED, MemoryClass::STABLE] {
         let (machine, device) = phantom(Bytes::gib(4));
         let pool = PoolOptions::new().class(class).build(&device).unwrap();
         let _live = pool.allocate(Bytes::mib(300), DEFAULT).unwrap();
@@ -112,7 +112,7 @@ fn a_thousand_pools_live_at_once() {
     let device: Arc<dyn Device> = HostDevice::open().unwrap();
     let mut pools = Vec::new();
     for number in 0..1000 {
-        let class = if number % 2 == 0 { Class::STABLE } else { Class::STITCHED };
+        let class = if number % 2 == 0 { MemoryClass::STABLE } else { MemoryClass::STITCHED };
         let pool = PoolOptions::new().class(class).build(&device);
         let pool = pool.unwrap_or_else(|error| panic!("pool {number}: {error}"));
         let block = pool.allocate(Bytes::new(512), DEFAULT);
@@ -278,7 +278,7 @@ fn an_owned_stream_tells_the_pools_that_it_goes() {
 fn no_number_of_streams_makes_a_request_wait() {
     let (machine, device) = phantom(Bytes::gib(64));
     let pool = PoolOptions::new().build(&device).unwrap();
-    let count = forebay_core::line::Streams::MOST as usize + 100;
+    let count = forebay_core::address_space::Streams::MOST as usize + 100;
     let streams: Vec<Stream> =
         (0..count).map(|_| Stream::new(&device, Priority::Normal).unwrap()).collect();
     for _ in 0..3 {

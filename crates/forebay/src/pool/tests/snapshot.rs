@@ -58,13 +58,13 @@ fn a_snapshot_has_all_there_is() {
 /// What only pools with aids, or of a class, have to show.
 #[test]
 fn a_snapshot_tells_the_class_and_what_aids_keep() {
-    use crate::Class;
+    use crate::MemoryClass;
     use crate::config::Counting;
     use forebay_core::DeviceOrdinal;
     let (_, _, shared) = open(SimMachine::builder().devices(3));
     let options = PoolOptions::new().visible_to([DeviceOrdinal(1), DeviceOrdinal(2)]);
     let pool = options
-        .class(Class::STABLE)
+        .class(MemoryClass::STABLE)
         .set(|set| set.quarantine(Bytes::mib(1)).statistics(Counting::Exact))
         .build(&shared)
         .unwrap();
@@ -151,7 +151,7 @@ fn a_layout_is_what_is_held_with_every_block_in_it() {
         for block in blocks.iter().step_by(3) {
             pool.free_block(*block, DEFAULT).unwrap();
         }
-        let layout = pool.layout();
+        let layout = pool.memory_map();
         let held = layout.spans.iter().map(|span| span.size().get()).sum::<u64>();
         assert_eq!(Bytes::new(held), pool.held());
         assert_eq!(pool.page_count(), pool.statistics().driver.of(Call::CreatePage));

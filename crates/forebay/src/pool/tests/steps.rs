@@ -12,7 +12,8 @@ use super::*;
 
 /// Streams that nobody made, to fill the slots with.
 fn strangers() -> impl Iterator<Item = StreamHandle> {
-    (0..u64::from(forebay_core::line::Streams::MOST)).map(|number| StreamHandle(1 << 40 | number))
+    (0..u64::from(forebay_core::address_space::Streams::MOST))
+        .map(|number| StreamHandle(1 << 40 | number))
 }
 
 /// A request grows the pool while other streams take over every slot there is: what comes is in its own

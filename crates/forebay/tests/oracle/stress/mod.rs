@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use forebay::{Class, PoolOptions};
-use forebay_core::line::Growth;
+use forebay::{MemoryClass, PoolOptions};
+use forebay_core::address_space::Growth;
 use forebay_core::{Bytes, PageSize};
 use forebay_hal::Device;
 use forebay_sim::{Fault, FaultKind, SimDevice, SimMachine, When};
@@ -86,7 +86,7 @@ pub(crate) struct Episode {
     pub(crate) threads: usize,
     /// Operations, over all threads.
     pub(crate) operations: u64,
-    pub(crate) class: Class,
+    pub(crate) class: MemoryClass,
     pub(crate) capacity: Bytes,
     pub(crate) limit: Option<Bytes>,
     /// How many calls of the device fail, in a million.
@@ -105,9 +105,9 @@ impl Episode {
             threads,
             operations,
             class: match seed % 5 {
-                3 => Class::PLAIN,
-                4 => Class::STABLE,
-                _ => Class::STITCHED,
+                3 => MemoryClass::PLAIN,
+                4 => MemoryClass::STABLE,
+                _ => MemoryClass::STITCHED,
             },
             capacity: Bytes::mib(8),
             limit: seed.is_multiple_of(3).then_some(Bytes::mib(5)),

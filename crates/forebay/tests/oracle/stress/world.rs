@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay::{Block, Class, Error, Pool};
+use forebay::{Block, Error, MemoryClass, Pool};
 use forebay_core::{Bytes, Span};
 use forebay_hal::{self as hal, Device, EventHandle, EventKind, StreamHandle, Streams};
 use forebay_sim::{Kernel, SimDevice, SimMachine};
@@ -292,7 +292,7 @@ impl World {
         pool.trim(Bytes::ZERO).map_err(|error| format!("trim at the end: {error}"))?;
         let held = (pool.held(), machine.census().held);
         // A stable pool keeps what is behind its addresses.
-        let stays = pool.class().contains(Class::STABLE);
+        let stays = pool.class().contains(MemoryClass::STABLE);
         if held.0 != held.1 || !stays && !held.0.is_zero() {
             return Err(format!("after a trim {} held, {} given out", held.0, held.1));
         }

@@ -523,7 +523,7 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
         error,
         Error::NotABlock { .. }
             | Error::DoubleFree { .. }
-            | Error::Outlived { .. }
+            | Error::StaleBlock { .. }
             | Error::WrongPool { .. }
             | Error::WrongSize { .. }
     )

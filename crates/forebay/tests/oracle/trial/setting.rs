@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay::{Pool, PoolOptions, Result};
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::{Bytes, PageSize};
 use forebay_hal::Device;
 use forebay_host::HostOptions;

@@ -10,7 +10,7 @@ use forebay_sim::{Finding, Kernel, SimMachine};
 
 use super::{Change, DEFAULT, Stage, part, small_machine, small_pages, span, span_of};
 use crate::config::{Preset, SettingsBuilder, Zeroing};
-use crate::{Class, Error, PoolOptions, Request};
+use crate::{Error, MemoryClass, PoolOptions, Request};
 
 fn guarded(settings: SettingsBuilder) -> SettingsBuilder {
     settings.guard_pages(true)
@@ -201,7 +201,7 @@ fn pairs_without_end_hold_no_more_and_more() {
 fn a_class_and_guard_pages_do_not_go_together() {
     let machine = SimMachine::builder().devices(2).build().unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
-    for class in [Class::PLAIN, Class::STABLE, Class::SHAREABLE] {
+    for class in [MemoryClass::PLAIN, MemoryClass::STABLE, MemoryClass::SHAREABLE] {
         let error = PoolOptions::new().class(class).set(guarded).build(&device).unwrap_err();
         assert!(error.to_string().contains("guard_pages"), "{error}");
         assert!(error.to_string().contains(&class.to_string()), "{error}");

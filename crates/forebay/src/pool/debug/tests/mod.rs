@@ -11,7 +11,7 @@ mod waits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::line::Growth;
+use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize, Random, Span};
 use forebay_hal::{Device, EventKind, StreamHandle, Streams};
 use forebay_sim::{Kernel, SimDevice, SimMachine, SimOptions};

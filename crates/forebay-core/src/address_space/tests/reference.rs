@@ -1,11 +1,11 @@
-//! The line as a plain list of holes, every question answered by looking at all of them. It is what
-//! the line did before it had trees, kept so that placement stays what it was.
+//! The address space as a plain list of holes, every question answered by looking at all of them. It is what
+//! the address space did before it had trees, kept so that placement stays what it was.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::Bytes;
-use crate::line::{Growth, Step, Streams};
+use crate::address_space::{Growth, Step, Streams};
 
 /// A hole: start, end, and in whose order it is free.
 pub(super) type Listed = (u64, u64, Streams);
@@ -189,7 +189,7 @@ impl Reference {
         all
     }
 
-    /// The steps the line planned before it had more than one range.
+    /// The steps the address space planned before it had more than one range.
     pub(super) fn plan(
         &self,
         size: u64,

@@ -4,11 +4,11 @@
 
 use super::node::{Inner, LEAF, Leaf, first};
 use super::{GroupId, Hole, Place, Tree, visit};
-use crate::line::hole::Open;
+use crate::address_space::hole::Open;
 
 /// What became of a hole that was to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::line) enum Quick {
+pub(in crate::address_space) enum Quick {
     /// It is a hole of its own.
     Added,
     /// It is one with a neighbour, which was of this group.
@@ -61,7 +61,7 @@ impl Near<'_> {
 impl Tree {
     /// Whether it has few nodes: leaves, and one above them at most.
     #[inline(always)]
-    pub(in crate::line) fn is_low(&self) -> bool {
+    pub(in crate::address_space) fn is_low(&self) -> bool {
         self.height <= 1
     }
 
@@ -90,7 +90,7 @@ impl Tree {
     /// Takes `size` bytes off the start of the lowest hole that has them, in a low tree: gives the hole
     /// as it was.
     #[inline(always)]
-    pub(in crate::line) fn take_quick(&mut self, size: u64) -> Option<Hole> {
+    pub(in crate::address_space) fn take_quick(&mut self, size: u64) -> Option<Hole> {
         let mut near = self.near(|inner| first(inner.mosts(), |&most| most >= size))?;
         visit();
         let holes = near.leaf.holes.as_slice();
@@ -111,14 +111,14 @@ impl Tree {
 
     /// The same in any tree.
     #[inline(never)]
-    pub(in crate::line) fn take_slowly(&mut self, size: u64) -> Option<Hole> {
+    pub(in crate::address_space) fn take_slowly(&mut self, size: u64) -> Option<Hole> {
         let (place, hole) = self.lowest(size)?;
         self.take_at(place, hole, size);
         Some(hole)
     }
 
     /// Takes `size` bytes off the start of the hole at a place.
-    pub(in crate::line) fn take_at(&mut self, place: Place, hole: Hole, size: u64) {
+    pub(in crate::address_space) fn take_at(&mut self, place: Place, hole: Hole, size: u64) {
         let start = hole.start + size;
         if start == hole.end {
             self.remove(place);
@@ -129,7 +129,7 @@ impl Tree {
 
     /// Adds a hole to a low tree and makes it one with neighbours of its group, and of those it joins.
     #[inline(always)]
-    pub(in crate::line) fn add_quick(
+    pub(in crate::address_space) fn add_quick(
         &mut self,
         hole: Hole,
         open: Open,

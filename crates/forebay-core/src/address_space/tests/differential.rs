@@ -1,20 +1,22 @@
-//! Random programs, told to the line and to the list of holes it was before it had trees.
+//! Random programs, told to the address space and to the list of holes it was before it had trees.
 
 use proptest::prelude::*;
 
 use super::reference::{Listed, Reference};
 use super::{A, B, config};
-use crate::line::{Boundaries, Growth, Lack, Line, LineError, Plan, Step, Streams};
+use crate::address_space::{
+    AddressSpace, AddressSpaceError, Boundaries, Growth, Lack, Plan, Step, Streams,
+};
 use crate::{Bytes, PageSize, Random};
 
 const CELL: u64 = 512;
 const GRANULE: u64 = 4096;
-/// Where the line begins: far up, as addresses do.
+/// Where the address space begins: far up, as addresses do.
 const BASE: u64 = (1 << 56) + 6 * GRANULE;
 
-/// The line and the list, told the same.
+/// The address space and the list, told the same.
 struct Twins {
-    line: Line,
+    space: AddressSpace,
     list: Reference,
     live: Vec<(u64, u64)>,
     random: Random,
@@ -25,18 +27,18 @@ struct Twins {
 
 impl Twins {
     fn new(seed: u64, granules: u64, streams: u64, boundaries: Boundaries) -> Self {
-        let mut line = Line::new(PageSize::new(GRANULE).unwrap(), boundaries);
+        let mut space = AddressSpace::new(PageSize::new(GRANULE).unwrap(), boundaries);
         let apart = boundaries == Boundaries::Apart;
         if !apart {
-            line.reserve(BASE, Bytes::new(granules * GRANULE)).unwrap();
-            assert_eq!(line.reserved_bytes().get(), granules * GRANULE);
+            space.reserve(BASE, Bytes::new(granules * GRANULE)).unwrap();
+            assert_eq!(space.reserved_bytes().get(), granules * GRANULE);
         }
         let size = BASE + granules * GRANULE;
         let mut list = Reference { size, granule: GRANULE, apart, ..Reference::default() };
-        // What lies below the line is no gap.
+        // What lies below the address space is no gap.
         list.aliases.insert(0, BASE);
         let (random, live) = (Random::new(seed), Vec::new());
-        Self { line, list, live, random, streams, granules, pages: 0 }
+        Self { space, list, live, random, streams, granules, pages: 0 }
     }
 
     fn stream(&mut self) -> Streams {
@@ -63,15 +65,15 @@ impl Twins {
 
     fn place_at(&mut self, at: u64, size: u64, streams: Streams) {
         self.pages += 1;
-        let placed = self.line.place(at, Bytes::new(size), self.pages, streams);
+        let placed = self.space.place(at, Bytes::new(size), self.pages, streams);
         let end = at + size;
         let hits = |from: u64, length: u64| from < end && at < from + length;
         let pages = self.list.pages.iter().any(|(&from, page)| hits(from, page.0));
         let fits = self.list.apart || end <= self.list.size;
         if !fits {
-            assert_eq!(placed, Err(LineError::Malformed { at, size }));
+            assert_eq!(placed, Err(AddressSpaceError::Malformed { at, size }));
         } else if pages || self.list.aliases.iter().any(|(&from, &length)| hits(from, length)) {
-            assert_eq!(placed, Err(LineError::Occupied { at }));
+            assert_eq!(placed, Err(AddressSpaceError::Occupied { at }));
         } else {
             assert_eq!(placed, Ok(()));
             self.list.pages.insert(at, (size, self.pages));
@@ -81,9 +83,9 @@ impl Twins {
 
     fn take(&mut self, most: u64) {
         let (size, taker) = ((1 + self.random.below(most)) * CELL, self.set());
-        let worth = self.line.worth_waiting_for(Bytes::new(size), taker);
+        let worth = self.space.worth_waiting_for(Bytes::new(size), taker);
         assert_eq!(worth, self.list.worth_waiting_for(size, taker));
-        let at = self.line.take(Bytes::new(size), taker);
+        let at = self.space.take(Bytes::new(size), taker);
         assert_eq!(at, self.list.take(size, taker), "{size} B for {taker:?}");
         self.live.extend(at.map(|at| (at, size)));
     }
@@ -97,9 +99,9 @@ impl Twins {
             self.live.push((at, CELL));
             (at, size) = (at + CELL, size - CELL);
         }
-        assert_eq!(self.line.give(at, Bytes::new(size), streams), Ok(()));
+        assert_eq!(self.space.give(at, Bytes::new(size), streams), Ok(()));
         assert!(self.list.give(at, size, streams));
-        assert!(self.line.give(at, Bytes::new(CELL), streams).is_err(), "freed twice");
+        assert!(self.space.give(at, Bytes::new(CELL), streams).is_err(), "freed twice");
     }
 
     fn give_anything(&mut self) {
@@ -110,21 +112,21 @@ impl Twins {
             // Part of what is live would stay in the list of live blocks.
             return;
         }
-        let given = self.line.give(at, Bytes::new(size), streams).is_ok();
+        let given = self.space.give(at, Bytes::new(size), streams).is_ok();
         assert_eq!(given, self.list.give(at, size, streams));
     }
 
     fn lift(&mut self) {
         let pages: Vec<u64> = self.list.pages.keys().copied().collect();
         let Some(index) = self.random.index(pages.len()) else { return };
-        let lifted = self.line.lift(pages[index]).map(|(page, _, streams)| (page, streams));
+        let lifted = self.space.lift(pages[index]).map(|(page, _, streams)| (page, streams));
         assert_eq!(lifted.ok(), self.list.lift(pages[index]));
     }
 
     fn clear(&mut self) {
         let aliases: Vec<u64> = self.list.aliases.keys().copied().filter(|&at| at > 0).collect();
         let Some(index) = self.random.index(aliases.len()) else { return };
-        assert_eq!(self.line.clear(aliases[index]), Ok(()));
+        assert_eq!(self.space.clear(aliases[index]), Ok(()));
         self.list.aliases.remove(&aliases[index]);
     }
 
@@ -138,7 +140,7 @@ impl Twins {
             moves: self.random.chance(3, 4),
         };
         let limit = self.list.backed() + self.random.below(10 * GRANULE / CELL) * CELL;
-        let plan = Plan::make(&self.line, Bytes::new(size), taker, &growth, Bytes::new(limit));
+        let plan = Plan::make(&self.space, Bytes::new(size), taker, &growth, Bytes::new(limit));
         match (self.list.plan(size, taker, &growth, limit), plan) {
             (Some(due), Ok(plan)) => {
                 assert_eq!(plan.steps, due);
@@ -156,9 +158,9 @@ impl Twins {
 
     /// With another range there is a plan exactly where addresses were lacking.
     fn check_lack(&self, lack: Lack, size: u64, taker: Streams, growth: &Growth, limit: u64) {
-        let mut line = self.line.clone();
-        line.reserve(BASE - (1 << 40), Bytes::new(1 << 30)).unwrap();
-        let again = Plan::make(&line, Bytes::new(size), taker, growth, Bytes::new(limit));
+        let mut space = self.space.clone();
+        space.reserve(BASE - (1 << 40), Bytes::new(1 << 30)).unwrap();
+        let again = Plan::make(&space, Bytes::new(size), taker, growth, Bytes::new(limit));
         assert_eq!(again.is_ok(), lack == Lack::Addresses, "{lack:?}, then {again:?}");
     }
 
@@ -169,27 +171,27 @@ impl Twins {
             19 => self.give_anything(),
             20 => {
                 let (taker, owner) = (self.set(), self.set());
-                self.line.waited(taker, owner);
+                self.space.waited(taker, owner);
                 self.list.waited(taker, owner);
             }
             21 => {
                 let (taker, owners) = (self.set(), self.set().or(self.set()));
-                self.line.waited_for_any(taker, owners);
+                self.space.waited_for_any(taker, owners);
                 self.list.waited_for_any(taker, owners);
             }
             22 => {
                 let streams = self.set();
                 if self.random.chance(1, 3) {
-                    self.line.idle(streams);
+                    self.space.idle(streams);
                     self.list.idle(streams);
                 }
             }
             23 => {
                 let (from, to) = (self.stream(), self.set());
-                self.line.hand_over(from, to);
+                self.space.hand_over(from, to);
                 self.list.hand_over(from, to);
                 let has = |hole: &Listed| hole.2 != Streams::ALL && hole.2.contains(from);
-                assert_eq!(self.line.owns_nothing(from), !self.list.holes.iter().any(has));
+                assert_eq!(self.space.owns_nothing(from), !self.list.holes.iter().any(has));
             }
             24..=27 => self.place(),
             28 => self.lift(),
@@ -200,23 +202,26 @@ impl Twins {
     }
 
     fn check(&self) {
-        let (line, list) = (&self.line, &self.list);
-        line.holes.check(line);
-        let holes: Vec<Listed> =
-            line.holes.each().map(|hole| (hole.start, hole.end, *line.holes.set(&hole))).collect();
+        let (space, list) = (&self.space, &self.list);
+        space.holes.check(space);
+        let holes: Vec<Listed> = space
+            .holes
+            .each()
+            .map(|hole| (hole.start, hole.end, *space.holes.set(&hole)))
+            .collect();
         assert_eq!(holes, list.holes);
-        assert_eq!(line.owners(), list.owners());
-        assert_eq!((line.hole_count(), line.free_bytes().get()), (holes.len(), list.free()));
-        assert_eq!(line.backed_bytes().get(), list.backed());
+        assert_eq!(space.owners(), list.owners());
+        assert_eq!((space.hole_count(), space.free_bytes().get()), (holes.len(), list.free()));
+        assert_eq!(space.backed_bytes().get(), list.backed());
         let largest = holes.iter().map(|hole| hole.1 - hole.0).max().unwrap_or(0);
-        assert_eq!(line.largest_hole().get(), largest);
+        assert_eq!(space.largest_hole().get(), largest);
         let free = |at: u64, end: u64| {
             let inside = holes.iter().map(|hole| hole.1.min(end).saturating_sub(hole.0.max(at)));
             inside.sum::<u64>() == end - at
         };
         let whole = list.pages.iter().filter(|&(&at, page)| free(at, at + page.0));
         let whole: u64 = whole.map(|(_, page)| page.0).sum();
-        assert_eq!(line.free_whole_pages().get(), whole);
+        assert_eq!(space.free_whole_pages().get(), whole);
     }
 }
 
@@ -263,7 +268,7 @@ fn a_long_line_agrees_with_a_list_of_holes() {
             }
         }
         twins.check();
-        twins.line.idle(Streams::ALL);
+        twins.space.idle(Streams::ALL);
         twins.list.idle(Streams::ALL);
         twins.check();
     }
@@ -271,20 +276,20 @@ fn a_long_line_agrees_with_a_list_of_holes() {
 
 #[test]
 fn what_is_free_for_all_stays_so_when_a_number_is_handed_over() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
+    let mut space = AddressSpace::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
     let page = Bytes::new(GRANULE);
-    line.place(0, page, 1, Streams::ALL).unwrap();
-    line.place(2 * GRANULE, page, 2, A).unwrap();
-    line.place(4 * GRANULE, page, 3, A.or(B)).unwrap();
-    assert!(!line.owns_nothing(A));
-    line.hand_over(A, Streams::NONE);
-    assert!(line.owns_nothing(A) && !line.owns_nothing(B));
-    assert_eq!(line.take(page, Streams::NONE), Some(0), "it is still everybody's");
-    assert_eq!(line.take(page, A), None, "the next stream with this number did not free these");
-    assert_eq!(line.take(page, B), Some(4 * GRANULE));
-    assert_eq!(line.take(page, Streams::only(Streams::MOST)), None);
-    line.idle(Streams::ALL);
-    assert_eq!(line.take(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
+    space.place(0, page, 1, Streams::ALL).unwrap();
+    space.place(2 * GRANULE, page, 2, A).unwrap();
+    space.place(4 * GRANULE, page, 3, A.or(B)).unwrap();
+    assert!(!space.owns_nothing(A));
+    space.hand_over(A, Streams::NONE);
+    assert!(space.owns_nothing(A) && !space.owns_nothing(B));
+    assert_eq!(space.take(page, Streams::NONE), Some(0), "it is still everybody's");
+    assert_eq!(space.take(page, A), None, "the next stream with this number did not free these");
+    assert_eq!(space.take(page, B), Some(4 * GRANULE));
+    assert_eq!(space.take(page, Streams::only(Streams::MOST)), None);
+    space.idle(Streams::ALL);
+    assert_eq!(space.take(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
 }
 
 #[test]
@@ -299,47 +304,50 @@ fn a_set_of_all_numbers_is_not_all_streams() {
 #[test]
 fn ranges_may_touch_and_not_overlap() {
     let granule = PageSize::new(GRANULE).unwrap();
-    let mut line = Line::new(granule, Boundaries::Joined);
+    let mut space = AddressSpace::new(granule, Boundaries::Joined);
     let (size, page) = (Bytes::new(4 * GRANULE), Bytes::new(GRANULE));
-    assert_eq!(line.place(BASE, page, 1, A), Err(LineError::Malformed { at: BASE, size: GRANULE }));
-    let plan = |line: &Line| Plan::make(line, size, A, &Growth::default(), Bytes::MAX);
-    assert_eq!(plan(&line), Err(Lack::Addresses));
-    line.reserve(BASE, size).unwrap();
-    assert!(plan(&line).is_ok());
+    assert_eq!(
+        space.place(BASE, page, 1, A),
+        Err(AddressSpaceError::Malformed { at: BASE, size: GRANULE })
+    );
+    let plan = |space: &AddressSpace| Plan::make(space, size, A, &Growth::default(), Bytes::MAX);
+    assert_eq!(plan(&space), Err(Lack::Addresses));
+    space.reserve(BASE, size).unwrap();
+    assert!(plan(&space).is_ok());
     let inside = BASE + 3 * GRANULE;
-    assert_eq!(line.reserve(inside, size), Err(LineError::Occupied { at: inside }));
-    assert!(line.reserve(BASE + 1, size).is_err() && line.reserve(1 << 57, size).is_err());
-    line.reserve(BASE + size.get(), size).unwrap();
-    assert_eq!(line.reserved_bytes(), Bytes::new(8 * GRANULE));
+    assert_eq!(space.reserve(inside, size), Err(AddressSpaceError::Occupied { at: inside }));
+    assert!(space.reserve(BASE + 1, size).is_err() && space.reserve(1 << 57, size).is_err());
+    space.reserve(BASE + size.get(), size).unwrap();
+    assert_eq!(space.reserved_bytes(), Bytes::new(8 * GRANULE));
     // A block may lie across the two, a page may not.
-    let across = line.place(inside, Bytes::new(2 * GRANULE), 1, A);
-    assert_eq!(across, Err(LineError::Malformed { at: inside, size: 2 * GRANULE }));
-    line.place(inside, page, 1, A).unwrap();
-    line.place(BASE + size.get(), page, 2, A).unwrap();
-    assert_eq!(line.take(Bytes::new(2 * GRANULE), A), Some(inside));
-    let pages: Vec<u64> = line.pages_in(inside + 1, inside + 2).map(|page| page.0).collect();
+    let across = space.place(inside, Bytes::new(2 * GRANULE), 1, A);
+    assert_eq!(across, Err(AddressSpaceError::Malformed { at: inside, size: 2 * GRANULE }));
+    space.place(inside, page, 1, A).unwrap();
+    space.place(BASE + size.get(), page, 2, A).unwrap();
+    assert_eq!(space.take(Bytes::new(2 * GRANULE), A), Some(inside));
+    let pages: Vec<u64> = space.pages_in(inside + 1, inside + 2).map(|page| page.0).collect();
     assert_eq!(pages, [inside]);
-    assert_eq!(line.pages_in(inside, BASE + size.get() + 1).count(), 2);
-    assert_eq!(line.pages_in(BASE, inside).count(), 0);
+    assert_eq!(space.pages_in(inside, BASE + size.get() + 1).count(), 2);
+    assert_eq!(space.pages_in(BASE, inside).count(), 0);
 }
 
 #[test]
 fn segments_are_islands() {
-    let mut line = Line::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
+    let mut space = AddressSpace::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
     let page = Bytes::new(GRANULE);
-    line.place(BASE, page, 1, A).unwrap();
-    line.place(BASE + GRANULE, page, 2, A).unwrap();
-    assert_eq!(line.place(BASE, page, 3, A), Err(LineError::Occupied { at: BASE }));
-    assert_eq!(line.hole_count(), 2);
-    assert_eq!(line.take(Bytes::new(2 * GRANULE), A), None);
-    assert_eq!(line.take(page, A), Some(BASE));
-    assert_eq!(line.take(page, A), Some(BASE + GRANULE));
-    let both = line.give(BASE, Bytes::new(2 * GRANULE), A);
-    assert_eq!(both, Err(LineError::InUse { at: BASE }), "no block lies in both");
-    line.give(BASE + GRANULE, page, A).unwrap();
-    line.give(BASE, page, A).unwrap();
-    assert_eq!((line.hole_count(), line.largest_hole()), (2, page));
-    let wanted = |limit| Plan::segment(&line, page, &Growth::default(), Bytes::new(limit));
+    space.place(BASE, page, 1, A).unwrap();
+    space.place(BASE + GRANULE, page, 2, A).unwrap();
+    assert_eq!(space.place(BASE, page, 3, A), Err(AddressSpaceError::Occupied { at: BASE }));
+    assert_eq!(space.hole_count(), 2);
+    assert_eq!(space.take(Bytes::new(2 * GRANULE), A), None);
+    assert_eq!(space.take(page, A), Some(BASE));
+    assert_eq!(space.take(page, A), Some(BASE + GRANULE));
+    let both = space.give(BASE, Bytes::new(2 * GRANULE), A);
+    assert_eq!(both, Err(AddressSpaceError::InUse { at: BASE }), "no block lies in both");
+    space.give(BASE + GRANULE, page, A).unwrap();
+    space.give(BASE, page, A).unwrap();
+    assert_eq!((space.hole_count(), space.largest_hole()), (2, page));
+    let wanted = |limit| Plan::segment(&space, page, &Growth::default(), Bytes::new(limit));
     assert_eq!(wanted(2 * GRANULE), None);
     assert_eq!(wanted(3 * GRANULE), Some(page));
 }

@@ -14,13 +14,13 @@ pub(super) fn count() {
 }
 
 /// How many nodes this thread has visited so far.
-pub(in crate::line) fn visits() -> u64 {
+pub(in crate::address_space) fn visits() -> u64 {
     VISITS.with(Cell::get)
 }
 
 impl Tree {
     /// That every node is where its parent says, and its largest as large.
-    pub(in crate::line) fn check(&self) {
+    pub(in crate::address_space) fn check(&self) {
         if self.leaves.is_empty() {
             // It is not in use.
             return;

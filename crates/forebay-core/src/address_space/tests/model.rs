@@ -1,13 +1,13 @@
-//! The line a cell of 512 B at a time, as its documentation tells it.
+//! The address space a cell of 512 B at a time, as its documentation tells it.
 
 use std::collections::BTreeMap;
 
-use super::super::{LineError, Streams};
+use super::super::{AddressSpaceError, Streams};
 use crate::Bytes;
 
 pub(super) const CELL: u64 = 512;
 pub(super) const GRANULE: u64 = 4096;
-pub(super) const LINE: u64 = 20 * GRANULE;
+pub(super) const SPACE: u64 = 20 * GRANULE;
 
 /// What a cell is.
 #[allow(clippy::large_enum_variant, reason = "there are few, and copying is what they are for")]
@@ -29,7 +29,7 @@ enum Cell {
     },
 }
 
-/// The line as its documentation tells it, a cell at a time.
+/// The address space as its documentation tells it, a cell at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     cells: Vec<Cell>,
@@ -44,12 +44,12 @@ fn index(offset: u64) -> usize {
 
 /// Where each cell begins.
 fn offsets() -> impl Iterator<Item = u64> {
-    (0..LINE / CELL).map(|cell| cell * CELL)
+    (0..SPACE / CELL).map(|cell| cell * CELL)
 }
 
 impl Model {
     pub(super) fn new() -> Self {
-        let cells = vec![Cell::Gap; index(LINE)];
+        let cells = vec![Cell::Gap; index(SPACE)];
         Self { cells, pages: BTreeMap::new(), aliases: BTreeMap::new(), blocks: 0 }
     }
 
@@ -58,7 +58,7 @@ impl Model {
     }
 
     fn all(&self, at: u64, end: u64, is: impl Fn(&Cell) -> bool) -> bool {
-        end <= LINE && self.cells[index(at)..index(end)].iter().all(is)
+        end <= SPACE && self.cells[index(at)..index(end)].iter().all(is)
     }
 
     /// Every hole as (start, end, streams).
@@ -132,11 +132,16 @@ impl Model {
         Some(at)
     }
 
-    pub(super) fn give(&mut self, at: u64, size: u64, streams: Streams) -> Result<(), LineError> {
+    pub(super) fn give(
+        &mut self,
+        at: u64,
+        size: u64,
+        streams: Streams,
+    ) -> Result<(), AddressSpaceError> {
         let end = at.checked_add(size).filter(|_| size > 0);
-        let end = end.ok_or(LineError::Malformed { at, size })?;
+        let end = end.ok_or(AddressSpaceError::Malformed { at, size })?;
         if !self.all(at, end, |cell| matches!(cell, Cell::Taken(_))) {
-            return Err(LineError::InUse { at });
+            return Err(AddressSpaceError::InUse { at });
         }
         self.free(at, end, streams);
         Ok(())
@@ -148,23 +153,23 @@ impl Model {
         size: u64,
         page: u64,
         free: Streams,
-    ) -> Result<(), LineError> {
-        let end = at.checked_add(size).filter(|&end| end <= LINE);
+    ) -> Result<(), AddressSpaceError> {
+        let end = at.checked_add(size).filter(|&end| end <= SPACE);
         let whole = size > 0 && at.is_multiple_of(GRANULE) && size.is_multiple_of(GRANULE);
-        let end = end.filter(|_| whole).ok_or(LineError::Malformed { at, size })?;
+        let end = end.filter(|_| whole).ok_or(AddressSpaceError::Malformed { at, size })?;
         if !self.all(at, end, |cell| *cell == Cell::Gap) {
-            return Err(LineError::Occupied { at });
+            return Err(AddressSpaceError::Occupied { at });
         }
         self.pages.insert(at, (size, page));
         self.free(at, end, free);
         Ok(())
     }
 
-    pub(super) fn lift(&mut self, at: u64) -> Result<(u64, Bytes, Streams), LineError> {
-        let (size, page) = *self.pages.get(&at).ok_or(LineError::Absent { at })?;
+    pub(super) fn lift(&mut self, at: u64) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
+        let (size, page) = *self.pages.get(&at).ok_or(AddressSpaceError::Absent { at })?;
         let mut streams = Streams::ALL;
         for cell in &self.cells[index(at)..index(at + size)] {
-            let Cell::Free { hole, .. } = cell else { return Err(LineError::InUse { at }) };
+            let Cell::Free { hole, .. } = cell else { return Err(AddressSpaceError::InUse { at }) };
             streams = streams.and(*hole);
         }
         self.set(at, at + size, Cell::Alias);
@@ -174,8 +179,8 @@ impl Model {
         Ok((page, Bytes::new(size), streams))
     }
 
-    pub(super) fn clear(&mut self, at: u64) -> Result<(), LineError> {
-        let size = self.aliases.remove(&at).ok_or(LineError::Absent { at })?;
+    pub(super) fn clear(&mut self, at: u64) -> Result<(), AddressSpaceError> {
+        let size = self.aliases.remove(&at).ok_or(AddressSpaceError::Absent { at })?;
         self.set(at, at + size, Cell::Gap);
         Ok(())
     }
@@ -248,7 +253,7 @@ impl Model {
         let last = self.cells.iter().rposition(|cell| *cell != Cell::Gap);
         let reach = last.map_or(0, |last| u64::try_from(last + 1).unwrap() * CELL);
         let page = self.pages.values().map(|(size, _)| *size).max().unwrap_or(0);
-        (LINE - reach).saturating_sub(page)
+        (SPACE - reach).saturating_sub(page)
     }
 
     /// The blocks as (start, size); one freed in part is what is left of it.
@@ -266,7 +271,7 @@ impl Model {
 }
 
 /// Whether memory free in the order of `free` may go to `taker`. A taker that is no stream the
-/// line can tell apart may only have what is free for all.
+/// space can tell apart may only have what is free for all.
 fn serves(free: Streams, taker: Streams) -> bool {
     if taker.is_empty() { free == Streams::ALL } else { free.contains(taker) }
 }

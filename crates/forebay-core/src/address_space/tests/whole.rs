@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use crate::line::Line;
-use crate::line::groups::{GroupId, Order};
-use crate::line::hole::{Holes, joins};
-use crate::line::tree::Hole;
+use crate::address_space::AddressSpace;
+use crate::address_space::groups::{GroupId, Order};
+use crate::address_space::hole::{Holes, joins};
+use crate::address_space::tree::Hole;
 
 impl Holes {
     /// Holds every index against a look at all holes.
-    pub(super) fn check(&self, line: &Line) {
+    pub(super) fn check(&self, space: &AddressSpace) {
         let holes: Vec<Hole> = self.each().collect();
         let mut seams = BTreeSet::new();
         for pair in holes.windows(2) {
             let (low, high) = (pair[0], pair[1]);
             assert!(low.start < low.end && low.end <= high.start, "{low:?} and {high:?}");
-            let apart = line.runs.around(low.start, high.end).is_none();
+            let apart = space.runs.around(low.start, high.end).is_none();
             if low.end == high.start && !apart {
                 assert!(!joins(self.set(&low), self.set(&high)), "{low:?} and {high:?} are one");
                 seams.insert((low.group.min(high.group), low.group.max(high.group), low.end));

@@ -6,7 +6,7 @@ use super::{Hole, Place, Step, Tree, visit};
 impl Tree {
     /// Puts in a hole that begins above the one before `place` and below the one after it.
     #[inline]
-    pub(in crate::line) fn insert(&mut self, place: Place, hole: Hole) {
+    pub(in crate::address_space) fn insert(&mut self, place: Place, hole: Hole) {
         let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         if leaf.holes.is_full() {
             self.split_leaf(place, hole);
@@ -17,7 +17,7 @@ impl Tree {
     }
 
     /// Puts in a hole.
-    pub(in crate::line) fn put(&mut self, hole: Hole) {
+    pub(in crate::address_space) fn put(&mut self, hole: Hole) {
         if self.leaves.is_empty() {
             *self = Self::new();
         }
@@ -26,7 +26,7 @@ impl Tree {
     }
 
     /// Takes out the hole at a place.
-    pub(in crate::line) fn remove(&mut self, place: Place) {
+    pub(in crate::address_space) fn remove(&mut self, place: Place) {
         let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
         let Some(hole) = leaf.holes.get(place.index) else { return };
         leaf.holes.remove(place.index);
@@ -38,7 +38,7 @@ impl Tree {
     }
 
     /// Takes out the hole that begins at `start`.
-    pub(in crate::line) fn drop_at(&mut self, start: u64) {
+    pub(in crate::address_space) fn drop_at(&mut self, start: u64) {
         if let Some((place, _)) = self.find(start) {
             self.remove(place);
         }
@@ -46,7 +46,7 @@ impl Tree {
 
     /// Changes the hole at a place: its ends and its group, not its place in the order.
     #[inline]
-    pub(in crate::line) fn change(&mut self, place: Place, old: Hole, new: Hole) {
+    pub(in crate::address_space) fn change(&mut self, place: Place, old: Hole, new: Hole) {
         if new.start < place.floor || new.start >= place.limit {
             self.remove(place);
             self.put(new);

@@ -10,7 +10,7 @@ use super::{BlockSnapshot, Pool};
 /// The memory of a pool by address, at a moment. Made by [`Pool::layout`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Layout {
+pub struct MemoryMap {
     /// Addresses behind which there is memory, each stretch as long as it is without a gap, the lowest
     /// first. Together they are what the pool holds.
     pub spans: Vec<Span>,
@@ -26,11 +26,11 @@ impl Pool {
     ///
     /// With the setting `guard_pages` each block lies in pages of its own, which are not among the spans.
     /// Empty in a forked child, of its parent's pool.
-    pub fn layout(&self) -> Layout {
+    pub fn memory_map(&self) -> MemoryMap {
         if self.shared.is_inherited() {
-            return Layout { spans: Vec::new(), blocks: Vec::new() };
+            return MemoryMap { spans: Vec::new(), blocks: Vec::new() };
         }
-        layout_of(&self.shared)
+        memory_map_of(&self.shared)
     }
 
     /// How many pages the pool holds, or segments on a device that has no pages. 0 in a forked child, of its
@@ -41,13 +41,13 @@ impl Pool {
         }
         let heap = self.shared.heap();
         [&heap.small, &heap.large]
-            .map(|side_heap| side_heap.line.pages().count() as u64)
+            .map(|side_heap| side_heap.space.pages().count() as u64)
             .iter()
             .sum()
     }
 }
 
-fn layout_of(shared: &Shared) -> Layout {
+fn memory_map_of(shared: &Shared) -> MemoryMap {
     let mut pages: Vec<Span> = {
         let heap = shared.heap();
         [&heap.small, &heap.large].into_iter().flat_map(pages_of).collect()
@@ -66,10 +66,10 @@ fn layout_of(shared: &Shared) -> Layout {
     }
     let mut live = shared.map.live_blocks();
     live.sort_unstable_by_key(|block| block.address);
-    Layout { spans, blocks: named(&shared.map, &live).collect() }
+    MemoryMap { spans, blocks: named(&shared.map, &live).collect() }
 }
 
 /// The addresses of the pages of one side.
 fn pages_of(side_heap: &SideHeap) -> impl Iterator<Item = Span> {
-    side_heap.line.pages().map(|(at, _, size)| span_of(at, size))
+    side_heap.space.pages().map(|(at, _, size)| span_of(at, size))
 }

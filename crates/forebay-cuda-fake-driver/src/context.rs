@@ -139,7 +139,7 @@ exports! {
 
     "cuGetErrorName" 6000 fn cuGetErrorName(_code: CUresult, name: *mut *const c_char) {
         // SAFETY: a place of the caller's.
-        unsafe { put(name, c"CUDA_ERROR_OF_THE_STANDIN".as_ptr()) }
+        unsafe { put(name, c"CUDA_ERROR_OF_THE_FAKE_DRIVER".as_ptr()) }
     }
 
     "cuDeviceGetCount" 2000 fn cuDeviceGetCount(count: *mut c_int) {
@@ -156,7 +156,7 @@ exports! {
 
     "cuDeviceGetName" 2000 fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
         ordinal_of(device)?;
-        let text = c"Stand-in for an NVIDIA device".to_bytes_with_nul();
+        let text = c"Fake NVIDIA device".to_bytes_with_nul();
         let length = usize::try_from(length).unwrap_or(0);
         if name.is_null() || length < text.len() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);

@@ -23,7 +23,7 @@
 //! requests that fit them.
 
 use super::window::{Stretch, openings};
-use super::{Line, Offset, Streams};
+use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 
 /// How a pool grows. The reason for each default is beside it.
@@ -62,7 +62,7 @@ impl Growth {
         part.clamp(granule, self.largest_page.get().max(granule))
     }
 
-    /// What the line may hold before pages of `page` bytes are moved, where `live` bytes will be
+    /// What the address space may hold before pages of `page` bytes are moved, where `live` bytes will be
     /// in blocks and `peak` were at the most.
     pub(super) fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
         if live <= peak {
@@ -137,12 +137,12 @@ struct Request<'a> {
 
 impl Plan {
     /// A plan for `size` bytes free in the order of `taker`, one stream, that leaves at most
-    /// `limit` bytes on the line, or as many as there are.
+    /// `limit` bytes in the address space, or as many as there are.
     ///
-    /// Its pages are to be put on the line in the order of `taker`, new ones too: a page free for
+    /// Its pages are to be put in the address space in the order of `taker`, new ones too: a page free for
     /// all would become one with a neighbour that the taker may not have.
     pub fn make(
-        line: &Line,
+        space: &AddressSpace,
         size: Bytes,
         taker: Streams,
         growth: &Growth,
@@ -152,28 +152,33 @@ impl Plan {
             return Err(Lack::Nothing);
         }
         let request = Request { size: size.get(), taker: &taker, growth, limit: limit.get() };
-        if line.has_hole(&request) {
+        if space.has_hole(&request) {
             return Ok(Self { steps: Vec::new() });
         }
-        let stretches = line.stretches(&taker);
-        let windows = openings(&stretches).filter_map(|opening| line.window(opening, size.get()));
-        let least = windows.min().and_then(|window| line.fill(&stretches, window.at, &request));
+        let stretches = space.stretches(&taker);
+        let windows = openings(&stretches).filter_map(|opening| space.window(opening, size.get()));
+        let least = windows.min().and_then(|window| space.fill(&stretches, window.at, &request));
         // In a window between blocks a page may be too large for its gap, and pages within it stay
         // where they are. In a large gap any page fits, and all can go there.
         let plan = least.or_else(|| {
-            let end = line.last_gap().filter(|gap| gap.1 - gap.0 >= request.size)?;
-            line.fill(&stretches, end.0, &request)
+            let end = space.last_gap().filter(|gap| gap.1 - gap.0 >= request.size)?;
+            space.fill(&stretches, end.0, &request)
         });
-        plan.map_or_else(|| line.fill_elsewhere(&stretches, &request), Ok)
+        plan.map_or_else(|| space.fill_elsewhere(&stretches, &request), Ok)
     }
 
     /// How large the next segment is for a request of `size`, on a device that maps no pages: a block
     /// cannot lie in two. `None` where the limit leaves no way.
-    pub fn segment(line: &Line, size: Bytes, growth: &Growth, limit: Bytes) -> Option<Bytes> {
-        let granule = line.granule.bytes().get();
+    pub fn segment(
+        space: &AddressSpace,
+        size: Bytes,
+        growth: &Growth,
+        limit: Bytes,
+    ) -> Option<Bytes> {
+        let granule = space.granule.bytes().get();
         let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
-        let room = limit.get().checked_sub(line.backed).filter(|&room| least <= room)?;
-        let page = growth.page(line.backed.saturating_add(least), granule);
+        let room = limit.get().checked_sub(space.backed).filter(|&room| least <= room)?;
+        let page = growth.page(space.backed.saturating_add(least), granule);
         Some(Bytes::new(least.max(page.min(room / granule * granule))))
     }
 
@@ -186,7 +191,7 @@ impl Plan {
     }
 }
 
-impl Line {
+impl AddressSpace {
     /// Whether a hole holds the request already.
     fn has_hole(&self, request: &Request<'_>) -> bool {
         self.holes.can_take(request.size, request.taker)

@@ -44,7 +44,7 @@ fn with<T>(pool: CUmemoryPool, act: impl FnOnce(&mut Pool) -> Answer<T>) -> Answ
 
 /// Sets what a device's pool holds and what of it is used.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_use_pool(ordinal: u32, reserved: u64, used: u64) {
+extern "C" fn forebay_fake_use_pool(ordinal: u32, reserved: u64, used: u64) {
     let mut pools = pools();
     let pool = pools.entry(ordinal).or_insert(FRESH);
     (pool.reserved, pool.used) = (reserved, used);

@@ -101,7 +101,7 @@ pub(crate) fn start() -> Answer {
     let devices = (0..count).filter_map(|ordinal| sim.device(ordinal)).collect();
     MACHINE.get_or_init(|| Machine { sim, devices, tables: Mutex::default() });
     // It ends with the process.
-    let pump = std::thread::Builder::new().name("standin-pump".to_owned());
+    let pump = std::thread::Builder::new().name("fake-pump".to_owned());
     pump.spawn(|| {
         loop {
             std::thread::sleep(PACE);

@@ -96,7 +96,7 @@ pub(crate) unsafe fn text(text: *const c_char) -> String {
 
 /// Sets the version of CUDA and the number of devices. Before `cuInit`.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_configure(version: c_int, devices: u32) {
+extern "C" fn forebay_fake_configure(version: c_int, devices: u32) {
     let mut settings = settings();
     settings.version = version;
     settings.devices = devices;
@@ -104,7 +104,7 @@ extern "C" fn forebay_standin_configure(version: c_int, devices: u32) {
 
 /// Sets the largest pitch of copies. Before the device is opened by forebay.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_max_pitch(pitch: c_int) {
+extern "C" fn forebay_fake_max_pitch(pitch: c_int) {
     settings().max_pitch = pitch;
 }
 
@@ -114,7 +114,7 @@ extern "C" fn forebay_standin_max_pitch(pitch: c_int) {
 ///
 /// * `name` ends with a zero.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn forebay_standin_lack(name: *const c_char) {
+unsafe extern "C" fn forebay_fake_lack(name: *const c_char) {
     // SAFETY: as the caller promised.
     let name = unsafe { text(name) };
     settings().missing.push(name);
@@ -127,7 +127,7 @@ unsafe extern "C" fn forebay_standin_lack(name: *const c_char) {
 /// * `name` is null or ends with a zero.
 /// * `code` is one of CUDA's.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn forebay_standin_fail(name: *const c_char, after: u64, code: u32) {
+unsafe extern "C" fn forebay_fake_fail(name: *const c_char, after: u64, code: u32) {
     // SAFETY: as the caller promised.
     let name = (!name.is_null()).then(|| unsafe { text(name) });
     settings().faults.push(Fault { name, after, code });
@@ -135,14 +135,14 @@ unsafe extern "C" fn forebay_standin_fail(name: *const c_char, after: u64, code:
 
 /// Forgets faults that were not due, and gives how many there were.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_clear() -> u64 {
+extern "C" fn forebay_fake_clear() -> u64 {
     core::mem::take(&mut settings().faults).len() as u64
 }
 
 /// From now on a stream is being captured, or no longer is: calls for memory are refused to threads that
 /// are not relaxed.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_capture(capturing: bool) {
+extern "C" fn forebay_fake_capture(capturing: bool) {
     settings().capturing = capturing;
 }
 
@@ -165,13 +165,13 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> CUre
 
 /// How many calls there were.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_calls() -> u64 {
+extern "C" fn forebay_fake_calls() -> u64 {
     settings().calls
 }
 
 /// Loses a device, as a kernel does that writes where it must not.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_lose(ordinal: u32) {
+extern "C" fn forebay_fake_lose(ordinal: u32) {
     if let Ok(machine) = machine::machine() {
         machine.sim.lose(ordinal);
     }
@@ -179,13 +179,13 @@ extern "C" fn forebay_standin_lose(ordinal: u32) {
 
 /// A context beside the primary one of a device.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_make_context(ordinal: u32) -> u64 {
+extern "C" fn forebay_fake_make_context(ordinal: u32) -> u64 {
     crate::context::make(ordinal)
 }
 
 /// How many allocations, pages and regions there are.
 #[unsafe(no_mangle)]
-extern "C" fn forebay_standin_alive() -> u64 {
+extern "C" fn forebay_fake_alive() -> u64 {
     machine::machine().map_or(0, |machine| {
         let census = machine.sim.census();
         (census.blocks + census.pages + census.regions) as u64

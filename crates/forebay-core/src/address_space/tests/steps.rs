@@ -1,25 +1,29 @@
-//! What it costs: nodes visited, not time, so that a line that looks at every hole is found out on
+//! What it costs: nodes visited, not time, so that an address space that looks at every hole is found out on
 //! any machine.
 
 use super::A;
-use crate::line::tree::check::visits;
-use crate::line::{Boundaries, Line, Streams};
+use crate::address_space::tree::check::visits;
+use crate::address_space::{AddressSpace, Boundaries, Streams};
 use crate::{Bytes, PageSize, Random};
 
 const CELL: u64 = 512;
 
-/// A line with `holes` holes or so, of `streams` streams, and its live blocks.
-fn line(holes: u64, streams: u64, random: &mut Random) -> (Line, Vec<(u64, u64, Streams)>) {
-    let mut line = Line::new(PageSize::DEVICE, Boundaries::Joined);
+/// An address space with `holes` holes or so, of `streams` streams, and its live blocks.
+fn space(
+    holes: u64,
+    streams: u64,
+    random: &mut Random,
+) -> (AddressSpace, Vec<(u64, u64, Streams)>) {
+    let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
     let page = Bytes::mib(2);
-    line.reserve(0, Bytes::gib(4)).unwrap();
+    space.reserve(0, Bytes::gib(4)).unwrap();
     let mut blocks = Vec::new();
     for number in 0_u64.. {
         if blocks.len() as u64 >= 2 * holes {
             break;
         }
-        line.place(number * page.get(), page, number, A).unwrap();
-        while let Some(at) = line.take(Bytes::new(4 * CELL), A) {
+        space.place(number * page.get(), page, number, A).unwrap();
+        while let Some(at) = space.take(Bytes::new(4 * CELL), A) {
             let stream = u32::try_from(random.below(streams)).unwrap();
             blocks.push((at, 4 * CELL, Streams::only(stream)));
         }
@@ -27,33 +31,33 @@ fn line(holes: u64, streams: u64, random: &mut Random) -> (Line, Vec<(u64, u64, 
     let mut live = Vec::new();
     for (number, block) in blocks.into_iter().enumerate() {
         if number % 2 == 0 {
-            line.give(block.0, Bytes::new(block.1), block.2).unwrap();
+            space.give(block.0, Bytes::new(block.1), block.2).unwrap();
         } else {
             live.push(block);
         }
     }
-    (line, live)
+    (space, live)
 }
 
 /// The nodes that a request, the wait it may need, and a block that comes back visit.
 fn visits_per_step(holes: u64, streams: u64) -> f64 {
     let mut random = Random::new(5);
-    let (mut line, mut live) = line(holes, streams, &mut random);
+    let (mut space, mut live) = space(holes, streams, &mut random);
     let (steps, mut visited) = (500_u32, 0);
     for _ in 0..steps {
         let block = live.swap_remove(random.index(live.len()).unwrap());
         let size = (1 + random.below(8)) * CELL;
         let taker = Streams::only(u32::try_from(random.below(streams)).unwrap());
         let before = visits();
-        line.give(block.0, Bytes::new(block.1), block.2).unwrap();
-        if let Some(owners) = line.worth_waiting_for(Bytes::new(size), taker) {
+        space.give(block.0, Bytes::new(block.1), block.2).unwrap();
+        if let Some(owners) = space.worth_waiting_for(Bytes::new(size), taker) {
             let owner = Streams::only(owners.numbers().next().unwrap());
             // Joining is paid for by the blocks that came back before.
             if random.chance(1, 50) {
-                line.waited(taker, owner);
+                space.waited(taker, owner);
             }
         }
-        let at = line.take(Bytes::new(size), taker);
+        let at = space.take(Bytes::new(size), taker);
         visited += visits() - before;
         live.extend(at.map(|at| (at, size, taker)));
     }
@@ -77,11 +81,11 @@ fn a_thousand_streams_cost_a_request_what_a_few_do() {
     if cfg!(miri) {
         return;
     }
-    let (mut line, _) = line(4000, 1024, &mut Random::new(9));
-    line.place(1 << 31, Bytes::mib(2), 0, A).unwrap();
+    let (mut space, _) = space(4000, 1024, &mut Random::new(9));
+    space.place(1 << 31, Bytes::mib(2), 0, A).unwrap();
     let before = visits();
     for _ in 0..100 {
-        line.take(Bytes::new(CELL), A).unwrap();
+        space.take(Bytes::new(CELL), A).unwrap();
     }
     let visited = visits() - before;
     assert!(visited < 100 * 40, "{visited} nodes for 100 requests");

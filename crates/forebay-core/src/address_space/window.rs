@@ -9,7 +9,7 @@
 //! Only gaps and the holes beside them are looked at: a hole that touches no gap has no more room
 //! than it has.
 
-use super::{Line, Offset, Streams};
+use super::{AddressSpace, Offset, Streams};
 
 /// A part of an opening: a hole, or a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) fn openings(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]
     stretches.chunk_by(|one, next| one.end == next.start)
 }
 
-impl Line {
+impl AddressSpace {
     /// The gaps, and the holes beside them that `taker` can use, in order.
     pub(super) fn stretches(&self, taker: &Streams) -> Vec<Stretch> {
         let mut stretches: Vec<Stretch> = Vec::new();

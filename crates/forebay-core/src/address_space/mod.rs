@@ -1,4 +1,4 @@
-//! The addresses of a pool as one line: which are backed by pages, which of those are free, and in
+//! The addresses of a pool as one space: which are backed by pages, which of those are free, and in
 //! whose order.
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //! was taken from but its old mapping still stands there is an **alias**: both are addresses that no
 //! block may have.
 //!
-//! The line decides nothing about growing; it answers questions and records what was done, each
+//! The address space decides nothing about growing; it answers questions and records what was done, each
 //! record leaving it whole. [`Plan`] is where the deciding is.
 //!
 //! | file | subject |
@@ -45,20 +45,20 @@ use std::collections::BTreeMap;
 
 use crate::{Bytes, PageSize};
 
-pub use error::LineError;
+pub use error::AddressSpaceError;
 use gaps::Spans;
 use groups::Order;
 use hole::{Holes, Open};
 pub use plan::{Growth, Lack, Plan, Step};
 pub use streams::Streams;
 
-/// An address on the line.
+/// An address in the address space.
 pub type Offset = u64;
 
 /// A hole fits well where no more than this part of a block is left over: 8 means an eighth.
 const SNUG: u64 = 8;
 
-/// No line has addresses from here on: no machine has.
+/// No address space has addresses from here on: no machine has.
 const END: Offset = 1 << 57;
 
 /// How many runs are remembered, a power of two.
@@ -73,7 +73,7 @@ const NO_RUNS: Recent = [(Offset::MAX, 0); RECENT];
 /// How many bits below those an address has: 32 MiB, so that most pages have an entry of their own.
 const RECENT_SHIFT: u32 = 25;
 
-/// A page on the line.
+/// A page in the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Placed {
     size: u64,
@@ -94,21 +94,21 @@ pub enum Boundaries {
 /// The addresses of a pool.
 ///
 /// ```
-/// use forebay_core::line::{Boundaries, Line, Streams};
+/// use forebay_core::address_space::{Boundaries, AddressSpace, Streams};
 /// use forebay_core::{Bytes, PageSize};
 ///
-/// let mut line = Line::new(PageSize::DEVICE, Boundaries::Joined);
+/// let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
 /// let (at, a) = (0x7000_0000_0000, Streams::only(0));
-/// line.reserve(at, Bytes::gib(64))?;
-/// line.place(at, Bytes::mib(2), 7, a)?;
-/// let block = line.take(Bytes::mib(1), a).ok_or("a hole of 2 MiB holds 1 MiB")?;
-/// assert_eq!((block, line.free_bytes()), (at, Bytes::mib(1)));
-/// line.give(block, Bytes::mib(1), a)?;
-/// assert_eq!(line.largest_hole(), Bytes::mib(2));
+/// space.reserve(at, Bytes::gib(64))?;
+/// space.place(at, Bytes::mib(2), 7, a)?;
+/// let block = space.take(Bytes::mib(1), a).ok_or("a hole of 2 MiB holds 1 MiB")?;
+/// assert_eq!((block, space.free_bytes()), (at, Bytes::mib(1)));
+/// space.give(block, Bytes::mib(1), a)?;
+/// assert_eq!(space.largest_hole(), Bytes::mib(2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct AddressSpace {
     granule: PageSize,
     boundaries: Boundaries,
     reserved: Spans,
@@ -125,8 +125,8 @@ pub struct Line {
     peak: u64,
 }
 
-impl Line {
-    /// A line without addresses.
+impl AddressSpace {
+    /// An address space without addresses.
     pub fn new(granule: PageSize, boundaries: Boundaries) -> Self {
         Self {
             granule,
@@ -144,14 +144,14 @@ impl Line {
     }
 
     /// Adds a range of addresses in which pages may be put. It may touch others; a page lies in one
-    /// of them. A line whose pages are apart needs none, and has none.
-    pub fn reserve(&mut self, at: Offset, size: Bytes) -> Result<(), LineError> {
+    /// of them. An address space whose pages are apart needs none, and has none.
+    pub fn reserve(&mut self, at: Offset, size: Bytes) -> Result<(), AddressSpaceError> {
         let end = self.whole_granules(at, size.get())?;
         if self.boundaries == Boundaries::Apart {
-            return Err(LineError::Malformed { at, size: size.get() });
+            return Err(AddressSpaceError::Malformed { at, size: size.get() });
         }
         if self.reserved.meets(at, end) {
-            return Err(LineError::Occupied { at });
+            return Err(AddressSpaceError::Occupied { at });
         }
         self.reserved.add(at, end);
         self.gaps.add(at, end);
@@ -168,7 +168,7 @@ impl Line {
         self.granule
     }
 
-    /// The bytes of all pages on the line.
+    /// The bytes of all pages in the address space.
     pub fn backed_bytes(&self) -> Bytes {
         Bytes::new(self.backed)
     }
@@ -228,29 +228,44 @@ impl Line {
 
     /// Makes `size` bytes from `at` free, in the order of `streams`.
     #[inline]
-    pub fn give(&mut self, at: Offset, size: Bytes, streams: Streams) -> Result<(), LineError> {
+    pub fn give(
+        &mut self,
+        at: Offset,
+        size: Bytes,
+        streams: Streams,
+    ) -> Result<(), AddressSpaceError> {
         self.give_in(at, size, Order::of(&streams))
     }
 
     /// The same for one stream, by its number, which is faster.
     #[inline]
-    pub fn give_for(&mut self, at: Offset, size: Bytes, number: u32) -> Result<(), LineError> {
+    pub fn give_for(
+        &mut self,
+        at: Offset,
+        size: Bytes,
+        number: u32,
+    ) -> Result<(), AddressSpaceError> {
         self.give_in(at, size, Order::One(number))
     }
 
     #[inline]
-    fn give_in(&mut self, at: Offset, size: Bytes, owner: Order<'_>) -> Result<(), LineError> {
+    fn give_in(
+        &mut self,
+        at: Offset,
+        size: Bytes,
+        owner: Order<'_>,
+    ) -> Result<(), AddressSpaceError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
-        let end = end.ok_or(LineError::Malformed { at, size: size.get() })?;
+        let end = end.ok_or(AddressSpaceError::Malformed { at, size: size.get() })?;
         // Less than `RECENT`.
         let part = (at >> RECENT_SHIFT & (RECENT as u64 - 1)) as usize;
         let recent = self.recent.get(part).filter(|run| run.0 <= at && end <= run.1).copied();
         let run = recent.or_else(|| self.runs.around(at, end));
-        let run = run.ok_or(LineError::InUse { at })?;
+        let run = run.ok_or(AddressSpaceError::InUse { at })?;
         // Nothing touches it beyond the run but what is on another island.
         let open = Open { below: at > run.0, above: end < run.1 };
         if !self.holes.add(at, end, owner, open) {
-            return Err(LineError::InUse { at });
+            return Err(AddressSpaceError::InUse { at });
         }
         self.holes.adapt(&self.runs);
         if let Some(recent) = self.recent.get_mut(part) {
@@ -321,21 +336,21 @@ impl Line {
         self.holes.can_take(size.get(), &taker)
     }
 
-    /// Puts page `page` on the line, free in the order of `streams`.
+    /// Puts page `page` in the address space, free in the order of `streams`.
     pub fn place(
         &mut self,
         at: Offset,
         size: Bytes,
         page: u64,
         streams: Streams,
-    ) -> Result<(), LineError> {
+    ) -> Result<(), AddressSpaceError> {
         let size = size.get();
         let end = self.vacant(at, size)?;
         let joined = self.boundaries == Boundaries::Joined;
         // Holes are in pages, and no page is there.
         let open = Open { below: joined, above: joined };
         if !self.holes.add(at, end, Order::of(&streams), open) {
-            return Err(LineError::InUse { at });
+            return Err(AddressSpaceError::InUse { at });
         }
         self.pages.insert(at, Placed { size, page });
         self.gaps.cut(at, end);
@@ -346,13 +361,13 @@ impl Line {
         Ok(())
     }
 
-    /// Takes the page at `at` off the line; its addresses become an alias until
+    /// Takes the page at `at` off the address space; its addresses become an alias until
     /// [`clear`](Self::clear). Gives the page, its size, and the streams in whose order all of it
     /// was free: none where its parts have no stream in common.
-    pub fn lift(&mut self, at: Offset) -> Result<(u64, Bytes, Streams), LineError> {
-        let placed = *self.pages.get(&at).ok_or(LineError::Absent { at })?;
+    pub fn lift(&mut self, at: Offset) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
+        let placed = *self.pages.get(&at).ok_or(AddressSpaceError::Absent { at })?;
         let end = at + placed.size;
-        let streams = self.holes.covering(at, end).ok_or(LineError::InUse { at })?;
+        let streams = self.holes.covering(at, end).ok_or(AddressSpaceError::InUse { at })?;
         self.holes.remove_range(at, end);
         self.pages.remove(&at);
         self.runs.cut(at, end);
@@ -364,7 +379,7 @@ impl Line {
 
     /// Keeps addresses where nothing is from being planned with, as an alias does, until
     /// [`clear`](Self::clear): something is about to be put there.
-    pub fn hold(&mut self, at: Offset, size: Bytes) -> Result<(), LineError> {
+    pub fn hold(&mut self, at: Offset, size: Bytes) -> Result<(), AddressSpaceError> {
         let end = self.vacant(at, size.get())?;
         self.gaps.cut(at, end);
         self.aliases.insert(at, end - at);
@@ -372,8 +387,8 @@ impl Line {
     }
 
     /// Records that the mapping behind an alias is gone: its addresses are a gap again.
-    pub fn clear(&mut self, at: Offset) -> Result<(), LineError> {
-        let size = self.aliases.remove(&at).ok_or(LineError::Absent { at })?;
+    pub fn clear(&mut self, at: Offset) -> Result<(), AddressSpaceError> {
+        let size = self.aliases.remove(&at).ok_or(AddressSpaceError::Absent { at })?;
         if self.boundaries == Boundaries::Joined {
             let end = at + size;
             let (below, above) = (!self.reserved.begins_at(at), !self.reserved.begins_at(end));
@@ -400,7 +415,7 @@ impl Line {
         self.pages.get(&at).map(|placed| (placed.page, Bytes::new(placed.size)))
     }
 
-    /// Every page on the line: where, which, and how large.
+    /// Every page in the address space: where, which, and how large.
     pub fn pages(&self) -> impl Iterator<Item = (Offset, u64, Bytes)> {
         self.pages.iter().map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
     }
@@ -418,25 +433,27 @@ impl Line {
         pages.map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
     }
 
-    /// Whether `size` bytes from `at` are whole granules that can be on a line; gives their end.
-    fn whole_granules(&self, at: Offset, size: u64) -> Result<Offset, LineError> {
+    /// Whether `size` bytes from `at` are whole granules that can be in an address space; gives their end.
+    fn whole_granules(&self, at: Offset, size: u64) -> Result<Offset, AddressSpaceError> {
         let granule = self.granule.bytes().get();
         let whole = size > 0 && at.is_multiple_of(granule) && size.is_multiple_of(granule);
         let end = at.checked_add(size).filter(|&end| whole && end <= END);
-        end.ok_or(LineError::Malformed { at, size })
+        end.ok_or(AddressSpaceError::Malformed { at, size })
     }
 
     /// Whether `size` bytes from `at` can take a page or alias; gives their end.
-    fn vacant(&self, at: Offset, size: u64) -> Result<Offset, LineError> {
+    fn vacant(&self, at: Offset, size: u64) -> Result<Offset, AddressSpaceError> {
         let end = self.whole_granules(at, size)?;
         match self.boundaries {
             Boundaries::Joined if self.reserved.around(at, end).is_none() => {
-                Err(LineError::Malformed { at, size })
+                Err(AddressSpaceError::Malformed { at, size })
             }
             Boundaries::Joined if self.gaps.around(at, end).is_none() => {
-                Err(LineError::Occupied { at })
+                Err(AddressSpaceError::Occupied { at })
             }
-            Boundaries::Apart if self.is_occupied(at, end) => Err(LineError::Occupied { at }),
+            Boundaries::Apart if self.is_occupied(at, end) => {
+                Err(AddressSpaceError::Occupied { at })
+            }
             Boundaries::Joined | Boundaries::Apart => Ok(end),
         }
     }

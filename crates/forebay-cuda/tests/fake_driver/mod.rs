@@ -1,4 +1,4 @@
-//! The stand-in for the driver, and what can be set of it.
+//! The fake driver, and what can be set of it.
 
 #![allow(clippy::unwrap_used, reason = "a test's own tool fails the test")]
 
@@ -10,10 +10,10 @@ use forebay_cuda::sys::Code;
 use libloading::{Library, Symbol};
 
 /// The file cargo builds it as.
-const FILE: &str = "libforebay_cuda_standin.so";
+const FILE: &str = "libforebay_cuda_fake_driver.so";
 
 /// A driver of its own, with its own devices.
-pub(crate) struct Standin {
+pub(crate) struct FakeDriver {
     pub(crate) driver: &'static CudaDriver,
     library: &'static Library,
 }
@@ -29,7 +29,7 @@ fn built() -> Result<PathBuf, String> {
 /// A copy of the library, which the system takes for another one.
 fn copy(name: &str) -> Result<PathBuf, String> {
     let built = built()?;
-    let folder = std::env::temp_dir().join(format!("forebay-standin-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("forebay-fake-{}", std::process::id()));
     let said = |error: std::io::Error| format!("no copy of {}: {error}", built.display());
     std::fs::create_dir_all(&folder).map_err(said)?;
     let path = folder.join(format!("lib{name}.so"));
@@ -37,7 +37,7 @@ fn copy(name: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-impl Standin {
+impl FakeDriver {
     /// The driver as it is.
     pub(crate) fn load(name: &str) -> Result<Self, String> {
         Self::load_with(name, 13_000, 2, &[])
@@ -55,14 +55,14 @@ impl Standin {
         let library = unsafe { Library::new(&path) }.map_err(|error| error.to_string())?;
         // It is loaded for good, as any driver: nothing is left of the file but what is mapped.
         let library: &'static Library = Box::leak(Box::new(library));
-        let standin = |driver| Self { driver, library };
+        let fake = |driver| Self { driver, library };
         // SAFETY: the signature is the one it is exported with, here and below.
         unsafe {
             let configure: Symbol<'_, unsafe extern "C" fn(i32, u32)> =
-                symbol(library, "forebay_standin_configure")?;
+                symbol(library, "forebay_fake_configure")?;
             configure(version, devices);
             let lack: Symbol<'_, unsafe extern "C" fn(*const c_char)> =
-                symbol(library, "forebay_standin_lack")?;
+                symbol(library, "forebay_fake_lack")?;
             for name in lacks {
                 let name = CString::new(*name).map_err(|error| error.to_string())?;
                 lack(name.as_ptr());
@@ -74,7 +74,7 @@ impl Standin {
             // Another test of this process may still have its own there.
             let _ = std::fs::remove_dir(folder);
         }
-        Ok(standin(driver?))
+        Ok(fake(driver?))
     }
 }
 
@@ -91,7 +91,7 @@ unsafe fn symbol<'a, T>(library: &'a Library, name: &str) -> Result<Symbol<'a, T
 }
 
 #[allow(dead_code, reason = "the conformance suite sets no faults")]
-impl Standin {
+impl FakeDriver {
     fn call<T: Copy>(&self, name: &str) -> T {
         // SAFETY: the callers below name functions with the signatures they are exported with.
         *unsafe { symbol::<T>(self.library, name) }.unwrap()
@@ -101,50 +101,50 @@ impl Standin {
     pub(crate) fn fail(&self, name: Option<&str>, after: u64, code: Code) {
         let name = name.map(|name| CString::new(name).unwrap());
         let pointer = name.as_ref().map_or(core::ptr::null(), |name| name.as_ptr());
-        let fail: unsafe extern "C" fn(*const c_char, u64, u32) = self.call("forebay_standin_fail");
+        let fail: unsafe extern "C" fn(*const c_char, u64, u32) = self.call("forebay_fake_fail");
         // SAFETY: a string that outlives the call, and a code of CUDA's.
         unsafe { fail(pointer, after, code.0) };
     }
 
     /// Forgets faults that were not due; gives how many.
     pub(crate) fn clear(&self) -> u64 {
-        let clear: extern "C" fn() -> u64 = self.call("forebay_standin_clear");
+        let clear: extern "C" fn() -> u64 = self.call("forebay_fake_clear");
         clear()
     }
 
     /// How many calls there were.
     pub(crate) fn calls(&self) -> u64 {
-        let calls: extern "C" fn() -> u64 = self.call("forebay_standin_calls");
+        let calls: extern "C" fn() -> u64 = self.call("forebay_fake_calls");
         calls()
     }
 
     /// Sets the largest pitch of copies, for devices that are opened from now on.
     pub(crate) fn max_pitch(&self, pitch: i32) {
-        let set: extern "C" fn(i32) = self.call("forebay_standin_max_pitch");
+        let set: extern "C" fn(i32) = self.call("forebay_fake_max_pitch");
         set(pitch);
     }
 
     /// Loses a device.
     pub(crate) fn lose(&self, ordinal: u32) {
-        let lose: extern "C" fn(u32) = self.call("forebay_standin_lose");
+        let lose: extern "C" fn(u32) = self.call("forebay_fake_lose");
         lose(ordinal);
     }
 
     /// A context beside the primary one.
     pub(crate) fn make_context(&self, ordinal: u32) -> u64 {
-        let make: extern "C" fn(u32) -> u64 = self.call("forebay_standin_make_context");
+        let make: extern "C" fn(u32) -> u64 = self.call("forebay_fake_make_context");
         make(ordinal)
     }
 
     /// Sets what the driver's own pool of a device holds, and what of it is used.
     pub(crate) fn use_pool(&self, ordinal: u32, reserved: u64, used: u64) {
-        let set: extern "C" fn(u32, u64, u64) = self.call("forebay_standin_use_pool");
+        let set: extern "C" fn(u32, u64, u64) = self.call("forebay_fake_use_pool");
         set(ordinal, reserved, used);
     }
 
     /// How many allocations, pages and regions there are.
     pub(crate) fn alive(&self) -> u64 {
-        let alive: extern "C" fn() -> u64 = self.call("forebay_standin_alive");
+        let alive: extern "C" fn() -> u64 = self.call("forebay_fake_alive");
         alive()
     }
 }

@@ -1,11 +1,11 @@
-//! Why a record does not fit what the line knows.
+//! Why a record does not fit what the address space knows.
 
 use super::Offset;
 
-/// Why a record does not fit what the line knows.
+/// Why a record does not fit what the address space knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum LineError {
+pub enum AddressSpaceError {
     /// The span is not a multiple of the granule, is empty, or does not lie in one reserved range.
     Malformed {
         /// Where it begins.
@@ -30,11 +30,11 @@ pub enum LineError {
     },
 }
 
-impl core::fmt::Display for LineError {
+impl core::fmt::Display for AddressSpaceError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Malformed { at, size } => {
-                write!(f, "{size} B at {at:#x} cannot be on the line")
+                write!(f, "{size} B at {at:#x} cannot be on the space")
             }
             Self::Occupied { at } => {
                 write!(f, "{at:#x} has a page, an alias or a reserved range already")
@@ -45,4 +45,4 @@ impl core::fmt::Display for LineError {
     }
 }
 
-impl core::error::Error for LineError {}
+impl core::error::Error for AddressSpaceError {}

@@ -1,4 +1,4 @@
-//! The line against a model that knows every cell by itself.
+//! The address space against a model that knows every cell by itself.
 
 mod differential;
 mod model;
@@ -10,17 +10,17 @@ mod whole;
 use proptest::prelude::*;
 
 use super::*;
-use model::{CELL, GRANULE, LINE, Model};
+use model::{CELL, GRANULE, Model, SPACE};
 
 const A: Streams = Streams::only(0);
 const B: Streams = Streams::only(1);
 const C: Streams = Streams::only(2);
 
-/// A line that begins at nothing.
-fn line_of(granule: PageSize, size: Bytes) -> Line {
-    let mut line = Line::new(granule, Boundaries::Joined);
-    line.reserve(0, size).unwrap();
-    line
+/// An address space that begins at nothing.
+fn space_of(granule: PageSize, size: Bytes) -> AddressSpace {
+    let mut space = AddressSpace::new(granule, Boundaries::Joined);
+    space.reserve(0, size).unwrap();
+    space
 }
 
 /// Whether work of one of `idle` being over means that memory free in the order of `free` is.
@@ -28,10 +28,10 @@ fn is_over(free: Streams, idle: Streams) -> bool {
     idle == Streams::ALL || !free.and(idle).is_empty()
 }
 
-/// The line and the model, told the same.
+/// The address space and the model, told the same.
 #[derive(Clone, Debug)]
 struct Pair {
-    line: Line,
+    space: AddressSpace,
     model: Model,
     pages: u64,
 }
@@ -61,20 +61,20 @@ fn pick<T: Copy>(list: &[T], number: usize) -> Option<T> {
 impl Pair {
     fn new() -> Self {
         let granule = PageSize::new(GRANULE).unwrap();
-        Self { line: line_of(granule, Bytes::new(LINE)), model: Model::new(), pages: 0 }
+        Self { space: space_of(granule, Bytes::new(SPACE)), model: Model::new(), pages: 0 }
     }
 
-    /// Has both do the same. Where the line refuses, it must be as it was, indices and all.
+    /// Has both do the same. Where the address space refuses, it must be as it was, indices and all.
     fn both<T: core::fmt::Debug + PartialEq>(
         &mut self,
-        line: impl FnOnce(&mut Line) -> Result<T, LineError>,
-        model: impl FnOnce(&mut Model) -> Result<T, LineError>,
+        space: impl FnOnce(&mut AddressSpace) -> Result<T, AddressSpaceError>,
+        model: impl FnOnce(&mut Model) -> Result<T, AddressSpaceError>,
     ) -> Option<T> {
-        let before = self.line.clone();
-        let (said, due) = (line(&mut self.line), model(&mut self.model));
+        let before = self.space.clone();
+        let (said, due) = (space(&mut self.space), model(&mut self.model));
         assert_eq!(said, due);
         if said.is_err() {
-            assert_eq!(format!("{before:?}"), format!("{:?}", self.line));
+            assert_eq!(format!("{before:?}"), format!("{:?}", self.space));
         }
         said.ok()
     }
@@ -87,7 +87,7 @@ impl Pair {
 
     fn take(&mut self, size: u64, streams: Streams) -> Option<u64> {
         let (said, due) =
-            (self.line.take(Bytes::new(size), streams), self.model.take(size, streams));
+            (self.space.take(Bytes::new(size), streams), self.model.take(size, streams));
         assert_eq!(said, due);
         said
     }
@@ -97,12 +97,12 @@ impl Pair {
     }
 
     fn waited(&mut self, taker: Streams, owner: Streams) {
-        self.line.waited(taker, owner);
+        self.space.waited(taker, owner);
         self.model.extend(|set| !owner.is_empty() && set.contains(owner), taker);
     }
 
     fn idle(&mut self, streams: Streams) {
-        self.line.idle(streams);
+        self.space.idle(streams);
         self.model.extend(|set| is_over(set, streams), Streams::ALL);
     }
 
@@ -116,15 +116,15 @@ impl Pair {
 
     /// Makes a plan and carries it out as a pool does.
     fn plan(&mut self, size: u64, taker: Streams, growth: &Growth, limit: Bytes) -> bool {
-        let backed = self.line.backed_bytes();
+        let backed = self.space.backed_bytes();
         let missing = self.model.least_missing(size, taker);
         let room = limit.saturating_sub(backed).get() / GRANULE * GRANULE;
         let whole = size.next_multiple_of(GRANULE);
         let beyond = whole <= self.model.beyond();
         let enough = whole <= room + self.model.movable(taker);
         let free = self.model.movable(taker);
-        let (live, peak) = (self.model.taken() + size, self.line.peak);
-        let Ok(plan) = Plan::make(&self.line, Bytes::new(size), taker, growth, limit) else {
+        let (live, peak) = (self.model.taken() + size, self.space.peak);
+        let Ok(plan) = Plan::make(&self.space, Bytes::new(size), taker, growth, limit) else {
             assert!(missing.is_none_or(|missing| missing > room), "{missing:?} of {room}");
             assert!(!(beyond && enough), "{size} B could have gone beyond the end");
             return false;
@@ -143,12 +143,12 @@ impl Pair {
                     assert!(free.contains(taker), "a page that the taker may not write is moved");
                     moved += size.get();
                     let bytes = size.get();
-                    let line = |line: &mut Line| line.place(to, size, page, taker);
-                    self.both(line, |m| m.place(to, bytes, page, taker)).unwrap();
+                    let space = |space: &mut AddressSpace| space.place(to, size, page, taker);
+                    self.both(space, |m| m.place(to, bytes, page, taker)).unwrap();
                 }
             }
         }
-        assert!(self.line.backed_bytes() <= limit.max(backed));
+        assert!(self.space.backed_bytes() <= limit.max(backed));
         assert!(moved <= free && made <= room);
         assert!(missing > 0 || moved + made == 0, "pages for what is there already");
         let spared = live > peak && backed.get() + missing <= limit.get().min(live);
@@ -184,7 +184,7 @@ impl Pair {
             }
             Event::ClearAnything { at } => drop(self.clear(at)),
             Event::Plan { size, taker, growth, room } => {
-                let limit = Bytes::new(self.line.backed_bytes().get() + room);
+                let limit = Bytes::new(self.space.backed_bytes().get() + room);
                 self.plan(size, Streams::only(taker), &growth, limit);
             }
         }
@@ -193,23 +193,23 @@ impl Pair {
 
     /// That both say the same of everything.
     fn check(&self) {
-        let (line, model) = (&self.line, &self.model);
+        let (space, model) = (&self.space, &self.model);
         let holes = model.holes();
         let known: Vec<_> =
-            line.holes.each().map(|h| (h.start, h.end, *line.holes.set(&h))).collect();
+            space.holes.each().map(|h| (h.start, h.end, *space.holes.set(&h))).collect();
         assert_eq!(known, holes);
         let sizes = || holes.iter().map(|hole| hole.1 - hole.0);
-        assert_eq!(line.free_bytes().get(), sizes().sum::<u64>());
-        assert_eq!(line.largest_hole().get(), sizes().max().unwrap_or(0));
-        assert_eq!(line.hole_count(), holes.len());
+        assert_eq!(space.free_bytes().get(), sizes().sum::<u64>());
+        assert_eq!(space.largest_hole().get(), sizes().max().unwrap_or(0));
+        assert_eq!(space.hole_count(), holes.len());
         let backed = model.pages.values().map(|(size, _)| size).sum::<u64>();
-        assert_eq!(line.backed_bytes().get(), backed);
-        assert_eq!(line.taken(), model.taken());
-        assert!(line.peak >= line.taken());
-        let pages = line.pages().map(|(at, page, size)| (at, (size.get(), page)));
+        assert_eq!(space.backed_bytes().get(), backed);
+        assert_eq!(space.taken(), model.taken());
+        assert!(space.peak >= space.taken());
+        let pages = space.pages().map(|(at, page, size)| (at, (size.get(), page)));
         assert!(pages.eq(model.pages.clone()));
-        assert_eq!(line.aliases, model.aliases);
-        let idle: Vec<_> = line.idle_pages().map(|(at, size)| (at, size.get())).collect();
+        assert_eq!(space.aliases, model.aliases);
+        let idle: Vec<_> = space.idle_pages().map(|(at, size)| (at, size.get())).collect();
         assert_eq!(idle, model.free_pages());
     }
 }
@@ -232,11 +232,11 @@ fn cells(most: u64) -> impl Strategy<Value = u64> {
     (1..=most).prop_map(|count| count * CELL)
 }
 
-/// Places on the line, most of them where a page may begin, some beyond the end or far off.
+/// Places in the address space, most of them where a page may begin, some beyond the end or far off.
 fn places() -> impl Strategy<Value = u64> {
     prop_oneof![
-        8 => (0..LINE / GRANULE).prop_map(|granule| granule * GRANULE),
-        2 => (0..LINE / CELL + 4).prop_map(|cell| cell * CELL),
+        8 => (0..SPACE / GRANULE).prop_map(|granule| granule * GRANULE),
+        2 => (0..SPACE / CELL + 4).prop_map(|cell| cell * CELL),
         1 => Just(u64::MAX / GRANULE * GRANULE),
     ]
 }
@@ -297,7 +297,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Whatever happens, the line and a model that looks at every cell say the same, what is
+    /// Whatever happens, the address space and a model that looks at every cell say the same, what is
     /// refused changes nothing, and a plan that is carried out serves the request it was made for.
     #[test]
     fn the_line_agrees_with_a_model_of_cells(events in events()) {
@@ -316,12 +316,12 @@ proptest! {
                 pair.happen(event);
             }
         }
-        let [one, two] = pairs.map(|pair| format!("{:?}", pair.line));
+        let [one, two] = pairs.map(|pair| format!("{:?}", pair.space));
         prop_assert_eq!(one, two);
     }
 
-    /// Once a stream has waited for any one of those the line names, it has a hole, and a smaller
-    /// one than before; where the line names nobody, it has one that fits well or nobody has any
+    /// Once a stream has waited for any one of those the address space names, it has a hole, and a smaller
+    /// one than before; where the address space names nobody, it has one that fits well or nobody has any
     /// smaller.
     #[test]
     fn waiting_is_worth_it(events in events(), size in cells(20), taker in 0_u32..4) {
@@ -330,7 +330,7 @@ proptest! {
             pair.happen(event);
         }
         let taker = Streams::only(taker);
-        let named = pair.line.worth_waiting_for(Bytes::new(size), taker);
+        let named = pair.space.worth_waiting_for(Bytes::new(size), taker);
         let smallest = |model: &Model, own: bool| {
             let fits = model.holes().into_iter().filter(|hole| hole.1 - hole.0 >= size);
             let whose = fits.filter(|hole| !hole.2.is_empty() && hole.2.contains(taker) == own);
@@ -338,7 +338,7 @@ proptest! {
         };
         let (own, other) = (smallest(&pair.model, true), smallest(&pair.model, false));
         if let Some(owners) = named {
-            prop_assert!(!owners.is_empty() && pair.line.owners().contains(owners));
+            prop_assert!(!owners.is_empty() && pair.space.owners().contains(owners));
             prop_assert!(own.is_none_or(|own| own > size + size / 8));
             for number in owners.numbers() {
                 let mut pair = pair.clone();
@@ -361,9 +361,9 @@ proptest! {
         for event in &events {
             pair.happen(event);
         }
-        let (backed, taker) = (pair.line.backed_bytes(), Streams::only(taker));
+        let (backed, taker) = (pair.space.backed_bytes(), Streams::only(taker));
         let Some(missing) = pair.model.least_missing(size, taker) else {
-            let plan = Plan::make(&pair.line, Bytes::new(size), taker, &growth, Bytes::MAX);
+            let plan = Plan::make(&pair.space, Bytes::new(size), taker, &growth, Bytes::MAX);
             prop_assert!(plan.is_err());
             return Ok(());
         };
@@ -383,13 +383,13 @@ proptest! {
         }
         let taker = Streams::only(taker);
         let size = pair.model.movable(taker).min(pair.model.beyond());
-        let held = pair.line.backed_bytes();
+        let held = pair.space.backed_bytes();
         prop_assert!(size == 0 || pair.plan(size, taker, &growth, held));
-        prop_assert_eq!(pair.line.backed_bytes(), held);
+        prop_assert_eq!(pair.space.backed_bytes(), held);
     }
 
     /// Where nothing may be created, all pages are of one granule and free for the taker, and
-    /// there are enough of them, moving finds a way wherever a stretch of the line is open. One
+    /// there are enough of them, moving finds a way wherever a stretch of the address space is open. One
     /// page more than the request is asked for: a block that begins within a page touches that
     /// many, and those it touches cannot be moved.
     #[test]
@@ -407,14 +407,14 @@ proptest! {
         for (at, size, _) in taken.into_iter().filter(|(.., freed)| *freed) {
             at.map(|at| pair.give(at, size, A));
         }
-        let held = pair.line.backed_bytes();
+        let held = pair.space.backed_bytes();
         let free = pair.model.free_pages().len();
         let enough = size.div_ceil(GRANULE) + 1;
         let open = pair.model.least_missing(size, A).is_some();
         let growth = Growth::default();
         let planned = pair.plan(size, A, &growth, held);
         prop_assert!(planned || !open || u64::try_from(free).unwrap() < enough);
-        prop_assert_eq!(pair.line.backed_bytes(), held);
+        prop_assert_eq!(pair.space.backed_bytes(), held);
     }
 }
 
@@ -425,8 +425,8 @@ fn neighbours_merge_only_with_a_stream_in_common() {
         pair.place(at * GRANULE, GRANULE, streams).unwrap();
     }
     pair.check();
-    assert_eq!(pair.line.hole_count(), 3);
-    assert_eq!(pair.line.largest_hole().get(), 2 * GRANULE);
+    assert_eq!(pair.space.hole_count(), 3);
+    assert_eq!(pair.space.largest_hole().get(), 2 * GRANULE);
     assert_eq!(pair.take(2 * GRANULE, A), None);
     assert_eq!(pair.take(2 * GRANULE, C), None, "the part that only B may have is in that hole");
     assert_eq!(pair.take(2 * GRANULE, B), Some(GRANULE));
@@ -440,7 +440,7 @@ fn waiting_merges() {
     assert_eq!(pair.take(2 * GRANULE, A), None);
     pair.waited(A, B);
     pair.check();
-    assert_eq!(pair.line.hole_count(), 1);
+    assert_eq!(pair.space.hole_count(), 1);
     assert_eq!(pair.take(2 * GRANULE, B), None, "B has not waited for A");
     assert_eq!(pair.take(2 * GRANULE, A), Some(0));
 }
@@ -459,7 +459,7 @@ fn the_lowest_hole_is_taken_however_large() {
 #[test]
 fn a_stream_waits_rather_than_cut_a_large_hole() {
     let mut pair = Pair::new();
-    let worth = |pair: &mut Pair, cells| pair.line.worth_waiting_for(Bytes::new(cells * CELL), A);
+    let worth = |pair: &mut Pair, cells| pair.space.worth_waiting_for(Bytes::new(cells * CELL), A);
     assert_eq!(worth(&mut pair, 1), None, "nobody has anything");
     pair.place(0, 4 * GRANULE, A).unwrap();
     assert_eq!(worth(&mut pair, 1), None, "nobody else has");
@@ -477,29 +477,29 @@ fn a_stream_waits_rather_than_cut_a_large_hole() {
     assert_eq!(worth(&mut pair, 15), None, "its own fits well");
     assert_eq!(worth(&mut pair, 14), Some(B), "an eighth of 14 cells is less than two");
     pair.place(10 * GRANULE, GRANULE, Streams::NONE).unwrap();
-    assert_eq!(pair.line.worth_waiting_for(Bytes::new(CELL), C), Some(A), "nobody's is not had");
+    assert_eq!(pair.space.worth_waiting_for(Bytes::new(CELL), C), Some(A), "nobody's is not had");
 }
 
 #[test]
 fn a_hole_that_another_made_its_own_is_waited_for() {
     let mut pair = Pair::new();
     pair.place(0, GRANULE, A.or(B)).unwrap();
-    assert_eq!(pair.line.worth_waiting_for(Bytes::new(GRANULE), A), None);
+    assert_eq!(pair.space.worth_waiting_for(Bytes::new(GRANULE), A), None);
     pair.place(GRANULE, GRANULE, B).unwrap();
-    assert_eq!(pair.line.worth_waiting_for(Bytes::new(GRANULE), A), Some(B));
+    assert_eq!(pair.space.worth_waiting_for(Bytes::new(GRANULE), A), Some(B));
 }
 
-/// The holes' index splits, fills up and empties again. The line of the model is too short to have
+/// The holes' index splits, fills up and empties again. The address space of the model is too short to have
 /// that many holes, so this one is held against a list.
 #[test]
 fn a_line_of_many_holes_finds_the_lowest() {
     let granule = PageSize::new(GRANULE).unwrap();
-    let mut line = line_of(granule, Bytes::mib(16));
+    let mut space = space_of(granule, Bytes::mib(16));
     let page = Bytes::mib(4);
-    line.place(0, page, 1, A).unwrap();
+    space.place(0, page, 1, A).unwrap();
     let cell = Bytes::new(CELL);
-    let all: Vec<u64> = (0..page.get() / CELL).map(|_| line.take(cell, A).unwrap()).collect();
-    assert_eq!((line.take(cell, A), line.hole_count()), (None, 0));
+    let all: Vec<u64> = (0..page.get() / CELL).map(|_| space.take(cell, A).unwrap()).collect();
+    assert_eq!((space.take(cell, A), space.hole_count()), (None, 0));
     let mut random = crate::Random::new(7);
     let mut live: std::collections::BTreeSet<u64> = all.into_iter().collect();
     let mut free: std::collections::BTreeSet<u64> = std::collections::BTreeSet::new();
@@ -511,19 +511,19 @@ fn a_line_of_many_holes_finds_the_lowest() {
             };
             live.remove(&at);
             free.insert(at);
-            line.give(at, cell, A).unwrap();
-            assert!(line.give(at, cell, A).is_err(), "freed twice");
+            space.give(at, cell, A).unwrap();
+            assert!(space.give(at, cell, A).is_err(), "freed twice");
         } else {
             let size = 1 + random.below(3);
             let run = |at: u64| (1..size).all(|next| free.contains(&(at + next * CELL)));
             let due = free.iter().copied().find(|&at| run(at));
-            assert_eq!(line.take(Bytes::new(size * CELL), A), due);
+            assert_eq!(space.take(Bytes::new(size * CELL), A), due);
             for at in due.into_iter().flat_map(|at| (0..size).map(move |next| at + next * CELL)) {
                 free.remove(&at);
                 live.insert(at);
             }
         }
-        assert_eq!(line.free_bytes().get(), u64::try_from(free.len()).unwrap() * CELL);
+        assert_eq!(space.free_bytes().get(), u64::try_from(free.len()).unwrap() * CELL);
     }
 }
 
@@ -557,9 +557,9 @@ fn streams_that_are_idle_together_are_idle_each() {
 
 #[test]
 fn nothing_is_not_a_block() {
-    let mut line = line_of(PageSize::new(GRANULE).unwrap(), Bytes::new(LINE));
-    line.place(0, Bytes::new(GRANULE), 1, A).unwrap();
-    assert_eq!(line.take(Bytes::ZERO, A), None);
-    let plan = Plan::make(&line, Bytes::ZERO, A, &Growth::default(), Bytes::MAX);
+    let mut space = space_of(PageSize::new(GRANULE).unwrap(), Bytes::new(SPACE));
+    space.place(0, Bytes::new(GRANULE), 1, A).unwrap();
+    assert_eq!(space.take(Bytes::ZERO, A), None);
+    let plan = Plan::make(&space, Bytes::ZERO, A, &Growth::default(), Bytes::MAX);
     assert_eq!(plan, Err(Lack::Nothing));
 }
