@@ -33,6 +33,7 @@ mod kill;
 mod layers;
 mod python;
 mod record;
+mod rooms;
 mod run;
 mod screen;
 mod setup;

@@ -1,29 +1,11 @@
 //! Blocks and requests: plain data that every allocator and adaptor speaks in.
 
-use core::fmt;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{self as hal, Call, Device, StreamHandle};
 
-use crate::{Error, MemoryClass, Result};
-
-/// Which pool, for the whole life of the process: never given out twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PoolId(pub(crate) u64);
-
-impl PoolId {
-    /// The number, as texts have it.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for PoolId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pool {}", self.0)
-    }
-}
+use crate::{Error, MemoryClass, PoolId, Result};
 
 /// A block of a pool: plain data. Dropping it frees nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

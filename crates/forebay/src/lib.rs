@@ -40,6 +40,8 @@ pub mod config;
 mod error;
 pub mod handle;
 mod pool;
+mod pool_id;
+mod report;
 mod tag;
 
 use forebay_sync as sync;
@@ -69,17 +71,19 @@ pub use forebay_hal::{
 #[cfg(feature = "host")]
 pub use forebay_host::{HostDevice, HostOptions};
 
-pub use block::{Allocate, Block, PoolId, Request};
+pub use block::{Allocate, Block, Request};
 pub use class::MemoryClass;
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
-    DropReport, EventAction, LeakedBlock, MemoryMap, PagePart, Pool, PoolEvent, PoolOptions,
-    RecentFree, Scope, ScopeFigures, SettingSnapshot, Shortage, Snapshot, Statistics,
-    StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot, free,
+    EventAction, MemoryMap, PagePart, Pool, PoolEvent, PoolOptions, Scope, ScopeFigures,
+    SettingSnapshot, Snapshot, Statistics, StatisticsSnapshot, StreamFigures, StreamSnapshot,
+    TagFigures, TagSnapshot, free,
 };
+pub use pool_id::PoolId;
+pub use report::{DropReport, LeakedBlock, RecentFree, Shortage};
 pub use tag::{Tag, TagScope};
 
 /// The README's example compiles and runs, or the documentation tests say that it does not.

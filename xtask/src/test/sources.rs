@@ -7,6 +7,7 @@ use cargo_metadata::{Metadata, MetadataCommand};
 use super::{Desk, broken, told};
 use crate::header;
 use crate::layers::{breaches, drawing, members};
+use crate::rooms::Rooms;
 use crate::screen::{BAD, Screen, styled};
 use crate::setup::Component;
 use crate::shape::faults;
@@ -86,6 +87,10 @@ pub(crate) fn show_layers(place: &Workplace, screen: &mut Screen) -> bool {
     };
     screen.line(drawing(&members(&metadata)));
     screen.line("");
+    if let Ok(rooms) = Rooms::read(place.root()) {
+        screen.line(rooms.drawing());
+        screen.line("");
+    }
     let (count, found) = findings(place, &metadata);
     for finding in &found {
         screen.line(styled(BAD, finding));
@@ -102,7 +107,10 @@ fn findings(place: &Workplace, metadata: &Metadata) -> (usize, Vec<String>) {
     let manifests = packages.iter().map(|package| package.manifest_path.as_std_path());
     let breaches = breaches(&members).into_iter().map(|breach| breach.to_string());
     let faults = faults(place.root(), manifests).into_iter().map(|fault| fault.to_string());
-    (members.len(), breaches.chain(faults).collect())
+    let disorders =
+        Rooms::read(place.root()).map_or_else(|error| vec![error], |rooms| rooms.disorders());
+    let disorders = disorders.into_iter().map(|disorder| disorder.to_string());
+    (members.len(), breaches.chain(faults).chain(disorders).collect())
 }
 
 /// What cargo knows of the workspace. Without its dependencies: then no network is needed.

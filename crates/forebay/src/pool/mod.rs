@@ -12,41 +12,18 @@
 //! page from becoming free.
 
 mod backing;
-mod backing_kind;
-mod block_pages;
-mod callback;
-mod capture;
-mod claimed_as;
+mod build;
+mod calls;
+mod common;
 mod debug;
-mod deferred;
-mod event;
-mod feasibility;
+mod front;
 mod heap;
-mod heap_path;
-mod limits;
-mod log;
-mod memory_map;
-mod options;
-mod page_provider;
+mod inspect;
 mod process;
-mod reclaim;
-mod registry;
-mod release;
-mod report;
-mod request;
-mod scope;
 mod shared;
-mod slow_path;
-mod snapshot;
-mod statistics;
-mod step;
-mod stream_end;
-mod stream_slots;
 #[cfg(test)]
 mod tests;
-mod thread_cache;
-mod thread_end;
-mod upkeep;
+mod views;
 
 use core::fmt;
 use core::time::Duration;
@@ -55,26 +32,24 @@ use std::sync::Arc;
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
-use forebay_sync::map;
 
-use self::claimed_as::ClaimedAs;
+use self::front::claimed_as::ClaimedAs;
 use self::shared::Shared;
 use crate::{Allocate, Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
 
-pub use block_pages::PagePart;
-pub use capture::Capture;
-pub use debug::RecentFree;
-pub use event::{EventAction, PoolEvent};
-pub use memory_map::MemoryMap;
-pub use options::PoolOptions;
+pub use calls::block_pages::PagePart;
+pub use common::capture::Capture;
+pub use common::event::{EventAction, PoolEvent};
+pub use common::log::DriverLog;
+pub use common::options::PoolOptions;
 pub use process::free;
-pub use report::{DropReport, LeakedBlock, Shortage};
-pub use scope::{Scope, ScopeFigures};
-pub use snapshot::{
+pub use views::memory_map::MemoryMap;
+pub use views::scope::{Scope, ScopeFigures};
+pub use views::snapshot::{
     BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, SettingSnapshot, Snapshot,
     StatisticsSnapshot, StreamSnapshot, TagSnapshot,
 };
-pub use statistics::{ClassFigures, DriverLog, Statistics, StreamFigures, TagFigures};
+pub use views::statistics::{ClassFigures, Statistics, StreamFigures, TagFigures};
 
 /// A pool of device memory. Clones are the same pool.
 #[derive(Clone)]
@@ -303,7 +278,7 @@ impl Pool {
     /// How the pool stands. Stops the threads that are in it for a moment. In a forked child all figures of
     /// its parent's pool are 0.
     pub fn statistics(&self) -> Statistics {
-        statistics::of(&self.shared)
+        views::statistics::of(&self.shared)
     }
 }
 

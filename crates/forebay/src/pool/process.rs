@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay_core::Address;
 use forebay_hal::{Call, Device, StreamHandle};
 
-use super::registry::{self, Owner};
-use super::{Pool, PoolOptions};
+use crate::pool::Pool;
+use crate::pool::calls::registry::{self, Owner};
+use crate::pool::common::options::PoolOptions;
 use crate::sync::fork::{PerProcess, Whole};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};

@@ -23,13 +23,12 @@
 //! A pool with no aid on has none of this in its way: the fast path of a request knows nothing of it,
 //! and the slow path asks once.
 
-mod blocks;
-mod canary;
-mod guard;
-mod probe;
-mod quarantine;
-mod recent_frees;
-mod strict;
+pub(in crate::pool) mod blocks;
+pub(in crate::pool) mod canary;
+pub(in crate::pool) mod guard;
+pub(in crate::pool) mod probe;
+pub(in crate::pool) mod quarantine;
+pub(in crate::pool) mod recent_frees;
 #[cfg(test)]
 mod tests;
 
@@ -40,44 +39,41 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Bytes, Span, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
-use self::blocks::Unclean;
 use self::canary::Canaries;
-pub(super) use self::guard::Guards;
+pub(in crate::pool) use self::guard::Guards;
 use self::probe::Probe;
-use self::quarantine::Quarantine;
-pub use self::recent_frees::RecentFree;
+use self::quarantine::{Quarantine, Unclean};
 use self::recent_frees::RecentFrees;
-use super::Pool;
-use super::log::CallLog;
 use crate::config::{Counting, Settings, Zeroing};
+use crate::pool::common::log::CallLog;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// What free memory holds where poison is on: no address, no number a program computes with, and
 /// not what new blocks hold.
-pub(super) const FREED: u8 = 0xDB;
+pub(in crate::pool) const FREED: u8 = 0xDB;
 
 /// What a block holds before it is written, where poison is on.
-pub(super) const UNWRITTEN: u8 = 0xCB;
+pub(in crate::pool) const UNWRITTEN: u8 = 0xCB;
 
 /// How many findings are remembered. A program that makes more has seen enough.
 const MOST_FINDINGS: usize = 1000;
 
 /// Which aids are on, as settings say that cannot change while a pool lives.
 #[derive(Clone, Copy, Debug)]
-struct Aids {
+pub(in crate::pool) struct Aids {
     /// What new blocks are filled with.
-    new_blocks: Option<u8>,
-    poison: bool,
-    canaries: bool,
-    guard_pages: bool,
-    strict_streams: bool,
+    pub(in crate::pool) new_blocks: Option<u8>,
+    pub(in crate::pool) poison: bool,
+    pub(in crate::pool) canaries: bool,
+    pub(in crate::pool) guard_pages: bool,
+    pub(in crate::pool) strict_streams: bool,
     /// Whether live bytes are counted at every moment.
-    exact: bool,
+    pub(in crate::pool) exact: bool,
 }
 
 impl Aids {
-    fn of(settings: &Settings) -> Self {
+    pub(in crate::pool) fn of(settings: &Settings) -> Self {
         let (poison, guard_pages) = (settings.poison(), settings.guard_pages());
         let new_blocks = match settings.zero() {
             Zeroing::Blocks => Some(0),
@@ -97,13 +93,13 @@ impl Aids {
     }
 
     /// Whether a block is written to before it is given out.
-    fn prepares_blocks(self) -> bool {
+    pub(in crate::pool) fn prepares_blocks(self) -> bool {
         self.new_blocks.is_some() || self.canaries
     }
 }
 
 /// What new pages of a pool are filled with before anything else.
-pub(super) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
+pub(in crate::pool) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
     if settings.guard_pages() {
         return None;
     }
@@ -114,7 +110,7 @@ pub(super) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
 }
 
 /// Whether settings have the pool look after every block.
-pub(super) fn wanted(settings: &Settings) -> bool {
+pub(in crate::pool) fn wanted(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
     aids.prepares_blocks()
         || aids.guard_pages
@@ -125,7 +121,7 @@ pub(super) fn wanted(settings: &Settings) -> bool {
 
 /// The setting, if any, by which the pool enqueues work of its own on streams, or records, asks or waits
 /// there: what a capture must not see. Counting and noting blocks does none of that.
-pub(super) fn seen_by_captures(settings: &Settings) -> Option<&'static str> {
+pub(in crate::pool) fn seen_by_captures(settings: &Settings) -> Option<&'static str> {
     let all = [
         (settings.zero() != Zeroing::Never, "zero"),
         (settings.poison(), "poison"),
@@ -138,7 +134,7 @@ pub(super) fn seen_by_captures(settings: &Settings) -> Option<&'static str> {
 }
 
 /// Whether freed blocks may wait in magazines: not where each is written to, on its way out or back.
-pub(super) fn allows_magazines(settings: &Settings) -> bool {
+pub(in crate::pool) fn allows_magazines(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
     !aids.prepares_blocks() && !aids.guard_pages
 }
@@ -147,29 +143,29 @@ pub(super) fn allows_magazines(settings: &Settings) -> bool {
 ///
 /// No two of its locks are held at once but those of the canaries and the quarantine, in this order; and
 /// that of the streams is taken before the backing's.
-pub(super) struct DebugChecks {
-    aids: Aids,
-    probe: Probe,
-    guards: Option<Guards>,
-    canaries: Mutex<Canaries>,
-    quarantine: Mutex<Quarantine>,
+pub(in crate::pool) struct DebugChecks {
+    pub(in crate::pool) aids: Aids,
+    pub(in crate::pool) probe: Probe,
+    pub(in crate::pool) guards: Option<Guards>,
+    pub(in crate::pool) canaries: Mutex<Canaries>,
+    pub(in crate::pool) quarantine: Mutex<Quarantine>,
     /// The most bytes in quarantine.
-    most_quarantined: AtomicU64,
-    recent_frees: Mutex<RecentFrees>,
+    pub(in crate::pool) most_quarantined: AtomicU64,
+    pub(in crate::pool) recent_frees: Mutex<RecentFrees>,
     /// Memory that no longer holds what free memory should, because the device refused to fill it.
-    unclean: Mutex<Vec<Unclean>>,
+    pub(in crate::pool) unclean: Mutex<Vec<Unclean>>,
     /// Which stream each handle was, the last time it was seen.
-    streams: Mutex<HashMap<StreamHandle, StreamId>>,
-    findings: Mutex<Vec<Error>>,
+    pub(in crate::pool) streams: Mutex<HashMap<StreamHandle, StreamId>>,
+    pub(in crate::pool) findings: Mutex<Vec<Error>>,
     /// Bytes that nobody gets any more.
-    retired: AtomicU64,
+    pub(in crate::pool) retired: AtomicU64,
     /// Bytes in live blocks, and the most of them; where they are counted exactly.
-    live: AtomicU64,
-    peak: AtomicU64,
+    pub(in crate::pool) live: AtomicU64,
+    pub(in crate::pool) peak: AtomicU64,
 }
 
 impl DebugChecks {
-    pub(super) fn new(
+    pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
         settings: &Settings,
         log: &CallLog,
@@ -195,24 +191,24 @@ impl DebugChecks {
     }
 
     /// How many bytes behind a block are the pool's own.
-    pub(super) fn tail(&self) -> Bytes {
+    pub(in crate::pool) fn tail(&self) -> Bytes {
         // Before guard pages the canary is in front: behind the block there is nothing.
         let behind = self.aids.canaries && !self.aids.guard_pages;
         if behind { canary::CANARY } else { Bytes::ZERO }
     }
 
     /// Where each block has pages of its own.
-    pub(super) fn guards(&self) -> Option<&Guards> {
+    pub(in crate::pool) fn guards(&self) -> Option<&Guards> {
         self.guards.as_ref()
     }
 
     /// Whether the host waits for the stream of a request before the memory is given out.
-    pub(super) fn waits_for_stream(&self) -> bool {
+    pub(in crate::pool) fn waits_for_stream(&self) -> bool {
         self.aids.poison
     }
 
     /// Whether a block that comes back is to be looked at or kept.
-    pub(super) fn looks_after_blocks(&self) -> bool {
+    pub(in crate::pool) fn looks_after_blocks(&self) -> bool {
         self.aids.poison
             || self.aids.canaries
             || self.aids.guard_pages
@@ -220,7 +216,7 @@ impl DebugChecks {
     }
 
     /// A block went out.
-    pub(super) fn went_out(&self, size: Bytes) {
+    pub(in crate::pool) fn went_out(&self, size: Bytes) {
         if self.aids.exact {
             let live = self.live.fetch_add(size.get(), Ordering::Relaxed).wrapping_add(size.get());
             self.peak.fetch_max(live, Ordering::Relaxed);
@@ -228,82 +224,44 @@ impl DebugChecks {
     }
 
     /// A block came back, and nobody has its memory yet.
-    pub(super) fn came_back(&self, size: Bytes) {
+    pub(in crate::pool) fn came_back(&self, size: Bytes) {
         if self.aids.exact {
             self.live.fetch_sub(size.get(), Ordering::Relaxed);
         }
     }
 
     /// The most bytes that were ever in live blocks at once, where they are counted exactly.
-    pub(super) fn peak_live(&self) -> Option<Bytes> {
+    pub(in crate::pool) fn peak_live(&self) -> Option<Bytes> {
         self.aids.exact.then(|| Bytes::new(self.peak.load(Ordering::Relaxed)))
     }
 
     /// Bytes in quarantine.
-    pub(super) fn quarantined(&self) -> Bytes {
+    pub(in crate::pool) fn quarantined(&self) -> Bytes {
         lock(&self.quarantine).bytes()
     }
 
     /// Adds the memory that is free and kept from the heap: what is in quarantine, and what is unclean.
-    pub(super) fn add_kept_back(&self, spans: &mut Vec<Span>) {
+    pub(in crate::pool) fn add_kept_back(&self, spans: &mut Vec<Span>) {
         spans.extend(lock(&self.quarantine).spans());
         spans.extend(lock(&self.unclean).iter().map(|one| one.memory.span()));
     }
 
     /// Bytes that nobody gets any more.
-    pub(super) fn retired(&self) -> Bytes {
+    pub(in crate::pool) fn retired(&self) -> Bytes {
         Bytes::new(self.retired.load(Ordering::Relaxed))
     }
 
     /// Keeps memory from everyone from now on.
-    fn retire(&self, size: Bytes) {
+    pub(in crate::pool) fn retire(&self, size: Bytes) {
         self.retired.fetch_add(size.get(), Ordering::Relaxed);
     }
 
     /// Notes a finding, once.
-    fn found(&self, finding: Error) -> Error {
+    pub(in crate::pool) fn found(&self, finding: Error) -> Error {
         let mut findings = lock(&self.findings);
         if findings.len() < MOST_FINDINGS && !findings.contains(&finding) {
             findings.push(finding.clone());
         }
         finding
-    }
-}
-
-impl Pool {
-    /// Looks over all that the debugging aids watch: the canaries of live blocks, and what is in
-    /// quarantine. Gives the first mistake of the program that is found; [`findings`](Self::findings)
-    /// has all. Waits for the device. With no aid on there is nothing to look at.
-    ///
-    /// A live block stays live, with its canary as it is. What is in quarantine and was written to is
-    /// retired.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    ///
-    /// use forebay::PoolOptions;
-    /// use forebay_core::Bytes;
-    /// use forebay_hal::{Device, StreamHandle};
-    /// use forebay_host::HostDevice;
-    ///
-    /// let device: Arc<dyn Device> = HostDevice::open()?;
-    /// let pool = PoolOptions::new().set(|settings| settings.canaries(true)).build(&device)?;
-    /// let block = pool.allocate(Bytes::new(4096), StreamHandle::DEFAULT)?;
-    /// pool.check()?;
-    /// pool.free(block.address(), StreamHandle::DEFAULT)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check(&self) -> Result<()> {
-        self.shared.check()
-    }
-
-    /// The mistakes of the program that the debugging aids have found so far, each once, the first
-    /// thousand. The first of each call was its error as well, unless it was found in the background or by a
-    /// [`change`](Self::change). Empty if the pool was made before a fork.
-    pub fn findings(&self) -> Vec<Error> {
-        if self.shared.is_inherited() {
-            return Vec::new();
-        }
-        lock(&self.shared.debug.findings).clone()
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Bytes, Span, StreamId};
 use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, Priority, Stream, StreamHandle};
 
-use super::super::log::CallLog;
 use crate::Result;
+use crate::pool::common::log::CallLog;
 use crate::sync::tracked::lock;
 
 /// How much is read back at once: large enough that the wire is what takes the time, small enough
@@ -15,10 +15,10 @@ const CHUNK: Bytes = Bytes::mib(4);
 
 /// A byte that is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Odd {
-    pub(super) at: Address,
-    pub(super) expected: u8,
-    pub(super) found: u8,
+pub(in crate::pool) struct Odd {
+    pub(in crate::pool) at: Address,
+    pub(in crate::pool) expected: u8,
+    pub(in crate::pool) found: u8,
 }
 
 /// Host memory that device memory is copied to.
@@ -36,7 +36,7 @@ type Waiting<'a> = &'a dyn Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_h
 
 /// Writes and reads.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(in crate::pool) struct Probe {
     device: Arc<dyn Device>,
     mirrors: Mutex<Mirrors>,
     own: Mutex<Option<Stream>>,
@@ -44,29 +44,34 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    pub(super) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Self {
+    pub(in crate::pool) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Self {
         let (mirrors, own) = (Mutex::default(), Mutex::default());
         Self { device: Arc::clone(device), mirrors, own, log: log.clone() }
     }
 
     /// The log of the pool's calls.
-    pub(super) fn log(&self) -> &CallLog {
+    pub(in crate::pool) fn log(&self) -> &CallLog {
         &self.log
     }
 
     /// Waits for all work of the device.
-    pub(super) fn synchronize(&self) -> Result<()> {
+    pub(in crate::pool) fn synchronize(&self) -> Result<()> {
         let wait = || self.device.synchronize_device();
         Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
     }
 
     /// Which stream a handle is.
-    pub(super) fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
+    pub(in crate::pool) fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
         Ok(self.log.make(Call::StreamId, Bytes::ZERO, || self.device.stream_id(stream))?)
     }
 
     /// Fills memory of the pool that is the caller's alone, in the order of `stream`.
-    pub(super) fn fill(&self, span: Span, pattern: Pattern, stream: StreamHandle) -> Result<()> {
+    pub(in crate::pool) fn fill(
+        &self,
+        span: Span,
+        pattern: Pattern,
+        stream: StreamHandle,
+    ) -> Result<()> {
         if span.is_empty() {
             return Ok(());
         }
@@ -79,7 +84,7 @@ impl Probe {
 
     /// Fills memory that no work uses, and waits until it is filled. On the probe's
     /// [own stream](Self::own_stream), so that nothing of the program's is waited for: under locks too.
-    pub(super) fn fill_now(&self, span: Span, byte: u8) -> Result<()> {
+    pub(in crate::pool) fn fill_now(&self, span: Span, byte: u8) -> Result<()> {
         let own = self.own_stream()?;
         self.fill(span, Pattern::U8(byte), own)?;
         let wait = || self.device.synchronize_stream(own);
@@ -88,7 +93,7 @@ impl Probe {
 
     /// A stream of the probe's own, for memory that no work uses: whoever waits for it waits for nothing
     /// of the program's.
-    pub(super) fn own_stream(&self) -> Result<StreamHandle> {
+    pub(in crate::pool) fn own_stream(&self) -> Result<StreamHandle> {
         let mut own = lock(&self.own);
         if own.is_none() {
             let make = || Stream::new(&self.device, Priority::Normal);
@@ -99,7 +104,7 @@ impl Probe {
 
     /// The first byte of `span` that `pattern` would not have put there, as it stands after all that
     /// is enqueued on `stream`. Waits for that.
-    pub(super) fn first_odd(
+    pub(in crate::pool) fn first_odd(
         &self,
         span: Span,
         pattern: Pattern,
@@ -112,7 +117,7 @@ impl Probe {
 
     /// The same for memory that no work uses, read on the probe's [own stream](Self::own_stream): under
     /// locks too.
-    pub(super) fn first_odd_now(
+    pub(in crate::pool) fn first_odd_now(
         &self,
         span: Span,
         pattern: Pattern,

@@ -2,46 +2,22 @@
 
 use std::collections::VecDeque;
 
-use forebay_core::{Address, Bytes, Span};
-use forebay_hal::StreamHandle;
+use forebay_core::Address;
 
-use crate::Tag;
+use crate::report::RecentFree;
 
 /// How many freed blocks are remembered: as many as programs free between two uses of one block, and
 /// no more than a few megabytes.
 const MOST: usize = 1 << 16;
 
-/// A block that was freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecentFree {
-    /// Where it began.
-    pub address: Address,
-    /// How large it was.
-    pub size: Bytes,
-    /// What was asked for.
-    pub requested: Bytes,
-    /// The tag it was allocated under.
-    pub tag: Tag,
-    /// The stream it was freed on.
-    pub stream: StreamHandle,
-}
-
-impl RecentFree {
-    /// Whether `address` lay in it.
-    fn held(&self, address: Address) -> bool {
-        Span::new(self.address, self.size).is_ok_and(|span| span.contains(address))
-    }
-}
-
 /// The blocks that were freed lately, the newest last.
 #[derive(Debug, Default)]
-pub(super) struct RecentFrees {
+pub(in crate::pool) struct RecentFrees {
     blocks: VecDeque<RecentFree>,
 }
 
 impl RecentFrees {
-    pub(super) fn remember(&mut self, block: RecentFree) {
+    pub(in crate::pool) fn remember(&mut self, block: RecentFree) {
         if self.blocks.len() >= MOST {
             self.blocks.pop_front();
         }
@@ -49,14 +25,18 @@ impl RecentFrees {
     }
 
     /// The last block that had `address`.
-    pub(super) fn at(&self, address: Address) -> Option<RecentFree> {
+    pub(in crate::pool) fn at(&self, address: Address) -> Option<RecentFree> {
         self.blocks.iter().rev().find(|block| block.held(address)).copied()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_core::Bytes;
+    use forebay_hal::StreamHandle;
+
     use super::*;
+    use crate::Tag;
 
     #[test]
     fn the_last_block_at_an_address_is_the_one_that_is_named() {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::adaptor::{Aligned, Counted, FailWhen, Failing, Limited, Logged, Tracked};
-use crate::{Own, Tag};
+use crate::{DropReport, Own, Tag};
 
 /// The last report of a pool, if it made one.
 type Told = Arc<Mutex<Vec<DropReport>>>;

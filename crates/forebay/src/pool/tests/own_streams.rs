@@ -4,8 +4,8 @@ use std::sync::mpsc;
 
 use forebay_hal::Progress;
 
-use super::super::step::{Step, step_to_the_end};
 use super::*;
+use crate::pool::common::step::{Step, step_to_the_end};
 
 const OWN: StreamHandle = StreamHandle::PER_THREAD;
 

@@ -353,7 +353,7 @@ fn one_query_answers_for_all_blocks_that_wait_for_a_stream() {
 fn two_requests_wait_for_the_device_one_after_the_other() {
     use core::time::Duration;
 
-    use crate::pool::reclaim::Patience;
+    use crate::pool::common::wait::Patience;
 
     let device: Arc<dyn Device> = HostDevice::open().unwrap();
     let pool = PoolOptions::new().build(&device).unwrap();

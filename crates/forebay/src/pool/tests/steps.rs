@@ -7,8 +7,8 @@ use std::rc::Rc;
 use forebay_hal::{Capabilities, Stream};
 use forebay_sim::HandleReuse;
 
-use super::super::step::{Step, stepping};
 use super::*;
+use crate::pool::common::step::{Step, stepping};
 
 /// Streams that nobody made, to fill the slots with.
 fn strangers() -> impl Iterator<Item = StreamHandle> {

@@ -129,7 +129,7 @@ fn the_thread_gives_idle_memory_back_and_ends() {
     idle(&quick, Bytes::mib(64));
     eventually("collection", || quick.held() <= Bytes::mib(34));
     assert!(quick.block_at(kept.address()).is_some());
-    assert!(super::super::upkeep::runs());
+    assert!(crate::pool::calls::upkeep::runs());
     drop(quick);
     // The thread may have it in hand for a moment.
     eventually("the end of the pool", || machine.census().held == slow.held());
@@ -140,14 +140,14 @@ fn the_thread_gives_idle_memory_back_and_ends() {
     slow.change("upkeep_interval", "1ms").unwrap();
     eventually("collection after a change", || slow.held().is_zero());
     slow.change("upkeep", "off").unwrap();
-    eventually("the end of the thread", || !super::super::upkeep::runs());
+    eventually("the end of the thread", || !crate::pool::calls::upkeep::runs());
     idle(&slow, Bytes::mib(64));
     std::thread::sleep(Duration::from_millis(50));
     assert!(slow.held() >= Bytes::mib(64), "nobody is there to give it back");
     slow.change("upkeep", "on").unwrap();
     eventually("collection again", || slow.held().is_zero());
     drop(slow);
-    eventually("the end of the thread", || !super::super::upkeep::runs());
+    eventually("the end of the thread", || !crate::pool::calls::upkeep::runs());
     nothing_is_left(&machine);
 }
 
@@ -173,7 +173,7 @@ fn the_thread_outlives_a_callback_that_panics() {
     pool.free(block.address(), DEFAULT).unwrap();
     eventually("collection", || pool.held().is_zero());
     eventually("a panic, told", || pool.statistics().callback_panics > 0);
-    assert!(super::super::upkeep::runs());
+    assert!(crate::pool::calls::upkeep::runs());
     idle(&pool, Bytes::mib(20));
     eventually("collection after a panic", || pool.held().is_zero());
 }

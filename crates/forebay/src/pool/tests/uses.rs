@@ -142,7 +142,7 @@ fn a_use_noted_while_the_block_is_freed_is_no_error() {
         let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
         write(&device, block, 1, other);
         let looks = AtomicU64::new(0);
-        let note = |_: crate::pool::map::BlockState| {
+        let note = |_: crate::sync::map::BlockState| {
             if looks.fetch_add(1, Ordering::Relaxed) == 0 {
                 pool.record_use(block.address(), other)?;
             }

@@ -4,9 +4,9 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, Capabilities, Priority, Streams};
 use forebay_sim::SimMachine;
 
-use super::super::super::map::UNIT_SHIFT;
 use super::{DEFAULT, Stage, part, span, span_of};
 use crate::config::{Counting, Zeroing};
+use crate::sync::map::UNIT_SHIFT;
 use crate::{Error, PoolOptions, Tag};
 
 const CANARY: u64 = 1 << UNIT_SHIFT;

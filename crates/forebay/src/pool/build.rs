@@ -1,0 +1,27 @@
+//! From options to a pool.
+
+use std::sync::Arc;
+
+use forebay_hal::Device;
+
+use crate::pool::Pool;
+use crate::pool::calls::{registry, upkeep};
+use crate::pool::common::options::PoolOptions;
+use crate::pool::shared::Shared;
+use crate::{MemoryClass, Result};
+
+impl PoolOptions {
+    /// The pool, on `device`.
+    pub fn build(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
+        if !self.peers.is_empty() {
+            self.class = self.class | MemoryClass::PEERS;
+        }
+        let settings = self.settings.clone().build()?;
+        let shared = Arc::new(Shared::new(device, settings, self)?);
+        registry::add(&shared);
+        if shared.settings().upkeep() {
+            upkeep::start();
+        }
+        Ok(Pool { shared })
+    }
+}

@@ -1,0 +1,56 @@
+//! What a block is made of: the pages behind its addresses.
+
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::PageHandle;
+
+use crate::pool::heap::span_of;
+use crate::pool::shared::Shared;
+use crate::sync::map::Side;
+use crate::{MemoryClass, Result};
+
+/// A part of a block, and the page behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PagePart {
+    /// The addresses, all in one page.
+    pub span: Span,
+    /// The page.
+    pub page: PageHandle,
+    /// How large the whole page is: who imports it has to say so.
+    pub page_size: Bytes,
+    /// How far into the page they begin.
+    pub offset: Bytes,
+}
+
+impl Shared {
+    pub(in crate::pool) fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
+        self.birth.check()?;
+        let (_, known) = self.live(address)?;
+        let block = Span::new(address, known.size()).unwrap_or_default();
+        if let Some(guards) = self.debug.guards() {
+            let whole = guards.pages_behind(address).into_iter();
+            return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
+        }
+        let heap = self.heap();
+        let side_heap = match Side::of(known.size().saturating_add(self.debug.tail())) {
+            Side::Small => &heap.small,
+            Side::Large => &heap.large,
+        };
+        if self.options.class.contains(MemoryClass::PLAIN) || self.device.virtual_memory().is_none()
+        {
+            return Ok(Vec::new());
+        }
+        let pages = side_heap.space.pages_in(block.start().get(), block.end().get());
+        let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
+        Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
+    }
+}
+
+/// What of `block` lies in the addresses of a page.
+fn part(block: Span, pages: Span, page: PageHandle) -> Option<PagePart> {
+    let (start, end) = (block.start().max(pages.start()), block.end().min(pages.end()));
+    let size = end.offset_from(start).filter(|size| !size.is_zero())?;
+    let span = Span::new(start, size).ok()?;
+    let (page_size, offset) = (pages.size(), start.offset_from(pages.start())?);
+    Some(PagePart { span, page, page_size, offset })
+}

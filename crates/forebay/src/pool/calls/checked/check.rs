@@ -1,0 +1,52 @@
+//! Looking over every canary and the whole quarantine.
+
+use crate::Result;
+use crate::pool::debug::FREED;
+use crate::pool::debug::canary::{overrun, pattern_of};
+use crate::pool::shared::Shared;
+use crate::sync::tracked::lock;
+use forebay_hal::Pattern;
+
+impl Shared {
+    /// Looks at every canary and at what is in quarantine; gives the first finding.
+    pub(in crate::pool) fn check(&self) -> Result<()> {
+        self.birth.check()?;
+        let debug = &self.debug;
+        // What comes while the device is waited for may still be being filled: it is not looked at.
+        let (blocks_before, kept_before) = {
+            let (canaries, quarantine) = (lock(&debug.canaries), lock(&debug.quarantine));
+            if canaries.blocks.is_empty() && quarantine.is_empty() {
+                return Ok(());
+            }
+            (canaries.added, quarantine.added())
+        };
+        debug.probe.synchronize()?;
+        let stream = debug.probe.own_stream()?;
+        // Both locked throughout: nothing leaves while it is looked at, so what is read is not being
+        // filled by a free on another thread. What is read is read on a stream that has nothing else to
+        // do, so nothing of the program's is waited for.
+        let canaries = lock(&debug.canaries);
+        let mut quarantine = lock(&debug.quarantine);
+        let mut first = Ok(());
+        for (&address, watched) in &canaries.blocks {
+            if watched.number >= blocks_before {
+                continue;
+            }
+            let looked = debug.probe.first_odd_now(watched.canary, pattern_of(address), stream)?;
+            if let Some(odd) = looked {
+                first = first.and(Err(debug.found(overrun(address, watched.size, odd))));
+            }
+        }
+        drop(canaries);
+        if debug.aids.poison {
+            let free = Pattern::U8(FREED);
+            let look = |span| debug.probe.first_odd_now(span, free, stream);
+            let spoilt = quarantine.take_spoilt(kept_before, look)?;
+            for (block, odd) in spoilt {
+                debug.retire(block.memory.size);
+                first = first.and(Err(debug.found(block.written(odd))));
+            }
+        }
+        first
+    }
+}

@@ -1,0 +1,198 @@
+//! Blocks on pages of their own: how they are handed out and taken back.
+
+use forebay_core::{Address, Alignment, Bytes, Ladder, Span};
+use forebay_hal::{Progress, StreamHandle};
+
+use crate::pool::calls::slow_path::Source;
+use crate::pool::common::log::Point;
+use crate::pool::common::wait::{Patience, poll};
+use crate::pool::debug::blocks::canary_before;
+use crate::pool::debug::guard::{
+    GuardState, GuardedBlock, Guards, MOST_PENDING, PendingUnmap, Until,
+};
+use crate::pool::shared::Shared;
+use crate::sync::map::{LARGEST, Side};
+use crate::sync::tracked::lock;
+use crate::{Block, Error, Request, Result};
+
+impl Shared {
+    /// A block on pages of its own.
+    pub(in crate::pool) fn find_guarded(
+        &self,
+        guards: &Guards,
+        request: Request,
+        size: Bytes,
+        patience: Patience,
+    ) -> Result<Block> {
+        let (stream, alignment) = (request.stream, request.alignment);
+        // The end of the block is the end of the pages, but for what its start is moved down by.
+        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
+        let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
+        let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
+        let pages = pages.ok_or_else(|| self.shortage(request, size))?;
+        if !self.wait_for_freed(guards, patience, |state| state.pending_bytes <= MOST_PENDING)? {
+            return Err(self.shortage(request, pages).into());
+        }
+        let mut calls = 0;
+        let guarded = loop {
+            let before = lock(&guards.state).unmapped;
+            if let Some(guarded) = self.map_guarded(guards, pages, stream)? {
+                break guarded;
+            }
+            // Another thread may have unmapped what this one waits for.
+            if self.wait_for_freed(guards, patience, |state| state.unmapped > before)? {
+                continue;
+            }
+            if calls == Ladder::MOST_CALLS || !self.ask_to_let_go(request, pages) {
+                return Err(self.shortage(request, pages).into());
+            }
+            calls += 1;
+        };
+        let end = Bytes::new(guarded.pages.end().get().saturating_sub(size.get()));
+        let start = Address::new(end.align_down(alignment).get());
+        let block = Span::new(start, size).unwrap_or_default();
+        let canary = canary_before(guarded.pages, start);
+        lock(&guards.state).live.insert(start, guarded);
+        let dressed = self.debug.dress(block, canary, stream);
+        let block = dressed.and_then(|()| self.hand_out(start, size, request, Source::Driver));
+        if block.is_err() {
+            lock(&self.debug.canaries).remove(start);
+            self.release_guarded(guards, start, stream);
+        }
+        block
+    }
+
+    /// Pages for one block; `None` where there is no memory for them.
+    fn map_guarded(
+        &self,
+        guards: &Guards,
+        size: Bytes,
+        stream: StreamHandle,
+    ) -> Result<Option<GuardedBlock>> {
+        let limit = self.limits.limit();
+        let mut state = lock(&guards.state);
+        if self.heap().held().saturating_add(size) > limit {
+            return Ok(None);
+        }
+        let range = size.saturating_add(guards.granule.bytes());
+        let Some(start) = state.place(guards.region, range) else { return Ok(None) };
+        let pages = Span::new(start, size).unwrap_or_default();
+        let made = if self.map.make(pages, Side::Small) {
+            guards.make_pages(&mut state, pages, stream, &self.debug.probe)
+        } else {
+            state.taken.remove(&start);
+            Err(Error::AddressRange { span: pages })
+        };
+        self.heap().set_apart(state.held);
+        match made {
+            Ok(page) => Ok(Some(GuardedBlock { pages, page })),
+            Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the pages of a block go, once the work of `stream` so far is done.
+    pub(in crate::pool) fn release_guarded(
+        &self,
+        guards: &Guards,
+        address: Address,
+        stream: StreamHandle,
+    ) {
+        let end = Point::after(&guards.device, self.debug.probe.log(), stream);
+        let until = end.map_or(Until::Synchronised, Until::Reached);
+        {
+            let mut state = lock(&guards.state);
+            if let Some(guarded) = state.live.remove(&address) {
+                let number = state.freed;
+                state.freed += 1;
+                state.queue(PendingUnmap { until, stream, guarded, number });
+            }
+        }
+        // What cannot go now goes with a later call.
+        let _ = self.unmap_freed(guards, Patience::None);
+    }
+
+    /// Takes away the pages of freed blocks whose time has come; gives how many bytes. Waits for the device
+    /// first, so that all of them go, unless time runs out.
+    pub(in crate::pool) fn unmap_freed(
+        &self,
+        guards: &Guards,
+        patience: Patience,
+    ) -> Result<Bytes> {
+        let probe = &self.debug.probe;
+        // What is freed while the device is waited for is not among what that settles.
+        let freed_before = {
+            let state = lock(&guards.state);
+            if state.pending.is_empty() && state.orphans.is_empty() {
+                return Ok(Bytes::ZERO);
+            }
+            state.freed
+        };
+        let waits = !matches!(patience, Patience::None);
+        let synchronised = waits && self.wait_for_device(patience)?;
+        let mut state = lock(&guards.state);
+        let before = state.held;
+        let mut outcome = guards.release_orphans(&mut state, probe);
+        // Streams that were found not to be done: what was freed on them later is not due either, and
+        // need not be asked for. A handle that has become another stream's costs a look that comes later.
+        let mut busy: Vec<StreamHandle> = Vec::new();
+        state.pending_bytes = Bytes::ZERO;
+        for PendingUnmap { mut until, stream, guarded, number } in
+            core::mem::take(&mut state.pending)
+        {
+            let due = match &until {
+                Until::Now => true,
+                _ if synchronised && number < freed_before => true,
+                Until::Synchronised => false,
+                Until::Reached(_) if busy.contains(&stream) => false,
+                Until::Reached(event) => match event.query() {
+                    Ok(Progress::Done) => true,
+                    Ok(Progress::Pending) => {
+                        busy.push(stream);
+                        false
+                    }
+                    Err(_) => {
+                        until = Until::Synchronised;
+                        false
+                    }
+                },
+            };
+            if !due {
+                state.queue(PendingUnmap { until, stream, guarded, number });
+            } else if let Err(error) = guards.take_away(&mut state, guarded, probe) {
+                state.queue(PendingUnmap { until: Until::Now, stream, guarded, number });
+                outcome = Err(error);
+            }
+        }
+        self.heap().set_apart(state.held);
+        outcome.map(|()| before.saturating_sub(state.held))
+    }
+
+    /// Unmaps the pages of freed blocks as their work ends, until `is_enough`. `false` where time ran out
+    /// first, or nothing more can come.
+    fn wait_for_freed(
+        &self,
+        guards: &Guards,
+        patience: Patience,
+        is_enough: impl Fn(&GuardState) -> bool,
+    ) -> Result<bool> {
+        let came = |unmapped: Result<Bytes>| {
+            let state = lock(&guards.state);
+            // What the device refuses of earlier blocks is no error of a request that has enough.
+            if is_enough(&state) {
+                return Ok(Some(true));
+            }
+            unmapped?;
+            let waits = |pending: &PendingUnmap| matches!(pending.until, Until::Reached(_));
+            Ok((!state.pending.iter().any(waits)).then_some(false))
+        };
+        if poll(patience, || came(self.unmap_freed(guards, Patience::None)))? {
+            return Ok(true);
+        }
+        let waits = |pending: &PendingUnmap| matches!(pending.until, Until::Synchronised);
+        if !lock(&guards.state).pending.iter().any(waits) {
+            return Ok(false);
+        }
+        Ok(came(self.unmap_freed(guards, patience))? == Some(true))
+    }
+}

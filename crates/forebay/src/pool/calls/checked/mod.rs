@@ -1,0 +1,7 @@
+//! Calls of a pool whose debug checks are on.
+
+pub(in crate::pool) mod blocks;
+pub(in crate::pool) mod check;
+pub(in crate::pool) mod guard;
+pub(in crate::pool) mod quarantine;
+pub(in crate::pool) mod strict;

@@ -1,0 +1,147 @@
+//! The heap's path of a request: past the thread's magazine to a hole of the heap, without the driver.
+//! What a program does whose sizes are many takes this way, so it locks the heap once, and passes the
+//! gate once while it has it; everything else takes the slow path.
+//!
+//! Locked before the gate is passed, here as wherever both are: an owner waits for the heap outside
+//! its gate alone.
+
+use std::sync::atomic::Ordering;
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::StreamHandle;
+
+use crate::Block;
+use crate::pool::calls::fast_path::OwnGate;
+use crate::pool::front::cached_block::CachedBlock;
+use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::shared::{SLOW_PATH, Shared};
+use crate::sync::map::{BlockState, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagged};
+use crate::sync::thread_slot;
+
+impl Shared {
+    /// A block from a hole of the heap, or from a magazine of this thread that was not used last. `None`
+    /// where it takes more than that.
+    #[inline]
+    pub(in crate::pool) fn allocate_from_heap(
+        &self,
+        requested: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
+            return None;
+        }
+        let size = self.round(requested)?;
+        let side = Side::of(size);
+        let gate = self.own_gate()?;
+        if side == Side::Small {
+            let hit = gate.enter(|caches| {
+                let cache = caches.of(stream)?;
+                let at_hand = cache.magazine.refill(size.get() >> UNIT_SHIFT);
+                at_hand.then(|| self.take_from::<true>(cache, requested, size))?
+            });
+            if hit.is_some() {
+                return hit;
+            }
+        }
+        let mut heap = self.heap();
+        let slot_number = heap.slots.get(stream)?;
+        gate.enter(|caches| {
+            let cache = caches.of(stream)?;
+            if side == Side::Large {
+                // What it becomes with its neighbours may be the lower hole; where it is the one that
+                // would be given, it is given again.
+                cache.magazine.drain_large(|kept, units| {
+                    heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
+                });
+            }
+            if heap.worth_waiting(side, size, slot_number) {
+                return None;
+            }
+            let address = heap.take_plain(side, size, slot_number)?;
+            let Some(slot) = self.map.slot(address) else {
+                // There is one for every address in the address spaces.
+                heap.give(address, size, slot_number);
+                return None;
+            };
+            heap.heap_hits += 1;
+            let tag = thread_slot::tag();
+            let generation = slot.hand_out(address, size, tagged(requested, tag));
+            cache.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
+            Some(Block { address, size, pool: self.id, generation })
+        })
+    }
+
+    /// Frees the block at `address`, if it is live and as it is said to be, into a hole of the heap or this
+    /// thread's magazine, where that has to make way for it. `false`, with nothing done, where it takes
+    /// more than that.
+    #[inline]
+    pub(in crate::pool) fn free_to_heap(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        said: ClaimedAs,
+    ) -> bool {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
+            return false;
+        }
+        // What is freed on a thread's own stream has to be made known to others.
+        if stream.is_per_thread() {
+            return false;
+        }
+        let Some(slot) = self.map.slot(address) else { return false };
+        let Some(known) = said.plain(slot, address) else { return false };
+        if !said.fits(known) {
+            return false;
+        }
+        let Some(gate) = self.own_gate() else { return false };
+        let block = CachedBlock { address, slot: SlotRef::new(slot) };
+        let large = known.units() > SMALL_UNITS && !self.is_last_large(address);
+        let kept_whole = !large
+            && gate.enter(|caches| {
+                let Some(cache) = caches.of(stream) else { return false };
+                let claim = || slot.claim_plain(known);
+                let room = cache.magazine.stow(known.units());
+                let kept = room && cache.magazine.keep_if(known.units(), block, claim);
+                if kept {
+                    cache.counts.back(known.units(), known.requested(), known.tag());
+                }
+                kept
+            });
+        kept_whole || self.give_to_heap(gate, block, known, stream, large)
+    }
+
+    /// Frees a block into a hole of the heap, or into this thread's magazine, what stands in its way
+    /// there going to the heap.
+    fn give_to_heap(
+        &self,
+        gate: OwnGate<'_>,
+        block: CachedBlock,
+        known: BlockState,
+        stream: StreamHandle,
+        large: bool,
+    ) -> bool {
+        let mut heap = self.heap();
+        let Some(slot) = heap.slots.get(stream) else { return false };
+        gate.enter(|caches| {
+            let Some(cache) = caches.of(stream) else { return false };
+            // SAFETY: the slot is of this pool's map.
+            if !unsafe { block.slot.get() }.claim_plain(known) {
+                return false;
+            }
+            let (units, requested, tag) = (known.units(), known.requested(), known.tag());
+            let mut give = |kept: CachedBlock, units| {
+                heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
+            };
+            if !large {
+                cache.magazine.make_way(units, &mut give);
+                if cache.magazine.keep(units, block) {
+                    cache.counts.back(units, requested, tag);
+                    return true;
+                }
+            }
+            give(block, units);
+            cache.counts.freed(units, requested, tag);
+            true
+        })
+    }
+}

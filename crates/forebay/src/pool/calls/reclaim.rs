@@ -1,0 +1,416 @@
+//! Waiting for the device on the host, and giving memory back to it. But for debugging aids and the end of a
+//! pool the only room that waits for the device, and it does so **with no lock of the pool held**: work of the
+//! device may wait for a thread that needs one.
+//!
+//! ```text
+//!   lock     what is put off, and the events it waits for
+//!   unlock   wait for those events; for what has none, for the whole device
+//!   lock     do what was put off: blocks come back, pages go
+//!   unlock   segments go to the device, which may wait for its work then
+//! ```
+//!
+//! What is freed meanwhile is not waited for, and is not taken for settled: it has a later event, or a later
+//! mark ([`StreamSlots`](crate::pool::heap::stream_slots::StreamSlots)).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use forebay_core::address_space::Streams;
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
+
+use crate::pool::backing::deferred::End;
+use crate::pool::backing::page_provider::Outgoing;
+use crate::pool::backing::{Backing, is_gone};
+use crate::pool::common::log::Point;
+use crate::pool::common::step::{self, Step};
+use crate::pool::common::wait::{Patience, poll};
+use crate::pool::heap::span_of;
+use crate::pool::heap::stream_slots::Serial;
+use crate::pool::shared::Shared;
+use crate::sync::map::Side;
+use crate::{Error, Result};
+
+/// What giving up memory for a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) enum Reclaimed {
+    /// There is room, unless another thread takes it first.
+    Room,
+    /// There was none.
+    TooLittle,
+    /// There would be none even if all came back that can: nothing was waited for and nothing given up.
+    Hopeless,
+}
+
+/// What a wait for the work of a stream has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) enum StreamWait {
+    /// That work is over.
+    Over,
+    /// Time ran out first.
+    Pending,
+    /// Nothing: only a wait for the whole device would tell.
+    Unknown,
+}
+
+/// One thread giving memory back: its pages are out of the address spaces and not the device's yet, so a request of
+/// another thread should not be refused for want of them.
+pub(in crate::pool) struct Reclaiming<'a>(&'a Shared);
+
+impl<'a> Reclaiming<'a> {
+    pub(in crate::pool) fn begin(shared: &'a Shared) -> Self {
+        shared.reclaiming.fetch_add(1, Ordering::SeqCst);
+        Self(shared)
+    }
+}
+
+impl Drop for Reclaiming<'_> {
+    fn drop(&mut self) {
+        self.0.reclaiming.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    /// How long a call waits for the device in all, from its first wait on, which has `begun` where that is
+    /// some: a request is refused then.
+    pub(in crate::pool) fn patience(&self, begun: &mut Option<Patience>) -> Patience {
+        *begun.get_or_insert_with(|| {
+            let end = Instant::now().checked_add(self.settings().max_wait());
+            end.map_or(Patience::Unlimited, Patience::Until)
+        })
+    }
+
+    /// Does what was put off and is due.
+    pub(in crate::pool) fn process_deferred(&self) -> Result<()> {
+        self.birth.check()?;
+        self.backing().run_deferred(self.site(), false)?;
+        self.give_back_segments(Patience::None)?;
+        if let Some(guards) = self.debug.guards() {
+            self.unmap_freed(guards, Patience::None)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits.
+    pub(in crate::pool) fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        self.birth.check()?;
+        let trimmed = self.trim_unread(keep);
+        self.read_pressure();
+        trimmed
+    }
+
+    fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
+        let keep = keep.max(self.settings().min_bytes());
+        self.end_quarantine(Patience::Unlimited)?;
+        self.fold_all(&mut self.backing());
+        if self.captures.any() {
+            return Ok(Bytes::ZERO);
+        }
+        let before = self.held.get();
+        // What waits for other streams becomes free by this, and is given back with the rest. What fails
+        // of it keeps nothing else from going.
+        let settled = self.settle(Patience::Unlimited).map(drop);
+        let released = self.release_free(keep, Patience::Unlimited).map(drop);
+        let unmapped =
+            self.debug.guards().map(|guards| self.unmap_freed(guards, Patience::Unlimited));
+        unmapped.transpose()?;
+        settled.and(released).map(|()| before.saturating_sub(self.held.get()))
+    }
+
+    /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, waits for the work
+    /// that may use them, and gives them to the device. `false` where time ran out: then they go later.
+    fn release_free(&self, keep: Bytes, patience: Patience) -> Result<bool> {
+        let _reclaiming = Reclaiming::begin(self);
+        self.backing().retire(self.site(), keep);
+        self.settle(patience)
+    }
+
+    /// Waits for the work that anything put off waits for, and does what was put off. `false` where time
+    /// ran out first.
+    pub(in crate::pool) fn settle(&self, patience: Patience) -> Result<bool> {
+        step::reach(Step::Settling);
+        let (events, ticket) = {
+            let backing = self.backing();
+            // A capture begins under this lock, and may have begun since the caller looked.
+            if self.captures.any() {
+                return Ok(false);
+            }
+            let mut heap = self.heap();
+            heap.mark_unreachable();
+            let unknown = backing.deferred.has_unknown()
+                || heap.has_unknown()
+                || self.has_unclean_unknown(&heap);
+            (backing.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
+        };
+        let mut outcome = self.wait_for_events(&events, patience);
+        if let Some(ticket) = ticket {
+            let synchronized = self.wait_for_device_unless_captured(patience);
+            let done = matches!(synchronized, Ok(true));
+            let mut backing = self.backing();
+            self.heap().end_sync(ticket, done);
+            if done {
+                backing.deferred.synchronized(ticket.before);
+            }
+            drop(backing);
+            outcome = outcome.and_then(|all| Ok(synchronized? && all));
+        }
+        let ran = {
+            let mut backing = self.backing();
+            let ran = backing.run_deferred(self.site(), true);
+            if !self.captures.any() {
+                // The work of more streams is known to be over by now.
+                let returns = self.tidy(&mut backing);
+                self.heap().give_all(returns);
+            }
+            ran
+        };
+        let given = self.give_back_segments(patience);
+        ran.and(given).and(outcome)
+    }
+
+    /// Waits for events; `false` where time ran out first, or a capture began: then none is waited for from
+    /// that moment on. A wait that is with the driver already goes on, as it began before the capture.
+    pub(in crate::pool) fn wait_for_events(
+        &self,
+        events: &[Arc<Point>],
+        patience: Patience,
+    ) -> Result<bool> {
+        for event in events {
+            if matches!(patience, Patience::Unlimited) {
+                if self.captures.any() {
+                    return Ok(false);
+                }
+                if event.synchronize().is_err() {
+                    // Whatever it was about the event, the whole device tells it with the rest.
+                    return self.wait_for_device_unless_captured(patience);
+                }
+                continue;
+            }
+            let reached = poll(patience, || {
+                // No capture begins while the driver is asked.
+                let _backing = self.backing();
+                if self.captures.any() {
+                    return Ok(Some(false));
+                }
+                Ok((event.query()? == Progress::Done).then_some(true))
+            });
+            if !reached? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for all work of the device; `false` where time ran out first, or a capture is under way.
+    fn wait_for_device_unless_captured(&self, patience: Patience) -> Result<bool> {
+        if self.captures.any() { Ok(false) } else { self.wait_for_device(patience) }
+    }
+
+    /// Waits for all work of the device; `false` where time ran out first.
+    ///
+    /// There is nothing to poll for the whole device, so where time is limited another thread waits. It
+    /// ends when the device is done, and as long as it waits no second one is started. A request that comes
+    /// meanwhile waits for its end and then for the device itself: the wait under way tells nothing of work
+    /// that was enqueued after it had begun.
+    pub(in crate::pool) fn wait_for_device(&self, patience: Patience) -> Result<bool> {
+        let wait = || self.device.synchronize_device();
+        if patience.left().is_none() {
+            return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
+        }
+        if patience.is_over() {
+            return Ok(false);
+        }
+        // One thread at a time has the device waited for on its behalf.
+        if !poll(patience, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {
+            return Ok(false);
+        }
+        let left = patience.left().unwrap_or_default();
+        let (tell, told) = mpsc::channel();
+        let (device, waiter) = (Arc::clone(&self.device), Arc::clone(&self.waiter));
+        let spawned = crate::sync::thread::spawn("forebay-wait", move || {
+            let waited = device.synchronize_device();
+            waiter.store(false, Ordering::SeqCst);
+            // Where time ran out nobody listens any more.
+            let _ = tell.send(waited);
+        });
+        if spawned.is_err() {
+            self.waiter.store(false, Ordering::SeqCst);
+            return Ok(false);
+        }
+        let receive = || told.recv_timeout(left);
+        match self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, receive) {
+            Ok(waited) => Ok(waited.map(|()| true)?),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Whether segments are out of the address space that the device is to have back.
+    fn has_segments_to_give(&self) -> bool {
+        let mut backing = self.backing();
+        let mut strays = [Side::Small, Side::Large].into_iter();
+        !backing.outgoing.is_empty()
+            || strays.any(|side| !backing.provider(side).0.strays.is_empty())
+    }
+
+    /// Takes the next segment out that the device is to have back; `None` where there is none, or work is
+    /// captured: a capture begins under the backing's lock, so it begins before or after.
+    fn next_outgoing(&self) -> Option<(Side, Outgoing)> {
+        let mut backing = self.backing();
+        if self.captures.any() {
+            return None;
+        }
+        let (side, page) = backing.outgoing.pop()?;
+        // Out of the address space before the device has it: it may give the same addresses again at once.
+        let cleared = self.heap().side_heap(side).space.clear(page.at);
+        debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
+        Some((side, page))
+    }
+
+    /// The same for segments that were never in the address space.
+    fn take_strays(&self) -> [(Side, Vec<(Address, Bytes)>); 2] {
+        let mut backing = self.backing();
+        let capturing = self.captures.any();
+        [Side::Small, Side::Large].map(|side| {
+            let strays = &mut backing.provider(side).0.strays;
+            (side, if capturing { Vec::new() } else { core::mem::take(strays) })
+        })
+    }
+
+    /// Gives segments that are out of the address space to the device. Without a lock: a device may wait for its work
+    /// before it takes memory back. Such a device is waited for first, and where that takes too long the
+    /// segments go another time.
+    pub(in crate::pool) fn give_back_segments(&self, patience: Patience) -> Result<()> {
+        if !self.has_segments_to_give() {
+            return Ok(());
+        }
+        let _reclaiming = Reclaiming::begin(self);
+        let prompt = self.device.descriptor().capabilities.contains(Capabilities::PROMPT_FREE);
+        let in_time = match patience {
+            Patience::Unlimited => true,
+            _ if prompt => true,
+            Patience::None => false,
+            Patience::Until(_) => self.wait_for_device_unless_captured(patience)?,
+        };
+        if !in_time {
+            return Ok(());
+        }
+        let free = |span: Span| {
+            // SAFETY: it is in no address space, so no block lies in it, and the end of all work that used it was
+            // seen, or nobody ever did.
+            let free = || unsafe { self.device.free(span.start()) };
+            self.log.wait(Call::Free, span.size(), free).map_err(Error::from)
+        };
+        let mut outcome = Ok(());
+        while let Some((side, page)) = self.next_outgoing() {
+            let freed = free(span_of(page.at, page.size));
+            let mut backing = self.backing();
+            backing.provider(side).0.segment_went(self.site().heap, page, freed.is_ok());
+            outcome = outcome.and(freed);
+        }
+        for (side, segments) in self.take_strays() {
+            for (start, size) in segments {
+                let freed = Span::new(start, size).map_or(Ok(()), free);
+                let mut backing = self.backing();
+                let mut heap = self.heap();
+                if freed.is_ok() {
+                    heap.going = heap.going.saturating_sub(size);
+                    heap.note_held();
+                } else {
+                    backing.provider(side).0.strays.push((start, size));
+                }
+                outcome = outcome.and(freed);
+            }
+        }
+        outcome
+    }
+
+    /// The last thing tried for a request before the program is asked to let go: waits for the device, so
+    /// that what is in use by finished work comes back, and gives up free memory that cannot serve the
+    /// request where it lies.
+    pub(in crate::pool) fn reclaim(
+        &self,
+        side: Side,
+        size: Bytes,
+        stream: StreamHandle,
+        patience: Patience,
+    ) -> Result<Reclaimed> {
+        if self.captures.any() || self.is_hopeless(side, size) {
+            return Ok(Reclaimed::Hopeless);
+        }
+        if let Err(error) = self.end_quarantine(patience)
+            && error.is_finding()
+        {
+            return Err(error);
+        }
+        self.fold_all(&mut self.backing());
+        let settled = self.settle(patience);
+        if self.make_room_after_wait(side, size, stream)? {
+            return Ok(Reclaimed::Room);
+        }
+        // First no more than the request needs, and a page for what it does not fill; then everything.
+        let page = self.backing().growth.largest_page;
+        let most = self.held.get().saturating_sub(size).saturating_sub(page);
+        let mut released = Ok(true);
+        for keep in [most, Bytes::ZERO] {
+            released = released.and(self.release_free(keep, patience));
+            if self.make_room_after_wait(side, size, stream)? {
+                return Ok(Reclaimed::Room);
+            }
+        }
+        // There is no room because nothing could be given back before.
+        settled.and(released).map(|_| Reclaimed::TooLittle)
+    }
+
+    fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
+        let mut backing = self.backing();
+        backing.climb(self.site(), forebay_core::Rung::Others, (side, size), stream);
+        if self.has_hole(side, size, stream) {
+            return Ok(true);
+        }
+        backing.make_room(self.site(), side, size, stream)
+    }
+
+    fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
+        let mut heap = self.heap();
+        let taker = Streams::only(heap.slot_for(stream));
+        heap.side_heap(side).space.can_take(size, taker)
+    }
+
+    /// Waits, on the host, until no other thread has memory between an address space and the device; `false` where
+    /// none had, or time ran out.
+    pub(in crate::pool) fn wait_for_reclaims(&self, patience: Patience) -> bool {
+        if self.reclaiming.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let none = || (self.reclaiming.load(Ordering::SeqCst) == 0).then_some(true);
+        poll(patience, || Ok(none())).is_ok_and(|waited| waited)
+    }
+
+    /// Waits, on the host, for all that was enqueued so far on the stream of a serial.
+    pub(in crate::pool) fn wait_for_stream(
+        &self,
+        serial: Serial,
+        patience: Patience,
+    ) -> Result<StreamWait> {
+        let event = {
+            // Until the event is recorded nobody forgets the stream, so the handle is that stream's.
+            let _backing = self.backing();
+            let end = Backing::end_of(&self.heap(), serial);
+            match end {
+                None => return Ok(StreamWait::Over),
+                Some(End::Unknown) => return Ok(StreamWait::Unknown),
+                Some(End::Event(event, _)) => event,
+                Some(End::Stream(stream, _)) => {
+                    match Point::after(&self.device, &self.log, stream) {
+                        Ok(event) => Arc::new(event),
+                        Err(error) if is_gone(&error) => return Ok(StreamWait::Unknown),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        };
+        let over = self.wait_for_events(&[event], patience)?;
+        Ok(if over { StreamWait::Over } else { StreamWait::Pending })
+    }
+}

@@ -1,0 +1,418 @@
+//! Requests and frees that a thread's own magazine does not serve, and every call of a pool that looks after its
+//! blocks one by one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::StreamHandle;
+
+use crate::pool::backing::Backing;
+use crate::pool::backing::deferred::{End, Task};
+use crate::pool::calls::registry;
+use crate::pool::calls::slow_path::Source;
+use crate::pool::calls::thread_end;
+use crate::pool::common::event::EventAction;
+use crate::pool::common::log::Point;
+use crate::pool::front::cached_block::CachedBlock;
+use crate::pool::front::cached_block::FreedBlock;
+use crate::pool::front::thread_cache::Counts;
+use crate::pool::heap::thread_ends::is_ending;
+use crate::pool::heap::{Heap, Piece};
+use crate::pool::shared::{SLOW_PATH, Shared};
+use crate::sync::map::{BlockState, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
+use crate::sync::thread_slot;
+use crate::{Block, Error, Request, Result, Tag};
+
+impl Shared {
+    /// A block, from wherever it takes, noted where events are.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::pool) fn allocate(&self, request: Request) -> Result<Block> {
+        self.birth.check()?;
+        let got = self.find(request);
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH && !request.size.is_zero() {
+            let (action, address) = match &got {
+                Ok(block) => {
+                    self.debug.went_out(block.size);
+                    (EventAction::Allocate, block.address)
+                }
+                Err(_) => (EventAction::Refuse, Address::NULL),
+            };
+            self.history.note(action, address, request.size, request.stream, Tag::current());
+        }
+        got
+    }
+
+    /// A block, from wherever it takes.
+    fn find(&self, request: Request) -> Result<Block> {
+        let stand_in = thread_end::stand_in(request);
+        let is_ending = stand_in.is_some();
+        let request = stand_in.unwrap_or(request);
+        let Request { size: requested, stream, alignment, .. } = request;
+        if requested.is_zero() {
+            let (size, pool) = (Bytes::ZERO, self.id);
+            return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
+        }
+        let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
+        let mut begun = None;
+        self.admit(stream, &mut begun)?;
+        if let Some(guards) = self.debug.guards() {
+            if is_ending {
+                return Err(self.shortage(request, size).into());
+            }
+            return self.find_guarded(guards, request, size, self.patience(&mut begun));
+        }
+        if alignment <= Alignment::BLOCK
+            && !is_ending
+            && let Some(block) = self.allocate_from_own_cache(requested, size, stream)
+        {
+            return Ok(block);
+        }
+        let kept = size.saturating_add(self.debug.tail());
+        let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
+        let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
+        if piece.whole() > self.limits.limit().min(self.device_total) {
+            // Whatever were given back, it would not do: caches stay as they are.
+            return Err(self.shortage(request, piece.whole()).into());
+        }
+        if piece.side() == Side::Large {
+            self.fold_own(stream);
+        }
+        let (start, source) = self.take(piece, request, &mut begun).inspect_err(|_| {
+            // What came and could not be used goes back at once; the error that led here is the one to tell.
+            let _ = self.give_back_segments(self.patience(&mut begun));
+        })?;
+        self.prepare(start, size, request, &mut begun)?;
+        if is_ending && !matches!(self.wait_for_stand_in(self.patience(&mut begun)), Ok(true)) {
+            self.give_back_prepared(FreedBlock { address: start, size: kept, stream });
+            return Err(self.shortage(request, kept).into());
+        }
+        self.hand_out(start, size, request, source)
+    }
+
+    /// Notes that `size` bytes from `start` are a live block, and where they came from.
+    pub(in crate::pool) fn hand_out(
+        &self,
+        start: Address,
+        size: Bytes,
+        request: Request,
+        source: Source,
+    ) -> Result<Block> {
+        let block = self.note_out(start, size, request)?;
+        let mut heap = self.heap();
+        match source {
+            Source::Hole => heap.heap_hits += 1,
+            Source::Driver => heap.misses += 1,
+        }
+        Ok(block)
+    }
+
+    /// The same, where that is noted already.
+    #[inline]
+    pub(in crate::pool) fn note_out(
+        &self,
+        start: Address,
+        size: Bytes,
+        request: Request,
+    ) -> Result<Block> {
+        let Request { size: requested, stream, .. } = request;
+        let tag = thread_slot::tag();
+        let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
+        let generation = slot.hand_out(start, size, tagged(requested, tag));
+        let units = size.get() >> UNIT_SHIFT;
+        self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
+        Ok(Block { address: start, size, pool: self.id, generation })
+    }
+
+    /// A block from this thread's magazine.
+    fn allocate_from_own_cache(
+        &self,
+        requested: Bytes,
+        size: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
+        self.with_own_caches(|caches| {
+            let cache = caches.of(stream)?;
+            cache.magazine.refill(size.get() >> UNIT_SHIFT);
+            self.take_from::<true>(cache, requested, size)
+        })?
+    }
+
+    /// Why there is no block to be freed at `address`.
+    #[cold]
+    pub(in crate::pool) fn not_there(&self, address: Address, known: Option<BlockState>) -> Error {
+        if let Some(known) = known.filter(|known| !known.live()) {
+            return Error::DoubleFree { address, size: known.size() };
+        }
+        match registry::owner_of(address, self.id) {
+            Some(owner) => Error::WrongPool { address, pool: self.id, owner },
+            None => Error::NotABlock { address },
+        }
+    }
+
+    /// The live block at `address`, with its slot.
+    pub(in crate::pool) fn live(&self, address: Address) -> Result<(&Slot, BlockState)> {
+        let slot = self.map.slot(address);
+        let known = slot.and_then(|slot| slot.look(address));
+        match (slot, known) {
+            (Some(slot), Some(known)) if known.live() => Ok((slot, known)),
+            _ => Err(self.not_there(address, known)),
+        }
+    }
+
+    /// Makes a handle the owner of a live block.
+    pub(in crate::pool) fn own(&self, block: Block) -> Result<()> {
+        let Block { address, pool: owner, generation, .. } = block;
+        if address.is_null() {
+            return Ok(());
+        }
+        if owner != self.id {
+            return Err(Error::WrongPool { address, pool: self.id, owner });
+        }
+        self.birth.check()?;
+        loop {
+            let (slot, known) = self.live(address)?;
+            if known.generation() != generation {
+                return Err(Error::StaleBlock { address, size: known.size() });
+            }
+            if known.owned() {
+                return Err(Error::Owned { address });
+            }
+            if slot.set_owned(known, true) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A handle does not own the block any more.
+    pub(in crate::pool) fn disown(&self, block: Block) {
+        while !self.is_inherited()
+            && let Ok((slot, known)) = self.live(block.address)
+        {
+            let is_it = block.pool == self.id && known.generation() == block.generation;
+            if !is_it || !known.owned() || slot.set_owned(known, false) {
+                return;
+            }
+        }
+    }
+
+    /// Frees the live block at `address` if `check` allows it, wherever it has to go.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::pool) fn free(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        check: &dyn Fn(BlockState) -> Result<()>,
+    ) -> Result<()> {
+        if address.is_null() {
+            return Ok(());
+        }
+        self.admit(stream, &mut None)?;
+        self.watch_own_stream(stream);
+        let (slot, known) = loop {
+            let (slot, known) = self.live(address)?;
+            check(known)?;
+            if known.owned() {
+                return Err(Error::Owned { address });
+            }
+            if known.used_elsewhere() {
+                self.recheck_users(address)?;
+            }
+            if slot.claim(known) {
+                break (slot, known);
+            }
+            // Not as it was any more: freed by another, which the next look tells, or said to be used
+            // on a further stream.
+        };
+        if self.debug.looks_after_blocks() {
+            return self.take_back(slot, known, address, stream);
+        }
+        // From here on the block is this call's alone, so the event comes before the next of its
+        // address; and nothing that comes can fail, so what it tells has happened.
+        self.note_free(address, known, stream);
+        let block = FreedBlock { address, size: known.size(), stream };
+        if known.used_elsewhere() {
+            self.return_used(block);
+        } else if is_ending(stream) {
+            self.heap().give_to_unknown(block);
+        } else if self.keep_making_way(slot, block) {
+            // The magazine has counted it.
+            let note = |counts: &mut Counts| {
+                counts.back(known.units(), known.requested(), known.tag());
+            };
+            self.count(stream, note);
+            return Ok(());
+        } else {
+            self.give_back(vec![block]);
+        }
+        self.count(stream, |counts| {
+            counts.freed(known.units(), known.requested(), known.tag());
+        });
+        Ok(())
+    }
+
+    /// Notes that a block came back, where such is noted.
+    pub(in crate::pool) fn note_free(
+        &self,
+        address: Address,
+        known: BlockState,
+        stream: StreamHandle,
+    ) {
+        if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
+            self.debug.came_back(known.size());
+            let requested = Bytes::new(known.requested());
+            let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
+            self.history.note(EventAction::Free, address, requested, stream, tag);
+        }
+    }
+
+    /// Takes back a block once the streams it was used on are done with it.
+    fn return_used(&self, block: FreedBlock) {
+        let mut backing = self.backing();
+        let (ends, serial) = {
+            let mut heap = self.heap();
+            let slot = heap.slot_for(block.stream);
+            let uses = heap.uses.remove(&block.address).unwrap_or_default();
+            let Some(serial) = heap.slots.serial(slot) else {
+                heap.give(block.address, block.size, slot);
+                return;
+            };
+            let unknown = uses.unknown.then_some(End::Unknown);
+            let others = uses.streams.into_iter().filter(|&user| user != serial);
+            let ends = others.filter_map(|user| Backing::end_of(&heap, user));
+            let ends: Vec<End> = ends.chain(unknown).collect();
+            (ends, serial)
+        };
+        backing.defer(self.site(), &[Task::Return(block, serial)], ends);
+    }
+
+    /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
+    /// `false` where there is no magazine for it.
+    fn keep_making_way(&self, slot: &Slot, block: FreedBlock) -> bool {
+        let bound = self.magazine_units();
+        if bound == 0 {
+            return false;
+        }
+        // A cache that goes is of another stream, which may be forgotten meanwhile: not before its
+        // blocks are in the heap, and its counts too, so that a sum finds them in one place.
+        let crowded = self.with_own_caches(|caches| caches.is_full_for(block.stream)) == Some(true);
+        let mut heap = crowded.then(|| self.heap());
+        let mut spilled = Vec::new();
+        let kept = self.with_own_caches(|caches| {
+            if caches.of(block.stream).is_none() {
+                caches.put_up(block.stream, self.bound_now());
+            }
+            if let Some(heap) = &mut heap
+                && let Some(cache) = caches.take_leaving()
+            {
+                heap.retire(*cache, &mut spilled);
+            }
+            let Some(cache) = caches.of(block.stream) else { return false };
+            let units = block.size.get() >> UNIT_SHIFT;
+            if units > SMALL_UNITS && !self.is_last_large(block.address) {
+                return false;
+            }
+            let kept = CachedBlock { address: block.address, slot: SlotRef::new(slot) };
+            cache.keep(units, kept, &mut spilled)
+        });
+        match heap {
+            Some(mut heap) => heap.give_all(spilled),
+            None => self.give_back(spilled),
+        }
+        kept == Some(true)
+    }
+
+    /// Gives blocks back to the heap.
+    pub(in crate::pool) fn give_back(&self, returns: Vec<FreedBlock>) {
+        let Some(stream) = returns.last().map(|one| one.stream) else { return };
+        let mut heap = self.heap();
+        heap.give_all(returns);
+        if stream.is_per_thread() && !self.publish(&mut heap, stream) && heap.slots.may_recover() {
+            drop(heap);
+            self.backing().recover_slots(self.site());
+            self.publish(&mut self.heap(), stream);
+        }
+    }
+
+    /// Records an event on the calling thread's own stream, by which others can wait for what was freed
+    /// there so far: nobody but its thread can record one. `false` where there is no slot for it.
+    pub(in crate::pool) fn publish(&self, heap: &mut Heap, stream: StreamHandle) -> bool {
+        // Of the captures that others begin now none is on this stream: only its own thread begins one
+        // there, and that is here.
+        if stream.is_of_another_thread() || is_ending(stream) || self.captures.any() {
+            return true;
+        }
+        let slot = heap.slot_for(stream);
+        let event = match heap.slots.published(slot) {
+            Some((_, event)) => event,
+            None => match Point::new(&self.device, &self.log) {
+                Ok(event) => Arc::new(event),
+                // Then it is free for its own thread, and for all when the device was waited for.
+                Err(_) => return true,
+            },
+        };
+        if event.record(stream).is_err() {
+            return true;
+        }
+        let published = heap.slots.publish(slot, &event);
+        if let Some(published) = published {
+            heap.covers(published, slot);
+        }
+        published.is_some()
+    }
+
+    /// Counts something that did not pass over a cache: on this thread's all the same, where it has
+    /// or can have one for the stream.
+    #[inline]
+    pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
+        let counted = self.with_own_caches(|caches| match caches.front(stream) {
+            Some(cache) => {
+                note(&mut cache.counts);
+                true
+            }
+            None => false,
+        });
+        if counted != Some(true) {
+            self.count_elsewhere(stream, &note);
+        }
+    }
+
+    /// The same where the stream is not the one this thread used last.
+    #[cold]
+    #[inline(never)]
+    fn count_elsewhere(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
+        let counted = self.with_own_caches(|caches| {
+            let may_have = !caches.is_full_for(stream) && !is_ending(stream);
+            if caches.of(stream).is_none() && may_have {
+                caches.put_up(stream, self.bound_now());
+            }
+            caches.of(stream).map(|cache| note(&mut cache.counts)).is_some()
+        });
+        if counted != Some(true) {
+            note(self.heap().counts_of(stream));
+        }
+    }
+
+    /// Notes that the block at `address` is used on `stream` too: its memory is reused only after
+    /// what is enqueued there when it is freed.
+    pub(in crate::pool) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.birth.check()?;
+        self.admit(stream, &mut None)?;
+        loop {
+            // Apart from the heap's lock: finding out whose it is looks at other pools.
+            let (slot, known) = self.live(address)?;
+            let mut heap = self.heap();
+            let first = heap.note_use(address, stream);
+            if slot.mark_used(known) {
+                return Ok(());
+            }
+            // Freed since it was looked at, and perhaps given out again: the next look tells. What was there
+            // before is the block's that has it now.
+            if first {
+                heap.uses.remove(&address);
+            }
+        }
+    }
+}

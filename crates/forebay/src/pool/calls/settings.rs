@@ -1,0 +1,61 @@
+//! Changing the settings of a living pool, and captures, which some settings exclude.
+
+use std::sync::atomic::Ordering;
+
+use crate::pool::calls::{registry, upkeep};
+use crate::pool::common::capture::Capture;
+use crate::pool::debug;
+use crate::pool::shared::{Shared, growth_of, magazine_units};
+use crate::{Error, Result};
+
+impl Shared {
+    /// Changes a setting of the living pool.
+    pub(in crate::pool) fn change(&self, key: &str, value: &str) -> Result<()> {
+        self.birth.check()?;
+        let total = self.device.memory_info()?.total;
+        let mut settings = self.settings();
+        let mut changed = settings.clone();
+        changed.change(key, value)?;
+        if let Some(setting) = debug::seen_by_captures(&changed)
+            && self.captures.any()
+        {
+            return Err(Error::CaptureRefused { setting });
+        }
+        *settings = changed;
+        self.choose_way(&settings);
+        self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
+        registry::set_upkeep(self.id, settings.upkeep());
+        if settings.upkeep() {
+            upkeep::start();
+        }
+        self.limits.set(settings.limit_of(total), &settings);
+        drop(settings);
+        // Until nobody has changed them meanwhile: two changes at once both end with the later one's.
+        loop {
+            let settings = self.settings().clone();
+            let units = magazine_units(&settings);
+            self.backing().growth = growth_of(&settings, self.options.growth);
+            if self.magazine.swap(units, Ordering::Relaxed) != units {
+                self.fit_magazines();
+            }
+            self.bound_quarantine(settings.quarantine());
+            if *self.settings() == settings {
+                break;
+            }
+        }
+        self.read_pressure();
+        Ok(())
+    }
+
+    /// Begins a capture. Under the backing's lock, so that nobody is at the driver when it begins; and under
+    /// that of the settings, so that none which it could see is turned on meanwhile.
+    pub(in crate::pool) fn capture(&self) -> Result<Capture> {
+        self.birth.check()?;
+        let backing = self.backing();
+        let settings = self.settings();
+        match debug::seen_by_captures(&settings) {
+            Some(setting) => Err(Error::CaptureRefused { setting }),
+            None => Ok(backing.captures.begin()),
+        }
+    }
+}

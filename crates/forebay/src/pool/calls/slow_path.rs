@@ -1,0 +1,316 @@
+//! The slow path of a request that no hole serves: the ladder of what is tried before it is refused.
+//!
+//! ```text
+//!   fold       empty the thread caches into the heap; passed over where they hold next to nothing
+//!   deferred   do what was put off and is due
+//!   nearest    wait, on the device, for the stream that has the best hole
+//!   others     wait, on the device, for every stream that has one; with poison both come after room
+//!   room       new pages, or pages from where they lie free
+//!   idle       wait on the host, without a lock; release what cannot serve the request; make room
+//!   callback   ask the program to let something go, without a lock
+//!   refuse
+//! ```
+
+use forebay_core::{Address, Avoided, Bytes, Ladder, Rung};
+use forebay_hal::{Call, StreamHandle};
+
+use crate::pool::backing::Backing;
+use crate::pool::calls::reclaim::Reclaimed;
+use crate::pool::common::wait::Patience;
+use crate::pool::heap::{Heap, Piece};
+use crate::pool::shared::Shared;
+use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
+use crate::sync::tracked::Guard;
+use crate::{Request, Result};
+
+/// How often room is made for one request that others take from meanwhile.
+const MOST_ROOMS: u32 = 64;
+
+/// How often a request reclaims memory again after it found too little, if other threads use the pool.
+const MOST_RETRIES: u32 = 16;
+
+/// How often a request that is to be refused is tried again for what others were giving back.
+const MOST_RESTARTS: u32 = 3;
+
+/// Caches that hold less than one part in so many of what the pool holds are not flushed.
+const FOLD_THRESHOLD_DIVISOR: u64 = 1024;
+
+/// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
+/// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
+const MANY_STREAMS: u64 = 64;
+const CACHED_PER_STREAM: u64 = 64 << 10;
+
+/// Where the memory of a block came from.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) enum Source {
+    /// From what the pool held.
+    Hole,
+    /// From the driver, for this request.
+    Driver,
+}
+
+/// A request on the ladder.
+struct Climb {
+    piece: Piece,
+    request: Request,
+    ladder: Ladder,
+    /// How often there was room for it that others took.
+    rooms: u32,
+    restarts: u32,
+    /// How often what came back was too little.
+    retries: u32,
+}
+
+impl Climb {
+    /// There was room: if it is gone by now, others took it, and there may be more.
+    fn stay(&mut self) {
+        self.rooms += 1;
+        if self.rooms >= MOST_ROOMS {
+            self.ladder.climb();
+        }
+    }
+}
+
+impl Shared {
+    /// A piece of the heap, or of what can be brought into it.
+    pub(in crate::pool) fn take(
+        &self,
+        piece: Piece,
+        request: Request,
+        begun: &mut Option<Patience>,
+    ) -> Result<(Address, Source)> {
+        let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
+        let from_hole = |heap: &mut Heap| {
+            let slot = heap.slot_for(stream);
+            heap.take(piece, slot)
+        };
+        let worth_waiting = {
+            let mut heap = self.heap();
+            match heap.slots.get(stream) {
+                Some(slot) if heap.worth_waiting(side, size, slot) => true,
+                Some(slot) => {
+                    if let Some(found) = heap.take(piece, slot) {
+                        return Ok((found, Source::Hole));
+                    }
+                    false
+                }
+                None => {
+                    drop(heap);
+                    self.check_stream(stream)?;
+                    false
+                }
+            }
+        };
+        self.recheck_streams(begun);
+        let mut backing = self.backing();
+        backing.reactivate(self.site(), stream);
+        let avoided = Avoided {
+            fold: size <= SMALL && self.caches_hold_little(&backing),
+            // The host waits for the stream before it looks at the memory, and so for every stream that this
+            // one was made to wait for.
+            streams: self.debug.waits_for_stream(),
+        };
+        if worth_waiting && !avoided.streams {
+            // What is due costs less: nobody waits for it. Then one event brings what the other stream
+            // has freed; a hole of one's own that is much too large stays whole.
+            for rung in [Rung::Deferred, Rung::Nearest] {
+                backing.climb(self.site(), rung, (side, size), stream);
+            }
+            let mut heap = self.heap();
+            if let Some(found) = from_hole(&mut heap) {
+                return Ok((found, Source::Hole));
+            }
+        }
+        let ladder = Ladder::new(avoided);
+        let mut climb = Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0 };
+        loop {
+            let rung = climb.ladder.rung();
+            backing = self.try_rung(backing, &mut climb, begun)?;
+            let found = from_hole(&mut self.heap());
+            match found {
+                Some(found) if matches!(rung, Rung::Room | Rung::Idle) => {
+                    drop(backing);
+                    self.read_pressure();
+                    return Ok((found, Source::Driver));
+                }
+                Some(found) => return Ok((found, Source::Hole)),
+                None => {}
+            }
+        }
+    }
+
+    /// Runs the rung that a request is on, and moves the ladder. The caller then looks in the heap.
+    fn try_rung<'a>(
+        &'a self,
+        mut backing: Guard<'a, Backing>,
+        climb: &mut Climb,
+        begun: &mut Option<Patience>,
+    ) -> Result<Guard<'a, Backing>> {
+        let (side, size) = (climb.piece.side(), climb.piece.whole());
+        let (request, stream) = (climb.request, climb.request.stream);
+        let avoided = climb.ladder.avoided();
+        match climb.ladder.rung() {
+            Rung::Fold => {
+                if !avoided.fold && side == Side::Large {
+                    self.fold_large(&mut backing);
+                } else if !avoided.fold {
+                    self.fold(&mut backing);
+                }
+                climb.ladder.climb();
+            }
+            Rung::Nearest if avoided.streams => {
+                backing.part_from_idle_streams(self.site());
+                climb.ladder.climb();
+            }
+            Rung::Others if avoided.streams => climb.ladder.climb(),
+            rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
+                backing.climb(self.site(), rung, (side, size), stream);
+                climb.ladder.climb();
+            }
+            Rung::Room => {
+                if side == Side::Large {
+                    self.fold_own_small(size);
+                }
+                let before = self.held.get();
+                let made = backing.make_room(self.site(), side, size, stream);
+                if avoided.fold {
+                    let more = self.held.get().saturating_sub(before);
+                    backing.grown_to_avoid_fold = backing.grown_to_avoid_fold.saturating_add(more);
+                }
+                match made {
+                    Ok(true) => climb.stay(),
+                    Ok(false) => climb.ladder.climb(),
+                    // Without leaving anything out there may be enough; where not, the next time tells it.
+                    Err(_) if avoided != Avoided::default() => climb.ladder.restart(),
+                    Err(error) => return Err(error),
+                }
+            }
+            Rung::Idle => {
+                // Without a lock: the work that is waited for may itself wait for a thread that needs one.
+                drop(backing);
+                let patience = self.patience(begun);
+                let reclaimed = self.reclaim(side, size, stream, patience)?;
+                backing = self.backing();
+                match reclaimed {
+                    Reclaimed::Room => climb.stay(),
+                    Reclaimed::TooLittle if patience.is_over() => climb.ladder.climb(),
+                    // Other threads took what came back, or what they freed meanwhile is in their caches again.
+                    Reclaimed::TooLittle
+                        if self.rows.is_shared() && climb.retries < MOST_RETRIES =>
+                    {
+                        climb.retries += 1;
+                    }
+                    Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.climb(),
+                }
+            }
+            Rung::Callback => {
+                // Likewise: the program may free and allocate when it is asked.
+                drop(backing);
+                let let_go = self.ask_to_let_go(request, size);
+                // The program may have forked there.
+                self.birth.check()?;
+                backing = self.backing();
+                if let_go { climb.ladder.let_go() } else { climb.ladder.climb() }
+            }
+            _ => {
+                drop(backing);
+                // What another thread is giving back is in no address space now, and may be what is missing. Not
+                // for ever: two that are both to be refused would wait for each other in turn.
+                let patience = self.patience(begun);
+                if climb.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(patience) {
+                    return Err(self.shortage(request, size).into());
+                }
+                climb.restarts += 1;
+                climb.ladder.restart();
+                backing = self.backing();
+            }
+        }
+        Ok(backing)
+    }
+
+    /// Refuses a stream that the device does not know, when the pool first sees it.
+    fn check_stream(&self, stream: StreamHandle) -> Result<()> {
+        if self.captures.any() {
+            return Ok(());
+        }
+        let asked = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+        match asked {
+            Err(error @ forebay_hal::Error::Invalid { .. }) => Err(error.into()),
+            Ok(id) if stream.is_per_thread() => {
+                self.thread_ends.watch_this_thread(Some(id));
+                Ok(())
+            }
+            // A device that cannot tell just now says so when the stream is used.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether all that lies in magazines is a part of what is held that nobody would miss, or little for as
+    /// many streams, and so is all that the pool has ever grown by to leave it there.
+    fn caches_hold_little(&self, backing: &Backing) -> bool {
+        let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
+        let most = (self.held.get().get() / FOLD_THRESHOLD_DIVISOR)
+            .max(streams.saturating_mul(CACHED_PER_STREAM));
+        if backing.grown_to_avoid_fold.get() >= most {
+            return false;
+        }
+        let mut units = 0_u64;
+        self.rows.measure(|caches| units = units.saturating_add(caches.small_held()));
+        units << UNIT_SHIFT < most
+    }
+
+    /// Folds the small blocks of this thread's magazines into the heap, before the pool grows by `size` bytes for
+    /// a large block: whole pages of the small side may come free by that, which are moved then. What other
+    /// threads have stays theirs, since growing must not stop a crowd of them.
+    ///
+    /// Where `size` does not fit beside the blocks in use, the request is refused in the end, and magazines stay
+    /// as they are.
+    fn fold_own_small(&self, size: Bytes) {
+        let most = self.limits.limit().min(self.device_total);
+        let out = self.heap().out().saturating_add(size);
+        let mut returns = Vec::new();
+        self.with_own_caches(|caches| {
+            let cached = Bytes::new(caches.small_held() << UNIT_SHIFT);
+            if out.saturating_sub(cached) <= most {
+                caches.drain(&mut returns);
+            }
+        });
+        self.heap().give_all(returns);
+    }
+
+    /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
+    /// with their neighbours may be the lower hole.
+    pub(in crate::pool) fn fold_own(&self, stream: StreamHandle) {
+        let mut returns = Vec::new();
+        self.with_own_caches(|caches| {
+            if let Some(cache) = caches.of(stream) {
+                cache.empty(|side| side == Side::Large, &mut returns);
+            }
+        });
+        self.give_back(returns);
+    }
+
+    /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
+    /// them when they are next there. With the backing's lock, so that none of their streams is forgotten
+    /// meanwhile.
+    pub(in crate::pool) fn fold(&self, backing: &mut Backing) {
+        let mut returns = self.tidy(backing);
+        self.rows.drain(|caches| caches.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same for large blocks alone: small ones lie in another address space, and help a large request only where
+    /// whole pages of it are given up, which comes later.
+    fn fold_large(&self, backing: &mut Backing) {
+        let mut returns = self.tidy(backing);
+        self.rows.change(|caches| caches.drain_large(&mut returns));
+        self.heap().give_all(returns);
+    }
+
+    /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
+    pub(in crate::pool) fn fold_all(&self, backing: &mut Backing) {
+        let mut returns = self.tidy(backing);
+        self.rows.drain_all(|caches| caches.drain(&mut returns));
+        self.heap().give_all(returns);
+    }
+}

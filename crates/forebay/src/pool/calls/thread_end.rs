@@ -1,0 +1,74 @@
+//! The pool's side of a thread's end: the last event of the thread's own default stream.
+
+use std::sync::Arc;
+
+use forebay_core::StreamId;
+use forebay_hal::{Call, StreamHandle};
+
+use crate::pool::common::log::Point;
+use crate::pool::common::wait::Patience;
+use crate::pool::heap::thread_ends::{OnThreadEnd, is_ending};
+use crate::pool::shared::Shared;
+use crate::{Request, Result};
+
+impl OnThreadEnd for Shared {
+    fn thread_ends(self: Arc<Self>, stream: Option<StreamId>) {
+        self.end_own_stream(stream);
+        if let Some(last) = Arc::into_inner(self) {
+            // Its end waits for the device, which the end of a thread should not.
+            let _ = crate::sync::thread::spawn("forebay-end", move || drop(last));
+        }
+    }
+}
+
+impl Shared {
+    /// Has the pool told when this thread ends, if `stream` is the thread's own. Asks the driver which stream
+    /// it is, the first time.
+    pub(in crate::pool) fn watch_own_stream(&self, stream: StreamHandle) {
+        if !stream.is_per_thread() || self.captures.any() {
+            return;
+        }
+        if !self.thread_ends.is_watching() {
+            let id = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+            self.thread_ends.watch_this_thread(id.ok());
+        }
+    }
+
+    /// The thread that calls this ends, and its own default stream with it.
+    fn end_own_stream(&self, known_as: Option<StreamId>) {
+        if self.birth.check().is_err() {
+            return;
+        }
+        let stream = StreamHandle::of_this_thread();
+        let is_same = || {
+            let now = self.log.call(Call::StreamId, || self.device.stream_id(stream));
+            known_as.is_some() && now.ok() == known_as
+        };
+        let _ = self.record_end(stream, true, &is_same);
+    }
+
+    /// Waits on the host for all that is enqueued so far on the stream that [stands in](stand_in) for that of an
+    /// ending thread. `false` where time ran out first, or a capture is under way.
+    pub(in crate::pool) fn wait_for_stand_in(&self, patience: Patience) -> Result<bool> {
+        let event = {
+            // No capture begins while the event is recorded.
+            let _backing = self.backing();
+            if self.captures.any() {
+                return Ok(false);
+            }
+            Arc::new(Point::after(&self.device, &self.log, STAND_IN)?)
+        };
+        self.wait_for_events(&[event], patience)
+    }
+}
+
+/// The stream in whose order a thread past the end of its list gets memory for its own.
+const STAND_IN: StreamHandle = StreamHandle::DEFAULT;
+
+/// A request on the own stream of an ending thread, as one on another stream; `None` for every other request.
+///
+/// The driver may make a new stream for every call of such a thread, so no wait on the device orders them. The
+/// caller has the host wait for the other stream before the memory is given out.
+pub(in crate::pool) fn stand_in(request: Request) -> Option<Request> {
+    is_ending(request.stream).then_some(Request { stream: STAND_IN, ..request })
+}

@@ -1,0 +1,202 @@
+//! Upkeep: what a pool does between requests. Reading the pressure, collecting what was not needed for
+//! a while, doing what was put off; by hand, or by one thread for all pools of the process that want it.
+
+use core::time::Duration;
+use std::sync::{Condvar, MutexGuard};
+
+use forebay_core::Bytes;
+use forebay_core::pressure::{Answer, Level};
+
+use crate::Result;
+use crate::pool::calls::registry;
+use crate::pool::common::upkeep_state::Upkeep;
+use crate::pool::common::wait::Patience;
+use crate::pool::shared::Shared;
+use crate::sync::fork::{Birth, Whole};
+use crate::sync::{thread, tracked};
+
+impl Shared {
+    fn upkeep(&self) -> tracked::Guard<'_, Upkeep> {
+        tracked::lock(&self.upkeep)
+    }
+
+    /// How near the pool is to its limit.
+    pub(in crate::pool) fn pressure(&self) -> Level {
+        self.limits.thresholds().level(self.held.get())
+    }
+
+    /// Reads the pressure after what is held has changed, and does what it calls for. No lock is held.
+    pub(in crate::pool) fn read_pressure(&self) {
+        let thresholds = self.limits.thresholds();
+        let held = self.held.get();
+        let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
+        match answer {
+            Answer::Expand => self.press_magazines(false),
+            Answer::Clean | Answer::GiveBack => {
+                // Small from now on: what a thread has at hand is lost to the others.
+                self.press_magazines(true);
+                let mut backing = self.backing();
+                self.fold(&mut backing);
+                if answer == Answer::GiveBack {
+                    let keep = self.settings().min_bytes();
+                    backing.retire(self.site(), keep);
+                    let _ = backing.run_deferred(self.site(), false);
+                }
+                drop(backing);
+                // What the device refuses now goes the next time.
+                let _ = self.give_back_segments(Patience::None);
+            }
+            _ => {}
+        }
+        for told in &self.options.pressure {
+            self.callbacks.call(|| told(level, held));
+        }
+    }
+
+    /// Has magazines hold little from now on, or as much as they are to.
+    fn press_magazines(&self, pressed: bool) {
+        self.upkeep().pressed = pressed;
+        self.fit_magazines();
+    }
+
+    /// Has magazines hold as much as they are to, or what they may under pressure.
+    pub(in crate::pool) fn fit_magazines(&self) {
+        let full = self.magazine_units();
+        let pressed = self.upkeep().pressed;
+        self.bound_magazines(if pressed { full.min(CLEANED_UNITS) } else { full });
+    }
+
+    /// Gives back to the device what was not needed in the last `age`, as far as that was watched:
+    /// from one call of this to the next. Does not wait for the device; what work may still use goes
+    /// when it is done. Gives how much is to go.
+    pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
+        self.birth.check()?;
+        let collected = self.collect_unread(age);
+        self.read_pressure();
+        collected
+    }
+
+    fn collect_unread(&self, age: Duration) -> Result<Bytes> {
+        self.recheck_streams(&mut None);
+        let mut backing = self.backing();
+        // What lies in magazines is not needed: in the heap it does not count as in use.
+        self.fold(&mut backing);
+        let needed = {
+            let mut upkeep = self.upkeep();
+            let now = upkeep.begun.elapsed();
+            let most = {
+                let mut heap = self.heap();
+                let out = heap.out();
+                core::mem::replace(&mut heap.window_peak, out).max(out)
+            };
+            upkeep.decay.note(now, most);
+            upkeep.decay.needed(now, age)
+        };
+        // What fails of that keeps nothing else from going.
+        let ran = backing.run_deferred(self.site(), false);
+        let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
+        let keep = needed.max(self.settings().min_bytes());
+        let retired = backing.retire(self.site(), keep);
+        let ran = ran.and(backing.run_deferred(self.site(), false));
+        drop(backing);
+        let given = self.give_back_segments(Patience::None);
+        ran.and(given).map(|()| retired)
+    }
+
+    /// Makes what is free as few and as large holes as can be without waiting.
+    pub(in crate::pool) fn defragment(&self) -> Result<()> {
+        self.birth.check()?;
+        self.recheck_streams(&mut None);
+        {
+            let mut backing = self.backing();
+            self.fold(&mut backing);
+            backing.part_from_idle_streams(self.site());
+        }
+        self.process_deferred()
+    }
+
+    /// One round of the background thread. What fails now is tried in the next.
+    fn tick(&self) {
+        let age = self.settings().collect_after();
+        let _ = self.defragment();
+        match age {
+            Some(age) => drop(self.collect(age)),
+            None => self.read_pressure(),
+        }
+    }
+}
+
+/// What a magazine holds at the most under pressure, in units of 512 B: 256 KiB.
+const CLEANED_UNITS: u64 = 512;
+
+/// How it stands with the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    /// There is none.
+    None,
+    /// It is there.
+    There,
+    /// It is there, and a pool has asked for it since it last looked who does.
+    AskedFor,
+}
+
+/// The thread, and the process it is of: a child has none but its own.
+static THREAD: Whole<(Thread, Option<Birth>)> = Whole::new((Thread::None, None));
+
+/// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
+static ASKED: Condvar = Condvar::new();
+
+/// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
+/// thread reads the settings of pools.
+fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
+    let mut state = THREAD.lock();
+    let here = Some(Birth::here());
+    if state.1 != here {
+        *state = (Thread::None, here);
+    }
+    state
+}
+
+/// Starts the thread, unless it is there. It ends when no pool wants it any more.
+pub(in crate::pool) fn start() {
+    let mut state = thread_state();
+    state.0 = match state.0 {
+        Thread::None => {
+            let spawned = thread::spawn("forebay-upkeep", run);
+            // Without a thread there is no upkeep but by hand: a pool works all the same.
+            if spawned.is_ok() { Thread::AskedFor } else { Thread::None }
+        }
+        Thread::There | Thread::AskedFor => Thread::AskedFor,
+    };
+    ASKED.notify_all();
+}
+
+fn run() {
+    loop {
+        thread_state().0 = Thread::There;
+        let pools = registry::with_upkeep();
+        let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
+        let Some(interval) = shortest else {
+            let mut state = thread_state();
+            // One that came since was told that there is a thread.
+            if state.0 == Thread::AskedFor {
+                continue;
+            }
+            state.0 = Thread::None;
+            return;
+        };
+        for pool in &pools {
+            pool.tick();
+        }
+        // Not kept over the pause: a pool goes when its last user does.
+        drop(pools);
+        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::AskedFor;
+        drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
+    }
+}
+
+/// Whether the thread is there, for tests.
+#[cfg(test)]
+pub(in crate::pool) fn runs() -> bool {
+    thread_state().0 != Thread::None
+}

@@ -1,0 +1,95 @@
+//! The end of a thread, and with it of its own default stream.
+//!
+//! ```text
+//!   thread   first use of its own stream in a pool ──> the pool is on the thread's list
+//!            ends ──> each pool on the list records the stream's last event, and forgets the stream
+//! ```
+//!
+//! Only the thread itself can name its stream, so this is the last moment for that event. The list is made
+//! after the driver has made the stream, so it is dropped before the driver's own state of the thread; CUDA's
+//! drops that later still, with the thread's keys. Should it be gone by then all the same, the driver would make
+//! a new stream for the ending thread, whose events say nothing of the old one: so the stream has to have the
+//! identifier that it had at first, after the event was recorded. If it has another, the event is not used, and what
+//! was freed on the stream is reused after the next wait for the whole device.
+
+use core::cell::{Cell, RefCell};
+use std::sync::{Arc, OnceLock, Weak};
+
+use forebay_core::StreamId;
+use forebay_hal::StreamHandle;
+
+/// A pool that is told when a thread ends.
+pub(in crate::pool) trait OnThreadEnd: Send + Sync {
+    /// The thread that calls this ends, and with it its own default stream, which the pool knows as `stream`.
+    fn thread_ends(self: Arc<Self>, stream: Option<StreamId>);
+}
+
+/// A pool as ending threads find it.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct ThreadEnds(OnceLock<Weak<dyn OnThreadEnd>>);
+
+/// A pool that knows the stream of this thread.
+struct WatchedPool {
+    pool: Weak<ThreadEnds>,
+    /// Which stream it was; `None` where nobody has asked.
+    stream: Option<StreamId>,
+}
+
+thread_local! {
+    static WATCHED: List = const { List(RefCell::new(Vec::new())) };
+    /// Whether the list is gone. Reading it does not register the list's destructor, which has to be registered
+    /// after the driver's data of the thread so that it runs before that is destroyed.
+    static IS_ENDING: Cell<bool> = const { Cell::new(false) };
+}
+
+struct List(RefCell<Vec<WatchedPool>>);
+
+impl Drop for List {
+    fn drop(&mut self) {
+        IS_ENDING.set(true);
+        for WatchedPool { pool, stream } in self.0.take() {
+            if let Some(pool) = pool.upgrade().and_then(|ends| ends.0.get()?.upgrade()) {
+                pool.thread_ends(stream);
+            }
+        }
+    }
+}
+
+/// Whether `stream` is the own stream of this thread, and the thread is past the end of its list: thread-local data
+/// is destroyed in turn, and the driver's may be gone, so nothing is known of that stream any more.
+pub(in crate::pool) fn is_ending(stream: StreamHandle) -> bool {
+    stream.is_per_thread() && IS_ENDING.get() && !stream.is_of_another_thread()
+}
+
+impl ThreadEnds {
+    /// Says which pool this is. Until then no thread can know it.
+    pub(in crate::pool) fn set_pool(&self, pool: Weak<dyn OnThreadEnd>) {
+        let _ = self.0.set(pool);
+    }
+
+    /// Whether the pool will be told when this thread ends, and by which stream.
+    pub(in crate::pool) fn is_watching(self: &Arc<Self>) -> bool {
+        let is_it = |known: &WatchedPool| core::ptr::eq(known.pool.as_ptr(), Arc::as_ptr(self));
+        let is_known = |known: &WatchedPool| known.stream.is_some() && is_it(known);
+        // In a thread that ends already there is nothing more to do.
+        WATCHED.try_with(|list| list.0.borrow().iter().any(is_known)).unwrap_or(true)
+    }
+
+    /// Has the pool told when this thread ends. In a thread that ends already nothing is told: its slot stays
+    /// until it is taken over.
+    pub(in crate::pool) fn watch_this_thread(self: &Arc<Self>, stream: Option<StreamId>) {
+        let pool = Arc::downgrade(self);
+        let _ = WATCHED.try_with(|list| {
+            let Ok(mut pools) = list.0.try_borrow_mut() else { return };
+            if let Some(known) = pools.iter_mut().find(|known| known.pool.ptr_eq(&pool)) {
+                known.stream = known.stream.or(stream);
+                return;
+            }
+            if pools.len() == pools.capacity() {
+                // Pools come and go while a thread lives on.
+                pools.retain(|known| known.pool.strong_count() > 0);
+            }
+            pools.push(WatchedPool { pool, stream });
+        });
+    }
+}

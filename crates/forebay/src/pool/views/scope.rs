@@ -1,0 +1,105 @@
+//! Scopes: figures of a stretch of a program.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_core::Bytes;
+
+use crate::pool::shared::Shared;
+use crate::pool::views::statistics;
+
+/// A stretch of a program that is measured. Others may begin and end inside it, and beside it on other
+/// threads: a scope measures the pool, not the thread.
+#[derive(Debug)]
+#[must_use = "a scope measures until it is asked to end"]
+pub struct Scope {
+    shared: Arc<Shared>,
+    number: u64,
+    before: Totals,
+}
+
+/// What only grows.
+#[derive(Clone, Copy, Debug)]
+struct Totals {
+    allocations: u64,
+    frees: u64,
+    misses: u64,
+    waits: u64,
+    live: Bytes,
+}
+
+impl Totals {
+    fn of(shared: &Shared) -> Self {
+        let figures = statistics::of(shared);
+        let live = figures.live;
+        let (allocations, frees) = (figures.allocations, figures.frees);
+        Self { allocations, frees, misses: figures.misses, waits: figures.waits, live }
+    }
+}
+
+/// What happened in a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScopeFigures {
+    /// Blocks given out.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Requests that no hole held.
+    pub misses: u64,
+    /// Times a stream was made to wait for another.
+    pub waits: u64,
+    /// Bytes in blocks when it began.
+    pub live_before: Bytes,
+    /// Bytes in blocks when it ended.
+    pub live_after: Bytes,
+    /// The most bytes out of the heap at once, in blocks or at hand in magazines, while it lasted.
+    pub peak: Bytes,
+}
+
+impl Scope {
+    pub(in crate::pool) fn new(shared: &Arc<Shared>) -> Self {
+        let number = shared.scopes.fetch_add(1, Ordering::Relaxed);
+        let before = Totals::of(shared);
+        if !shared.is_inherited() {
+            let mut heap = shared.heap();
+            let out = heap.out();
+            heap.scopes.push((number, out));
+        }
+        Self { shared: Arc::clone(shared), number, before }
+    }
+
+    /// Ends it, and says what happened. In a forked child nothing did, in its parent's scope.
+    pub fn end(mut self) -> ScopeFigures {
+        let after = Totals::of(&self.shared);
+        if self.shared.is_inherited() {
+            self.before = after;
+        }
+        let peak = self.close().unwrap_or(Bytes::ZERO);
+        let before = self.before;
+        ScopeFigures {
+            allocations: after.allocations.wrapping_sub(before.allocations),
+            frees: after.frees.wrapping_sub(before.frees),
+            misses: after.misses.wrapping_sub(before.misses),
+            waits: after.waits.wrapping_sub(before.waits),
+            live_before: before.live,
+            live_after: after.live,
+            peak,
+        }
+    }
+
+    fn close(&self) -> Option<Bytes> {
+        if self.shared.is_inherited() {
+            return None;
+        }
+        let mut heap = self.shared.heap();
+        let found = heap.scopes.iter().position(|&(number, _)| number == self.number)?;
+        Some(heap.scopes.remove(found).1)
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

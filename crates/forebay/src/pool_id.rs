@@ -1,0 +1,27 @@
+//! The numbers of pools.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Which pool, for the whole life of the process: never given out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub(crate) u64);
+
+impl PoolId {
+    /// A number no pool had before.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number, as texts have it.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pool {}", self.0)
+    }
+}

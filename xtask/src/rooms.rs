@@ -1,0 +1,465 @@
+//! The rooms inside the crate `forebay`: which module may import which, and the check that they do.
+//!
+//! ```text
+//!   sources ── syn ──> imports of each file ── doors resolved ──> edges between files
+//!                                                                  ├─ into a room above its own?
+//!                                                                  └─ round in a circle?
+//! ```
+//!
+//! A re-export (`pub use`) in a `mod.rs` or in `lib.rs` is a door: it is no import of that file, and an import
+//! through it counts as one of the file that the name comes from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, ItemMod, ItemUse, UseTree, Visibility};
+
+/// Where the crate's sources are, from the root of the repository.
+const SOURCES: &str = "crates/forebay/src";
+
+/// The rooms from the bottom: a module may import those of its own room and of rooms before it. A module belongs to
+/// the room with the longest name that begins its path.
+const ROOMS: &[(&str, &str)] = &[
+    ("config", "settings, their sources and their errors"),
+    ("class", "classes of memory"),
+    ("tag", "names that blocks are counted under"),
+    ("pool_id", "the numbers of pools"),
+    ("report", "what a refusal, a leak and a late write look like"),
+    ("error", "errors of the whole crate"),
+    ("block", "blocks, requests, and the trait of everything that allocates"),
+    ("pool::common", "what every room of the pool uses; no lock of the pool"),
+    ("pool::front", "thread caches; no lock"),
+    ("pool::heap", "free memory by stream; the heap's lock"),
+    ("pool::backing", "pages, segments, deferred work; the backing's lock"),
+    ("pool::debug", "state of the debug checks"),
+    ("pool::shared", "the parts of a pool in one place"),
+    ("pool::calls", "what calls do: fast path, heap path, slow path, reclaim"),
+    ("pool::views", "statistics, snapshots, memory map"),
+    ("pool", "the public pool"),
+    ("handle", "blocks that free themselves"),
+    ("arena", "memory freed all at once"),
+    ("adaptor", "allocators over allocators"),
+    ("bindings", "what the C and Python crates share"),
+];
+
+/// Rooms whose files may import each other: each is one idea in several files.
+const WHOLE: &[&str] = &["config", "handle", "arena"];
+
+/// A module of the crate, by its path: `["pool", "heap"]`.
+type Module = Vec<String>;
+
+/// An import of one file from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Edge {
+    user: Module,
+    used: Module,
+}
+
+/// What is wrong with the rooms.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Disorder {
+    /// A module that has no room.
+    Homeless(String),
+    /// A module that imports from a room above its own.
+    Upward {
+        /// The module.
+        user: String,
+        /// What it imports.
+        used: String,
+    },
+    /// Modules that import each other, directly or through others.
+    Circle(Vec<String>),
+    /// A source that cannot be read.
+    Unreadable(String),
+}
+
+impl fmt::Display for Disorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Homeless(module) => {
+                write!(f, "forebay::{module} has no room: enter it in ROOMS of xtask/src/rooms.rs")
+            }
+            Self::Upward { user, used } => write!(
+                f,
+                "forebay::{user} imports {used}, which is in a room above it: move what both need \
+                 down, or the importer up"
+            ),
+            Self::Circle(modules) => {
+                write!(f, "modules of forebay import each other: {}", modules.join(", "))
+            }
+            Self::Unreadable(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// The imports between the files of the crate.
+pub(crate) struct Rooms {
+    modules: Vec<Module>,
+    edges: BTreeSet<Edge>,
+}
+
+impl Rooms {
+    /// Reads all sources under the root of the repository.
+    pub(crate) fn read(root: &Path) -> Result<Self, Disorder> {
+        let folder = root.join(SOURCES);
+        let mut sources = BTreeMap::new();
+        let unreadable = |path: &Path, reason: &dyn fmt::Display| {
+            Disorder::Unreadable(format!("{}: {reason}", path.display()))
+        };
+        let files = files_in(&folder).map_err(|error| unreadable(&folder, &error))?;
+        for path in files {
+            let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+            let inner = path.strip_prefix(&folder).unwrap_or(&path);
+            sources.insert(module_of(inner), (path, text));
+        }
+        let mut found = BTreeMap::new();
+        for (module, (path, text)) in sources {
+            let file = syn::parse_file(&text).map_err(|error| unreadable(&path, &error))?;
+            let mut imports = Imports::default();
+            imports.visit_file(&file);
+            found.insert(module, imports);
+        }
+        Ok(Self::of(found))
+    }
+
+    fn of(found: BTreeMap<Module, Imports>) -> Self {
+        let doors: BTreeMap<(Module, String), Module> = found
+            .iter()
+            .flat_map(|(module, imports)| {
+                imports.doors.iter().filter_map(|(name, path)| {
+                    Some(((module.clone(), name.clone()), absolute(module, path)?))
+                })
+            })
+            .collect();
+        let modules: BTreeSet<Module> = found.keys().cloned().collect();
+        let mut edges = BTreeSet::new();
+        for (user, imports) in &found {
+            for path in &imports.paths {
+                let Some(path) = absolute(user, path) else { continue };
+                let Some(used) = resolve(&path, &modules, &doors) else { continue };
+                // The root only has doors, and a folder's file is imported for what it defines itself.
+                if used != *user && !used.is_empty() {
+                    edges.insert(Edge { user: user.clone(), used });
+                }
+            }
+        }
+        let modules = modules.into_iter().filter(|module| !module.is_empty()).collect();
+        Self { modules, edges }
+    }
+
+    /// All that is wrong.
+    pub(crate) fn disorders(&self) -> Vec<Disorder> {
+        let homeless = self.modules.iter().filter(|module| room(module).is_none());
+        let mut found: Vec<_> = homeless.map(|module| Disorder::Homeless(name(module))).collect();
+        let upward = self.edges.iter().filter(|edge| {
+            matches!((room(&edge.user), room(&edge.used)), (Some(user), Some(used)) if used > user)
+        });
+        found.extend(
+            upward.map(|edge| Disorder::Upward { user: name(&edge.user), used: name(&edge.used) }),
+        );
+        found.extend(self.circles().into_iter().map(Disorder::Circle));
+        found
+    }
+
+    /// Groups of modules each of which reaches all others of its group.
+    fn circles(&self) -> Vec<Vec<String>> {
+        let reach: BTreeMap<&Module, BTreeSet<&Module>> =
+            self.modules.iter().map(|module| (module, self.reached_from(module))).collect();
+        let reaches =
+            |from: &Module, to: &Module| reach.get(from).is_some_and(|all| all.contains(to));
+        let mut seen = BTreeSet::new();
+        let mut circles = Vec::new();
+        for module in self.modules.iter().filter(|module| reaches(module, module)) {
+            if seen.contains(module) {
+                continue;
+            }
+            let others = self.modules.iter();
+            let circle: Vec<&Module> =
+                others.filter(|other| reaches(module, other) && reaches(other, module)).collect();
+            seen.extend(circle.iter().copied());
+            if WHOLE.iter().any(|whole| {
+                circle.iter().all(|module| module.first().is_some_and(|room| room == whole))
+            }) {
+                continue;
+            }
+            circles.push(circle.into_iter().map(|module| name(module)).collect());
+        }
+        circles
+    }
+
+    fn reached_from(&self, start: &Module) -> BTreeSet<&Module> {
+        let mut reached = BTreeSet::new();
+        let mut next = vec![start];
+        while let Some(module) = next.pop() {
+            for edge in self.edges.iter().filter(|edge| edge.user == *module) {
+                if reached.insert(&edge.used) {
+                    next.push(&edge.used);
+                }
+            }
+        }
+        reached
+    }
+
+    /// The order as a drawing: a line for each room, with how many files it has and which rooms it imports.
+    pub(crate) fn drawing(&self) -> String {
+        let mut lines = vec![
+            "inside forebay, a module imports only its own room and those above it".to_owned(),
+        ];
+        lines.push(String::new());
+        for (index, (room_name, subject)) in ROOMS.iter().enumerate() {
+            let is_here = |module: &Module| room(module) == Some(index);
+            let files = self.modules.iter().filter(|module| is_here(module)).count();
+            let used: BTreeSet<usize> = self
+                .edges
+                .iter()
+                .filter(|edge| is_here(&edge.user))
+                .filter_map(|edge| room(&edge.used))
+                .filter(|&used| used != index)
+                .collect();
+            let used: Vec<&str> = used
+                .iter()
+                .filter_map(|&used| ROOMS.get(used))
+                .map(|(name, _)| name.strip_prefix("pool::").unwrap_or(name))
+                .collect();
+            let used =
+                if used.is_empty() { String::new() } else { format!("; uses {}", used.join(", ")) };
+            let count = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+            lines.push(format!("  {room_name:<26}{count:<10}{subject}{used}"));
+        }
+        lines.join("\n")
+    }
+}
+
+/// The imports of one file, as they are written.
+#[derive(Debug, Default)]
+struct Imports {
+    paths: Vec<Module>,
+    /// Names that are re-exported, and where from.
+    doors: Vec<(String, Module)>,
+}
+
+impl Imports {
+    fn add_tree(&mut self, prefix: &Module, tree: &UseTree, is_door: bool) {
+        let joined = |name: &syn::Ident| {
+            let mut path = prefix.clone();
+            path.push(name.to_string());
+            path
+        };
+        match tree {
+            UseTree::Path(path) => self.add_tree(&joined(&path.ident), &path.tree, is_door),
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|item| self.add_tree(prefix, item, is_door));
+            }
+            UseTree::Name(name) if is_door => {
+                self.doors.push((name.ident.to_string(), joined(&name.ident)));
+            }
+            UseTree::Rename(rename) if is_door => {
+                self.doors.push((rename.rename.to_string(), joined(&rename.ident)));
+            }
+            UseTree::Name(name) => self.paths.push(joined(&name.ident)),
+            UseTree::Rename(rename) => self.paths.push(joined(&rename.ident)),
+            UseTree::Glob(_) => self.paths.push(prefix.clone()),
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Imports {
+    fn visit_item_use(&mut self, item: &'a ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            let is_door = !matches!(item.vis, Visibility::Inherited);
+            self.add_tree(&Vec::new(), &item.tree, is_door);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'a ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+
+    // `pub(in crate::pool)` imports nothing.
+    fn visit_visibility(&mut self, _: &'a Visibility) {}
+}
+
+/// Whether an item is there in tests alone.
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+    })
+}
+
+/// A path as it is from the root of the crate; `None` for one of another crate or of a name that was imported.
+fn absolute(module: &Module, path: &Module) -> Option<Module> {
+    let mut base = match path.first()?.as_str() {
+        "crate" => Vec::new(),
+        "self" | "super" => module.clone(),
+        _ => {
+            // In `lib.rs` and `mod.rs` a path may begin with a module of the folder.
+            return Some(module.iter().chain(path).cloned().collect());
+        }
+    };
+    for segment in path {
+        match segment.as_str() {
+            "crate" | "self" => {}
+            "super" => drop(base.pop()),
+            _ => base.push(segment.clone()),
+        }
+    }
+    Some(base)
+}
+
+/// The module that a path ends in, through doors; `None` where the path begins in no module of the crate.
+fn resolve(
+    path: &Module,
+    modules: &BTreeSet<Module>,
+    doors: &BTreeMap<(Module, String), Module>,
+) -> Option<Module> {
+    let mut path = path.clone();
+    // A door may lead to a door; a ring of doors does not compile.
+    for _ in 0..8 {
+        let longest =
+            (0..=path.len()).rev().find(|&end| modules.contains(&path[..end].to_vec()))?;
+        let (at, rest) = path.split_at(longest);
+        let Some((next, rest)) = rest.split_first() else { return Some(at.to_vec()) };
+        let Some(behind) = doors.get(&(at.to_vec(), next.clone())) else {
+            return Some(at.to_vec());
+        };
+        path = behind.iter().chain(rest).cloned().collect();
+    }
+    None
+}
+
+/// The index of the room of a module.
+fn room(module: &Module) -> Option<usize> {
+    let begins = |room: &str| {
+        let parts: Vec<&str> = room.split("::").collect();
+        parts.len() <= module.len() && parts.iter().zip(module).all(|(part, name)| part == name)
+    };
+    let rooms = ROOMS.iter().enumerate().filter(|(_, (room, _))| begins(room));
+    rooms.max_by_key(|(_, (room, _))| room.len()).map(|(index, _)| index)
+}
+
+fn name(module: &Module) -> String {
+    module.join("::")
+}
+
+/// The module of a source file, by its path under the sources.
+fn module_of(path: &Path) -> Module {
+    let mut parts: Module =
+        path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if matches!(parts.last().map(String::as_str), Some("mod" | "lib")) {
+        parts.pop();
+    }
+    parts
+}
+
+/// Every source file in a folder but those of tests.
+fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.file_stem().is_some_and(|stem| stem == "tests") {
+            continue;
+        }
+        if path.is_dir() {
+            files.extend(files_in(&path)?);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rooms of sources that are given as module and text.
+    fn rooms(sources: &[(&str, &str)]) -> Rooms {
+        let imports = |text: &str| {
+            let mut imports = Imports::default();
+            imports.visit_file(&syn::parse_file(text).unwrap());
+            imports
+        };
+        let parts = |module: &str| -> Module {
+            module.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        };
+        Rooms::of(sources.iter().map(|(module, text)| (parts(module), imports(text))).collect())
+    }
+
+    #[test]
+    fn a_planted_import_from_above_is_found() {
+        let heap = "use crate::pool::front::thread_cache::Counts;";
+        let kept = rooms(&[("pool::heap", heap), ("pool::front::thread_cache", "")]);
+        assert_eq!(kept.disorders(), []);
+        for planted in [
+            "use crate::pool::shared::Shared;",
+            "use super::shared::Shared;",
+            "use super::{front::thread_cache::Counts, shared::Shared};",
+            "fn f() { crate::pool::shared::go() }",
+            "fn f(s: &super::shared::Shared) {}",
+            "mod inner { use super::super::shared::Shared; }",
+        ] {
+            // A module inside a file is that file's: its `super` is the file itself.
+            let planted = planted.replace("super::super::shared", "crate::pool::shared");
+            let broken = rooms(&[
+                ("pool::heap", &planted),
+                ("pool::shared", ""),
+                ("pool::front::thread_cache", ""),
+            ]);
+            let upward =
+                Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
+            assert_eq!(broken.disorders(), [upward], "{planted}");
+        }
+    }
+
+    #[test]
+    fn an_import_through_a_door_is_one_of_the_file_behind_it() {
+        let broken = rooms(&[
+            ("", "pub use pool::Shared; pub use error::Error;"),
+            ("pool", "pub use shared::Shared;"),
+            ("pool::shared", ""),
+            ("error", ""),
+            ("pool::heap", "use crate::{Error, Shared};"),
+        ]);
+        let upward = Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
+        assert_eq!(broken.disorders(), [upward]);
+    }
+
+    #[test]
+    fn a_circle_inside_a_room_is_found() {
+        let broken = rooms(&[
+            ("pool::calls::request", "use super::slow_path::Source;"),
+            ("pool::calls::slow_path", "use super::reclaim::Reclaimed;"),
+            ("pool::calls::reclaim", "use super::request::Request;"),
+            ("pool::calls::end", "use super::reclaim::Reclaimed;"),
+        ]);
+        let [Disorder::Circle(modules)] = &broken.disorders()[..] else {
+            panic!("{:?}", broken.disorders());
+        };
+        assert_eq!(modules.len(), 3, "{modules:?}");
+    }
+
+    #[test]
+    fn tests_may_import_anything_and_new_modules_need_a_room() {
+        let text = "#[cfg(test)] mod tests { use crate::pool::shared::Shared; }";
+        let kept = rooms(&[("pool::heap", text), ("pool::shared", ""), ("parlour", "")]);
+        assert_eq!(kept.disorders(), [Disorder::Homeless("parlour".into())]);
+    }
+}
