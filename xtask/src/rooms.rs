@@ -37,8 +37,8 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool::backing", "pages, segments, deferred work; the backing's lock"),
     ("pool::debug", "state of the debug checks"),
     ("pool::shared", "the parts of a pool in one place"),
-    ("pool::calls", "what calls do: fast path, heap path, slow path, reclaim"),
     ("pool::views", "statistics, snapshots, memory map"),
+    ("pool::calls", "what calls do: fast path, heap path, slow path, reclaim"),
     ("pool", "the public pool"),
     ("handle", "blocks that free themselves"),
     ("arena", "memory freed all at once"),
@@ -186,7 +186,7 @@ impl Rooms {
             }) {
                 continue;
             }
-            circles.push(circle.into_iter().map(|module| name(module)).collect());
+            circles.push(circle.into_iter().map(name).collect());
         }
         circles
     }
