@@ -5,11 +5,9 @@
 //! another stream after one event. Free pages serve any request, wherever they lie.
 //!
 //! ```
-//! use std::sync::Arc;
+//! use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 //!
-//! use forebay::{Bytes, Device, HostDevice, Pool, StreamHandle};
-//!
-//! let device: Arc<dyn Device> = HostDevice::open()?;
+//! let device = HostDevice::open()?;
 //! let pool = Pool::new(&device)?;
 //! let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
 //! assert!(block.size() >= Bytes::mib(1));
@@ -64,7 +62,8 @@ pub use forebay_core::{
 #[cfg(feature = "cuda")]
 pub use forebay_cuda::CudaDevice;
 pub use forebay_hal::{
-    Capabilities, Descriptor, Device, DeviceKind, MemoryInfo, Priority, Stream, StreamHandle,
+    Capabilities, Descriptor, Device, DeviceKind, Event, MemoryInfo, Priority, Stream,
+    StreamHandle, ToDevice,
 };
 #[cfg(feature = "host")]
 pub use forebay_host::{HostDevice, HostOptions};

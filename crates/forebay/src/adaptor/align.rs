@@ -13,12 +13,10 @@ use crate::{Allocate, Block, Request, Result};
 /// and is held to it: a block that begins elsewhere is given back, and the request refused.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Aligned;
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::{Alignment, Bytes};
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Alignment, Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 ///
 /// let aligned = Aligned::new(Pool::new(&device)?, Alignment::HOST_PAGE);
 /// let block = aligned.allocate(Request::new(Bytes::new(100), StreamHandle::DEFAULT))?;

@@ -72,12 +72,10 @@ struct Entry {
 /// on its way out still does.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Counted;
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let counted = Counted::new(Pool::new(&device)?);

@@ -76,12 +76,10 @@ impl Plan {
 /// beneath is not asked; frees always pass.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::{FailWhen, Failing};
-/// use forebay::{Allocate, Error, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Error, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 ///
 /// let failing = Failing::new(Pool::new(&device)?, FailWhen::Number(2));
 /// let request = Request::new(Bytes::mib(1), StreamHandle::DEFAULT);

@@ -16,12 +16,10 @@ use crate::{Allocate, Block, Error, Request, Result, Shortage};
 /// back where it refuses: however many threads ask at once, never more than the limit is out.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Limited;
-/// use forebay::{Allocate, Error, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Error, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let limited = Limited::new(Pool::new(&device)?, Bytes::mib(10));

@@ -87,12 +87,10 @@ impl<W: Write> Log<W> {
 /// allocate from this allocator, which waits for it.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Logged;
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let logged = Logged::new(Pool::new(&device)?, Vec::new());

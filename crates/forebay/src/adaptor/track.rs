@@ -132,12 +132,10 @@ enum Traces {
 /// An allocator that knows which blocks are out.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::{Tracked, labelled};
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let tracked = Tracked::new(Pool::new(&device)?);

@@ -16,14 +16,9 @@ const STAGE: usize = 4 << 20;
 /// Room on a device for so many elements of a type, given back when this value goes.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{DeviceArray, HostDevice, Pool, StreamHandle};
 ///
-/// use forebay::Pool;
-/// use forebay::handle::DeviceArray;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let mut array = DeviceArray::<f32>::new(&pool, 1000, StreamHandle::DEFAULT)?;
 /// array.copy_from_slice(&[1.5; 1000])?;

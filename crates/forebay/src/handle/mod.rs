@@ -82,15 +82,9 @@ use crate::{Allocate, Error, Request, Result};
 /// Handles from any allocator: the short way to the two that are used most.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{Bytes, HostDevice, Own, Pool, StreamHandle};
 ///
-/// use forebay::Pool;
-/// use forebay::handle::Own;
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let block = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// let array = pool.array::<f32>(1 << 20, StreamHandle::DEFAULT)?;

@@ -40,15 +40,10 @@ impl WarmUp {
 /// nothing.
 ///
 /// ```
-/// use std::sync::Arc;
-///
 /// use forebay::handle::warm_up;
-/// use forebay::{Pool, PoolOptions};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
+/// use forebay::{Bytes, HostDevice, Pool, PoolOptions, StreamHandle};
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
 /// let shapes = [(Bytes::mib(8), 2), (Bytes::new(4096), 100)];
 /// let warm = warm_up(&pool, &shapes, StreamHandle::DEFAULT)?;
@@ -121,7 +116,7 @@ impl<A: Allocate> Drop for Taken<'_, A> {
 ///
 /// ```
 /// use forebay::handle::Transformer;
-/// use forebay_core::Bytes;
+/// use forebay::Bytes;
 ///
 /// let transformer = Transformer {
 ///     batch: 4,

@@ -54,7 +54,7 @@ use std::sync::Arc;
 
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::{Device, StreamHandle, ToDevice};
 use forebay_sync::map;
 
 use self::claimed_as::ClaimedAs;
@@ -88,7 +88,7 @@ impl Pool {
     /// A pool on `device`, as the environment says ([`Settings::from_environment`]).
     ///
     /// [`Settings::from_environment`]: crate::Settings::from_environment
-    pub fn new(device: &Arc<dyn Device>) -> Result<Self> {
+    pub fn new(device: &impl ToDevice) -> Result<Self> {
         PoolOptions::from_environment()?.build(device)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_core::address_space::Growth;
 use forebay_core::pressure::Level;
 use forebay_core::{Bytes, DeviceOrdinal};
-use forebay_hal::Device;
+use forebay_hal::{Device, ToDevice};
 
 use super::shared::Shared;
 use super::{DropReport, Pool, PoolEvent, Shortage, registry, upkeep};
@@ -32,14 +32,9 @@ pub(super) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 /// nothing had been said.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{Bytes, HostDevice, PoolOptions};
 ///
-/// use forebay::PoolOptions;
-/// use forebay_core::Bytes;
-/// use forebay_hal::Device;
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
 /// assert_eq!(pool.limit(), Bytes::mib(64));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -92,8 +87,7 @@ impl PoolOptions {
     /// Changes settings, each by the name it has in [`Settings`].
     ///
     /// ```
-    /// use forebay::PoolOptions;
-    /// use forebay_core::Bytes;
+    /// use forebay::{Bytes, PoolOptions};
     ///
     /// let options = PoolOptions::new().set(|settings| settings.min_bytes(Bytes::mib(8)).poison(true));
     /// # let _ = options;
@@ -159,7 +153,11 @@ impl PoolOptions {
     }
 
     /// The pool, on `device`.
-    pub fn build(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
+    pub fn build(self, device: &impl ToDevice) -> Result<Pool> {
+        self.build_on(&device.to_device())
+    }
+
+    fn build_on(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
         if !self.peers.is_empty() {
             self.class = self.class | MemoryClass::PEERS;
         }
