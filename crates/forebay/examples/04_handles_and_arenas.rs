@@ -5,7 +5,7 @@
 use std::error::Error;
 
 use forebay::arena::Arena;
-use forebay::{Bytes, HostDevice, Own, Pool, StreamHandle};
+use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = HostDevice::open()?;

@@ -72,7 +72,7 @@ pub use block::{Allocate, Block, PoolId, Request};
 pub use class::MemoryClass;
 pub use config::{ConfigError, Settings};
 pub use error::{Error, Result};
-pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
+pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
 pub use pool::{
     BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
     DropReport, EventAction, LeakedBlock, MemoryMap, PagePart, Pool, PoolEvent, PoolOptions,

@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::handle::{
-    Allocation, DeviceArray, Own, OwnedBlock, Rental, Rented, SharedBlock, allocate_async,
-    lost_frees,
+    Allocation, DeviceArray, OwnedBlock, Rental, Rented, SharedBlock, allocate_async, lost_frees,
 };
 use forebay::{
     Address, Alignment, Bytes, Device, Error, HostDevice, Pool, PoolOptions, Priority, Request,

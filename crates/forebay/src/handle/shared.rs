@@ -16,7 +16,7 @@ use crate::{Allocate, Block, Error, Pool};
 /// that were noted; so the memory is not used again before the last work that used it.
 ///
 /// ```
-/// use forebay::{Bytes, HostDevice, Own, Pool, Priority, SharedBlock, Stream, StreamHandle};
+/// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream, StreamHandle};
 ///
 /// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;

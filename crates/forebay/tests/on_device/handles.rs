@@ -1,7 +1,7 @@
 //! Handles, arenas, and the pool of the whole process.
 
 use forebay::arena::Arena;
-use forebay::{Bytes, Own, Pool, PoolOptions};
+use forebay::{Bytes, Pool, PoolOptions};
 
 use crate::stage::Stage;
 use crate::{Step, ensure};

@@ -64,11 +64,11 @@ fn a_types_alignment_is_asked_for() {
     let bench = Bench::new();
     let recorder = Recorder::new(&bench.pool);
     // Whether the pool keeps it is the pool's affair: given or refused, never less.
-    match recorder.array::<Wide>(3, DEFAULT) {
+    match DeviceArray::<Wide, _>::new(&recorder, 3, DEFAULT) {
         Ok(array) => assert!(array.address().is_aligned_to(Alignment::HOST_PAGE)),
         Err(error) => assert!(error.to_string().contains("a multiple of 4096 B"), "{error}"),
     }
-    drop(recorder.array::<f32>(3, DEFAULT).unwrap());
+    drop(DeviceArray::<f32, _>::new(&recorder, 3, DEFAULT).unwrap());
     let asked: Vec<Alignment> =
         recorder.requests.lock().unwrap().iter().map(Request::alignment).collect();
     assert_eq!(asked, [Alignment::HOST_PAGE, Alignment::BLOCK]);
@@ -138,7 +138,7 @@ unsafe impl Allocate for Miser {
 fn an_allocator_that_gives_too_little_is_found_out() {
     let bench = Bench::new();
     let miser = Miser(bench.pool.clone());
-    let error = miser.array::<u8>(1 << 20, DEFAULT).unwrap_err().to_string();
+    let error = DeviceArray::<u8, _>::new(&miser, 1 << 20, DEFAULT).unwrap_err().to_string();
     assert!(error.contains("1048576 elements"), "{error}");
     assert_eq!(bench.live(), Bytes::ZERO);
 }

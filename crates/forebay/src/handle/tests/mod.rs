@@ -17,7 +17,7 @@ use forebay_hal::{Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimDevice, SimMachine, SimOptions, When};
 
 use super::*;
-use crate::{Block, Pool, PoolId, PoolOptions};
+use crate::{Allocate, Block, PoolId, PoolOptions};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 

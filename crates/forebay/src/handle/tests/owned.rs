@@ -11,7 +11,7 @@ fn a_drop_gives_the_block_back_on_its_stream() {
     let bench = Bench::new();
     let stream = bench.stream();
     let recorder = Recorder::new(&bench.pool);
-    let block = recorder.owned(Bytes::new(1000), stream).unwrap();
+    let block = OwnedBlock::new(&recorder, Request::new(Bytes::new(1000), stream)).unwrap();
     assert_eq!(block.requested(), Bytes::new(1000));
     assert!(block.size() >= block.requested());
     assert_eq!(bench.live(), block.size());
@@ -27,7 +27,7 @@ fn a_moved_handle_gives_back_once() {
     let bench = Bench::new();
     let before = lost_frees().count;
     let recorder = Recorder::new(&bench.pool);
-    let block = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let block = OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap();
     let boxed = Box::new(Some(block));
     let inside = |moved: Box<Option<OwnedBlock<Recorder>>>| assert!(moved.is_some());
     inside(boxed);
@@ -40,7 +40,7 @@ fn a_moved_handle_gives_back_once() {
 fn no_bytes_own_nothing() {
     let bench = Bench::new();
     let recorder = Recorder::new(&bench.pool);
-    let nothing = recorder.owned(Bytes::ZERO, DEFAULT).unwrap();
+    let nothing = OwnedBlock::new(&recorder, Request::new(Bytes::ZERO, DEFAULT)).unwrap();
     assert!(nothing.address().is_null());
     nothing.free().unwrap();
     assert!(recorder.frees.lock().unwrap().is_empty());
@@ -122,9 +122,9 @@ fn a_later_block_is_not_freed_by_an_older_handle() {
     let turn = counting_lost();
     let bench = Bench::new();
     let recorder = Recorder::new(&bench.pool);
-    let old = recorder.owned(Bytes::new(700), DEFAULT).unwrap();
+    let old = OwnedBlock::new(&recorder, Request::new(Bytes::new(700), DEFAULT)).unwrap();
     bench.pool.free(old.address(), DEFAULT).unwrap();
-    let new = recorder.owned(Bytes::new(700), DEFAULT).unwrap();
+    let new = OwnedBlock::new(&recorder, Request::new(Bytes::new(700), DEFAULT)).unwrap();
     assert_eq!(new.address(), old.address(), "the pool did not give the address again");
     let (address, size) = (new.address(), new.size());
     let refused = old.free().unwrap_err();
@@ -159,7 +159,7 @@ fn a_free_that_fails_leaves_the_handle_and_its_stream() {
     let bench = Bench::new();
     let stream = bench.stream();
     let recorder = Recorder::new(&bench.pool);
-    let block = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let block = OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap();
     recorder.fail_frees(1);
     let refused = block.free_on(stream).unwrap_err();
     assert!(matches!(refused.error(), Error::Device(forebay_hal::Error::Transient { .. })));
@@ -177,11 +177,11 @@ fn a_drop_tries_twice_and_then_tells() {
     let recorder = Recorder::new(&bench.pool);
     let before = lost_frees().count;
     recorder.fail_frees(1);
-    drop(recorder.owned(Bytes::mib(1), DEFAULT).unwrap());
+    drop(OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap());
     assert_eq!((bench.live(), lost_frees().count - before), (Bytes::ZERO, 0));
 
     recorder.fail_frees(2);
-    let kept = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let kept = OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap();
     let block = kept.block();
     drop(kept);
     let lost = lost_frees();
@@ -360,7 +360,7 @@ fn the_last_handle_takes_the_pool_along() {
 fn an_allocator_behind_a_pointer_serves_as_well() {
     let bench = Bench::new();
     let any: Arc<dyn Allocate> = Arc::new(bench.pool.clone());
-    let block = any.owned(Bytes::new(9000), DEFAULT).unwrap();
+    let block = OwnedBlock::new(&any, Request::new(Bytes::new(9000), DEFAULT)).unwrap();
     assert_eq!(bench.live(), block.size());
     drop(block);
     assert_eq!(bench.live(), Bytes::ZERO);

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use super::*;
+use crate::Tag;
 use crate::adaptor::{Aligned, Counted, FailWhen, Failing, Limited, Logged, Tracked};
-use crate::{Own, Tag};
 
 /// The last report of a pool, if it made one.
 type Told = Arc<Mutex<Vec<DropReport>>>;
