@@ -176,7 +176,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         let request = Request::new(Bytes::new(size), stream).aligned_to(Alignment::new(alignment)?);
-        to.set(pointer(entry.pool().allocate_as(request)?.address()));
+        to.set(pointer(entry.pool().allocate_request(request)?.address()));
         Ok(())
     })
 }

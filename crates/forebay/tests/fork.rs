@@ -143,7 +143,7 @@ fn use_inherited(inherited: Inherited) -> u32 {
     let aligned = Request::new(Bytes::mib(1), DEFAULT).aligned_to(Alignment::new(4096).unwrap());
     for pool in [&pool, &careful] {
         ensure!(forked(pool.allocate(Bytes::mib(100), DEFAULT).map(drop)));
-        ensure!(forked(pool.allocate_as(aligned).map(drop)));
+        ensure!(forked(pool.allocate_request(aligned).map(drop)));
         ensure!(forked(pool.record_use(block, side)));
         ensure!(forked(pool.free(block, side)) && forked(forebay::free(block, side)));
         ensure!(forked(pool.forget_stream(side)) && forked(pool.process_deferred()));

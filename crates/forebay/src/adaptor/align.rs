@@ -19,7 +19,7 @@ use crate::{Allocate, Block, Request, Result};
 /// # let device = forebay::HostDevice::open()?;
 ///
 /// let aligned = Aligned::new(Pool::new(&device)?, Alignment::HOST_PAGE);
-/// let block = aligned.allocate(Request::new(Bytes::new(100), StreamHandle::DEFAULT))?;
+/// let block = aligned.allocate_request(Request::new(Bytes::new(100), StreamHandle::DEFAULT))?;
 /// assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -48,9 +48,9 @@ impl<A: Allocate> Aligned<A> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Aligned<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         let alignment = request.alignment().max(self.alignment);
-        let block = self.inner.allocate(request.aligned_to(alignment))?;
+        let block = self.inner.allocate_request(request.aligned_to(alignment))?;
         if !block.address().is_aligned_to(alignment) {
             self.inner.free(block.address(), request.stream())?;
             let kept = format!("one the allocator keeps: it gave {}", block.address());

@@ -83,9 +83,9 @@ impl Plan {
 ///
 /// let failing = Failing::new(Pool::new(&device)?, FailWhen::Number(2));
 /// let request = Request::new(Bytes::mib(1), StreamHandle::DEFAULT);
-/// assert!(failing.allocate(request).is_ok());
-/// assert!(matches!(failing.allocate(request), Err(Error::OutOfMemory { .. })));
-/// assert!(failing.allocate(request).is_ok());
+/// assert!(failing.allocate_request(request).is_ok());
+/// assert!(matches!(failing.allocate_request(request), Err(Error::OutOfMemory { .. })));
+/// assert!(failing.allocate_request(request).is_ok());
 /// assert_eq!((failing.requests(), failing.failures()), (3, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -163,7 +163,7 @@ impl<A: Allocate> Failing<A> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Failing<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         let size = request.size();
         if !size.is_zero() {
             let struck = self.lock().and_then(|mut plan| plan.strikes(size));
@@ -171,7 +171,7 @@ unsafe impl<A: Allocate> Allocate for Failing<A> {
                 return Err(self.failure(size, number));
             }
         }
-        self.inner.allocate(request)
+        self.inner.allocate_request(request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {

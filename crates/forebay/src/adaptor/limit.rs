@@ -23,8 +23,8 @@ use crate::{Allocate, Block, Error, Request, Result, Shortage};
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let limited = Limited::new(Pool::new(&device)?, Bytes::mib(10));
-/// let block = limited.allocate(Request::new(Bytes::mib(7), stream))?;
-/// let refused = limited.allocate(Request::new(Bytes::mib(4), stream));
+/// let block = limited.allocate_request(Request::new(Bytes::mib(7), stream))?;
+/// let refused = limited.allocate_request(Request::new(Bytes::mib(4), stream));
 /// assert!(matches!(refused, Err(Error::OutOfMemory(told)) if told.limit == Bytes::mib(10)));
 /// limited.free(block.address(), stream)?;
 /// assert_eq!(limited.available(), Bytes::mib(10));
@@ -118,10 +118,10 @@ impl Drop for Room<'_> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Limited<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
         let room = self.reserve(request.size())?;
-        let block = self.inner.allocate(request)?;
+        let block = self.inner.allocate_request(request)?;
         // What was at that address went past this adaptor: its room is free again.
         let past = self.ledger.enter(block.address(), request.size());
         drop(past.map(|size| Room { used: &self.used, size }));

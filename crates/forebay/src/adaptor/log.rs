@@ -94,7 +94,7 @@ impl<W: Write> Log<W> {
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let logged = Logged::new(Pool::new(&device)?, Vec::new());
-/// let block = logged.allocate(Request::new(Bytes::new(1000), stream))?;
+/// let block = logged.allocate_request(Request::new(Bytes::new(1000), stream))?;
 /// logged.free(block.address(), stream)?;
 /// let (_, log) = logged.into_parts();
 /// let log = String::from_utf8(log)?;
@@ -170,11 +170,11 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         // Before a block is had that could not be written down.
         self.inner.device().descriptor().check_process(Call::Allocate)?;
         let (size, stream) = (request.size(), request.stream());
-        let allocated = self.inner.allocate(request);
+        let allocated = self.inner.allocate_request(request);
         let mut log = self.lock()?;
         match &allocated {
             Ok(block) => {

@@ -22,8 +22,8 @@
 //!
 //! let device = HostDevice::open()?;
 //! let memory = Counted::new(Limited::new(Tracked::new(Pool::new(&device)?), Bytes::mib(8)));
-//! let block = memory.allocate(Request::new(Bytes::mib(6), StreamHandle::DEFAULT))?;
-//! assert!(memory.allocate(Request::new(Bytes::mib(6), StreamHandle::DEFAULT)).is_err());
+//! let block = memory.allocate_request(Request::new(Bytes::mib(6), StreamHandle::DEFAULT))?;
+//! assert!(memory.allocate_request(Request::new(Bytes::mib(6), StreamHandle::DEFAULT)).is_err());
 //! assert_eq!(memory.counts().failed_allocations, 1);
 //! memory.free(block.address(), StreamHandle::DEFAULT)?;
 //! assert!(memory.inner().inner().leaks().is_empty());

@@ -235,8 +235,10 @@ impl<A: Allocate> Arena<A> {
             return Ok(());
         }
         let request = Request::new(size, self.stream).aligned_to(alignment.max(Alignment::BLOCK));
-        let block =
-            self.allocator.allocate(request).map_err(|error| ArenaError::Chunk { size, error })?;
+        let block = self
+            .allocator
+            .allocate_request(request)
+            .map_err(|error| ArenaError::Chunk { size, error })?;
         // What the allocator rounded up to is not used, so that an arena is full when it says.
         let added = Span::new(block.address(), size)
             .and_then(|span| self.bump.borrow_mut().add_chunk(span));

@@ -49,7 +49,7 @@ impl<A: Allocate> OwnedBlock<A> {
     where
         A: Clone,
     {
-        let block = allocator.allocate(request)?;
+        let block = allocator.allocate_request(request)?;
         allocator.own(block)?;
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }

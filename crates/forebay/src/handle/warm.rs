@@ -70,7 +70,7 @@ pub fn warm_up<A: Allocate>(
     let mut taken = Taken { allocator, stream, blocks: Vec::new() };
     for (size, count) in shapes {
         for _ in 0..count {
-            match allocator.allocate(Request::new(size, stream)) {
+            match allocator.allocate_request(Request::new(size, stream)) {
                 Ok(block) => {
                     taken.blocks.push(block);
                     figures.had_blocks += 1;

@@ -175,7 +175,7 @@ impl Pool {
     }
 
     /// A block as requested.
-    pub fn allocate_as(&self, request: Request) -> Result<Block> {
+    pub fn allocate_request(&self, request: Request) -> Result<Block> {
         let (wanted, offered) = (request.class, self.class());
         if !offered.contains(wanted) {
             return Err(Error::WrongClass { wanted, offered });
@@ -329,8 +329,8 @@ impl Pool {
 // SAFETY: the pool gives memory of its device's pages or segments, each byte to one live block, and a
 // block that is owned is refused to every free; clones keep the memory.
 unsafe impl Allocate for Pool {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        self.allocate_as(request)
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        Self::allocate_request(self, request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {

@@ -114,8 +114,8 @@ struct Miser(Pool);
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Miser {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        Allocate::allocate(
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        Allocate::allocate_request(
             &self.0,
             Request::new(Bytes::new(request.size().get() / 2), request.stream()),
         )
