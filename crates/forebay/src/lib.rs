@@ -45,6 +45,8 @@ use forebay_sync as sync;
 /// CUDA as a device: the driver loaded at run time.
 #[cfg(feature = "cuda")]
 pub use forebay_cuda as cuda;
+/// Plain types as bytes: the elements of a [`DeviceArray`] are [`bytemuck::Pod`].
+pub use bytemuck;
 /// The device contract, whole: for who brings a device of their own.
 pub use forebay_hal as hal;
 /// The host as a device, with its options.

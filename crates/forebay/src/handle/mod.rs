@@ -54,7 +54,6 @@ mod batch;
 mod lost;
 mod order;
 mod owned;
-mod plain;
 mod refused;
 mod rental;
 mod shared;
@@ -66,11 +65,12 @@ mod warm;
 use forebay_core::{Bytes, QuantityError};
 use forebay_hal::{Call, StreamHandle};
 
+pub use bytemuck::Pod;
+
 pub use self::array::DeviceArray;
 pub use self::batch::{Batch, allocate_batch};
 pub use self::lost::{LostFree, LostFrees, lost_frees};
 pub use self::owned::OwnedBlock;
-pub use self::plain::Plain;
 pub use self::refused::Refused;
 pub use self::rental::{Rental, RentalFigures, RentalOptions, Rented};
 pub use self::shared::SharedBlock;
@@ -111,7 +111,7 @@ impl Pool {
     /// assert_eq!(back, [1.0, 2.0, 3.0]);
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn array<T: Plain>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
+    pub fn array<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
         DeviceArray::new(self, length, stream)
     }
 }

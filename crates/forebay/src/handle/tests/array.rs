@@ -52,12 +52,31 @@ fn lengths_that_do_not_fit_are_refused_with_figures() {
     assert_eq!(bench.pool.statistics().allocations, 0);
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[test]
+fn half_floats_and_derived_types_are_elements() {
+    #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+    #[repr(C)]
+    struct Particle {
+        place: [f32; 3],
+        mass: f32,
+    }
+    fn round_trip<T: Pod + PartialEq + core::fmt::Debug>(pool: &Pool, values: [T; 2]) {
+        let mut array = pool.array(2, DEFAULT).unwrap();
+        array.copy_from_slice(&values).unwrap();
+        let mut back = [T::zeroed(); 2];
+        array.copy_to_slice(&mut back).unwrap();
+        assert_eq!(back, values);
+    }
+    let pool = Pool::new(&HostDevice::open().unwrap()).unwrap();
+    round_trip(&pool, [half::f16::from_f32(1.5), half::f16::MAX]);
+    round_trip(&pool, [half::bf16::from_f32(-2.0), half::bf16::EPSILON]);
+    let particle = Particle { place: [1.0, 2.0, 3.0], mass: 4.0 };
+    round_trip(&pool, [particle, Particle { mass: 0.5, ..particle }]);
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(4096))]
 struct Wide([u8; 4096]);
-
-// SAFETY: bytes, as many as the alignment, so no end is filled up.
-unsafe impl Plain for Wide {}
 
 #[test]
 fn a_types_alignment_is_asked_for() {
