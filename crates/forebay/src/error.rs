@@ -5,7 +5,9 @@ use std::borrow::Cow;
 
 use forebay_core::{Address, Bytes, Span};
 
-use crate::{ConfigError, MemoryClass, PoolId, RecentFree, Shortage};
+use crate::config::ConfigError;
+use crate::report::{RecentFree, Shortage};
+use crate::{MemoryClass, PoolId};
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;

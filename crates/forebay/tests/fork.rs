@@ -33,7 +33,7 @@ struct Inherited {
     pool: Pool,
     careful: Pool,
     block: Address,
-    scopes: Vec<forebay::Scope>,
+    scopes: Vec<forebay::statistics::Scope>,
     owned: OwnedBlock,
     shared: SharedBlock,
     array: DeviceArray<u32>,
@@ -145,7 +145,7 @@ fn use_inherited(inherited: Inherited) -> u32 {
         ensure!(forked(pool.allocate(Bytes::mib(100), DEFAULT).map(drop)));
         ensure!(forked(pool.allocate_request(aligned).map(drop)));
         ensure!(forked(pool.record_use(block, side)));
-        ensure!(forked(pool.free(block, side)) && forked(forebay::free(block, side)));
+        ensure!(forked(pool.free(block, side)) && forked(forebay::process::free(block, side)));
         ensure!(forked(pool.forget_stream(side)) && forked(pool.process_deferred()));
         ensure!(forked(pool.defragment()) && forked(pool.trim(Bytes::ZERO).map(drop)));
         ensure!(forked(pool.collect(Duration::ZERO).map(drop)) && forked(pool.check()));

@@ -6,8 +6,9 @@ use forebay_core::{Address, Bytes, Random};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::block::leave_to;
+use crate::report::Shortage;
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, Request, Result, Shortage};
+use crate::{Allocate, Block, Error, Request, Result};
 
 /// Which requests fail. Those of no bytes never do, and do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

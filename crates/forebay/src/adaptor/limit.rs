@@ -7,7 +7,8 @@ use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
 use crate::block::leave_to;
-use crate::{Allocate, Block, Error, Request, Result, Shortage};
+use crate::report::Shortage;
+use crate::{Allocate, Block, Error, Request, Result};
 
 /// An allocator that lets at most so many bytes through at a time.
 ///

@@ -25,10 +25,10 @@ mod tests;
 use core::cell::RefCell;
 use core::fmt;
 
-use forebay_core::{
-    Address, Alignment, Bump, BumpGrowth, BumpMark, BumpPlace, BumpUsage, Bytes, Span,
-};
+use forebay_core::{Address, Alignment, Bump, BumpMark, BumpPlace, Bytes, Span};
 use forebay_hal::StreamHandle;
+
+pub use forebay_core::{BumpFull, BumpGrowth, BumpLapse, BumpUsage};
 
 pub use block::{ArenaBlock, ArenaId, ArenaSlice, ArenaToken};
 pub use error::ArenaError;
@@ -41,7 +41,8 @@ use crate::{Allocate, Error, Request};
 /// ```
 /// # use forebay::StreamHandle;
 /// use forebay::arena::ArenaOptions;
-/// use forebay::{Alignment, BumpGrowth, Bytes, Pool};
+/// use forebay::arena::BumpGrowth;
+/// use forebay::{Alignment, Bytes, Pool};
 /// # let device = forebay::HostDevice::open()?;
 ///
 /// let arena = ArenaOptions::new(Bytes::mib(1))

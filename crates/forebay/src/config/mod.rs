@@ -50,6 +50,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use forebay_core::address_space::Growth;
+
 pub use builder::SettingsBuilder;
 pub use choice::{Counting, Rounding, Zeroing};
 pub use error::ConfigError;

@@ -182,8 +182,8 @@ impl fmt::Debug for PoolOptions {
     }
 }
 
-impl From<crate::ConfigError> for Error {
-    fn from(error: crate::ConfigError) -> Self {
+impl From<crate::config::ConfigError> for Error {
+    fn from(error: crate::config::ConfigError) -> Self {
         Self::Config(Box::new(error))
     }
 }

@@ -159,8 +159,8 @@ impl Pool {
 /// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
-/// forebay::free(block.address(), StreamHandle::DEFAULT)?;
-/// let again = forebay::free(block.address(), StreamHandle::DEFAULT);
+/// forebay::process::free(block.address(), StreamHandle::DEFAULT)?;
+/// let again = forebay::process::free(block.address(), StreamHandle::DEFAULT);
 /// assert!(matches!(again, Err(Error::DoubleFree { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

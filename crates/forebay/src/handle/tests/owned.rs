@@ -69,7 +69,7 @@ fn what_a_handle_owns_is_freed_by_nobody_else() {
     assert_eq!(bench.pool.free(address, DEFAULT).unwrap_err(), refused);
     assert_eq!(bench.pool.free_sized(address, size, DEFAULT).unwrap_err(), refused);
     assert_eq!(bench.pool.free_block(block, DEFAULT).unwrap_err(), refused);
-    assert_eq!(crate::free(address, DEFAULT).unwrap_err(), refused);
+    assert_eq!(crate::process::free(address, DEFAULT).unwrap_err(), refused);
     // Nor does a second handle come to own it.
     assert_eq!(bench.pool.own(block).unwrap_err(), refused);
     assert_eq!(bench.pool.block_at(address), Some(block), "it is live all the same");
