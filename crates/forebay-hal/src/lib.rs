@@ -46,6 +46,8 @@
 mod call;
 mod capability;
 mod check;
+#[macro_use]
+mod debug;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod device;
