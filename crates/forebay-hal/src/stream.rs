@@ -292,8 +292,8 @@ impl Stream {
         Self::of(device, handle, Ownership::Owned)
     }
 
-    /// A stream that someone else made and will destroy, as PyTorch's current stream; forgotten
-    /// with the value.
+    /// Adopts a stream that another library made and will destroy, such as PyTorch's current stream. Dropping the
+    /// value forgets the stream, in the device and in all pools of it, so drop it before the stream is destroyed.
     ///
     /// # Safety
     ///
@@ -377,8 +377,8 @@ fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // What is lent goes on to live: its end is its maker's.
-        if self.is_owned() {
+        // An adopted stream may end at any time from now on. The default streams never end.
+        if !matches!(self.handle, StreamHandle::DEFAULT | StreamHandle::PER_THREAD) {
             tell_stream_end(&self.device, self.handle);
         }
         destroy(&self.device, || match self.ownership {

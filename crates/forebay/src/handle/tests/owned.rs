@@ -7,6 +7,22 @@ fn own(bench: &Bench, size: u64, stream: StreamHandle) -> OwnedBlock {
 }
 
 #[test]
+fn an_adopted_stream_is_forgotten_with_its_guard() {
+    let bench = Bench::new();
+    let raw = bench.device.make_foreign_stream();
+    // SAFETY: the stream is destroyed below, after the guard is dropped.
+    let theirs = unsafe { forebay_hal::Stream::foreign(&bench.device, raw) }.unwrap();
+    let handle = theirs.handle();
+    let knows = || bench.pool.statistics().streams.iter().any(|figures| figures.stream == handle);
+    drop(bench.pool.owned(Bytes::mib(1), handle).unwrap());
+    assert!(knows());
+    drop(theirs);
+    assert!(!knows(), "the driver may give the handle to another stream");
+    assert!(bench.device.destroy_foreign_stream(raw));
+    bench.assert_no_race();
+}
+
+#[test]
 fn a_drop_gives_the_block_back_on_its_stream() {
     let bench = Bench::new();
     let stream = bench.stream();
