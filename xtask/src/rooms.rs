@@ -127,27 +127,34 @@ impl Rooms {
     }
 
     fn of(found: BTreeMap<Module, Imports>) -> Self {
-        let doors: BTreeMap<(Module, String), Module> = found
-            .iter()
-            .flat_map(|(module, imports)| {
-                imports.doors.iter().filter_map(|(name, path)| {
-                    Some(((module.clone(), name.clone()), absolute(module, path)?))
-                })
-            })
-            .collect();
-        let modules: BTreeSet<Module> = found.keys().cloned().collect();
-        let mut edges = BTreeSet::new();
-        for (user, imports) in &found {
-            for path in &imports.paths {
-                let Some(path) = absolute(user, path) else { continue };
-                let Some(used) = resolve(&path, &modules, &doors) else { continue };
-                // The root only has doors, and a folder's file is imported for what it defines itself.
-                if used != *user && !used.is_empty() {
-                    edges.insert(Edge { user: user.clone(), used });
+        let inside = |file: &Module, scope: &Module| -> Module {
+            file.iter().chain(scope).cloned().collect()
+        };
+        // Modules with the file they are in: a file's own, and those written inside it.
+        let mut files: BTreeMap<Module, &Module> = BTreeMap::new();
+        let mut doors = BTreeMap::new();
+        for (file, imports) in &found {
+            files.insert(file.clone(), file);
+            files.extend(imports.inner.iter().map(|scope| (inside(file, scope), file)));
+            for Import { scope, path, name } in &imports.doors {
+                let module = inside(file, scope);
+                if let Some(path) = absolute(&module, path) {
+                    doors.insert((module, name.clone()), path);
                 }
             }
         }
-        let modules = modules.into_iter().filter(|module| !module.is_empty()).collect();
+        let mut edges = BTreeSet::new();
+        for (user, imports) in &found {
+            for Import { scope, path, .. } in &imports.paths {
+                let Some(path) = absolute(&inside(user, scope), path) else { continue };
+                let Some(used) = resolve(&path, &files, &doors) else { continue };
+                // The root only has doors.
+                if used != user && !used.is_empty() {
+                    edges.insert(Edge { user: user.clone(), used: used.clone() });
+                }
+            }
+        }
+        let modules = found.keys().filter(|module| !module.is_empty()).cloned().collect();
         Self { modules, edges }
     }
 
@@ -234,36 +241,43 @@ impl Rooms {
     }
 }
 
-/// The imports of one file, as they are written.
+/// A path as it is written, and the module inside the file that it is written in.
+#[derive(Debug)]
+struct Import {
+    scope: Module,
+    path: Module,
+    /// What it is called there.
+    name: String,
+}
+
+/// The imports of one file.
 #[derive(Debug, Default)]
 struct Imports {
-    paths: Vec<Module>,
-    /// Names that are re-exported, and where from.
-    doors: Vec<(String, Module)>,
+    paths: Vec<Import>,
+    /// What is re-exported.
+    doors: Vec<Import>,
+    /// The modules that are written inside the file.
+    inner: BTreeSet<Module>,
+    /// Where the reading is.
+    scope: Module,
 }
 
 impl Imports {
     fn add_tree(&mut self, prefix: &Module, tree: &UseTree, is_door: bool) {
-        let joined = |name: &syn::Ident| {
-            let mut path = prefix.clone();
-            path.push(name.to_string());
-            path
+        let joined = |name: &syn::Ident| -> Module {
+            prefix.iter().cloned().chain([name.to_string()]).collect()
         };
-        match tree {
-            UseTree::Path(path) => self.add_tree(&joined(&path.ident), &path.tree, is_door),
+        let (path, name) = match tree {
+            UseTree::Path(path) => return self.add_tree(&joined(&path.ident), &path.tree, is_door),
             UseTree::Group(group) => {
-                group.items.iter().for_each(|item| self.add_tree(prefix, item, is_door));
+                return group.items.iter().for_each(|item| self.add_tree(prefix, item, is_door));
             }
-            UseTree::Name(name) if is_door => {
-                self.doors.push((name.ident.to_string(), joined(&name.ident)));
-            }
-            UseTree::Rename(rename) if is_door => {
-                self.doors.push((rename.rename.to_string(), joined(&rename.ident)));
-            }
-            UseTree::Name(name) => self.paths.push(joined(&name.ident)),
-            UseTree::Rename(rename) => self.paths.push(joined(&rename.ident)),
-            UseTree::Glob(_) => self.paths.push(prefix.clone()),
-        }
+            UseTree::Name(name) => (joined(&name.ident), name.ident.to_string()),
+            UseTree::Rename(rename) => (joined(&rename.ident), rename.rename.to_string()),
+            UseTree::Glob(_) => (prefix.clone(), String::new()),
+        };
+        let import = Import { scope: self.scope.clone(), path, name };
+        if is_door { self.doors.push(import) } else { self.paths.push(import) }
     }
 }
 
@@ -276,9 +290,13 @@ impl<'a> Visit<'a> for Imports {
     }
 
     fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        if !is_for_tests(&item.attrs) {
-            visit::visit_item_mod(self, item);
+        if item.content.is_none() || is_for_tests(&item.attrs) {
+            return;
         }
+        self.scope.push(item.ident.to_string());
+        self.inner.insert(self.scope.clone());
+        visit::visit_item_mod(self, item);
+        self.scope.pop();
     }
 
     fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
@@ -288,7 +306,8 @@ impl<'a> Visit<'a> for Imports {
     }
 
     fn visit_path(&mut self, path: &'a syn::Path) {
-        self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        let segments = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.paths.push(Import { scope: self.scope.clone(), path: segments, name: String::new() });
         visit::visit_path(self, path);
     }
 
@@ -324,23 +343,22 @@ fn absolute(module: &Module, path: &Module) -> Option<Module> {
     Some(base)
 }
 
-/// The module that a path ends in, through doors; `None` where the path begins in no module of the crate.
-fn resolve(
+/// The file that a path ends in, through doors; `None` where the path begins in no module of the crate.
+fn resolve<'a>(
     path: &Module,
-    modules: &BTreeSet<Module>,
+    files: &'a BTreeMap<Module, &Module>,
     doors: &BTreeMap<(Module, String), Module>,
-) -> Option<Module> {
+) -> Option<&'a Module> {
     let mut path = path.clone();
     // A door may lead to a door; a ring of doors does not compile.
     for _ in 0..8 {
         let longest =
-            (0..=path.len()).rev().find(|&end| modules.contains(&path[..end].to_vec()))?;
+            (0..=path.len()).rev().find(|&end| files.contains_key(&path[..end].to_vec()))?;
         let (at, rest) = path.split_at(longest);
-        let Some((next, rest)) = rest.split_first() else { return Some(at.to_vec()) };
-        let Some(behind) = doors.get(&(at.to_vec(), next.clone())) else {
-            return Some(at.to_vec());
-        };
-        path = behind.iter().chain(rest).cloned().collect();
+        let at = at.to_vec();
+        let behind = rest.first().and_then(|next| doors.get(&(at.clone(), next.clone())));
+        let Some(behind) = behind else { return files.get(&at).copied() };
+        path = behind.iter().chain(&rest[1..]).cloned().collect();
     }
     None
 }
@@ -432,11 +450,11 @@ mod tests {
     #[test]
     fn an_import_through_a_door_is_one_of_the_file_behind_it() {
         let broken = rooms(&[
-            ("", "pub use pool::Shared; pub use error::Error;"),
+            ("", "pub mod inner { pub use crate::pool::Shared; } pub use error::Error;"),
             ("pool", "pub use shared::Shared;"),
             ("pool::shared", ""),
             ("error", ""),
-            ("pool::heap", "use crate::{Error, Shared};"),
+            ("pool::heap", "use crate::{Error, inner::Shared};"),
         ]);
         let upward = Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
         assert_eq!(broken.disorders(), [upward]);

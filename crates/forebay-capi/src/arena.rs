@@ -4,8 +4,9 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use forebay::arena::BumpGrowth;
 use forebay::arena::{Arena, ArenaOptions, Checkpoint};
-use forebay::{Alignment, BumpGrowth, Bytes, Pool};
+use forebay::{Alignment, Bytes, Pool};
 use forebay_sync::lock;
 
 use crate::block::pointer;

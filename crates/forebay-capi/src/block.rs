@@ -176,7 +176,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
         let request = Request::new(Bytes::new(size), stream).aligned_to(Alignment::new(alignment)?);
-        to.set(pointer(entry.pool().allocate_as(request)?.address()));
+        to.set(pointer(entry.pool().allocate_request(request)?.address()));
         Ok(())
     })
 }
@@ -269,7 +269,9 @@ pub unsafe extern "C" fn forebay_free_anywhere(
         fork::check()?;
         let kept = stream::entry(stream)?;
         let block = address(block);
-        let Some(stream) = kept else { return Ok(forebay::free(block, StreamHandle::DEFAULT)?) };
+        let Some(stream) = kept else {
+            return Ok(forebay::process::free(block, StreamHandle::DEFAULT)?);
+        };
         let pools = table::all::<PoolEntry>();
         let owner = pools.iter().find(|entry| entry.pool().block_at(block).is_some());
         if let Some(owner) =
@@ -284,7 +286,7 @@ pub unsafe extern "C" fn forebay_free_anywhere(
                 ),
             ));
         }
-        Ok(forebay::free(block, stream.handle())?)
+        Ok(forebay::process::free(block, stream.handle())?)
     })
 }
 

@@ -5,8 +5,9 @@ use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use forebay::hal::{Descriptor, DeviceKind};
 use forebay::sim::{MemoryModel, SimMachine};
-use forebay::{Bytes, CudaDevice, Descriptor, Device, DeviceKind, HostDevice, Pool};
+use forebay::{Bytes, CudaDevice, Device, HostDevice, Pool};
 use forebay_sync::lock;
 
 use crate::error::status_of;
@@ -333,7 +334,7 @@ pub extern "C" fn forebay_device_close(device: forebay_device) -> forebay_status
 
 #[cfg(test)]
 mod tests {
-    use forebay::Capabilities;
+    use forebay::hal::Capabilities;
 
     use super::*;
 

@@ -3,7 +3,8 @@
 use core::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use forebay::{Pool, PoolOptions, Settings, pressure};
+use forebay::statistics::Level;
+use forebay::{Pool, PoolOptions, Settings};
 use forebay_sync::lock;
 
 use crate::device::{self, DeviceEntry, forebay_device};
@@ -242,10 +243,10 @@ pub unsafe extern "C" fn forebay_pool_pressure(
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(level, "level") }?;
         to.set(match table::find::<PoolEntry>(pool.id)?.pool.pressure() {
-            pressure::Level::Low => forebay_pressure::Low,
-            pressure::Level::Moderate => forebay_pressure::Moderate,
-            pressure::Level::High => forebay_pressure::High,
-            pressure::Level::Critical => forebay_pressure::Critical,
+            Level::Low => forebay_pressure::Low,
+            Level::Moderate => forebay_pressure::Moderate,
+            Level::High => forebay_pressure::High,
+            Level::Critical => forebay_pressure::Critical,
             _ => forebay_pressure::Normal,
         });
         Ok(())

@@ -4,7 +4,9 @@ use core::ffi::c_char;
 use core::fmt;
 
 use forebay::arena::ArenaError;
-use forebay::{ConfigError, Error, QuantityError, hal};
+use forebay::config::ConfigError;
+use forebay::quantity::QuantityError;
+use forebay::{Error, hal};
 use forebay_trace::FormatError;
 
 /// What a call came to. Numbers keep their meaning; later versions may add some.

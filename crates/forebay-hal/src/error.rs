@@ -11,7 +11,7 @@ pub type Result<T> = core::result::Result<T, Error>;
 
 /// Why a device call failed. Every variant names the call; its text says what was asked, what is
 /// allowed and what would help.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// There is not that much memory left.
@@ -118,6 +118,16 @@ impl Error {
         crate::invalid(call, argument, error, allowed)
     }
 }
+
+debug_as_message!(Error {
+    OutOfMemory { call, requested, free, total },
+    Invalid { call, argument, given, allowed },
+    Lost { call, reason },
+    Busy { call, what },
+    Unsupported { call, missing },
+    Transient { call, reason },
+    Forked { call },
+});
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

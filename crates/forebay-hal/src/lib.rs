@@ -46,6 +46,8 @@
 mod call;
 mod capability;
 mod check;
+#[macro_use]
+mod debug;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod device;
@@ -55,6 +57,7 @@ mod peer;
 mod sharing;
 mod stream;
 mod stream_end;
+mod to_device;
 mod transfer;
 mod virtual_memory;
 
@@ -72,5 +75,6 @@ pub use stream::{
     StreamHandle, Streams, fresh_handle, own_thread, run_host_task,
 };
 pub use stream_end::{StreamEnd, on_stream_end};
+pub use to_device::ToDevice;
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

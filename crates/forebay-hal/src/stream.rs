@@ -9,7 +9,7 @@ use std::sync::Arc;
 use forebay_core::StreamId;
 
 use crate::stream_end::tell_stream_end;
-use crate::{Call, Device, Error, Result, invalid};
+use crate::{Call, Device, Error, Result, ToDevice, invalid};
 
 /// A stream as the driver names it. The value may come back after the stream was destroyed; see
 /// [`Streams::stream_id`].
@@ -285,18 +285,21 @@ pub struct Stream {
 
 impl Stream {
     /// A new stream, destroyed with the value.
-    pub fn new(device: &Arc<dyn Device>, priority: Priority) -> Result<Self> {
+    pub fn new(device: &impl ToDevice, priority: Priority) -> Result<Self> {
+        let device = device.to_device();
         device.descriptor().check_process(Call::CreateStream)?;
-        Self::of(device, device.create_stream(priority)?, Ownership::Owned)
+        let handle = device.create_stream(priority)?;
+        Self::of(device, handle, Ownership::Owned)
     }
 
-    /// A stream that someone else made and will destroy, as PyTorch's current stream; forgotten
-    /// with the value.
+    /// Adopts a stream that another library made and will destroy, such as PyTorch's current stream. Dropping the
+    /// value forgets the stream, in the device and in all pools of it, so drop it before the stream is destroyed.
     ///
     /// # Safety
     ///
     /// * `raw` names a live stream of `device`, and goes on to do so while the value lives.
-    pub unsafe fn foreign(device: &Arc<dyn Device>, raw: u64) -> Result<Self> {
+    pub unsafe fn foreign(device: &impl ToDevice, raw: u64) -> Result<Self> {
+        let device = device.to_device();
         device.descriptor().check_process(Call::AdoptStream)?;
         let streams = device.foreign_streams().ok_or_else(|| Error::Unsupported {
             call: Call::AdoptStream,
@@ -308,9 +311,9 @@ impl Stream {
     }
 
     /// A stream that is to be given up with the value, or now if its identity cannot be had.
-    fn of(device: &Arc<dyn Device>, handle: StreamHandle, ownership: Ownership) -> Result<Self> {
-        let mut stream = Self { device: Arc::clone(device), handle, id: StreamId(0), ownership };
-        stream.id = device.stream_id(handle)?;
+    fn of(device: Arc<dyn Device>, handle: StreamHandle, ownership: Ownership) -> Result<Self> {
+        let mut stream = Self { device, handle, id: StreamId(0), ownership };
+        stream.id = stream.device.stream_id(handle)?;
         Ok(stream)
     }
 
@@ -374,8 +377,8 @@ fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // What is lent goes on to live: its end is its maker's.
-        if self.is_owned() {
+        // An adopted stream may end at any time from now on. The default streams never end.
+        if !matches!(self.handle, StreamHandle::DEFAULT | StreamHandle::PER_THREAD) {
             tell_stream_end(&self.device, self.handle);
         }
         destroy(&self.device, || match self.ownership {
@@ -407,10 +410,11 @@ pub struct Event {
 
 impl Event {
     /// A new event.
-    pub fn new(device: &Arc<dyn Device>, kind: EventKind) -> Result<Self> {
+    pub fn new(device: &impl ToDevice, kind: EventKind) -> Result<Self> {
+        let device = device.to_device();
         device.descriptor().check_process(Call::CreateEvent)?;
         let handle = device.create_event(kind)?;
-        Ok(Self { device: Arc::clone(device), handle })
+        Ok(Self { device, handle })
     }
 
     /// The handle, for calls.

@@ -6,15 +6,16 @@ use forebay_sync::fork::Whole;
 
 use crate::{Device, StreamHandle};
 
-/// Told of a stream that is about to be destroyed by the [`Stream`](crate::Stream) that owns it.
+/// Called with a stream whose [`Stream`](crate::Stream) is dropped: it is about to be destroyed or, if it was adopted,
+/// may be destroyed by its maker.
 pub type StreamEnd = fn(&Arc<dyn Device>, StreamHandle);
 
 static TOLD: Whole<Vec<StreamEnd>> = Whole::new(Vec::new());
 
-/// Has `told` called with every owned [`Stream`](crate::Stream) that goes, while the stream is still there, on the
-/// thread that drops it. A function is told once, however often it is given here.
+/// Calls `told` with every [`Stream`](crate::Stream) that is dropped, while the stream still exists, on the thread that
+/// drops it. The default streams are left out, because they never end. Registering a function again does nothing.
 ///
-/// For caches that are keyed by stream: the driver may give the handle of a stream that went to the next.
+/// For caches that are keyed by stream: a driver may reuse the handle of a destroyed stream.
 pub fn on_stream_end(told: StreamEnd) {
     let mut all = TOLD.lock();
     if !all.iter().any(|&known| core::ptr::fn_addr_eq(known, told)) {

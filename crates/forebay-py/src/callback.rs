@@ -3,7 +3,8 @@
 //! A pool calls them from the thread that allocates, with the GIL released. An exception that they raise goes to
 //! `sys.unraisablehook`, and the pool continues.
 
-use forebay::{DropReport, PoolOptions, Shortage};
+use forebay::PoolOptions;
+use forebay::report::{DropReport, Shortage};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

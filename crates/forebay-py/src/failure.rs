@@ -4,7 +4,9 @@
 //! an exception of `forebay.errors` once the GIL is held again.
 
 use forebay::arena::ArenaError;
-use forebay::{ConfigError, Shortage, hal};
+use forebay::config::ConfigError;
+use forebay::hal;
+use forebay::report::Shortage;
 use forebay_sync::fork::Forked;
 use pyo3::PyErr;
 use pyo3::prelude::*;
@@ -219,8 +221,8 @@ impl From<ArenaError> for Failure {
     }
 }
 
-impl From<forebay::QuantityError> for Failure {
-    fn from(error: forebay::QuantityError) -> Self {
+impl From<forebay::quantity::QuantityError> for Failure {
+    fn from(error: forebay::quantity::QuantityError) -> Self {
         Self::Invalid(error.to_string())
     }
 }

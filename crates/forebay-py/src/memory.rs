@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay::DeviceKind;
+use forebay::hal::DeviceKind;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

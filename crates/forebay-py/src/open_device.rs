@@ -11,8 +11,9 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use forebay::cuda::CudaDriver;
+use forebay::hal::DeviceKind;
 use forebay::sim::SimMachine;
-use forebay::{CudaDevice, Device, DeviceKind, HostDevice, Pool};
+use forebay::{CudaDevice, Device, HostDevice, Pool};
 use forebay_cli::replay::Place as DeviceName;
 use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
 use forebay_sync::lock;

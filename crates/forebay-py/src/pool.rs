@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::bindings::effective_settings;
 use forebay::handle::{allocate_batch, warm_up};
-use forebay::{
-    Alignment, Bytes, EventAction, OwnedBlock, Pool, PoolOptions, Request, StatisticsSnapshot,
-};
+use forebay::report::EventAction;
+use forebay::snapshot::StatisticsSnapshot;
+use forebay::{Alignment, Bytes, OwnedBlock, Pool, PoolOptions, Request};
 use forebay_sync::fork::{Birth, LeakOnFork};
 use forebay_sync::lock;
 use forebay_trace::Recorder;
@@ -67,7 +67,7 @@ impl PyPool {
     pub(crate) fn name_of(pool: &Pool) -> String {
         let descriptor = pool.device().descriptor();
         match descriptor.kind {
-            forebay::DeviceKind::Cuda => format!("cuda:{}", descriptor.ordinal.0),
+            forebay::hal::DeviceKind::Cuda => format!("cuda:{}", descriptor.ordinal.0),
             kind => kind.name().to_owned(),
         }
     }

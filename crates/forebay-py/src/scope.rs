@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use forebay::{Pool, Scope, Tag, TagScope};
+use forebay::guard::TagScope;
+use forebay::statistics::Scope;
+use forebay::{Pool, Tag};
 use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 use pyo3::prelude::*;

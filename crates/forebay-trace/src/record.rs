@@ -13,7 +13,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay::{EventAction, PoolEvent, PoolOptions};
+use forebay::PoolOptions;
+use forebay::report::{EventAction, PoolEvent};
 
 use crate::{Breach, Trace, TraceBuilder};
 

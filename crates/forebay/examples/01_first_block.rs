@@ -3,13 +3,12 @@
 //! `cargo run -p forebay --example 01_first_block`
 
 use std::error::Error;
-use std::sync::Arc;
 
-use forebay::{Bytes, Device, HostDevice, Pool, StreamHandle};
+use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The host is a device like any other, and always there.
-    let device: Arc<dyn Device> = HostDevice::open()?;
+    let device = HostDevice::open()?;
     let pool = Pool::new(&device)?;
 
     // A block is plain data. It is used, and freed, in the order of a stream.

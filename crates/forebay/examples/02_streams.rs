@@ -4,18 +4,15 @@
 //! `cargo run -p forebay --features sim --example 02_streams`
 
 use std::error::Error;
-use std::sync::Arc;
 
 use forebay::sim::{Kernel, SimMachine};
-use forebay::{Bytes, Device, Pool, Priority, Span, Stream};
+use forebay::{Bytes, Pool, Priority, Span, Stream};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let machine = SimMachine::builder().capacity(Bytes::mib(64)).build()?;
     let sim = machine.device(0).ok_or("a machine has a device")?;
-    let device: Arc<dyn Device> = sim.clone();
-    let pool = Pool::new(&device)?;
-    let (one, two) =
-        (Stream::new(&device, Priority::Normal)?, Stream::new(&device, Priority::Normal)?);
+    let pool = Pool::new(&sim)?;
+    let (one, two) = (Stream::new(&sim, Priority::Normal)?, Stream::new(&sim, Priority::Normal)?);
 
     // Work on the first stream, which runs late; and the block is freed before it has run.
     let block = pool.allocate(Bytes::mib(40), one.handle())?;
@@ -33,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // SAFETY: likewise.
     unsafe { sim.launch(work, two.handle())? };
     pool.free(other.address(), two.handle())?;
-    device.synchronize_device()?;
+    pool.device().synchronize_device()?;
 
     let figures = pool.statistics();
     say(format_args!(

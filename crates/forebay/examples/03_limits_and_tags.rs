@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
-use forebay::{Block, Bytes, Device, HostDevice, Pool, PoolOptions, StreamHandle, Tag};
+use forebay::{Block, Bytes, HostDevice, Pool, PoolOptions, StreamHandle, Tag};
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
@@ -13,7 +13,7 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 type Cache = Arc<Mutex<(Option<Pool>, Vec<Block>)>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device: Arc<dyn Device> = HostDevice::open()?;
+    let device = HostDevice::open()?;
     let cache: Cache = Arc::default();
     let asked = Arc::clone(&cache);
     let pool = PoolOptions::new()

@@ -3,13 +3,12 @@
 //! `cargo run -p forebay --example 04_handles_and_arenas`
 
 use std::error::Error;
-use std::sync::Arc;
 
 use forebay::arena::Arena;
-use forebay::{Bytes, Device, HostDevice, Own, Pool, StreamHandle};
+use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device: Arc<dyn Device> = HostDevice::open()?;
+    let device = HostDevice::open()?;
     let pool = Pool::new(&device)?;
     let stream = StreamHandle::DEFAULT;
 

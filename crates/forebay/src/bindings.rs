@@ -1,6 +1,7 @@
 //! What the C and Python bindings share: the settings of the process's pools. Not part of the stable interface.
 
-use crate::{ConfigError, Pool, Result, Settings};
+use crate::config::ConfigError;
+use crate::{Pool, Result, Settings};
 
 /// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.
 pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {

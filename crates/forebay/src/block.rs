@@ -102,7 +102,7 @@ impl Request {
 pub unsafe trait Allocate: Send + Sync {
     /// A block as requested. What it holds is not defined. No bytes: the null address, and no
     /// memory.
-    fn allocate(&self, request: Request) -> Result<Block>;
+    fn allocate_request(&self, request: Request) -> Result<Block>;
 
     /// Gives back the block that begins at `address`, in the order of `stream`: its memory may be
     /// used again by what is enqueued there from now on. The null address is ignored.
@@ -218,8 +218,8 @@ macro_rules! behind {
     ($($pointer:ty),*) => {
         // SAFETY: every call goes to what is pointed to, which keeps the promises.
         $(unsafe impl<A: Allocate + ?Sized> Allocate for $pointer {
-            fn allocate(&self, request: Request) -> Result<Block> {
-                (**self).allocate(request)
+            fn allocate_request(&self, request: Request) -> Result<Block> {
+                (**self).allocate_request(request)
             }
 
             fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {

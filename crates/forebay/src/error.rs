@@ -5,13 +5,15 @@ use std::borrow::Cow;
 
 use forebay_core::{Address, Bytes, Span};
 
-use crate::{ConfigError, MemoryClass, PoolId, RecentFree, Shortage};
+use crate::config::ConfigError;
+use crate::report::{RecentFree, Shortage};
+use crate::{MemoryClass, PoolId};
 
 /// What a call of the library gives.
 pub type Result<T> = core::result::Result<T, Error>;
 
 /// Why a call of the library failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// There is not that much memory left, after everything that could be given back was.
@@ -131,6 +133,27 @@ pub enum Error {
     /// The device refused.
     Device(forebay_hal::Error),
 }
+
+forebay_hal::debug_as_message!(Error {
+    OutOfMemory(value),
+    NotABlock { address },
+    DoubleFree { address, size },
+    StaleBlock { address, size },
+    Owned { address },
+    WrongClass { wanted, offered },
+    ClassUnavailable { class, missing },
+    CaptureRefused { setting },
+    WrongPool { address, pool, owner },
+    WrongSize { address, said, requested, size },
+    PoolGone { pool },
+    AddressRange { span },
+    Overrun { address, size, written, expected, found },
+    WrittenAfterFree { written, expected, found, block },
+    AidUnavailable { aid, device, missing },
+    Forked,
+    Config(value),
+    Device(value),
+});
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -277,5 +300,20 @@ impl From<forebay_hal::Error> for Error {
 impl From<forebay_sync::fork::Forked> for Error {
     fn from(_: forebay_sync::fork::Forked) -> Self {
         Self::Forked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_is_the_message_and_alternate_debug_the_structure() {
+        let error = Error::NotABlock { address: Address::new(0x200) };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:#?}").starts_with("NotABlock {\n    address: "), "{error:#?}");
+        assert_eq!(format!("{:#?}", Error::Forked), "Forked");
+        let device = forebay_hal::Error::Forked { call: forebay_hal::Call::Copy };
+        assert!(format!("{:#?}", Error::Device(device)).starts_with("Device(\n    Forked {"));
     }
 }

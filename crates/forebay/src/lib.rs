@@ -1,90 +1,138 @@
-//! Memory for accelerators.
+//! A memory pool for accelerators.
 //!
-//! A [`Pool`] takes pages from a device and hands out blocks of any size in the order of streams:
-//! what is freed on a stream serves the next request on that stream at once, and a request on
-//! another stream after one event. Free pages serve any request, wherever they lie.
+//! A [`Pool`] takes pages from a device and hands out blocks of any size in stream order: memory freed on a stream
+//! serves the next request on that stream at once, and a request on another stream after one event. Free pages serve
+//! any request, wherever they lie.
 //!
 //! ```
-//! use std::sync::Arc;
+//! use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 //!
-//! use forebay::{Bytes, Device, HostDevice, Pool, StreamHandle};
+//! fn main() -> Result<(), forebay::Error> {
+//!     let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
+//!     let pool = Pool::new(&device)?;
+//!     let stream = StreamHandle::DEFAULT;
 //!
-//! let device: Arc<dyn Device> = HostDevice::open()?;
-//! let pool = Pool::new(&device)?;
-//! let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
-//! assert!(block.size() >= Bytes::mib(1));
-//! pool.free(block.address(), StreamHandle::DEFAULT)?;
-//! assert_eq!(pool.statistics().live, Bytes::ZERO);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     // A block is plain data. You free it yourself.
+//!     let block = pool.allocate(Bytes::mib(1), stream)?;
+//!     pool.free(block.address(), stream)?;
+//!
+//!     // An array owns its block and frees it when it is dropped.
+//!     let mut array = pool.array::<f32>(1024, stream)?;
+//!     array.copy_from_slice(&[2.5; 1024])?;
+//!     assert_eq!(pool.statistics().live, Bytes::kib(4));
+//!     Ok(())
+//! }
 //! ```
 //!
-//! Whoever uses a pool needs this crate alone: the quantities and the device contract are here under
-//! their own names, all of the contract in [`hal`], and the devices in `host` and `cuda` (features of
-//! these names, on unless said otherwise) and `sim` (feature `sim`).
+//! # Where to go next
+//!
+//! | for | see |
+//! |---|---|
+//! | allocating, freeing, streams, trimming, statistics | the methods of [`Pool`], in the order of use |
+//! | limits, memory classes, callbacks | [`PoolOptions`] |
+//! | blocks that free themselves, typed arrays, batches, rental, futures | [`handle`] |
+//! | many short-lived blocks that are freed together | [`arena`] |
+//! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
+//! | settings from code, the environment or a file | [`config`] |
+//! | figures, pressure, measured scopes | [`statistics`] |
+//! | every block, page and setting of a pool at one moment, as data or JSON | [`snapshot`] |
+//! | out-of-memory reports, leaks, events and recording them | [`report`] |
+//! | blocks known by their address alone | [`process`] |
+//! | sizes, alignments and addresses | [`quantity`] |
+//! | the device contract, to write your own device | [`hal`] |
+//! | the devices and their options | `host` and `cuda` (default features), `sim` (feature `sim`) |
 //!
 //! # Forks
 //!
-//! What was made before a `fork()` is not the child's: the driver refuses a child, the threads that are a
-//! host's streams are not there, and a lock that another thread held is never given up. A child makes
-//! devices and pools of its own. What it inherited takes no lock there: calls return [`Error::Forked`], those
-//! that cannot fail give an empty answer, and drops leak. The fast path of a pool does not look: it hands out
-//! what this very thread had cached, which is harmless.
+//! A child of `fork()` cannot use the devices and pools of its parent: the driver refuses it, the threads of the host
+//! device are missing, and another thread may have held a lock at the fork. The child has to open devices and make
+//! pools of its own. Calls on an inherited pool take no lock. They return [`Error::Forked`] or, where they cannot
+//! fail, an empty answer; drops leak. The fast path does not check for a fork: it may hand out what the forking thread
+//! had cached, which is harmless.
+
+mod block;
+mod class;
+mod error;
+mod pool;
+mod pool_id;
+mod tag;
 
 pub mod adaptor;
 pub mod arena;
 #[doc(hidden)]
 pub mod bindings;
-mod block;
-mod class;
 pub mod config;
-mod error;
 pub mod handle;
-mod pool;
-mod pool_id;
-mod report;
-mod tag;
+pub mod report;
 
 use forebay_sync as sync;
 
-/// CUDA as a device: the driver loaded at run time.
+/// Types that are plain bytes: the elements of a [`DeviceArray`] are [`bytemuck::Pod`].
+pub use bytemuck;
+/// CUDA as a device. The driver is loaded at run time.
 #[cfg(feature = "cuda")]
 pub use forebay_cuda as cuda;
-/// The device contract, whole: for who brings a device of their own.
+/// The device contract. Implement it to bring a device of your own.
 pub use forebay_hal as hal;
 /// The host as a device, with its options.
 #[cfg(feature = "host")]
 pub use forebay_host as host;
-/// The simulated accelerator, with its checker and its faults on demand.
+/// The simulated accelerator, with its race checker and injected faults.
 #[cfg(feature = "sim")]
 pub use forebay_sim as sim;
 
-pub use forebay_core::address_space::Growth;
-pub use forebay_core::{
-    Address, Alignment, BumpGrowth, BumpUsage, Bytes, GIB, KIB, MIB, PageSize, QuantityError,
-    SizeClasses, Span, TIB, pressure,
-};
+pub use forebay_core::{Address, Alignment, Bytes, Span};
 #[cfg(feature = "cuda")]
 pub use forebay_cuda::CudaDevice;
-pub use forebay_hal::{
-    Capabilities, Descriptor, Device, DeviceKind, MemoryInfo, Priority, Stream, StreamHandle,
-};
+pub use forebay_hal::{Device, Event, Priority, Stream, StreamHandle};
 #[cfg(feature = "host")]
-pub use forebay_host::{HostDevice, HostOptions};
+pub use forebay_host::HostDevice;
 
 pub use block::{Allocate, Block, Request};
 pub use class::MemoryClass;
-pub use config::{ConfigError, Settings};
+pub use config::Settings;
 pub use error::{Error, Result};
-pub use handle::{DeviceArray, Own, OwnedBlock, SharedBlock};
-pub use pool::{
-    BlockSnapshot, CallSnapshot, Capture, ClassFigures, ClassSnapshot, DeviceSnapshot, DriverLog,
-    EventAction, MemoryMap, PagePart, Pool, PoolEvent, PoolOptions, Scope, ScopeFigures,
-    SettingSnapshot, Snapshot, Statistics, StatisticsSnapshot, StreamFigures, StreamSnapshot,
-    TagFigures, TagSnapshot, free,
-};
+pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
+pub use pool::{Pool, PoolOptions, Snapshot, Statistics};
 pub use pool_id::PoolId;
-pub use report::{DropReport, LeakedBlock, RecentFree, Shortage};
-pub use tag::{Tag, TagScope};
+pub use tag::Tag;
+
+/// Sizes, alignments, addresses and identifiers, with checked arithmetic.
+pub mod quantity {
+    pub use forebay_core::{
+        Address, Alignment, Bytes, DeviceOrdinal, PageSize, QuantityError, SizeClasses, Span,
+        StreamId,
+    };
+}
+
+/// The figures of a pool: [`Pool::statistics`](crate::Pool::statistics), [`Pool::scope`](crate::Pool::scope) and
+/// [`Pool::pressure`](crate::Pool::pressure).
+pub mod statistics {
+    pub use crate::pool::{
+        ClassFigures, DriverLog, Scope, ScopeFigures, Statistics, StreamFigures, TagFigures,
+    };
+    pub use forebay_core::pressure::Level;
+}
+
+/// Every block, page and setting of a pool at one moment: [`Pool::snapshot`](crate::Pool::snapshot),
+/// [`Pool::memory_map`](crate::Pool::memory_map) and [`Pool::pages_of`](crate::Pool::pages_of).
+pub mod snapshot {
+    pub use crate::pool::{
+        BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, MemoryMap, PagePart,
+        SettingSnapshot, Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
+    };
+}
+
+/// Blocks of the whole process, found by address alone. [`Pool::of`](crate::Pool::of) and its neighbours find pools.
+pub mod process {
+    pub use crate::pool::free;
+}
+
+/// Guards that a pool or tag hands out: what they begin ends when they are dropped.
+pub mod guard {
+    pub use crate::pool::Capture;
+    pub use crate::tag::TagScope;
+}
 
 /// The README's example compiles and runs, or the documentation tests say that it does not.
 #[cfg(all(doctest, feature = "host"))]

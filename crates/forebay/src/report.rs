@@ -1,14 +1,14 @@
-//! What a pool says when it refuses a request, when it is dropped with live blocks, and of memory that was written to
-//! after its block was freed.
+//! What a pool reports by itself: shortages, leaks, writes after a free, and events one by one.
 
 use core::fmt;
 
 use forebay_core::{Address, Alignment, Bytes, Span, counted};
 use forebay_hal::StreamHandle;
 
-use crate::PoolId;
-use crate::Tag;
 use crate::sync::map::LiveBlock;
+use crate::{PoolId, Tag};
+
+pub use crate::pool::{EventAction, PoolEvent};
 
 /// How a pool stood when it had no memory for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

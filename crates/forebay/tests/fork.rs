@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::handle::{
-    Allocation, DeviceArray, Own, OwnedBlock, Rental, Rented, SharedBlock, allocate_async,
-    lost_frees,
+    Allocation, DeviceArray, OwnedBlock, Rental, Rented, SharedBlock, allocate_async, lost_frees,
 };
 use forebay::{
     Address, Alignment, Bytes, Device, Error, HostDevice, Pool, PoolOptions, Priority, Request,
@@ -34,7 +33,7 @@ struct Inherited {
     pool: Pool,
     careful: Pool,
     block: Address,
-    scopes: Vec<forebay::Scope>,
+    scopes: Vec<forebay::statistics::Scope>,
     owned: OwnedBlock,
     shared: SharedBlock,
     array: DeviceArray<u32>,
@@ -144,9 +143,9 @@ fn use_inherited(inherited: Inherited) -> u32 {
     let aligned = Request::new(Bytes::mib(1), DEFAULT).aligned_to(Alignment::new(4096).unwrap());
     for pool in [&pool, &careful] {
         ensure!(forked(pool.allocate(Bytes::mib(100), DEFAULT).map(drop)));
-        ensure!(forked(pool.allocate_as(aligned).map(drop)));
+        ensure!(forked(pool.allocate_request(aligned).map(drop)));
         ensure!(forked(pool.record_use(block, side)));
-        ensure!(forked(pool.free(block, side)) && forked(forebay::free(block, side)));
+        ensure!(forked(pool.free(block, side)) && forked(forebay::process::free(block, side)));
         ensure!(forked(pool.forget_stream(side)) && forked(pool.process_deferred()));
         ensure!(forked(pool.defragment()) && forked(pool.trim(Bytes::ZERO).map(drop)));
         ensure!(forked(pool.collect(Duration::ZERO).map(drop)) && forked(pool.check()));

@@ -17,7 +17,8 @@ use core::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-use forebay::{Address, Capture, MemoryClass, Pool, StreamHandle};
+use forebay::guard::Capture;
+use forebay::{Address, MemoryClass, Pool, StreamHandle};
 use forebay_sync::lock;
 
 use super::exceptions::{ExceptionKind, throw_last_error};

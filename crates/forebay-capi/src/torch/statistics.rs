@@ -4,7 +4,9 @@ use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use forebay::{Bytes, Pool, Scope, Settings, StatisticsSnapshot};
+use forebay::snapshot::StatisticsSnapshot;
+use forebay::statistics::Scope;
+use forebay::{Bytes, Pool, Settings};
 use forebay_sync::lock;
 use serde::{Serialize, Serializer};
 

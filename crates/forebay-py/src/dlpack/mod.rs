@@ -8,7 +8,7 @@ mod import;
 
 use core::ffi::{CStr, c_void};
 
-use forebay::DeviceKind;
+use forebay::hal::DeviceKind;
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::failure::Failure;

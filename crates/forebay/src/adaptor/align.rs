@@ -13,15 +13,13 @@ use crate::{Allocate, Block, Request, Result};
 /// and is held to it: a block that begins elsewhere is given back, and the request refused.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Aligned;
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::{Alignment, Bytes};
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Alignment, Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 ///
 /// let aligned = Aligned::new(Pool::new(&device)?, Alignment::HOST_PAGE);
-/// let block = aligned.allocate(Request::new(Bytes::new(100), StreamHandle::DEFAULT))?;
+/// let block = aligned.allocate_request(Request::new(Bytes::new(100), StreamHandle::DEFAULT))?;
 /// assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -50,9 +48,9 @@ impl<A: Allocate> Aligned<A> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Aligned<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         let alignment = request.alignment().max(self.alignment);
-        let block = self.inner.allocate(request.aligned_to(alignment))?;
+        let block = self.inner.allocate_request(request.aligned_to(alignment))?;
         if !block.address().is_aligned_to(alignment) {
             self.inner.free(block.address(), request.stream())?;
             let kept = format!("one the allocator keeps: it gave {}", block.address());

@@ -72,17 +72,15 @@ struct Entry {
 /// on its way out still does.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Counted;
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let counted = Counted::new(Pool::new(&device)?);
 /// for _ in 0..3 {
-///     let block = counted.allocate(Request::new(Bytes::new(1000), stream))?;
+///     let block = counted.allocate_request(Request::new(Bytes::new(1000), stream))?;
 ///     counted.free(block.address(), stream)?;
 /// }
 /// let counts = counted.counts();
@@ -135,9 +133,9 @@ impl<A: Allocate> Counted<A> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Counted<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
-        let block = self.inner.allocate(request).inspect_err(|_| {
+        let block = self.inner.allocate_request(request).inspect_err(|_| {
             self.lock().failed_allocations += 1;
         })?;
         if !block.address().is_null() {

@@ -6,8 +6,9 @@ use forebay_core::{Address, Bytes, Random};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::block::leave_to;
+use crate::report::Shortage;
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, Request, Result, Shortage};
+use crate::{Allocate, Block, Error, Request, Result};
 
 /// Which requests fail. Those of no bytes never do, and do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,18 +77,16 @@ impl Plan {
 /// beneath is not asked; frees always pass.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::{FailWhen, Failing};
-/// use forebay::{Allocate, Error, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Error, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 ///
 /// let failing = Failing::new(Pool::new(&device)?, FailWhen::Number(2));
 /// let request = Request::new(Bytes::mib(1), StreamHandle::DEFAULT);
-/// assert!(failing.allocate(request).is_ok());
-/// assert!(matches!(failing.allocate(request), Err(Error::OutOfMemory { .. })));
-/// assert!(failing.allocate(request).is_ok());
+/// assert!(failing.allocate_request(request).is_ok());
+/// assert!(matches!(failing.allocate_request(request), Err(Error::OutOfMemory { .. })));
+/// assert!(failing.allocate_request(request).is_ok());
 /// assert_eq!((failing.requests(), failing.failures()), (3, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -165,7 +164,7 @@ impl<A: Allocate> Failing<A> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Failing<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         let size = request.size();
         if !size.is_zero() {
             let struck = self.lock().and_then(|mut plan| plan.strikes(size));
@@ -173,7 +172,7 @@ unsafe impl<A: Allocate> Allocate for Failing<A> {
                 return Err(self.failure(size, number));
             }
         }
-        self.inner.allocate(request)
+        self.inner.allocate_request(request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {

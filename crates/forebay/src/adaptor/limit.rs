@@ -7,7 +7,8 @@ use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
 use crate::block::leave_to;
-use crate::{Allocate, Block, Error, Request, Result, Shortage};
+use crate::report::Shortage;
+use crate::{Allocate, Block, Error, Request, Result};
 
 /// An allocator that lets at most so many bytes through at a time.
 ///
@@ -16,17 +17,15 @@ use crate::{Allocate, Block, Error, Request, Result, Shortage};
 /// back where it refuses: however many threads ask at once, never more than the limit is out.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Limited;
-/// use forebay::{Allocate, Error, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Error, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let limited = Limited::new(Pool::new(&device)?, Bytes::mib(10));
-/// let block = limited.allocate(Request::new(Bytes::mib(7), stream))?;
-/// let refused = limited.allocate(Request::new(Bytes::mib(4), stream));
+/// let block = limited.allocate_request(Request::new(Bytes::mib(7), stream))?;
+/// let refused = limited.allocate_request(Request::new(Bytes::mib(4), stream));
 /// assert!(matches!(refused, Err(Error::OutOfMemory(told)) if told.limit == Bytes::mib(10)));
 /// limited.free(block.address(), stream)?;
 /// assert_eq!(limited.available(), Bytes::mib(10));
@@ -120,10 +119,10 @@ impl Drop for Room<'_> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Limited<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
         let room = self.reserve(request.size())?;
-        let block = self.inner.allocate(request)?;
+        let block = self.inner.allocate_request(request)?;
         // What was at that address went past this adaptor: its room is free again.
         let past = self.ledger.enter(block.address(), request.size());
         drop(past.map(|size| Room { used: &self.used, size }));

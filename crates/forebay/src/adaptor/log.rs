@@ -87,16 +87,14 @@ impl<W: Write> Log<W> {
 /// allocate from this allocator, which waits for it.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::Logged;
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let logged = Logged::new(Pool::new(&device)?, Vec::new());
-/// let block = logged.allocate(Request::new(Bytes::new(1000), stream))?;
+/// let block = logged.allocate_request(Request::new(Bytes::new(1000), stream))?;
 /// logged.free(block.address(), stream)?;
 /// let (_, log) = logged.into_parts();
 /// let log = String::from_utf8(log)?;
@@ -172,11 +170,11 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         // Before a block is had that could not be written down.
         self.inner.device().descriptor().check_process(Call::Allocate)?;
         let (size, stream) = (request.size(), request.stream());
-        let allocated = self.inner.allocate(request);
+        let allocated = self.inner.allocate_request(request);
         let mut log = self.lock()?;
         match &allocated {
             Ok(block) => {

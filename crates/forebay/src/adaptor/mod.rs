@@ -17,18 +17,13 @@
 //! the allocator beneath, and counts for nothing. A block of no bytes is no block.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use forebay::adaptor::{Counted, Limited, Tracked};
-//! use forebay::{Allocate, Pool, Request};
-//! use forebay_core::Bytes;
-//! use forebay_hal::{Device, StreamHandle};
-//! use forebay_host::HostDevice;
+//! use forebay::{Allocate, Bytes, HostDevice, Pool, Request, StreamHandle};
 //!
-//! let device: Arc<dyn Device> = HostDevice::open()?;
+//! let device = HostDevice::open()?;
 //! let memory = Counted::new(Limited::new(Tracked::new(Pool::new(&device)?), Bytes::mib(8)));
-//! let block = memory.allocate(Request::new(Bytes::mib(6), StreamHandle::DEFAULT))?;
-//! assert!(memory.allocate(Request::new(Bytes::mib(6), StreamHandle::DEFAULT)).is_err());
+//! let block = memory.allocate_request(Request::new(Bytes::mib(6), StreamHandle::DEFAULT))?;
+//! assert!(memory.allocate_request(Request::new(Bytes::mib(6), StreamHandle::DEFAULT)).is_err());
 //! assert_eq!(memory.counts().failed_allocations, 1);
 //! memory.free(block.address(), StreamHandle::DEFAULT)?;
 //! assert!(memory.inner().inner().leaks().is_empty());

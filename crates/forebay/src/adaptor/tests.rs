@@ -29,15 +29,15 @@ fn roomy() -> Arc<Direct> {
 #[test]
 fn a_limit_is_met_exactly_and_told() {
     let limited = Limited::new(roomy(), Bytes::new(1000));
-    let first = limited.allocate(bytes(999)).unwrap();
-    let error = limited.allocate(bytes(2)).unwrap_err();
+    let first = limited.allocate_request(bytes(999)).unwrap();
+    let error = limited.allocate_request(bytes(2)).unwrap_err();
     let Error::OutOfMemory(told) = error else { panic!("{error}") };
     let figures = [told.requested, told.limit, told.live, told.largest_free];
     assert_eq!(figures, [2, 1000, 999, 1].map(Bytes::new));
-    let last = limited.allocate(bytes(1)).unwrap();
+    let last = limited.allocate_request(bytes(1)).unwrap();
     assert_eq!(limited.available(), Bytes::ZERO);
-    assert_eq!(limited.allocate(bytes(0)).unwrap().address(), Address::NULL);
-    assert!(limited.allocate(bytes(u64::MAX)).is_err());
+    assert_eq!(limited.allocate_request(bytes(0)).unwrap().address(), Address::NULL);
+    assert!(limited.allocate_request(bytes(u64::MAX)).is_err());
     limited.free(first.address(), DEFAULT).unwrap();
     limited.free(last.address(), DEFAULT).unwrap();
     assert_eq!((limited.used(), limited.limit()), (Bytes::ZERO, Bytes::new(1000)));
@@ -47,8 +47,8 @@ fn a_limit_is_met_exactly_and_told() {
 #[test]
 fn the_limit_to_raise_to_is_rounded_up() {
     let limited = Limited::new(roomy(), Bytes::mib(20));
-    let _ = limited.allocate(bytes(16 << 20)).unwrap();
-    let said = limited.allocate(bytes((4 << 20) + 4000)).unwrap_err().to_string();
+    let _ = limited.allocate_request(bytes(16 << 20)).unwrap();
+    let said = limited.allocate_request(bytes((4 << 20) + 4000)).unwrap_err().to_string();
     assert!(said.ends_with("raise the limit to 20975520 B (20.01 MiB) or more"), "{said}");
     assert!(said.contains("holds 16.00 MiB of at most 20.00 MiB"), "{said}");
 }
@@ -57,13 +57,13 @@ fn the_limit_to_raise_to_is_rounded_up() {
 fn counts_are_what_happened() {
     let counted = Counted::new(Direct::of(Bytes::mib(1)));
     let blocks: Vec<Block> =
-        [100, 600, 1000].map(|size| counted.allocate(bytes(size)).unwrap()).to_vec();
-    assert!(counted.allocate(bytes(2 << 20)).is_err());
+        [100, 600, 1000].map(|size| counted.allocate_request(bytes(size)).unwrap()).to_vec();
+    assert!(counted.allocate_request(bytes(2 << 20)).is_err());
     counted.free(blocks[1].address(), OTHER).unwrap();
     counted.free(Address::NULL, DEFAULT).unwrap();
-    let _ = counted.allocate(bytes(0)).unwrap();
+    let _ = counted.allocate_request(bytes(0)).unwrap();
     assert!(counted.free(blocks[1].address(), DEFAULT).is_err());
-    let last = counted.allocate(bytes(50)).unwrap();
+    let last = counted.allocate_request(bytes(50)).unwrap();
     let expected = Counts {
         allocations: 4,
         frees: 1,
@@ -96,9 +96,9 @@ fn lines(log: &[u8]) -> Vec<Vec<String>> {
 #[test]
 fn a_log_has_a_line_for_everything_that_changed_something() {
     let logged = Logged::new(Direct::of(Bytes::mib(1)), Vec::new());
-    let block = logged.allocate(bytes(700)).unwrap();
-    let other = logged.allocate(Request::new(Bytes::new(5), OTHER)).unwrap();
-    assert!(logged.allocate(bytes(2 << 20)).is_err());
+    let block = logged.allocate_request(bytes(700)).unwrap();
+    let other = logged.allocate_request(Request::new(Bytes::new(5), OTHER)).unwrap();
+    assert!(logged.allocate_request(bytes(2 << 20)).is_err());
     logged.free(block.address(), OTHER).unwrap();
     assert!(logged.free(block.address(), DEFAULT).is_err());
     logged.free(other.address(), DEFAULT).unwrap();
@@ -150,7 +150,7 @@ impl Write for Flaky {
 fn a_log_that_cannot_be_written_fails_no_allocation() {
     let logged = Logged::new(roomy(), Flaky { written: Vec::new(), writes: 0 });
     for _ in 0..6 {
-        logged.allocate(bytes(700)).unwrap();
+        logged.allocate_request(bytes(700)).unwrap();
     }
     assert_eq!(logged.lost_lines(), 2);
     assert_eq!(logged.take_error().unwrap().to_string(), "full");
@@ -166,13 +166,13 @@ fn a_log_that_cannot_be_written_fails_no_allocation() {
 fn leaks_are_named() {
     let tracked = Tracked::new(roomy()).with_backtraces();
     let kept = labelled("outer", || {
-        let kept = tracked.allocate(bytes(700)).unwrap();
-        labelled("inner", || tracked.allocate(Request::new(Bytes::new(1), OTHER)).unwrap());
+        let kept = tracked.allocate_request(bytes(700)).unwrap();
+        labelled("inner", || tracked.allocate_request(Request::new(Bytes::new(1), OTHER)).unwrap());
         kept
     });
-    let freed = tracked.allocate(bytes(3)).unwrap();
+    let freed = tracked.allocate_request(bytes(3)).unwrap();
     tracked.free(freed.address(), DEFAULT).unwrap();
-    let _ = tracked.allocate(bytes(2)).unwrap();
+    let _ = tracked.allocate_request(bytes(2)).unwrap();
     let leaks = tracked.leaks();
     let labels: Vec<Option<&str>> =
         leaks.blocks().iter().map(|live| live.label.as_deref()).collect();
@@ -189,7 +189,7 @@ fn leaks_are_named() {
     assert!(long.contains("leaks_are_named"), "{long}");
 
     for _ in 0..40 {
-        let _ = tracked.allocate(bytes(1)).unwrap();
+        let _ = tracked.allocate_request(bytes(1)).unwrap();
     }
     assert!(tracked.leaks().to_string().ends_with("\n  and 11 more"));
     assert_eq!(Leaks::default().to_string(), "no blocks are live");
@@ -200,7 +200,7 @@ fn a_label_ends_with_its_work_even_where_that_panics() {
     let tracked = Tracked::new(roomy());
     let panicked = std::panic::catch_unwind(|| labelled("gone", || panic!("on purpose")));
     assert!(panicked.is_err());
-    let _ = tracked.allocate(bytes(1)).unwrap();
+    let _ = tracked.allocate_request(bytes(1)).unwrap();
     assert_eq!(tracked.leaks().blocks()[0].label, None);
     let text = tracked.leaks().to_string();
     assert!(text.starts_with("1 block of 512 B (512 B) is live\n"), "{text}");
@@ -209,7 +209,8 @@ fn a_label_ends_with_its_work_even_where_that_panics() {
 /// Which of the first `count` requests for so many bytes fail.
 fn failed(when: FailWhen, size: u64, count: u64) -> Vec<u64> {
     let failing = Failing::new(roomy(), when);
-    let failed: Vec<u64> = (1..=count).filter(|_| failing.allocate(bytes(size)).is_err()).collect();
+    let failed: Vec<u64> =
+        (1..=count).filter(|_| failing.allocate_request(bytes(size)).is_err()).collect();
     assert_eq!((failing.requests(), failing.failures()), (count, failed.len() as u64));
     assert_eq!(failing.inner().truth().live.len() as u64, count - failed.len() as u64);
     failed
@@ -233,16 +234,16 @@ fn what_is_to_fail_fails_and_nothing_else() {
     assert_ne!(quarter, chance(250_000, 2));
 
     let failing = Failing::new(roomy(), FailWhen::Every(1));
-    assert!(failing.allocate(bytes(0)).is_ok());
-    let error = failing.allocate(bytes(9)).unwrap_err();
+    assert!(failing.allocate_request(bytes(0)).is_ok());
+    let error = failing.allocate_request(bytes(9)).unwrap_err();
     assert!(
         matches!(&error, Error::OutOfMemory(told) if told.requested == Bytes::new(9)),
         "{error}"
     );
     failing.plan(FailWhen::Never);
-    assert!(failing.allocate(bytes(9)).is_ok());
+    assert!(failing.allocate_request(bytes(9)).is_ok());
     let failing = Failing::new(roomy(), FailWhen::Every(1)).fail_as(FailAs::Transient);
-    let error = failing.allocate(bytes(9)).unwrap_err();
+    let error = failing.allocate_request(bytes(9)).unwrap_err();
     assert!(matches!(&error, Error::Device(error) if error.may_pass()), "{error}");
 }
 
@@ -251,8 +252,8 @@ struct Careless(Arc<Direct>);
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Careless {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        self.0.allocate(request.aligned_to(Alignment::BLOCK))
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        self.0.allocate_request(request.aligned_to(Alignment::BLOCK))
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
@@ -272,14 +273,14 @@ unsafe impl Allocate for Careless {
 fn every_block_is_aligned_or_refused() {
     let aligned = Aligned::new(roomy(), Alignment::HOST_PAGE);
     for size in [1, 700, 5000, 4096] {
-        let block = aligned.allocate(bytes(size)).unwrap();
+        let block = aligned.allocate_request(bytes(size)).unwrap();
         assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
-        let block = aligned.allocate(bytes(size).aligned_to(Alignment::MIB)).unwrap();
+        let block = aligned.allocate_request(bytes(size).aligned_to(Alignment::MIB)).unwrap();
         assert!(block.address().is_aligned_to(Alignment::MIB), "more was asked for");
     }
     let truth = roomy();
     let aligned = Aligned::new(Careless(Arc::clone(&truth)), Alignment::DEVICE_PAGE);
-    let refused = (0..20).filter(|_| aligned.allocate(bytes(700)).is_err()).count();
+    let refused = (0..20).filter(|_| aligned.allocate_request(bytes(700)).is_err()).count();
     assert!(refused > 0, "the allocator beneath happened to align everything");
     assert_eq!(truth.truth().live.len(), 20 - refused, "what is refused is given back");
 }

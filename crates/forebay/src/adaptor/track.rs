@@ -132,17 +132,15 @@ enum Traces {
 /// An allocator that knows which blocks are out.
 ///
 /// ```
-/// # use std::sync::Arc;
+/// # use forebay::StreamHandle;
 /// use forebay::adaptor::{Tracked, labelled};
-/// use forebay::{Allocate, Pool, Request};
-/// use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// use forebay::{Allocate, Bytes, Pool, Request};
+/// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let tracked = Tracked::new(Pool::new(&device)?);
-/// let kept = labelled("weights", || tracked.allocate(Request::new(Bytes::mib(1), stream)))?;
-/// let freed = tracked.allocate(Request::new(Bytes::mib(2), stream))?;
+/// let kept = labelled("weights", || tracked.allocate_request(Request::new(Bytes::mib(1), stream)))?;
+/// let freed = tracked.allocate_request(Request::new(Bytes::mib(2), stream))?;
 /// tracked.free(freed.address(), stream)?;
 /// let leaks = tracked.leaks();
 /// assert_eq!(leaks.blocks().len(), 1);
@@ -195,9 +193,9 @@ impl<A: Allocate> Tracked<A> {
 
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate> Allocate for Tracked<A> {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
-        let block = self.inner.allocate(request)?;
+        let block = self.inner.allocate_request(request)?;
         if !block.address().is_null() {
             let label = LABEL.try_with(|cell| cell.borrow().clone()).ok().flatten();
             let traced = self.traces == Traces::On;

@@ -8,7 +8,7 @@ use super::ArenaId;
 use crate::Error;
 
 /// Why a call of an arena failed. Nothing was changed, unless it says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArenaError {
     /// The arena is full, and may not grow far enough.
@@ -42,6 +42,15 @@ pub enum ArenaError {
         error: Error,
     },
 }
+
+forebay_hal::debug_as_message!(ArenaError {
+    Full(value),
+    Chunk { size, error },
+    Quantity(value),
+    Lapsed(value),
+    WrongArena { arena, owner },
+    NotGivenBack { chunks, size, error },
+});
 
 impl fmt::Display for ArenaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

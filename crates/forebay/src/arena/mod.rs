@@ -25,10 +25,10 @@ mod tests;
 use core::cell::RefCell;
 use core::fmt;
 
-use forebay_core::{
-    Address, Alignment, Bump, BumpGrowth, BumpMark, BumpPlace, BumpUsage, Bytes, Span,
-};
+use forebay_core::{Address, Alignment, Bump, BumpMark, BumpPlace, Bytes, Span};
 use forebay_hal::StreamHandle;
+
+pub use forebay_core::{BumpFull, BumpGrowth, BumpLapse, BumpUsage};
 
 pub use block::{ArenaBlock, ArenaId, ArenaSlice, ArenaToken};
 pub use error::ArenaError;
@@ -39,11 +39,11 @@ use crate::{Allocate, Error, Request};
 /// How an arena is to be.
 ///
 /// ```
-/// # use std::sync::Arc;
-/// use forebay::{Pool, arena::ArenaOptions};
-/// use forebay_core::{Alignment, BumpGrowth, Bytes};
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::StreamHandle;
+/// use forebay::arena::ArenaOptions;
+/// use forebay::arena::BumpGrowth;
+/// use forebay::{Alignment, Bytes, Pool};
+/// # let device = forebay::HostDevice::open()?;
 ///
 /// let arena = ArenaOptions::new(Bytes::mib(1))
 ///     .growth(BumpGrowth::Doubling { most: Bytes::mib(8) })
@@ -108,14 +108,10 @@ pub struct Checkpoint {
 /// Memory that is allocated one by one and given back all at once.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::arena::Arena;
+/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 ///
-/// use forebay::{Pool, arena::Arena};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let mut arena = Arena::new(pool.clone(), Bytes::mib(64), StreamHandle::DEFAULT)?;
 /// for _batch in 0..100 {
@@ -132,11 +128,9 @@ pub struct Checkpoint {
 /// A block cannot be used after a reset; this does not compile:
 ///
 /// ```compile_fail,E0502
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// let block = arena.allocate(Bytes::new(100))?;
 /// arena.reset();
@@ -147,11 +141,9 @@ pub struct Checkpoint {
 /// Nor after a rewind, nor after the arena went:
 ///
 /// ```compile_fail,E0502
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// let start = arena.checkpoint();
 /// let block = arena.allocate(Bytes::new(100))?;
@@ -161,11 +153,9 @@ pub struct Checkpoint {
 /// ```
 ///
 /// ```compile_fail,E0505
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// let block = arena.allocate(Bytes::new(100))?;
 /// drop(arena);
@@ -246,8 +236,10 @@ impl<A: Allocate> Arena<A> {
             return Ok(());
         }
         let request = Request::new(size, self.stream).aligned_to(alignment.max(Alignment::BLOCK));
-        let block =
-            self.allocator.allocate(request).map_err(|error| ArenaError::Chunk { size, error })?;
+        let block = self
+            .allocator
+            .allocate_request(request)
+            .map_err(|error| ArenaError::Chunk { size, error })?;
         // What the allocator rounded up to is not used, so that an arena is full when it says.
         let added = Span::new(block.address(), size)
             .and_then(|span| self.bump.borrow_mut().add_chunk(span));

@@ -12,11 +12,9 @@ use crate::Allocate;
 /// Blocks live as long as the scope, across the scopes inside it, and no longer:
 ///
 /// ```
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// arena.scope(|outer| {
 ///     let kept = outer.allocate(Bytes::new(100))?;
@@ -33,11 +31,9 @@ use crate::Allocate;
 /// A block that is carried out of its scope does not compile:
 ///
 /// ```compile_fail
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// let carried_out = arena.scope(|scope| scope.allocate(Bytes::new(100)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -46,11 +42,9 @@ use crate::Allocate;
 /// Nor does one that is put where an outer scope would find it:
 ///
 /// ```compile_fail,E0521
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// arena.scope(|outer| {
 ///     let mut blocks = Vec::new();
@@ -63,11 +57,9 @@ use crate::Allocate;
 /// Nor does allocating in the outer scope while the inner one runs, whose end would take it back:
 ///
 /// ```compile_fail,E0502
-/// # use std::sync::Arc;
-/// # use forebay::{Pool, arena::Arena};
-/// # use forebay_core::Bytes;
-/// # use forebay_hal::{Device, StreamHandle};
-/// # let device: Arc<dyn Device> = forebay_host::HostDevice::open()?;
+/// # use forebay::arena::Arena;
+/// # use forebay::{Bytes, Pool, StreamHandle};
+/// # let device = forebay::HostDevice::open()?;
 /// # let mut arena = Arena::new(Pool::new(&device)?, Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// arena.scope(|outer| {
 ///     outer.scope(|_inner| {

@@ -342,8 +342,8 @@ impl Stubborn {
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Stubborn {
-    fn allocate(&self, request: Request) -> crate::Result<Block> {
-        Allocate::allocate(&self.inner, request)
+    fn allocate_request(&self, request: Request) -> crate::Result<Block> {
+        Allocate::allocate_request(&self.inner, request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> crate::Result<()> {

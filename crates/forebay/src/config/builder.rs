@@ -17,7 +17,7 @@ use super::table::for_each_key;
 ///
 /// ```
 /// use forebay::config::{Preset, Settings};
-/// use forebay_core::Bytes;
+/// use forebay::Bytes;
 ///
 /// let settings = Settings::builder()
 ///     .preset(Preset::MemoryConstrained)

@@ -9,7 +9,7 @@ use super::settings::Entry;
 use super::source::Source;
 
 /// Why settings are refused: what was given, where, and what is allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// There is no such key.
@@ -97,6 +97,16 @@ impl ConfigError {
         }
     }
 }
+
+forebay_hal::debug_as_message!(ConfigError {
+    UnknownKey { name, source, suggestion },
+    BadValue { key, value, source },
+    Disagreement { one, rule, other },
+    Fixed { in_force, wanted },
+    NoColon { entry, source },
+    NotText { value, source },
+    File { path, line, reason, by_variable },
+});
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

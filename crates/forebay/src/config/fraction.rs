@@ -12,7 +12,7 @@ const WHOLE: u32 = 1_000_000;
 ///
 /// ```
 /// use forebay::config::Fraction;
-/// use forebay_core::Bytes;
+/// use forebay::Bytes;
 ///
 /// let warn = Fraction::percent(80);
 /// assert_eq!(Fraction::read("0.8"), Some(warn));

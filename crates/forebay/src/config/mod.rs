@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use forebay::config::{Settings, Source};
-//! use forebay_core::Bytes;
+//! use forebay::Bytes;
 //!
 //! let outer = Settings::parse_conf("preset:high_frequency, max_bytes:8GiB, pressure_moderate:75%")?;
 //! let settings = outer.into_builder().magazine_bytes(Bytes::mib(4)).build()?;
@@ -49,6 +49,8 @@ mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
+
+pub use forebay_core::address_space::Growth;
 
 pub use builder::SettingsBuilder;
 pub use choice::{Counting, Rounding, Zeroing};

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid, valid_span};
 
-use super::{OwnedBlock, Plain, Refused, does_not_fit};
+use super::{OwnedBlock, Pod, Refused, does_not_fit};
 use crate::{Allocate, Error, Pool, Request, Result};
 
 /// How much is copied at once, through memory of this module's own. Large enough that what a copy
@@ -16,14 +16,9 @@ const STAGE: usize = 4 << 20;
 /// Room on a device for so many elements of a type, given back when this value goes.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{DeviceArray, HostDevice, Pool, StreamHandle};
 ///
-/// use forebay::Pool;
-/// use forebay::handle::DeviceArray;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let mut array = DeviceArray::<f32>::new(&pool, 1000, StreamHandle::DEFAULT)?;
 /// array.copy_from_slice(&[1.5; 1000])?;
@@ -33,13 +28,13 @@ const STAGE: usize = 4 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "the array is given back when this value goes"]
-pub struct DeviceArray<T: Plain, A: Allocate = Pool> {
+pub struct DeviceArray<T: Pod, A: Allocate = Pool> {
     block: OwnedBlock<A>,
     length: usize,
     element: PhantomData<T>,
 }
 
-impl<T: Plain, A: Allocate> DeviceArray<T, A> {
+impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// Room for `length` elements, for `stream`. What they are is not defined.
     pub fn new(allocator: &A, length: usize, stream: StreamHandle) -> Result<Self>
     where
@@ -228,7 +223,7 @@ impl<T: Plain, A: Allocate> DeviceArray<T, A> {
     }
 }
 
-impl<T: Plain, A: Allocate> fmt::Debug for DeviceArray<T, A> {
+impl<T: Pod, A: Allocate> fmt::Debug for DeviceArray<T, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceArray")
             .field("element", &core::any::type_name::<T>())

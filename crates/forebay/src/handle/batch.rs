@@ -25,15 +25,10 @@ use crate::{Allocate, Pool, Request, Result};
 /// do not cut the room of large ones.
 ///
 /// ```
-/// use std::sync::Arc;
-///
-/// use forebay::Pool;
 /// use forebay::handle::allocate_batch;
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
+/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let sizes = [Bytes::new(1000), Bytes::mib(3), Bytes::mib(1)];
 /// let blocks = allocate_batch(&pool, &sizes, StreamHandle::DEFAULT)?;
@@ -62,15 +57,10 @@ pub fn allocate_batch<A: Allocate + Clone>(
 /// part begins at a multiple of 512 B; between them are at most 511 B.
 ///
 /// ```
-/// use std::sync::Arc;
-///
-/// use forebay::Pool;
 /// use forebay::handle::Batch;
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
+/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let batch = Batch::new(&pool, &[Bytes::new(700), Bytes::new(100)], StreamHandle::DEFAULT)?;
 /// let [first, second] = batch.parts() else { return Err("two parts".into()) };

@@ -13,7 +13,7 @@
 //!   warm_up                 takes and gives back, so that the pool has it when it is needed
 //! ```
 //!
-//! All of them work over any [`Allocate`] that can be cloned: a [`Pool`](crate::Pool), an adaptor
+//! All of them work over any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`](crate::Pool), an adaptor
 //! over one, an `Arc<dyn Allocate>`. A handle holds a clone, so its pool lives as long as it does.
 //!
 //! # Order
@@ -54,7 +54,6 @@ mod batch;
 mod lost;
 mod order;
 mod owned;
-mod plain;
 mod refused;
 mod rental;
 mod shared;
@@ -66,52 +65,56 @@ mod warm;
 use forebay_core::{Bytes, QuantityError};
 use forebay_hal::{Call, StreamHandle};
 
+pub use bytemuck::Pod;
+
 pub use self::array::DeviceArray;
 pub use self::batch::{Batch, allocate_batch};
 pub use self::lost::{LostFree, LostFrees, lost_frees};
 pub use self::owned::OwnedBlock;
-pub use self::plain::Plain;
 pub use self::refused::Refused;
 pub use self::rental::{Rental, RentalFigures, RentalOptions, Rented};
 pub use self::shared::SharedBlock;
 pub use self::task::{Allocation, allocate_async};
 pub use self::warm::{Transformer, WarmUp, warm_up};
 
-use crate::{Allocate, Error, Request, Result};
+use crate::{Error, Pool, Request, Result};
 
-/// Handles from any allocator: the short way to the two that are used most.
-///
-/// ```
-/// use std::sync::Arc;
-///
-/// use forebay::Pool;
-/// use forebay::handle::Own;
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
-/// let block = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?;
-/// let array = pool.array::<f32>(1 << 20, StreamHandle::DEFAULT)?;
-/// assert_eq!(pool.statistics().live, Bytes::mib(5));
-/// drop((block, array));
-/// assert_eq!(pool.statistics().live, Bytes::ZERO);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub trait Own: Allocate + Clone {
-    /// A block of at least `size` bytes for `stream`, that goes back by itself.
-    fn owned(&self, size: Bytes, stream: StreamHandle) -> Result<OwnedBlock<Self>> {
+/// Blocks that free themselves. [`OwnedBlock::new`] and [`DeviceArray::new`] do the same for any allocator.
+impl Pool {
+    /// Allocates at least `size` bytes for `stream`. Dropping the handle frees them in the order of its stream.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// assert_eq!(pool.statistics().live, Bytes::mib(1));
+    /// drop(block);
+    /// assert_eq!(pool.statistics().live, Bytes::ZERO);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn owned(&self, size: Bytes, stream: StreamHandle) -> Result<OwnedBlock> {
         OwnedBlock::new(self, Request::new(size, stream))
     }
 
-    /// Room for `length` elements for `stream`, that goes back by itself.
-    fn array<T: Plain>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T, Self>> {
+    /// Allocates an array of `length` elements for `stream`. Dropping it frees it in the order of its stream. The
+    /// elements are uninitialised memory of the device, so copy to the array before you read it.
+    ///
+    /// ```
+    /// use forebay::{HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let mut array = pool.array::<f32>(3, StreamHandle::DEFAULT)?;
+    /// array.copy_from_slice(&[1.0, 2.0, 3.0])?;
+    /// let mut back = [0.0; 3];
+    /// array.copy_to_slice(&mut back)?;
+    /// assert_eq!(back, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn array<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
         DeviceArray::new(self, length, stream)
     }
 }
-
-impl<A: Allocate + Clone> Own for A {}
 
 /// The error for sizes that do not add up, before anything was asked of an allocator.
 fn does_not_fit(argument: &'static str, error: &QuantityError) -> Error {

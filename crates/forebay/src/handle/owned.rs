@@ -17,15 +17,9 @@ use crate::{Allocate, Block, Error, Pool, Request, Result};
 /// becomes of errors in a drop, is told in the [module's documentation](super).
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{Bytes, HostDevice, OwnedBlock, Pool, Priority, Request, Stream};
 ///
-/// use forebay::handle::OwnedBlock;
-/// use forebay::{Pool, Request};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, Priority, Stream};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let [compute, copies] = [(); 2].map(|()| Stream::new(&device, Priority::Normal));
 /// let (compute, copies) = (compute?, copies?);
@@ -55,7 +49,7 @@ impl<A: Allocate> OwnedBlock<A> {
     where
         A: Clone,
     {
-        let block = allocator.allocate(request)?;
+        let block = allocator.allocate_request(request)?;
         allocator.own(block)?;
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }

@@ -89,15 +89,10 @@ pub struct RentalFigures {
 /// its blocks are used and returned in that order, so a hit costs no event and asks no allocator.
 ///
 /// ```
-/// use std::sync::Arc;
-///
-/// use forebay::Pool;
 /// use forebay::handle::Rental;
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
+/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let rental = Rental::new(&pool, StreamHandle::DEFAULT);
 /// for batch in [100_000, 90_000, 80_000] {

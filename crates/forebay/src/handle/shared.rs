@@ -16,15 +16,9 @@ use crate::{Allocate, Block, Error, Pool};
 /// that were noted; so the memory is not used again before the last work that used it.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream, StreamHandle};
 ///
-/// use forebay::Pool;
-/// use forebay::handle::{Own, SharedBlock};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, Priority, Stream, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let side = Stream::new(&device, Priority::Normal)?;
 /// let weights = SharedBlock::from(pool.owned(Bytes::mib(4), StreamHandle::DEFAULT)?);

@@ -49,16 +49,13 @@ const IDLE: Duration = Duration::from_millis(100);
 /// that comes late is given back.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::handle::allocate_async;
+/// use forebay::{Bytes, HostDevice, Pool, Request, StreamHandle};
+///
 /// use std::task::{Context, Poll, Waker};
 ///
-/// use forebay::handle::allocate_async;
-/// use forebay::{Pool, Request};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let request = Request::new(Bytes::mib(64), StreamHandle::DEFAULT);
 /// let mut growth = std::pin::pin!(allocate_async(&pool, request));

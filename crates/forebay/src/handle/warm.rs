@@ -40,15 +40,10 @@ impl WarmUp {
 /// nothing.
 ///
 /// ```
-/// use std::sync::Arc;
-///
 /// use forebay::handle::warm_up;
-/// use forebay::{Pool, PoolOptions};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
+/// use forebay::{Bytes, HostDevice, Pool, PoolOptions, StreamHandle};
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
 /// let shapes = [(Bytes::mib(8), 2), (Bytes::new(4096), 100)];
 /// let warm = warm_up(&pool, &shapes, StreamHandle::DEFAULT)?;
@@ -75,7 +70,7 @@ pub fn warm_up<A: Allocate>(
     let mut taken = Taken { allocator, stream, blocks: Vec::new() };
     for (size, count) in shapes {
         for _ in 0..count {
-            match allocator.allocate(Request::new(size, stream)) {
+            match allocator.allocate_request(Request::new(size, stream)) {
                 Ok(block) => {
                     taken.blocks.push(block);
                     figures.had_blocks += 1;
@@ -121,7 +116,7 @@ impl<A: Allocate> Drop for Taken<'_, A> {
 ///
 /// ```
 /// use forebay::handle::Transformer;
-/// use forebay_core::Bytes;
+/// use forebay::Bytes;
 ///
 /// let transformer = Transformer {
 ///     batch: 4,

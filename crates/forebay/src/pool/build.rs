@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_hal::Device;
+use forebay_hal::{Device, ToDevice};
 
 use crate::pool::Pool;
 use crate::pool::calls::{registry, upkeep};
@@ -12,7 +12,11 @@ use crate::{MemoryClass, Result};
 
 impl PoolOptions {
     /// The pool, on `device`.
-    pub fn build(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
+    pub fn build(self, device: &impl ToDevice) -> Result<Pool> {
+        self.build_on(&device.to_device())
+    }
+
+    fn build_on(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
         if !self.peers.is_empty() {
             self.class = self.class | MemoryClass::PEERS;
         }

@@ -59,14 +59,9 @@ impl Pool {
     /// retired.
     ///
     /// ```
-    /// use std::sync::Arc;
+    /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
     ///
-    /// use forebay::PoolOptions;
-    /// use forebay_core::Bytes;
-    /// use forebay_hal::{Device, StreamHandle};
-    /// use forebay_host::HostDevice;
-    ///
-    /// let device: Arc<dyn Device> = HostDevice::open()?;
+    /// let device = HostDevice::open()?;
     /// let pool = PoolOptions::new().set(|settings| settings.canaries(true)).build(&device)?;
     /// let block = pool.allocate(Bytes::new(4096), StreamHandle::DEFAULT)?;
     /// pool.check()?;

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::{Device, StreamHandle, ToDevice};
 
 use self::front::claimed_as::ClaimedAs;
 use self::shared::Shared;
@@ -63,7 +63,7 @@ impl Pool {
     /// A pool on `device`, as the environment says ([`Settings::from_environment`]).
     ///
     /// [`Settings::from_environment`]: crate::Settings::from_environment
-    pub fn new(device: &Arc<dyn Device>) -> Result<Self> {
+    pub fn new(device: &impl ToDevice) -> Result<Self> {
         PoolOptions::from_environment()?.build(device)
     }
 
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// A block as requested.
-    pub fn allocate_as(&self, request: Request) -> Result<Block> {
+    pub fn allocate_request(&self, request: Request) -> Result<Block> {
         let (wanted, offered) = (request.class, self.class());
         if !offered.contains(wanted) {
             return Err(Error::WrongClass { wanted, offered });
@@ -304,8 +304,8 @@ impl Pool {
 // SAFETY: the pool gives memory of its device's pages or segments, each byte to one live block, and a
 // block that is owned is refused to every free; clones keep the memory.
 unsafe impl Allocate for Pool {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        self.allocate_as(request)
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        Self::allocate_request(self, request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {

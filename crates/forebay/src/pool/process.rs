@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_core::Address;
-use forebay_hal::{Call, Device, StreamHandle};
+use forebay_hal::{Call, Device, StreamHandle, ToDevice};
 
 use crate::pool::Pool;
 use crate::pool::calls::registry::{self, Owner};
@@ -48,18 +48,15 @@ impl Pool {
     /// until it is [forgotten](Self::forget), or the process ends.
     ///
     /// ```
-    /// use std::sync::Arc;
+    /// use forebay::{HostDevice, Pool};
     ///
-    /// use forebay::Pool;
-    /// use forebay_hal::Device;
-    /// use forebay_host::HostDevice;
-    ///
-    /// let device: Arc<dyn Device> = HostDevice::open()?;
+    /// let device = HostDevice::open()?;
     /// assert_eq!(Pool::of(&device)?.id(), Pool::of(&device)?.id());
     /// assert!(Pool::forget(&device));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
+    pub fn of(device: &impl ToDevice) -> Result<Self> {
+        let device = &device.to_device();
         // Before there is an entry for it.
         device.descriptor().check_process(Call::Open)?;
         let device_pool = {
@@ -109,13 +106,14 @@ impl Pool {
 
     /// Every living pool of `device`, whoever made it and has it. For whoever is about to destroy a
     /// stream, which all of them have to [forget](Self::forget_stream).
-    pub fn all_of(device: &Arc<dyn Device>) -> Vec<Self> {
-        registry::all_of(device).into_iter().map(|shared| Self { shared }).collect()
+    pub fn all_of(device: &impl ToDevice) -> Vec<Self> {
+        registry::all_of(&device.to_device()).into_iter().map(|shared| Self { shared }).collect()
     }
 
     /// Lets the process forget its pool of `device`; says whether there was one. Clones that others
     /// have stay what they are; the next who asks for the pool of `device` gets a new one.
-    pub fn forget(device: &Arc<dyn Device>) -> bool {
+    pub fn forget(device: &impl ToDevice) -> bool {
+        let device = &device.to_device();
         let gone = {
             let mut device_pools = device_pools();
             let found = device_pools.iter().position(|device_pool| device_pool.is_of(device));
@@ -157,18 +155,13 @@ impl Pool {
 /// one, which addresses of simulated memory alone can come to.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
 ///
-/// use forebay::{Error, Pool};
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
-/// forebay::free(block.address(), StreamHandle::DEFAULT)?;
-/// let again = forebay::free(block.address(), StreamHandle::DEFAULT);
+/// forebay::process::free(block.address(), StreamHandle::DEFAULT)?;
+/// let again = forebay::process::free(block.address(), StreamHandle::DEFAULT);
 /// assert!(matches!(again, Err(Error::DoubleFree { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

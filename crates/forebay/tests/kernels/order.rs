@@ -9,8 +9,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay::config::Growth;
 use forebay::hal::{Call, Progress};
-use forebay::{Block, Bytes, Device, Growth, Pool, PoolOptions, Stream};
+use forebay::{Block, Bytes, Device, Pool, PoolOptions, Stream};
 
 use crate::front::{Front, Script, Target};
 use crate::hands::Hands;

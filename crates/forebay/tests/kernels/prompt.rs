@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use forebay::config::Growth;
 use forebay::hal::Progress;
-use forebay::{Block, Bytes, Growth, Pool, PoolOptions, Stream};
+use forebay::{Block, Bytes, Pool, PoolOptions, Stream};
 
 use crate::hands::Hands;
 use crate::{Step, ensure};

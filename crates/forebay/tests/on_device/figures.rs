@@ -60,7 +60,6 @@ pub(crate) fn let_go(stage: &Stage) -> Step {
         .max_bytes(limit)
         .on_shortage(move |_| spare().pop().is_some())
         .build(&stage.device)?;
-    use forebay::Own as _;
     let kept = pool.array::<u8>(24 << 20, DEFAULT)?;
     spare().push(kept);
     let block = pool.allocate(Bytes::mib(24), DEFAULT)?;

@@ -1,7 +1,7 @@
 //! Handles, arenas, and the pool of the whole process.
 
 use forebay::arena::Arena;
-use forebay::{Bytes, Own, Pool, PoolOptions};
+use forebay::{Bytes, Pool, PoolOptions};
 
 use crate::stage::Stage;
 use crate::{Step, ensure};
@@ -53,7 +53,7 @@ pub(crate) fn process_pool(stage: &Stage) -> Step {
     stage.write(block.address(), Bytes::mib(3), 8, stream.handle())?;
     stage.check(block.address(), Bytes::mib(3), 8, stream.handle())?;
     // By whoever was handed the address alone.
-    forebay::free(block.address(), stream.handle())?;
+    forebay::process::free(block.address(), stream.handle())?;
     ensure!(pool.statistics().live == Bytes::ZERO, "the block is still live");
     ensure!(Pool::forget(&stage.device), "there was no pool to forget");
     drop(pool);

@@ -6,8 +6,9 @@
 use std::sync::mpsc;
 use std::thread;
 
+use forebay::config::Growth;
 use forebay::hal::Call;
-use forebay::{Block, Bytes, Growth, Pool, PoolOptions, Stream, StreamHandle};
+use forebay::{Block, Bytes, Pool, PoolOptions, Stream, StreamHandle};
 
 use crate::stage::{Look, Numbers, Stage};
 use crate::{Step, ensure};

@@ -32,7 +32,7 @@ pub(crate) fn wrong_frees(stage: &Stage) -> Step {
         let inside = Address::new(block.address().get() + 512);
         let freed = pool.free(inside, DEFAULT);
         ensure!(matches!(freed, Err(Error::NotABlock { .. })), "inside a block: {freed:?}");
-        let freed = forebay::free(Address::new(4096), DEFAULT);
+        let freed = forebay::process::free(Address::new(4096), DEFAULT);
         ensure!(matches!(freed, Err(Error::NotABlock { .. })), "nobody's address: {freed:?}");
         // Another size.
         let freed = pool.free_sized(block.address(), Bytes::new(7), DEFAULT);
@@ -48,7 +48,7 @@ pub(crate) fn wrong_frees(stage: &Stage) -> Step {
         for (way, freed) in ways(&pool, block, size) {
             ensure!(matches!(freed, Err(Error::DoubleFree { .. })), "{way} twice: {freed:?}");
         }
-        let freed = forebay::free(block.address(), DEFAULT);
+        let freed = forebay::process::free(block.address(), DEFAULT);
         ensure!(matches!(freed, Err(Error::DoubleFree { .. })), "by address alone: {freed:?}");
         let again = pool.allocate(size, DEFAULT)?;
         ensure!(again.address() == block.address(), "the same size is somewhere else");

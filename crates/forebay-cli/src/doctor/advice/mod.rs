@@ -10,7 +10,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use forebay::ConfigError;
+use forebay::config::ConfigError;
 use forebay_core::{Bytes, PageSize, counted};
 
 use super::report::{Cure, Problem, Report, Status, Unread};

@@ -1,6 +1,6 @@
 //! Settings that are refused, and where to mend each.
 
-use forebay::ConfigError;
+use forebay::config::ConfigError;
 use forebay::config::Source;
 
 use super::shell_word;

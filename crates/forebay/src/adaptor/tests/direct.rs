@@ -47,7 +47,7 @@ impl Direct {
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Direct {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         let mut truth = self.truth();
         let size = request.size().align_up(Alignment::BLOCK).unwrap_or(Bytes::MAX);
         let fits = |&(at, room): &(Address, Bytes)| {

@@ -115,7 +115,7 @@ fn they_stack_in_any_order() {
             let before = stack.figures();
             if random.chance(2, 3) {
                 let size = random.between(1, 512 << 10);
-                match stack.top.allocate(bytes(size)) {
+                match stack.top.allocate_request(bytes(size)) {
                     Ok(block) => {
                         assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
                         live.push(block.address());
@@ -150,8 +150,8 @@ fn mistakes_pass_through_and_change_nothing() {
     for order in orders(6).iter().step_by(37) {
         let direct = roomy();
         let stack = Stack::new(direct.clone(), order);
-        let kept = stack.top.allocate(bytes(700)).unwrap();
-        let freed = stack.top.allocate(bytes(700)).unwrap();
+        let kept = stack.top.allocate_request(bytes(700)).unwrap();
+        let freed = stack.top.allocate_request(bytes(700)).unwrap();
         stack.top.free(freed.address(), DEFAULT).unwrap();
         let before = stack.figures();
         let lines = stack.log.0.lock().unwrap().len();
@@ -169,7 +169,7 @@ fn mistakes_pass_through_and_change_nothing() {
         assert!(String::from_utf8(written).unwrap().contains(",free,0x0,0,0"));
 
         // A block that came another way is freed, and counts for nothing.
-        let foreign = direct.allocate(bytes(700)).unwrap();
+        let foreign = direct.allocate_request(bytes(700)).unwrap();
         assert_eq!(stack.top.block_at(foreign.address()), Some(foreign));
         stack.top.free(foreign.address(), DEFAULT).unwrap();
         assert_eq!(stack.figures(), before, "{order:?}");
@@ -178,11 +178,11 @@ fn mistakes_pass_through_and_change_nothing() {
         // One that is freed past the adaptors is found to be gone when its address comes again.
         direct.free(kept.address(), DEFAULT).unwrap();
         assert!(stack.tracked.leaks().is_empty());
-        let stranger = direct.allocate(bytes(700)).unwrap();
+        let stranger = direct.allocate_request(bytes(700)).unwrap();
         assert_eq!(stranger.address(), kept.address());
         assert!(stack.tracked.leaks().is_empty(), "a stranger's block is taken for the old one");
         direct.free(stranger.address(), DEFAULT).unwrap();
-        let again = stack.top.allocate(bytes(100)).unwrap();
+        let again = stack.top.allocate_request(bytes(100)).unwrap();
         assert_eq!(again.address(), kept.address());
         assert_eq!(stack.limited.used(), Bytes::new(100));
         assert_eq!(stack.counted.counts().live_blocks, 1);
@@ -197,10 +197,10 @@ fn mistakes_pass_through_and_change_nothing() {
 fn a_failure_beneath_leaves_all_figures_unchanged() {
     let stack = Stack::new(Direct::of(Bytes::mib(1)), &[0, 1, 2, 4, 5, 3]);
     stack.failing.plan(FailWhen::Never);
-    let block = stack.top.allocate(bytes(600 << 10)).unwrap();
+    let block = stack.top.allocate_request(bytes(600 << 10)).unwrap();
     let before = stack.figures();
     for number in 1..=3 {
-        let error = stack.top.allocate(bytes(600 << 10)).unwrap_err();
+        let error = stack.top.allocate_request(bytes(600 << 10)).unwrap_err();
         assert!(matches!(error, Error::Device(_)), "{error}");
         assert_eq!(stack.figures(), before);
         assert_eq!(stack.counted.counts().failed_allocations, number);
@@ -224,7 +224,7 @@ fn many_threads_never_exceed_the_limit_and_count_exactly() {
                     let mut refused = 0;
                     for _ in 0..2000 {
                         if random.chance(3, 5) {
-                            match top.allocate(bytes(random.between(1, 256 << 10))) {
+                            match top.allocate_request(bytes(random.between(1, 256 << 10))) {
                                 Ok(block) => live.push(block.address()),
                                 Err(_) => refused += 1,
                             }
@@ -266,8 +266,8 @@ struct Uneven(Arc<Direct>);
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Uneven {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        self.0.allocate(request)
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        self.0.allocate_request(request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
@@ -293,7 +293,7 @@ fn a_block_freed_twice_at_once_counts_once() {
     // Without a log, which would keep the two threads apart.
     let stack = Stack::new(Arc::new(Uneven(roomy())), &[0, 1, 2, 5, 3]);
     stack.failing.plan(FailWhen::Never);
-    let kept = stack.top.allocate(bytes(100)).unwrap();
+    let kept = stack.top.allocate_request(bytes(100)).unwrap();
     let before = stack.figures();
     let (barrier, target) = (Barrier::new(2), Mutex::new(Address::NULL));
     std::thread::scope(|scope| {
@@ -309,7 +309,7 @@ fn a_block_freed_twice_at_once_counts_once() {
         });
         let (mut freed, mut wrong) = (0, 0);
         for _ in 0..ROUNDS {
-            let address = stack.top.allocate(bytes(700)).unwrap().address();
+            let address = stack.top.allocate_request(bytes(700)).unwrap().address();
             *target.lock().unwrap() = address;
             barrier.wait();
             freed += u64::from(stack.top.free(address, DEFAULT).is_ok());

@@ -52,23 +52,42 @@ fn lengths_that_do_not_fit_are_refused_with_figures() {
     assert_eq!(bench.pool.statistics().allocations, 0);
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[test]
+fn half_floats_and_derived_types_are_elements() {
+    #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+    #[repr(C)]
+    struct Particle {
+        place: [f32; 3],
+        mass: f32,
+    }
+    fn round_trip<T: Pod + PartialEq + core::fmt::Debug>(pool: &Pool, values: [T; 2]) {
+        let mut array = pool.array(2, DEFAULT).unwrap();
+        array.copy_from_slice(&values).unwrap();
+        let mut back = [T::zeroed(); 2];
+        array.copy_to_slice(&mut back).unwrap();
+        assert_eq!(back, values);
+    }
+    let pool = Pool::new(&HostDevice::open().unwrap()).unwrap();
+    round_trip(&pool, [half::f16::from_f32(1.5), half::f16::MAX]);
+    round_trip(&pool, [half::bf16::from_f32(-2.0), half::bf16::EPSILON]);
+    let particle = Particle { place: [1.0, 2.0, 3.0], mass: 4.0 };
+    round_trip(&pool, [particle, Particle { mass: 0.5, ..particle }]);
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(4096))]
 struct Wide([u8; 4096]);
-
-// SAFETY: bytes, as many as the alignment, so no end is filled up.
-unsafe impl Plain for Wide {}
 
 #[test]
 fn a_types_alignment_is_asked_for() {
     let bench = Bench::new();
     let recorder = Recorder::new(&bench.pool);
     // Whether the pool keeps it is the pool's affair: given or refused, never less.
-    match recorder.array::<Wide>(3, DEFAULT) {
+    match DeviceArray::<Wide, _>::new(&recorder, 3, DEFAULT) {
         Ok(array) => assert!(array.address().is_aligned_to(Alignment::HOST_PAGE)),
         Err(error) => assert!(error.to_string().contains("a multiple of 4096 B"), "{error}"),
     }
-    drop(recorder.array::<f32>(3, DEFAULT).unwrap());
+    drop(DeviceArray::<f32, _>::new(&recorder, 3, DEFAULT).unwrap());
     let asked: Vec<Alignment> =
         recorder.requests.lock().unwrap().iter().map(Request::alignment).collect();
     assert_eq!(asked, [Alignment::HOST_PAGE, Alignment::BLOCK]);
@@ -114,8 +133,8 @@ struct Miser(Pool);
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Miser {
-    fn allocate(&self, request: Request) -> Result<Block> {
-        Allocate::allocate(
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        Allocate::allocate_request(
             &self.0,
             Request::new(Bytes::new(request.size().get() / 2), request.stream()),
         )
@@ -138,7 +157,7 @@ unsafe impl Allocate for Miser {
 fn an_allocator_that_gives_too_little_is_found_out() {
     let bench = Bench::new();
     let miser = Miser(bench.pool.clone());
-    let error = miser.array::<u8>(1 << 20, DEFAULT).unwrap_err().to_string();
+    let error = DeviceArray::<u8, _>::new(&miser, 1 << 20, DEFAULT).unwrap_err().to_string();
     assert!(error.contains("1048576 elements"), "{error}");
     assert_eq!(bench.live(), Bytes::ZERO);
 }

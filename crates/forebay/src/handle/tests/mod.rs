@@ -17,7 +17,7 @@ use forebay_hal::{Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimDevice, SimMachine, SimOptions, When};
 
 use super::*;
-use crate::{Block, Pool, PoolId, PoolOptions};
+use crate::{Allocate, Block, PoolId, PoolOptions};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
@@ -134,11 +134,11 @@ impl Recorder {
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Recorder {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         let mut requests = self.requests.lock().unwrap();
         requests.push(request);
         let generation = requests.len() as u64;
-        let block = Allocate::allocate(&self.pool, request)?;
+        let block = Allocate::allocate_request(&self.pool, request)?;
         self.generations.lock().unwrap().insert(block.address(), generation);
         Ok(Block { generation, ..block })
     }

@@ -7,11 +7,27 @@ fn own(bench: &Bench, size: u64, stream: StreamHandle) -> OwnedBlock {
 }
 
 #[test]
+fn an_adopted_stream_is_forgotten_with_its_guard() {
+    let bench = Bench::new();
+    let raw = bench.device.make_foreign_stream();
+    // SAFETY: the stream is destroyed below, after the guard is dropped.
+    let theirs = unsafe { forebay_hal::Stream::foreign(&bench.device, raw) }.unwrap();
+    let handle = theirs.handle();
+    let knows = || bench.pool.statistics().streams.iter().any(|figures| figures.stream == handle);
+    drop(bench.pool.owned(Bytes::mib(1), handle).unwrap());
+    assert!(knows());
+    drop(theirs);
+    assert!(!knows(), "the driver may give the handle to another stream");
+    assert!(bench.device.destroy_foreign_stream(raw));
+    bench.assert_no_race();
+}
+
+#[test]
 fn a_drop_gives_the_block_back_on_its_stream() {
     let bench = Bench::new();
     let stream = bench.stream();
     let recorder = Recorder::new(&bench.pool);
-    let block = recorder.owned(Bytes::new(1000), stream).unwrap();
+    let block = OwnedBlock::new(&recorder, Request::new(Bytes::new(1000), stream)).unwrap();
     assert_eq!(block.requested(), Bytes::new(1000));
     assert!(block.size() >= block.requested());
     assert_eq!(bench.live(), block.size());
@@ -27,7 +43,7 @@ fn a_moved_handle_gives_back_once() {
     let bench = Bench::new();
     let before = lost_frees().count;
     let recorder = Recorder::new(&bench.pool);
-    let block = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let block = OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap();
     let boxed = Box::new(Some(block));
     let inside = |moved: Box<Option<OwnedBlock<Recorder>>>| assert!(moved.is_some());
     inside(boxed);
@@ -40,7 +56,7 @@ fn a_moved_handle_gives_back_once() {
 fn no_bytes_own_nothing() {
     let bench = Bench::new();
     let recorder = Recorder::new(&bench.pool);
-    let nothing = recorder.owned(Bytes::ZERO, DEFAULT).unwrap();
+    let nothing = OwnedBlock::new(&recorder, Request::new(Bytes::ZERO, DEFAULT)).unwrap();
     assert!(nothing.address().is_null());
     nothing.free().unwrap();
     assert!(recorder.frees.lock().unwrap().is_empty());
@@ -69,7 +85,7 @@ fn what_a_handle_owns_is_freed_by_nobody_else() {
     assert_eq!(bench.pool.free(address, DEFAULT).unwrap_err(), refused);
     assert_eq!(bench.pool.free_sized(address, size, DEFAULT).unwrap_err(), refused);
     assert_eq!(bench.pool.free_block(block, DEFAULT).unwrap_err(), refused);
-    assert_eq!(crate::free(address, DEFAULT).unwrap_err(), refused);
+    assert_eq!(crate::process::free(address, DEFAULT).unwrap_err(), refused);
     // Nor does a second handle come to own it.
     assert_eq!(bench.pool.own(block).unwrap_err(), refused);
     assert_eq!(bench.pool.block_at(address), Some(block), "it is live all the same");
@@ -122,9 +138,9 @@ fn a_later_block_is_not_freed_by_an_older_handle() {
     let turn = counting_lost();
     let bench = Bench::new();
     let recorder = Recorder::new(&bench.pool);
-    let old = recorder.owned(Bytes::new(700), DEFAULT).unwrap();
+    let old = OwnedBlock::new(&recorder, Request::new(Bytes::new(700), DEFAULT)).unwrap();
     bench.pool.free(old.address(), DEFAULT).unwrap();
-    let new = recorder.owned(Bytes::new(700), DEFAULT).unwrap();
+    let new = OwnedBlock::new(&recorder, Request::new(Bytes::new(700), DEFAULT)).unwrap();
     assert_eq!(new.address(), old.address(), "the pool did not give the address again");
     let (address, size) = (new.address(), new.size());
     let refused = old.free().unwrap_err();
@@ -159,7 +175,7 @@ fn a_free_that_fails_leaves_the_handle_and_its_stream() {
     let bench = Bench::new();
     let stream = bench.stream();
     let recorder = Recorder::new(&bench.pool);
-    let block = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let block = OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap();
     recorder.fail_frees(1);
     let refused = block.free_on(stream).unwrap_err();
     assert!(matches!(refused.error(), Error::Device(forebay_hal::Error::Transient { .. })));
@@ -177,11 +193,11 @@ fn a_drop_tries_twice_and_then_tells() {
     let recorder = Recorder::new(&bench.pool);
     let before = lost_frees().count;
     recorder.fail_frees(1);
-    drop(recorder.owned(Bytes::mib(1), DEFAULT).unwrap());
+    drop(OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap());
     assert_eq!((bench.live(), lost_frees().count - before), (Bytes::ZERO, 0));
 
     recorder.fail_frees(2);
-    let kept = recorder.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let kept = OwnedBlock::new(&recorder, Request::new(Bytes::mib(1), DEFAULT)).unwrap();
     let block = kept.block();
     drop(kept);
     let lost = lost_frees();
@@ -360,7 +376,7 @@ fn the_last_handle_takes_the_pool_along() {
 fn an_allocator_behind_a_pointer_serves_as_well() {
     let bench = Bench::new();
     let any: Arc<dyn Allocate> = Arc::new(bench.pool.clone());
-    let block = any.owned(Bytes::new(9000), DEFAULT).unwrap();
+    let block = OwnedBlock::new(&any, Request::new(Bytes::new(9000), DEFAULT)).unwrap();
     assert_eq!(bench.live(), block.size());
     drop(block);
     assert_eq!(bench.live(), Bytes::ZERO);

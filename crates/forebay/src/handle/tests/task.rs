@@ -63,12 +63,12 @@ impl Gated {
 
 // SAFETY: for tests, which touch no memory that is not theirs.
 unsafe impl Allocate for Gated {
-    fn allocate(&self, request: Request) -> Result<Block> {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         let shut = self.gate.0.lock().unwrap();
         drop(self.gate.1.wait_while(shut, |open| !*open).unwrap());
         assert!(!self.panics.load(Ordering::Relaxed), "told to panic");
-        Allocate::allocate(&self.pool, request)
+        Allocate::allocate_request(&self.pool, request)
     }
 
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {

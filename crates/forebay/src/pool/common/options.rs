@@ -28,14 +28,9 @@ pub(in crate::pool) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 /// nothing had been said.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use forebay::{Bytes, HostDevice, PoolOptions};
 ///
-/// use forebay::PoolOptions;
-/// use forebay_core::Bytes;
-/// use forebay_hal::Device;
-/// use forebay_host::HostDevice;
-///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let device = HostDevice::open()?;
 /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
 /// assert_eq!(pool.limit(), Bytes::mib(64));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -88,8 +83,7 @@ impl PoolOptions {
     /// Changes settings, each by the name it has in [`Settings`].
     ///
     /// ```
-    /// use forebay::PoolOptions;
-    /// use forebay_core::Bytes;
+    /// use forebay::{Bytes, PoolOptions};
     ///
     /// let options = PoolOptions::new().set(|settings| settings.min_bytes(Bytes::mib(8)).poison(true));
     /// # let _ = options;
@@ -166,8 +160,8 @@ impl fmt::Debug for PoolOptions {
     }
 }
 
-impl From<crate::ConfigError> for Error {
-    fn from(error: crate::ConfigError) -> Self {
+impl From<crate::config::ConfigError> for Error {
+    fn from(error: crate::config::ConfigError) -> Self {
         Self::Config(Box::new(error))
     }
 }

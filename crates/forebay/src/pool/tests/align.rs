@@ -4,7 +4,8 @@ use super::*;
 
 fn aligned(pool: &Pool, size: u64, log2: u8) -> Result<Block> {
     let alignment = Alignment::of_log2(log2).unwrap();
-    let block = pool.allocate_as(Request::new(Bytes::new(size), DEFAULT).aligned_to(alignment))?;
+    let block =
+        pool.allocate_request(Request::new(Bytes::new(size), DEFAULT).aligned_to(alignment))?;
     assert!(block.address().is_aligned_to(alignment), "{} for {alignment}", block.address());
     assert!(block.size() >= Bytes::new(size));
     Ok(block)

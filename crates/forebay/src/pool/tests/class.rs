@@ -29,8 +29,9 @@ fn a_plain_block_lies_in_one_allocation_of_the_driver() {
             continue;
         }
         let size = Bytes::new(size_up_to(&mut random, 9, 22));
-        let block =
-            pool.allocate_as(Request::new(size, DEFAULT).of_class(MemoryClass::PLAIN)).unwrap();
+        let block = pool
+            .allocate_request(Request::new(size, DEFAULT).of_class(MemoryClass::PLAIN))
+            .unwrap();
         let found = device.classify(block.address()).unwrap().unwrap();
         let span = Span::new(block.address(), block.size()).unwrap();
         assert_eq!(found.kind, PointerKind::Device);
@@ -173,10 +174,10 @@ fn a_request_of_another_class_is_refused_and_so_is_a_class_that_is_not_there() {
     let (_machine, _, device) = open(SimMachine::builder());
     let pool = options().class(MemoryClass::STABLE).build(&device).unwrap();
     let request = Request::new(Bytes::mib(1), DEFAULT);
-    pool.allocate_as(request.of_class(MemoryClass::STABLE)).unwrap();
-    pool.allocate_as(request).unwrap();
+    pool.allocate_request(request.of_class(MemoryClass::STABLE)).unwrap();
+    pool.allocate_request(request).unwrap();
     let wanted = MemoryClass::PLAIN | MemoryClass::STABLE;
-    let refused = pool.allocate_as(request.of_class(wanted)).unwrap_err();
+    let refused = pool.allocate_request(request.of_class(wanted)).unwrap_err();
     assert_eq!(refused, Error::WrongClass { wanted, offered: MemoryClass::STABLE });
     assert!(refused.to_string().contains("plain and stable"), "{refused}");
     for class in [MemoryClass::PLAIN | MemoryClass::SHAREABLE, MemoryClass::PEERS] {

@@ -4,8 +4,9 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use super::*;
+use crate::Tag;
 use crate::adaptor::{Aligned, Counted, FailWhen, Failing, Limited, Logged, Tracked};
-use crate::{DropReport, Own, Tag};
+use crate::report::DropReport;
 
 /// The last report of a pool, if it made one.
 type Told = Arc<Mutex<Vec<DropReport>>>;
@@ -150,7 +151,7 @@ fn wrong_frees_pass_through_adaptors() {
     let other = Pool::new(&shared).unwrap();
     let foreign = other.allocate(Bytes::mib(1), DEFAULT).unwrap();
     let wrong = |allocator: &dyn Allocate, name: &str| {
-        let block = allocator.allocate(Request::new(Bytes::new(3000), DEFAULT)).unwrap();
+        let block = allocator.allocate_request(Request::new(Bytes::new(3000), DEFAULT)).unwrap();
         let before = pool.statistics();
         let inside = Address::new(block.address().get() + 1024);
         for address in [inside, Address::new(4096)] {
@@ -167,7 +168,7 @@ fn wrong_frees_pass_through_adaptors() {
         assert_eq!(allocator.free_block(block, DEFAULT).unwrap_err(), error, "{name}");
         allocator.free(Address::NULL, DEFAULT).unwrap();
         // The very block is freed, and the one that had its address before is not taken for it.
-        let later = allocator.allocate(Request::new(Bytes::new(3000), DEFAULT)).unwrap();
+        let later = allocator.allocate_request(Request::new(Bytes::new(3000), DEFAULT)).unwrap();
         let again = later.address() == block.address();
         assert!(again || name == "aligned", "{name}: {} again", block.address());
         let error = allocator.free_block(block, DEFAULT).unwrap_err();

@@ -419,7 +419,7 @@ fn a_shortage_tells_what_was_asked_for() {
     let (_, _, device) = open(SimMachine::builder());
     let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&device).unwrap();
     let request = Request::new(Bytes::mib(7), DEFAULT).aligned_to(Alignment::of_log2(23).unwrap());
-    let error = pool.allocate_as(request).unwrap_err();
+    let error = pool.allocate_request(request).unwrap_err();
     let Error::OutOfMemory(told) = &error else { panic!("{error}") };
     assert_eq!(told.requested, Bytes::mib(7));
     assert_eq!(told.needed, Bytes::new((15 << 20) - 512), "wherever a hole begins");

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use forebay_core::pressure::Level;
 
 use super::*;
-use crate::Shortage;
+use crate::report::Shortage;
 
 /// What was told, in order.
 type Told<T> = Arc<Mutex<Vec<T>>>;

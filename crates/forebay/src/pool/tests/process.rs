@@ -78,23 +78,26 @@ fn a_block_is_freed_by_its_address_alone() {
     let pools = [(); 3].map(|()| Pool::new(&device).unwrap());
     let blocks = [0, 1, 2].map(|index| pools[index].allocate(Bytes::mib(1), DEFAULT).unwrap());
     assert_eq!(Pool::owning(blocks[1].address()).unwrap().id(), pools[1].id());
-    crate::free(blocks[1].address(), DEFAULT).unwrap();
+    crate::process::free(blocks[1].address(), DEFAULT).unwrap();
     assert!(Pool::owning(blocks[1].address()).is_none());
     let live = [0, 1, 2].map(|index| pools[index].statistics().blocks);
     assert_eq!(live, [1, 0, 1]);
-    let error = crate::free(blocks[1].address(), DEFAULT).unwrap_err();
+    let error = crate::process::free(blocks[1].address(), DEFAULT).unwrap_err();
     assert_eq!(error, Error::DoubleFree { address: blocks[1].address(), size: Bytes::mib(1) });
     let inside = Address::new(blocks[0].address().get() + 512);
     for address in [inside, Address::new(4096), Address::new(u64::MAX)] {
-        assert_eq!(crate::free(address, DEFAULT).unwrap_err(), Error::NotABlock { address });
+        assert_eq!(
+            crate::process::free(address, DEFAULT).unwrap_err(),
+            Error::NotABlock { address }
+        );
     }
-    crate::free(Address::NULL, DEFAULT).unwrap();
-    crate::free(blocks[0].address(), DEFAULT).unwrap();
-    crate::free(blocks[2].address(), DEFAULT).unwrap();
+    crate::process::free(Address::NULL, DEFAULT).unwrap();
+    crate::process::free(blocks[0].address(), DEFAULT).unwrap();
+    crate::process::free(blocks[2].address(), DEFAULT).unwrap();
     assert!(pools.iter().all(|pool| pool.statistics().live.is_zero()));
     let address = blocks[2].address();
     drop(pools);
-    assert_eq!(crate::free(address, DEFAULT).unwrap_err(), Error::NotABlock { address });
+    assert_eq!(crate::process::free(address, DEFAULT).unwrap_err(), Error::NotABlock { address });
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn a_free_does_not_end_another_pool() {
             while !over.load(Ordering::Relaxed) {
                 let address = Address::new(512);
                 asking.free(address, DEFAULT).unwrap_err();
-                crate::free(address, DEFAULT).unwrap_err();
+                crate::process::free(address, DEFAULT).unwrap_err();
             }
         });
         let here = thread::current().id();

@@ -203,13 +203,9 @@ impl Snapshot {
     /// As JSON, in one line.
     ///
     /// ```
-    /// use std::sync::Arc;
+    /// use forebay::{HostDevice, Pool};
     ///
-    /// use forebay::Pool;
-    /// use forebay_hal::Device;
-    /// use forebay_host::HostDevice;
-    ///
-    /// let device: Arc<dyn Device> = HostDevice::open()?;
+    /// let device = HostDevice::open()?;
     /// let json = Pool::new(&device)?.snapshot().to_json();
     /// assert!(json.starts_with("{\"schema\":\"forebay.pool.v1\","));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -80,7 +80,7 @@ pub(crate) const WAYS: &[Way] = &[
         },
     },
     Way { name: "a handle that is dropped", free: drop_handle },
-    Way { name: "forebay::free, of the whole process", free: free_by_address_alone },
+    Way { name: "forebay::process::free, of the whole process", free: free_by_address_alone },
 ];
 
 /// A pool beneath every adaptor there is.
@@ -118,7 +118,7 @@ fn drop_handle(pool: &Pool, given: Given) -> Option<Result<()>> {
 fn free_by_address_alone(pool: &Pool, given: Given) -> Option<Result<()>> {
     let real = pool.device().descriptor().capabilities.contains(Capabilities::DATA);
     let own = given.block?.pool() == pool.id();
-    (real && own).then(|| forebay::free(given.address, given.stream))
+    (real && own).then(|| forebay::process::free(given.address, given.stream))
 }
 
 /// Frees by the way with this number, counted round and round, or by the first where that one has

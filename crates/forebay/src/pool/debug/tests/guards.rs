@@ -49,7 +49,7 @@ fn alignment_is_kept() {
     for log in [3, 9, 12, 16] {
         let alignment = Alignment::of_log2(log).unwrap();
         let request = Request::new(Bytes::new(6000), DEFAULT).aligned_to(alignment);
-        let block = stage.pool.allocate_as(request).unwrap();
+        let block = stage.pool.allocate_request(request).unwrap();
         assert!(block.address().is_aligned_to(alignment));
         stage.write(span_of(block), 1, DEFAULT);
         stage.pool.free(block.address(), DEFAULT).unwrap();
