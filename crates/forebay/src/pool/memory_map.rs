@@ -7,7 +7,7 @@ use super::shared::Shared;
 use super::snapshot::named;
 use super::{BlockSnapshot, Pool};
 
-/// The memory of a pool by address, at a moment. Made by [`Pool::layout`].
+/// The memory of a pool by address, at a moment. Made by [`Pool::memory_map`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryMap {
