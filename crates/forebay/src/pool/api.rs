@@ -9,8 +9,8 @@ use forebay_hal::{Device, StreamHandle, ToDevice};
 
 use super::claimed_as::ClaimedAs;
 use super::{
-    Capture, Pool, PoolEvent, PoolOptions, Scope, Statistics, allocate_slowly, allocate_slowly_for,
-    statistics,
+    Capture, Observation, Pool, PoolEvent, PoolOptions, Scope, Statistics, allocate_slowly,
+    allocate_slowly_for, statistics,
 };
 use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
 
@@ -359,6 +359,39 @@ impl Pool {
     /// ```
     pub fn history(&self) -> Vec<PoolEvent> {
         self.shared.history()
+    }
+
+    /// Calls `observer` with every allocation, free and refusal until the guard is dropped. Meanwhile every call of the
+    /// pool takes the slow path. [`PoolOptions::on_event`] does the same for the whole life of a pool.
+    ///
+    /// Blocks that are live now come first, as allocations on the default stream: the pool does not know their
+    /// streams. A call that another thread is making while the observer is attached may be missed, or be seen as an
+    /// allocation twice.
+    ///
+    /// The observer must not use the pool. It runs on the thread that uses the pool; events of different threads may
+    /// reach it at the same time, and the last ones after the guard was dropped.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let weights = pool.owned(Bytes::mib(8), StreamHandle::DEFAULT)?;
+    /// let (events, seen) = mpsc::channel();
+    /// let observation = pool.observe(move |event| drop(events.send(*event)))?;
+    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// drop(observation);
+    /// drop(weights);
+    /// let sizes: Vec<Bytes> = seen.iter().map(|event| event.requested).collect();
+    /// assert_eq!(sizes, [Bytes::mib(8), Bytes::mib(1), Bytes::mib(1)]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn observe(
+        &self,
+        observer: impl Fn(&PoolEvent) + Send + Sync + 'static,
+    ) -> Result<Observation> {
+        Observation::new(&self.shared, Arc::new(observer))
     }
 }
 

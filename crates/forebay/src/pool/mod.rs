@@ -63,7 +63,7 @@ use crate::{Allocate, Block, PoolId, Request, Result, Tag};
 pub use block_pages::PagePart;
 pub use capture::Capture;
 pub use debug::RecentFree;
-pub use event::{EventAction, PoolEvent};
+pub use event::{EventAction, Observation, PoolEvent};
 pub use memory_map::MemoryMap;
 pub use options::PoolOptions;
 pub use process::free;

@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// Lets threads take the fast path, or no longer.
-    fn choose_way(&self, settings: &Settings) {
+    pub(super) fn choose_way(&self, settings: &Settings) {
         // An epoch that no thread has: what threads remember from before is worth nothing.
         let epoch = if self.is_checked(settings) { SLOW_PATH } else { registry::next_id().0 };
         self.fast_epoch.store(epoch, Ordering::Relaxed);
