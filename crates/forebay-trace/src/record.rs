@@ -11,34 +11,35 @@
 //! sizes as asked for, streams, and on which of them each block was freed.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
-use forebay::PoolOptions;
+use forebay::guard::Observation;
 use forebay::report::{EventAction, PoolEvent};
+use forebay::{Pool, PoolOptions};
 
 use crate::{Breach, Trace, TraceBuilder};
 
 /// The most events unless said: about 200 MB.
 const MOST_EVENTS: usize = 1 << 24;
 
-/// Notes what one pool is asked, while it runs. Clones are the same recorder.
+/// Records the allocations and frees of one running pool. Clones are the same recorder.
 ///
 /// ```
-/// use std::sync::Arc;
-///
-/// use forebay::PoolOptions;
-/// use forebay_core::Bytes;
-/// use forebay_hal::{Device, StreamHandle};
-/// use forebay_host::HostDevice;
+/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 /// use forebay_trace::Recorder;
 ///
-/// let device: Arc<dyn Device> = HostDevice::open()?;
+/// let pool = Pool::new(&HostDevice::open()?)?;
+/// let weights = pool.owned(Bytes::mib(2), StreamHandle::DEFAULT)?;
+///
 /// let recorder = Recorder::new("my program");
-/// let pool = recorder.watch(PoolOptions::new()).build(&device)?;
-/// let block = pool.allocate(Bytes::mib(3), StreamHandle::DEFAULT)?;
-/// pool.free(block.address(), StreamHandle::DEFAULT)?;
+/// let recording = recorder.attach(&pool)?;
+/// drop(pool.owned(Bytes::mib(3), StreamHandle::DEFAULT)?);
+/// drop(recording);
 /// let trace = recorder.finish();
-/// assert_eq!((trace.len(), trace.statistics().peak_requested), (2, Bytes::mib(3)));
+/// assert_eq!((trace.len(), trace.remarks().live_at_start), (3, 1));
+/// assert_eq!(trace.statistics().peak_requested, Bytes::mib(5));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -47,35 +48,55 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder of the first 16,777,216 events.
+    /// Makes a recorder that keeps the first 16,777,216 events.
     pub fn new(name: impl Into<String>) -> Self {
         Self::at_most(name, MOST_EVENTS)
     }
 
-    /// A recorder of the first `events`.
+    /// Makes a recorder that keeps the first `events`.
     pub fn at_most(name: impl Into<String>, events: usize) -> Self {
         Self { intake: Arc::new(Mutex::new(Intake::new(name, events))) }
     }
 
-    /// Options for a pool that this recorder watches, and no other: two pools may give out the same
-    /// address at once. Every call of the pool takes the long way, and waits for the recorder.
+    /// Records `pool` until the guard is dropped. Blocks that are live already come first, on the default stream, and
+    /// [`Remarks::live_at_start`](crate::Remarks::live_at_start) counts them.
+    ///
+    /// Attach a recorder to one pool only: two pools may hand out the same address at once. Meanwhile every call of the
+    /// pool takes the slow path and waits for the recorder.
+    pub fn attach(&self, pool: &Pool) -> forebay::Result<Observation> {
+        let (recorder, attacher) = (self.clone(), thread::current().id());
+        let attaching = Arc::new(AtomicBool::new(true));
+        let attached = Arc::clone(&attaching);
+        let observation = pool.observe(move |event| {
+            let mut intake = recorder.intake();
+            intake.enter(event);
+            // This thread is inside `attach` and allocates nothing: the pool tells of a block that is live.
+            if attaching.load(Ordering::Relaxed) && thread::current().id() == attacher {
+                intake.builder.remarks().live_at_start += 1;
+            }
+        })?;
+        attached.store(false, Ordering::Relaxed);
+        Ok(observation)
+    }
+
+    /// As [`attach`](Self::attach), for the whole life of a pool that is made with these options.
     pub fn watch(&self, options: PoolOptions) -> PoolOptions {
         let recorder = self.clone();
         options.on_event(move |event| recorder.intake().enter(event))
     }
 
-    /// Notes nothing more from now on. What is live lives to the end of the recording.
+    /// Stops recording. Blocks that are live stay live to the end of the recording.
     pub fn stop(&self) {
         self.intake().most = None;
     }
 
-    /// How many events were left out: those after the last that there was room for, and frees that
-    /// were noted and did not take place, as the pool says where it cannot take a block back.
+    /// How many events were left out: those after the last that there was room for, and frees of blocks that the
+    /// recorder did not know.
     pub fn left_out(&self) -> u64 {
         self.intake().left_out
     }
 
-    /// The recording so far; the recorder notes nothing more.
+    /// Stops recording and returns the recording.
     pub fn finish(&self) -> Trace {
         let mut intake = self.intake();
         intake.most = None;

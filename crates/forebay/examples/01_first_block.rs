@@ -1,4 +1,4 @@
-//! A pool, a block, and what the pool says of itself.
+//! A pool, a block, and the pool's statistics.
 //!
 //! `cargo run -p forebay --example 01_first_block`
 
@@ -7,22 +7,22 @@ use std::error::Error;
 use forebay::{Bytes, HostDevice, Pool, StreamHandle};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The host is a device like any other, and always there.
+    // The host is a device like any other, and every machine has it.
     let device = HostDevice::open()?;
     let pool = Pool::new(&device)?;
 
-    // A block is plain data. It is used, and freed, in the order of a stream.
+    // A block is plain data. You use and free it in the order of a stream.
     let stream = StreamHandle::DEFAULT;
     let block = pool.allocate(Bytes::mib(1), stream)?;
     say(format_args!("{} at {}", block.size(), block.address()));
     pool.free(block.address(), stream)?;
 
-    // What was freed is given out again without a word to the driver.
+    // The next request gets the same memory, without a driver call.
     let again = pool.allocate(Bytes::mib(1), stream)?;
     assert_eq!(again.address(), block.address());
     pool.free_block(again, stream)?;
 
-    // A second free is an error, and changes nothing.
+    // A second free is an error and changes nothing.
     if let Err(error) = pool.free_block(again, stream) {
         say(format_args!("refused: {error}"));
     }

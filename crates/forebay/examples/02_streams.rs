@@ -1,5 +1,5 @@
-//! Streams: memory freed on one serves the next request there at once, and another stream after one
-//! event, on the device. On the simulated device, whose checker would name any two operations that race.
+//! Streams: memory freed on a stream serves the next request there at once, and another stream after one event on the
+//! device. The simulated device of this example reports operations that race.
 //!
 //! `cargo run -p forebay --features sim --example 02_streams`
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(&sim)?;
     let (one, two) = (Stream::new(&sim, Priority::Normal)?, Stream::new(&sim, Priority::Normal)?);
 
-    // Work on the first stream, which runs late; and the block is freed before it has run.
+    // Enqueue work on the first stream, and free the block before the work has run.
     let block = pool.allocate(Bytes::mib(40), one.handle())?;
     let span = Span::new(block.address(), block.size())?;
     let work = Kernel::new("first").writes(span);
@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     unsafe { sim.launch(work, one.handle())? };
     pool.free(block.address(), one.handle())?;
 
-    // There is no room for another 40 MiB beside it: the second stream waits for the first, on the
-    // device, and takes its memory.
+    // There is no room for another 40 MiB. The second stream takes this memory and waits for the first one, on the
+    // device.
     let other = pool.allocate(Bytes::mib(40), two.handle())?;
     let span = Span::new(other.address(), other.size())?;
     let work = Kernel::new("second").writes(span);
@@ -38,11 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         figures.waits,
         machine.finding_count()
     ));
-
-    // Before a stream is destroyed the pool is told, so that nothing is stranded there.
-    pool.forget_stream(one.handle())?;
-    pool.forget_stream(two.handle())?;
-    Ok(())
+    Ok(()) // dropping the streams makes the pool forget them
 }
 
 #[allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]

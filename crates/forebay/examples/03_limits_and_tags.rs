@@ -1,4 +1,4 @@
-//! A limit, who has the memory when it is reached, and a cache that lets go.
+//! A limit, tags that show who has the memory, and a cache that releases memory on demand.
 //!
 //! `cargo run -p forebay --example 03_limits_and_tags`
 
@@ -9,7 +9,7 @@ use forebay::{Block, Bytes, HostDevice, Pool, PoolOptions, StreamHandle, Tag};
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
-/// Blocks that the program keeps for speed, and can do without.
+/// Blocks that the program keeps for speed and can do without.
 type Cache = Arc<Mutex<(Option<Pool>, Vec<Block>)>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
         .build(&device)?;
 
-    // What is allocated in a scope carries its tag.
+    // Blocks that are allocated in a scope carry its tag.
     let weights = Tag::named("weights").ok_or("there are too many tags")?;
     let kept = {
         let _scope = weights.enter();
@@ -37,9 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         cache.1.push(pool.allocate(Bytes::mib(12), STREAM)?);
     }
 
-    // Only with what the cache lets go is there room.
+    // There is room only after the cache releases its block.
     let block = pool.allocate(Bytes::mib(12), STREAM)?;
-    // And now there is none: the error says who has it, and what would help.
+    // Now there is none. The error says who has the memory and what would help.
     match pool.allocate(Bytes::mib(12), STREAM) {
         Err(error) => say(error),
         Ok(_) => return Err("32 MiB hold no 40".into()),
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     pool.free_block(block, STREAM)?;
     pool.free_block(kept, STREAM)?;
     if let Ok(mut cache) = cache.lock() {
-        // The cache has the pool, and the pool has the cache: one of them lets go.
+        // The cache holds the pool, and the pool's callback holds the cache: break the cycle.
         cache.0 = None;
     }
     Ok(())

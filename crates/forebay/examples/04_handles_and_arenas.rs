@@ -1,4 +1,4 @@
-//! Handles that give themselves back, and an arena for what lives and dies together.
+//! Handles that free themselves, and an arena for blocks that are freed together.
 //!
 //! `cargo run -p forebay --example 04_handles_and_arenas`
 
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(&device)?;
     let stream = StreamHandle::DEFAULT;
 
-    // An array of numbers on the device; it goes back when it is dropped.
+    // An array of numbers on the device, freed when it is dropped.
     let mut array = pool.array::<f32>(1024, stream)?;
     array.copy_from_slice(&vec![2.5; 1024])?;
     let mut back = vec![0.0; 1024];
@@ -22,13 +22,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(array);
     say(format_args!("{} live after", pool.statistics().live));
 
-    // An arena hands out parts of one block, and takes all of them back at once.
+    // An arena hands out parts of one block and takes all of them back at once.
     let mut arena = Arena::new(pool.clone(), Bytes::mib(1), stream)?;
     for step in 0..3 {
         let a = arena.allocate(Bytes::new(100_000))?;
         let b = arena.allocate(Bytes::new(200_000))?;
         say(format_args!("step {step}: {} and {}", a.address(), b.address()));
-        // The parts cannot be used from here on: the borrow checker sees to it.
+        // The borrow checker refuses any use of the parts from here on.
         arena.reset();
     }
     Ok(())

@@ -130,7 +130,7 @@ pub mod process {
 
 /// Guards that a pool or tag hands out: what they begin ends when they are dropped.
 pub mod guard {
-    pub use crate::pool::Capture;
+    pub use crate::pool::{Capture, Observation};
     pub use crate::tag::TagScope;
 }
 

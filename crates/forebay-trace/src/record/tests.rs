@@ -182,3 +182,52 @@ fn a_history_that_begins_in_the_middle_is_a_recording() {
     free(again);
     assert_eq!(trace_of_history("nothing", &[]).len(), 0);
 }
+
+#[test]
+fn a_recorder_attached_to_a_living_pool_knows_its_blocks() {
+    let pool = Pool::new(&device(Bytes::gib(1))).unwrap();
+    let stream = StreamHandle::DEFAULT;
+    let before = pool.allocate(Bytes::mib(5), stream).unwrap();
+    let kept = pool.allocate(Bytes::new(700), stream).unwrap();
+    let recorder = Recorder::new("attached");
+    let recording = recorder.attach(&pool).unwrap();
+    pool.free_block(before, stream).unwrap();
+    let during = pool.allocate(Bytes::mib(2), stream).unwrap();
+    pool.free_block(during, stream).unwrap();
+    drop(recording);
+    pool.free_block(kept, stream).unwrap();
+    assert!(pool.allocate(Bytes::mib(3), stream).is_ok(), "seen by nobody");
+    assert_eq!(recorder.left_out(), 0);
+    let trace = recorder.finish();
+    assert_eq!((trace.len(), trace.remarks().live_at_start), (5, 2));
+    assert_eq!(trace.statistics().peak_requested, Bytes::new((5 << 20) + 700));
+}
+
+/// Threads allocate and free on the fast path while a recorder comes and goes: nothing hangs, and a recording that was
+/// attached while they ran has their blocks.
+#[test]
+fn recorders_come_and_go_while_threads_allocate() {
+    let device = device(Bytes::gib(1));
+    let pool = Pool::new(&device).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let stream = device.create_stream(Priority::Normal).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let block = pool.allocate(Bytes::kib(64), stream).unwrap();
+                    pool.free_block(block, stream).unwrap();
+                }
+            });
+        }
+        for _ in 0..50 {
+            let recorder = Recorder::new("comes and goes");
+            let recording = recorder.attach(&pool).unwrap();
+            drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT).unwrap());
+            drop(recording);
+            assert!(recorder.finish().len() >= 2);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(pool.statistics().live, Bytes::ZERO);
+}

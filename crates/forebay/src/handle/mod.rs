@@ -13,7 +13,7 @@
 //!   warm_up                 takes and gives back, so that the pool has it when it is needed
 //! ```
 //!
-//! All of them work over any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`](crate::Pool), an adaptor
+//! All of them work over any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`], an adaptor
 //! over one, an `Arc<dyn Allocate>`. A handle holds a clone, so its pool lives as long as it does.
 //!
 //! # Order
@@ -79,6 +79,8 @@ pub use self::warm::{Transformer, WarmUp, warm_up};
 
 use crate::{Error, Pool, Request, Result};
 
+/// # Handles
+///
 /// Blocks that free themselves. [`OwnedBlock::new`] and [`DeviceArray::new`] do the same for any allocator.
 impl Pool {
     /// Allocates at least `size` bytes for `stream`. Dropping the handle frees them in the order of its stream.

@@ -42,10 +42,11 @@ fn device_pools() -> MutexGuard<'static, Vec<Arc<DevicePool>>> {
     DEVICE_POOLS.lock()
 }
 
+/// # Pools of the process
 impl Pool {
-    /// The pool of `device` for the whole process: made when it is first asked for, as the environment
-    /// says, and the same from then on for the same device object, whichever thread asks. It stays
-    /// until it is [forgotten](Self::forget), or the process ends.
+    /// The pool of `device` that the whole process shares. The first call makes it, with the
+    /// [process settings](Self::set_process_settings) or those of the environment; later calls with the same device
+    /// object return the same pool. It lives until it is [forgotten](Self::forget) or the process ends.
     ///
     /// ```
     /// use forebay::{HostDevice, Pool};
@@ -85,33 +86,32 @@ impl Pool {
         Ok(made)
     }
 
-    /// What pools of the whole process are to be from now on, in place of what the environment says;
-    /// `None` to go by the environment again. Pools that are there stay as they are.
+    /// Sets the settings of process pools that are made from now on, in place of those of the environment; `None`
+    /// restores the environment's. Existing pools do not change.
     pub fn set_process_settings(settings: Option<Settings>) {
         *WANTED.lock() = settings;
     }
 
-    /// What the program wants such pools to be: what was [set](Self::set_process_settings) last.
+    /// The settings that were last [set](Self::set_process_settings) for process pools.
     pub fn process_settings() -> Option<Settings> {
         WANTED.lock().clone()
     }
 
-    /// The pools of the whole process, in Rust, C and Python alike. A forked child has
-    /// none but its own.
+    /// The process pools, whether Rust, C or Python asked for them. A forked child has none but its own.
     pub fn process_pools() -> Vec<Self> {
         // Apart from the list's lock, as making a pool takes the device pool's and calls the driver.
         let device_pools = device_pools().clone();
         device_pools.iter().filter_map(|device_pool| device_pool.pool().clone()).collect()
     }
 
-    /// Every living pool of `device`, whoever made it and has it. For whoever is about to destroy a
-    /// stream, which all of them have to [forget](Self::forget_stream).
+    /// Every living pool of `device`, process pool or not. All of them have to [forget](Self::forget_stream) a stream
+    /// before it is destroyed.
     pub fn all_of(device: &impl ToDevice) -> Vec<Self> {
         registry::all_of(&device.to_device()).into_iter().map(|shared| Self { shared }).collect()
     }
 
-    /// Lets the process forget its pool of `device`; says whether there was one. Clones that others
-    /// have stay what they are; the next who asks for the pool of `device` gets a new one.
+    /// Removes the process pool of `device`, and returns whether there was one. Existing clones stay usable; the next
+    /// [`Pool::of`] makes a new pool.
     pub fn forget(device: &impl ToDevice) -> bool {
         let device = &device.to_device();
         let gone = {
@@ -123,13 +123,13 @@ impl Pool {
         gone.is_some_and(|device_pool| device_pool.pool().take().is_some())
     }
 
-    /// Lets the process forget its pools of all devices; gives how many there were.
+    /// Removes the process pools of all devices, and returns how many there were.
     pub fn forget_process_pools() -> usize {
         let gone = core::mem::take(&mut *device_pools());
         gone.iter().filter(|device_pool| device_pool.pool().take().is_some()).count()
     }
 
-    /// The living pool that has a live block at `address`, whoever made it; `None` where none has, or two.
+    /// The living pool that has a live block at `address`; `None` if no pool has one, or two have.
     pub fn owning(address: Address) -> Option<Self> {
         match registry::whose(address) {
             Owner::One(id) => Self::find(id).ok(),
@@ -137,22 +137,21 @@ impl Pool {
         }
     }
 
-    /// The living pool of that number, whoever made it.
+    /// The living pool with this number.
     pub fn find(id: PoolId) -> Result<Self> {
         let shared = registry::find(id).ok_or(Error::PoolGone { pool: id })?;
         Ok(Self { shared })
     }
 }
 
-/// Gives back the live block that begins at `address`, in the order of `stream`, to whichever pool of
-/// the process it is of. The null address is ignored.
+/// Frees the live block at `address`, in the order of `stream`, whichever pool of the process it is from. Ignores the
+/// null address.
 ///
-/// For callers that were handed an address and nothing else. It looks through the pools of the
-/// process one by one: who knows the pool frees there.
+/// For callers that have an address and nothing else. It searches the pools one by one; if you know the pool,
+/// [`Pool::free`] is faster.
 ///
-/// Refused, with nothing changed: [`Error::NotABlock`] where no pool had a block there,
-/// [`Error::DoubleFree`] where one had and it is free, and [`Error::WrongPool`] where two pools have
-/// one, which addresses of simulated memory alone can come to.
+/// Fails with nothing changed: [`Error::NotABlock`] if no pool had a block there, [`Error::DoubleFree`] if one had and
+/// it is free, [`Error::WrongPool`] if two pools have one, which only happens with simulated memory.
 ///
 /// ```
 /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};

@@ -1,5 +1,5 @@
-//! Events: what happened to blocks, one by one. Off by default; a pool that notes them takes the long
-//! way for every call.
+//! Events: what happened to blocks, one by one. Off by default; a pool that notes them takes the slow path for every
+//! call.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -46,12 +46,18 @@ pub struct PoolEvent {
 /// Told of every event.
 pub(in crate::pool) type Observer = Arc<dyn Fn(&PoolEvent) + Send + Sync>;
 
-/// The last events, as many as were asked for, and who is told of each.
+/// The last events, as many as were asked for, and the observers that each is passed to.
 pub(in crate::pool) struct History {
     begun: Instant,
-    events: Mutex<(VecDeque<PoolEvent>, usize)>,
-    observers: Vec<Observer>,
+    events: Mutex<Events>,
     callbacks: Callbacks,
+}
+
+struct Events {
+    last: VecDeque<PoolEvent>,
+    most: usize,
+    /// Replaced as a whole, so that an event reaches those who observed when it was noted.
+    observers: Arc<Vec<Observer>>,
 }
 
 impl History {
@@ -60,25 +66,25 @@ impl History {
         observers: Vec<Observer>,
         callbacks: Callbacks,
     ) -> Self {
-        let events = Mutex::new((VecDeque::new(), most));
-        Self { begun: Instant::now(), events, observers, callbacks }
+        let events = Events { last: VecDeque::new(), most, observers: Arc::new(observers) };
+        Self { begun: Instant::now(), events: Mutex::new(events), callbacks }
     }
 
     /// Whether anyone is told.
     pub(in crate::pool) fn is_observed(&self) -> bool {
-        !self.observers.is_empty()
+        !self.events().observers.is_empty()
     }
 
-    fn events(&self) -> MutexGuard<'_, (VecDeque<PoolEvent>, usize)> {
+    fn events(&self) -> MutexGuard<'_, Events> {
         lock(&self.events)
     }
 
     /// How many are remembered.
     pub(in crate::pool) fn set_most(&self, most: usize) {
         let mut events = self.events();
-        events.1 = most;
-        while events.0.len() > most {
-            events.0.pop_front();
+        events.most = most;
+        while events.last.len() > most {
+            events.last.pop_front();
         }
     }
 
@@ -95,20 +101,44 @@ impl History {
         // The clock under the lock: events are in the order of their times.
         let time = self.begun.elapsed();
         let event = PoolEvent { time, action, address, requested, stream, tag };
-        if events.1 > 0 {
-            if events.0.len() >= events.1 {
-                events.0.pop_front();
+        if events.most > 0 {
+            if events.last.len() >= events.most {
+                events.last.pop_front();
             }
-            events.0.push_back(event);
+            events.last.push_back(event);
         }
+        let observers = Arc::clone(&events.observers);
         drop(events);
-        for observer in &self.observers {
+        for observer in observers.iter() {
             self.callbacks.call(|| observer(&event));
         }
     }
 
+    /// Passes every event from now on to `observer`, and before that an allocation for each of `live`.
+    ///
+    /// Under the lock: an event that another thread notes meanwhile comes after them.
+    pub(in crate::pool) fn attach(
+        &self,
+        observer: &Observer,
+        live: impl FnOnce() -> Vec<(Address, Bytes, Tag)>,
+    ) {
+        let mut events = self.events();
+        let time = self.begun.elapsed();
+        for (address, requested, tag) in live() {
+            let (action, stream) = (EventAction::Allocate, StreamHandle::DEFAULT);
+            let event = PoolEvent { time, action, address, requested, stream, tag };
+            self.callbacks.call(|| observer(&event));
+        }
+        Arc::make_mut(&mut events.observers).push(Arc::clone(observer));
+    }
+
+    pub(in crate::pool) fn detach(&self, observer: &Observer) {
+        let mut events = self.events();
+        Arc::make_mut(&mut events.observers).retain(|other| !Arc::ptr_eq(other, observer));
+    }
+
     /// What is remembered, the oldest first.
     pub(in crate::pool) fn all(&self) -> Vec<PoolEvent> {
-        self.events().0.iter().copied().collect()
+        self.events().last.iter().copied().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! How a pool is to be: settings, and what no text can say.
+//! Options of a new pool: settings, and what cannot be written as text, such as callbacks.
 
 use core::fmt;
 use std::sync::Arc;
@@ -12,20 +12,19 @@ use crate::pool::common::event::{Observer, PoolEvent};
 use crate::report::{DropReport, Shortage};
 use crate::{Error, MemoryClass, Result};
 
-/// Asked to let memory go; says whether it did.
+/// Called to release memory before a request fails; returns whether it released any.
 pub(in crate::pool) type LetGo = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
 
-/// Told that the pressure has changed, and what is held.
+/// Called with the new pressure and the bytes held.
 pub(in crate::pool) type Warned = Arc<dyn Fn(Level, Bytes) + Send + Sync>;
 
-/// Told what was still live when a pool went.
+/// Called with the blocks that were live when the pool was dropped.
 pub(in crate::pool) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 
-/// How a pool is to be.
+/// Options of a new pool.
 ///
-/// Whoever is to be asked or told may panic. The panic goes no further: it is counted
-/// ([`Statistics::callback_panics`](crate::Statistics::callback_panics)), and the pool goes on as if
-/// nothing had been said.
+/// A callback may panic. The pool catches and counts the panic
+/// ([`Statistics::callback_panics`](crate::Statistics::callback_panics)) and goes on as if the callback had done nothing.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, PoolOptions};
@@ -55,17 +54,17 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The defaults, whatever the environment says.
+    /// The default options. The environment is not read.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What the environment says ([`Settings::from_environment`]), and the defaults for the rest.
+    /// The settings of the environment ([`Settings::from_environment`]), and defaults for the rest.
     pub fn from_environment() -> Result<Self> {
         Ok(Self::with(Settings::from_environment()?))
     }
 
-    /// These settings.
+    /// Options with these settings.
     pub fn with(settings: Settings) -> Self {
         let settings = settings.into_builder();
         Self {
@@ -80,7 +79,7 @@ impl PoolOptions {
         }
     }
 
-    /// Changes settings, each by the name it has in [`Settings`].
+    /// Changes settings. The builder has a method for each, by its name in [`Settings`].
     ///
     /// ```
     /// use forebay::{Bytes, PoolOptions};
@@ -93,33 +92,33 @@ impl PoolOptions {
         self
     }
 
-    /// The most the pool may take from the device.
+    /// Limits the memory that the pool may take from the device.
     pub fn max_bytes(self, max_bytes: Bytes) -> Self {
         self.set(|settings| settings.max_bytes(max_bytes))
     }
 
-    /// How pages are chosen, beyond what settings say.
+    /// Controls how the pool chooses pages when it grows, beyond what settings can say.
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = Some(growth);
         self
     }
 
-    /// The class of its memory; several at once by [`MemoryClass::union`].
+    /// Sets the class of the pool's memory. Combine classes by [`MemoryClass::union`].
     pub fn class(mut self, class: MemoryClass) -> Self {
         self.class = class;
         self
     }
 
-    /// Devices that read and write its memory too: of the kind of the pool's own, and such as can reach
-    /// it. Its class is [`MemoryClass::PEERS`] then, beside what is said of it.
+    /// Lets other devices read and write the pool's memory. They have to be of the same kind as the pool's device and
+    /// able to reach it. This adds [`MemoryClass::PEERS`] to the pool's class.
     pub fn visible_to(mut self, peers: impl IntoIterator<Item = DeviceOrdinal>) -> Self {
         self.peers.extend(peers);
         self
     }
 
-    /// Someone to ask to let memory go before a request is refused: caches of the program's own, for
-    /// example. It is told what is missing, may free blocks and allocate, and says whether it let
-    /// anything go. Several are asked in turn.
+    /// Calls `let_go` before a request is refused, for example to empty a cache of the program. It gets the figures of
+    /// the shortage, may free blocks and allocate, and returns whether it released anything. Several callbacks are
+    /// called in turn.
     pub fn on_shortage(
         mut self,
         let_go: impl Fn(&Shortage) -> bool + Send + Sync + 'static,
@@ -128,21 +127,21 @@ impl PoolOptions {
         self
     }
 
-    /// Someone to tell when the pressure has changed: from moderate up, and back. Told after the pool
-    /// has done what it can by itself, on the thread that was allocating, with no lock held.
+    /// Calls `warned` when the pressure changes, from moderate up and back. The pool has done what it can by then.
+    /// The call comes from the allocating thread, with no lock held.
     pub fn on_pressure(mut self, warned: impl Fn(Level, Bytes) + Send + Sync + 'static) -> Self {
         self.pressure.push(Arc::new(warned));
         self
     }
 
-    /// Someone to tell of every block given out and taken back. Every call of the pool then takes the
-    /// slow path. Told with no lock held, by the thread that calls; must not use the pool.
+    /// Calls `observer` with every allocation, free and refusal, which makes every call of the pool take the slow path.
+    /// The call comes from the thread that uses the pool, with no lock held, and must not use the pool itself.
     pub fn on_event(mut self, observer: impl Fn(&PoolEvent) + Send + Sync + 'static) -> Self {
         self.observers.push(Arc::new(observer));
         self
     }
 
-    /// Someone to tell which blocks were still live when the pool went.
+    /// Calls `told` with the blocks that are still live when the pool is dropped.
     pub fn on_drop(mut self, told: impl Fn(&DropReport) + Send + Sync + 'static) -> Self {
         self.told = Some(Arc::new(told));
         self

@@ -25,15 +25,17 @@ mod threads;
 mod upkeep;
 mod uses;
 
+use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::address_space::Growth;
-use forebay_core::{Address, Bytes, PageSize, Random, Span};
+use forebay_core::{Address, Alignment, Bytes, PageSize, Random, Span};
 use forebay_hal::{Call, Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, MemoryModel, SimDevice, SimMachine, SimOptions, When};
 
 use super::*;
+use crate::{Error, MemoryClass};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 

@@ -1,0 +1,466 @@
+//! The methods of a pool, in the order of use. Each hands on to the part of the pool that does it.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use forebay_core::pressure::Level;
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::{Device, StreamHandle, ToDevice};
+
+use crate::pool::calls::observe::Observation;
+use crate::pool::common::capture::Capture;
+use crate::pool::common::event::PoolEvent;
+use crate::pool::common::options::PoolOptions;
+use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::views::scope::Scope;
+use crate::pool::views::statistics::{self, Statistics};
+use crate::pool::{Pool, allocate_slowly, allocate_slowly_for};
+use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
+
+/// # Making a pool
+impl Pool {
+    /// Makes a pool on `device`, with the settings of the environment ([`Settings::from_environment`]).
+    /// [`PoolOptions`] makes one with settings of the program's own.
+    ///
+    /// ```
+    /// use forebay::{HostDevice, Pool};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn new(device: &impl ToDevice) -> Result<Self> {
+        PoolOptions::from_environment()?.build(device)
+    }
+
+    /// The device that the blocks are on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.shared.device
+    }
+
+    /// The number of the pool, which no other pool of the process ever has.
+    pub fn id(&self) -> PoolId {
+        self.shared.id
+    }
+
+    /// The class of the pool's memory.
+    pub fn class(&self) -> MemoryClass {
+        self.shared.options.class
+    }
+}
+
+/// # Allocating
+// The hot calls are always inlined: what is left at the call site is the cache hit, about eighty instructions, and a
+// call of the slow path that is not taken. The compiler, left alone, sometimes adds another call.
+impl Pool {
+    /// Allocates at least `size` bytes, to be used in the order of `stream`. The contents are undefined. A request for
+    /// no bytes returns the null address and takes no memory.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.allocate(Bytes::new(1000), StreamHandle::DEFAULT)?;
+    /// assert_eq!(block.size(), Bytes::new(1024), "rounded up to 512 B");
+    /// # pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
+        match self.shared.allocate_cached::<true>(size, stream, Tag::NONE) {
+            Some(block) => Ok(block),
+            None => allocate_slowly(&self.shared, size, stream),
+        }
+    }
+
+    /// As [`allocate`](Self::allocate), under `tag` unless the thread has entered a tag already. For libraries that
+    /// allocate on behalf of a program, whose own tag says more.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle, Tag};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let library = Tag::named("library").unwrap_or(Tag::NONE);
+    /// let block = pool.allocate_for(Bytes::mib(1), StreamHandle::DEFAULT, library)?;
+    /// # pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
+        match self.shared.allocate_cached::<true>(size, stream, tag) {
+            Some(block) => Ok(block),
+            None => allocate_slowly_for(&self.shared, size, stream, tag),
+        }
+    }
+
+    /// Allocates a block with an alignment or memory class of its own.
+    ///
+    /// ```
+    /// use forebay::{Alignment, Bytes, HostDevice, Pool, Request, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let request = Request::new(Bytes::mib(1), StreamHandle::DEFAULT).aligned_to(Alignment::HOST_PAGE);
+    /// let block = pool.allocate_request(request)?;
+    /// assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
+    /// # pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn allocate_request(&self, request: Request) -> Result<Block> {
+        let (wanted, offered) = (request.class, self.class());
+        if !offered.contains(wanted) {
+            return Err(Error::WrongClass { wanted, offered });
+        }
+        if request.alignment <= Alignment::BLOCK {
+            return self.allocate(request.size, request.stream);
+        }
+        self.shared.allocate(Request { stream: request.stream.resolved(), ..request })
+    }
+
+    /// The live block that begins at `address`.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// assert_eq!(pool.block_at(block.address()), Some(block));
+    /// pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// assert_eq!(pool.block_at(block.address()), None);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn block_at(&self, address: Address) -> Option<Block> {
+        self.shared.block_at(address).map(|(block, _)| block)
+    }
+
+    /// The size that was requested for the live block at `address`, before rounding.
+    pub fn requested_at(&self, address: Address) -> Option<Bytes> {
+        self.shared.block_at(address).map(|(_, requested)| requested)
+    }
+}
+
+/// # Freeing
+///
+/// A free is a point in the order of its stream: work that is enqueued on the stream afterwards may reuse the memory at
+/// once. An error has changed nothing, unless [`Error::is_finding`] says otherwise.
+impl Pool {
+    /// Frees the block at `address`, in the order of `stream`. Ignores the null address.
+    ///
+    /// ```
+    /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// pool.free(block.address(), StreamHandle::DEFAULT)?;
+    /// let again = pool.free(block.address(), StreamHandle::DEFAULT);
+    /// assert!(matches!(again, Err(Error::DoubleFree { .. })));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.free_as::<true>(address, stream, ClaimedAs::Any)
+    }
+
+    /// As [`free`](Self::free), and refuses a block of another size: `size` is the requested or the rounded one.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.allocate(Bytes::new(1000), StreamHandle::DEFAULT)?;
+    /// assert!(pool.free_sized(block.address(), Bytes::new(4096), StreamHandle::DEFAULT).is_err());
+    /// pool.free_sized(block.address(), Bytes::new(1000), StreamHandle::DEFAULT)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
+        self.free_as::<true>(address, stream, ClaimedAs::Sized(size))
+    }
+
+    /// As [`free`](Self::free), and refuses a block of another pool, or one whose address was allocated again since.
+    ///
+    /// ```
+    /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let old = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// pool.free_block(old, StreamHandle::DEFAULT)?;
+    /// let new = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// assert_eq!(new.address(), old.address());
+    /// let stale = pool.free_block(old, StreamHandle::DEFAULT);
+    /// assert!(matches!(stale, Err(Error::StaleBlock { .. })));
+    /// # pool.free_block(new, StreamHandle::DEFAULT)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        let Block { address, pool: owner, generation, .. } = block;
+        if owner != self.shared.id {
+            return Err(Error::WrongPool { address, pool: self.shared.id, owner });
+        }
+        self.free_as::<true>(address, stream, ClaimedAs::Exact(generation))
+    }
+}
+
+/// # Streams
+impl Pool {
+    /// Records that the block at `address` is used on `stream` too. After its free, the memory is reused only after
+    /// the work that is enqueued by then on both streams.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, Priority, Stream};
+    ///
+    /// let device = HostDevice::open()?;
+    /// let pool = Pool::new(&device)?;
+    /// let (compute, copies) =
+    ///     (Stream::new(&device, Priority::Normal)?, Stream::new(&device, Priority::Normal)?);
+    /// let block = pool.allocate(Bytes::mib(1), compute.handle())?;
+    /// // ... enqueue a copy of the block on `copies` ...
+    /// pool.record_use(block.address(), copies.handle())?;
+    /// pool.free_block(block, compute.handle())?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.shared.record_use(address, stream.resolved())
+    }
+
+    /// Forgets a stream that will be destroyed; call it before that. Memory freed on the stream serves all streams
+    /// once its work so far is done. Dropping a [`Stream`](crate::Stream) does this by itself.
+    pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.shared.forget_stream(stream.resolved())
+    }
+
+    /// Takes back blocks that were freed while other streams used them, as far as those streams are done, and does
+    /// other deferred work. Does not wait. The pool does this by itself before it grows.
+    ///
+    /// ```
+    /// # use forebay::{HostDevice, Pool};
+    /// # let pool = Pool::new(&HostDevice::open()?)?;
+    /// pool.process_deferred()?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn process_deferred(&self) -> Result<()> {
+        self.shared.process_deferred()
+    }
+}
+
+/// # Limits and trimming
+impl Pool {
+    /// The most memory that the pool may take from the device. Does not wait.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, PoolOptions};
+    ///
+    /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
+    /// assert_eq!(pool.limit(), Bytes::mib(64));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn limit(&self) -> Bytes {
+        self.shared.limits.limit()
+    }
+
+    /// How much memory the pool has taken from the device. Does not wait.
+    pub fn held(&self) -> Bytes {
+        self.shared.held.get()
+    }
+
+    /// How near the pool is to its limit. Does not wait.
+    pub fn pressure(&self) -> Level {
+        self.shared.pressure()
+    }
+
+    /// Returns free memory to the device until the pool holds `keep` bytes, and returns how much that was. Waits for
+    /// the device where work may still use the memory.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.allocate(Bytes::mib(8), StreamHandle::DEFAULT)?;
+    /// pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// assert!(pool.held() >= Bytes::mib(8));
+    /// pool.trim(Bytes::ZERO)?;
+    /// assert_eq!(pool.held(), Bytes::ZERO);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        self.shared.trim(keep)
+    }
+
+    /// Returns memory to the device that was not needed in the last `age`, and returns how much that will be. The
+    /// pool knows what was needed from earlier calls of this, and from its upkeep thread if that is on. Does not
+    /// wait: memory that work may still use goes when the work is done.
+    ///
+    /// ```
+    /// # use forebay::{HostDevice, Pool};
+    /// # let pool = Pool::new(&HostDevice::open()?)?;
+    /// let going = pool.collect(std::time::Duration::from_secs(10))?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn collect(&self, age: Duration) -> Result<Bytes> {
+        self.shared.collect(age)
+    }
+
+    /// Merges free memory into as few and as large holes as possible without waiting. Blocks cached by threads go back
+    /// to the heap, deferred work that is due is done, unused mappings are removed, and holes of idle streams become
+    /// available to all streams. The upkeep thread does the same, if it is on.
+    ///
+    /// No page moves. Any page that is wholly free serves any request already: where no hole is large enough, such
+    /// pages are mapped behind one address range when a request needs them. Memory that is free within a page in use
+    /// stays where it is, because blocks do not move.
+    pub fn defragment(&self) -> Result<()> {
+        self.shared.defragment()
+    }
+}
+
+/// # Figures
+impl Pool {
+    /// The figures of the pool at one moment. Stops threads that are in the pool for a moment. In a forked child, all
+    /// figures of the parent's pool are 0.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// let statistics = pool.statistics();
+    /// assert_eq!((statistics.allocations, statistics.live), (1, Bytes::mib(1)));
+    /// println!("{statistics}");
+    /// # pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn statistics(&self) -> Statistics {
+        statistics::of(&self.shared)
+    }
+
+    /// Measures allocations and peaks until [`Scope::end`]. Scopes nest. In a forked child, all figures of the
+    /// parent's pool are 0.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let scope = pool.scope();
+    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// let figures = scope.end();
+    /// assert_eq!((figures.allocations, figures.frees), (1, 1));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn scope(&self) -> Scope {
+        Scope::new(&self.shared)
+    }
+
+    /// The last events, oldest first, as many as the setting `history` keeps. Empty in a forked child, for the parent's
+    /// pool.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
+    ///
+    /// let options = PoolOptions::new().set(|settings| settings.history(100_u64));
+    /// let pool = options.build(&HostDevice::open()?)?;
+    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// assert_eq!(pool.history().len(), 2, "an allocation and a free");
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn history(&self) -> Vec<PoolEvent> {
+        self.shared.history()
+    }
+
+    /// Calls `observer` with every allocation, free and refusal until the guard is dropped. Meanwhile every call of the
+    /// pool takes the slow path. [`PoolOptions::on_event`] does the same for the whole life of a pool.
+    ///
+    /// Blocks that are live now come first, as allocations on the default stream: the pool does not know their
+    /// streams. A call that another thread is making while the observer is attached may be missed, or be seen as an
+    /// allocation twice.
+    ///
+    /// The observer must not use the pool. It runs on the thread that uses the pool; events of different threads may
+    /// reach it at the same time, and the last ones after the guard was dropped.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let weights = pool.owned(Bytes::mib(8), StreamHandle::DEFAULT)?;
+    /// let (events, seen) = mpsc::channel();
+    /// let observation = pool.observe(move |event| drop(events.send(*event)))?;
+    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// drop(observation);
+    /// drop(weights);
+    /// let sizes: Vec<Bytes> = seen.iter().map(|event| event.requested).collect();
+    /// assert_eq!(sizes, [Bytes::mib(8), Bytes::mib(1), Bytes::mib(1)]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn observe(
+        &self,
+        observer: impl Fn(&PoolEvent) + Send + Sync + 'static,
+    ) -> Result<Observation> {
+        Observation::new(&self.shared, Arc::new(observer))
+    }
+}
+
+/// # Settings
+impl Pool {
+    /// The settings in force. In a forked child, those that the parent's pool was made with.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, PoolOptions};
+    ///
+    /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
+    /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(64)));
+    /// pool.change("max_bytes", "32MiB")?;
+    /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(32)));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn settings(&self) -> Settings {
+        if self.shared.is_inherited() {
+            return self.shared.options.settings.clone().build().unwrap_or_default();
+        }
+        self.shared.settings().clone()
+    }
+
+    /// Changes a setting by its name, as text. Refuses a setting that cannot change while a pool lives. An error has
+    /// changed nothing.
+    ///
+    /// A smaller quarantine releases blocks. With poison on, each is checked after the work enqueued on its stream,
+    /// for which the call waits no longer than `max_wait`; later calls release the others. A mistake found in such a
+    /// block is not an error of this call: [`findings`](Self::findings) has it.
+    pub fn change(&self, key: &str, value: &str) -> Result<()> {
+        self.shared.change(key, value)
+    }
+}
+
+/// # Capturing graphs
+impl Pool {
+    /// Makes the pool safe to use while work on its streams is captured into a graph. Until the guard is dropped, the
+    /// pool enqueues nothing, records and queries no event, and waits for nothing. Requests are served from memory
+    /// that is free in the order of their own stream, and by growing; trimming returns nothing. Blocks used on several
+    /// streams, and memory of forgotten streams, come back by a [`trim`](Self::trim) afterwards.
+    ///
+    /// Refused with [`Error::CaptureRefused`] if a setting makes the pool enqueue work or wait by itself: filling
+    /// blocks, and every debugging aid but exact statistics and history. Such a setting cannot be turned on during a
+    /// capture either.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?; // for this graph alone
+    /// let capture = pool.capture()?;
+    /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
+    /// // ... capture kernels that use the block ...
+    /// pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// drop(capture);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    ///
+    /// # Graphs
+    ///
+    /// A graph uses the addresses it was captured with at every launch, even if the blocks there were freed since. So
+    /// **a pool that was captured from must serve nothing else while any of its graphs lives**: make a private pool for
+    /// captures, and drop it after its graphs. Within the graph, the order of the streams is the order of the graph,
+    /// and memory freed in one part of it serves the next. Another graph captured from the same pool uses the same
+    /// memory, so the two must not run at once. A pool of [`MemoryClass::STABLE`] keeps the memory behind the
+    /// addresses; it does not keep the addresses from being allocated again.
+    pub fn capture(&self) -> Result<Capture> {
+        self.shared.capture()
+    }
+}
