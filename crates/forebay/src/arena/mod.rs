@@ -250,11 +250,6 @@ impl<A: Allocate> Arena<A> {
         Ok(())
     }
 
-    /// Runs `work` in a scope: what it allocates is taken back when it ends, however it ends.
-    pub fn scope<R>(&mut self, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
-        scope::run(self, work)
-    }
-
     /// The present place, to come back to.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { arena: self.id, mark: self.bump.borrow().mark() }

@@ -130,12 +130,16 @@ impl<A: Allocate> Drop for Return<'_, A> {
     }
 }
 
+impl<A: Allocate> Arena<A> {
+    /// Runs `work` in a scope: what it allocates is taken back when it ends, however it ends.
+    pub fn scope<R>(&mut self, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
+        run(self, work)
+    }
+}
+
 /// Runs `work` in a scope. The caller has the arena, or the scope this one is in, to itself: for
 /// the lifetime it is given, nothing else allocates from the arena or takes it back.
-pub(super) fn run<A: Allocate, R>(
-    arena: &Arena<A>,
-    work: impl FnOnce(&mut Scope<'_, A>) -> R,
-) -> R {
+fn run<A: Allocate, R>(arena: &Arena<A>, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
     let _return = Return { arena, mark: arena.bump.borrow().mark() };
     work(&mut Scope { arena })
 }

@@ -6,7 +6,8 @@ use core::marker::PhantomData;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid, valid_span};
 
-use super::{OwnedBlock, Pod, Refused, does_not_fit};
+use super::failure::does_not_fit;
+use super::{OwnedBlock, Pod, Refused};
 use crate::{Allocate, Error, Pool, Request, Result};
 
 /// How much is copied at once, through memory of this module's own. Large enough that what a copy

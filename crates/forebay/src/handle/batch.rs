@@ -13,7 +13,8 @@ use core::fmt;
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::StreamHandle;
 
-use super::{OwnedBlock, does_not_fit};
+use super::OwnedBlock;
+use super::failure::does_not_fit;
 use crate::{Allocate, Pool, Request, Result};
 
 /// Blocks of all these sizes for `stream`, in the order of `sizes`, each to be given back by itself.

@@ -51,6 +51,7 @@
 
 mod array;
 mod batch;
+mod failure;
 mod lost;
 mod order;
 mod owned;
@@ -62,8 +63,8 @@ mod task;
 mod tests;
 mod warm;
 
-use forebay_core::{Bytes, QuantityError};
-use forebay_hal::{Call, StreamHandle};
+use forebay_core::Bytes;
+use forebay_hal::StreamHandle;
 
 pub use bytemuck::Pod;
 
@@ -77,7 +78,7 @@ pub use self::shared::SharedBlock;
 pub use self::task::{Allocation, allocate_async};
 pub use self::warm::{Transformer, WarmUp, warm_up};
 
-use crate::{Error, Pool, Request, Result};
+use crate::{Pool, Request, Result};
 
 /// # Handles
 ///
@@ -116,14 +117,4 @@ impl Pool {
     pub fn array<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
         DeviceArray::new(self, length, stream)
     }
-}
-
-/// The error for sizes that do not add up, before anything was asked of an allocator.
-fn does_not_fit(argument: &'static str, error: &QuantityError) -> Error {
-    Error::Device(forebay_hal::Error::quantity(Call::Allocate, argument, error))
-}
-
-/// Whether the same call, made again, may succeed without anything else being done.
-fn may_pass(error: &Error) -> bool {
-    matches!(error, Error::Device(error) if error.may_pass())
 }

@@ -6,8 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, StreamHandle};
 
+use super::failure::may_pass;
 use super::lost::{self, LostFree};
-use super::{Refused, may_pass, order};
+use super::{Refused, order};
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Pool, Request, Result};
 

@@ -5,7 +5,7 @@ use core::cmp::Reverse;
 use forebay_core::{Bytes, QuantityError};
 use forebay_hal::StreamHandle;
 
-use super::does_not_fit;
+use super::failure::does_not_fit;
 use super::lost::{self, LostFree};
 use crate::{Allocate, Block, Error, Request, Result};
 

@@ -17,7 +17,9 @@ use forebay_hal::{Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimDevice, SimMachine, SimOptions, When};
 
 use super::*;
+use crate::Error;
 use crate::{Allocate, Block, PoolId, PoolOptions};
+use forebay_hal::Call;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
