@@ -1,4 +1,4 @@
-//! Blocks and requests: plain data that every allocator and adaptor speaks in.
+//! Blocks, requests, and the trait of everything that allocates: pools and adaptors.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ pub struct Block {
 }
 
 impl Block {
-    /// Where it begins; null for a block of no bytes.
+    /// The address of the first byte; null for a block of no bytes.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// How large it is: what was asked for, rounded up.
+    /// The size: the requested one, rounded up.
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// The pool it is of.
+    /// The pool that it is from.
     pub fn pool(&self) -> PoolId {
         self.pool
     }
 
-    /// How often its address was given out, this time included: tells it from every other block that was
-    /// or will be at the same address.
+    /// How many times its address was allocated, this time included. It distinguishes the block from earlier and later
+    /// ones at the same address.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 }
 
-/// What a block is to be.
+/// The properties of a block to allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a request asks for nothing until it is given to an allocator"]
 pub struct Request {
@@ -50,70 +50,67 @@ pub struct Request {
 }
 
 impl Request {
-    /// At least `size` bytes, to be used in the order of `stream`, at a multiple of 512 B.
+    /// Requests at least `size` bytes, aligned to 512 B, to be used in the order of `stream`.
     pub const fn new(size: Bytes, stream: StreamHandle) -> Self {
         Self { size, stream, alignment: Alignment::BLOCK, class: MemoryClass::STITCHED }
     }
 
-    /// At a multiple of `alignment` too.
+    /// Requests a larger alignment.
     pub const fn aligned_to(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// Of this class: a pool of another refuses it.
+    /// Requests a class of memory. A pool of another class refuses the request.
     pub const fn of_class(mut self, class: MemoryClass) -> Self {
         self.class = class;
         self
     }
 
-    /// How many bytes.
+    /// The size in bytes.
     pub const fn size(&self) -> Bytes {
         self.size
     }
 
-    /// In whose order.
+    /// The stream.
     pub const fn stream(&self) -> StreamHandle {
         self.stream
     }
 
-    /// What its address is a multiple of.
+    /// The alignment.
     pub const fn alignment(&self) -> Alignment {
         self.alignment
     }
 
-    /// Which class of memory it has to be.
+    /// The class of memory.
     pub const fn class(&self) -> MemoryClass {
         self.class
     }
 }
 
-/// What hands out blocks: a pool, or an adaptor over another allocator.
+/// An allocator of blocks: a pool, or an adaptor over another allocator.
 ///
 /// # Safety
 ///
 /// Handles read and write blocks in safe code, so an implementation promises:
 ///
-/// * A block that it gives is memory of [`device`](Self::device), live and nobody else's, until it is freed
-///   here or the allocator and all its clones are gone.
-/// * [`own`](Self::own) succeeds for one owner at a time, and from then until
-///   [`disown`](Self::disown) nothing but that frees the block. One whose blocks nobody can name may leave
-///   both as they are.
+/// * A block is live memory of [`device`](Self::device) and belongs to nobody else, until it is freed here or the
+///   allocator and all its clones are dropped.
+/// * [`own`](Self::own) succeeds for one owner at a time. From then until [`disown`](Self::disown), every free of the
+///   block fails. An allocator whose blocks nobody else can name may keep the default methods.
 pub unsafe trait Allocate: Send + Sync {
-    /// A block as requested. What it holds is not defined. No bytes: the null address, and no
+    /// Allocates a block. Its contents are undefined. A request for no bytes returns the null address and takes no
     /// memory.
     fn allocate_request(&self, request: Request) -> Result<Block>;
 
-    /// Gives back the block that begins at `address`, in the order of `stream`: its memory may be
-    /// used again by what is enqueued there from now on. The null address is ignored.
+    /// Frees the block at `address` in the order of `stream`: work that is enqueued there from now on may reuse the
+    /// memory. Ignores the null address.
     fn free(&self, address: Address, stream: StreamHandle) -> Result<()>;
 
-    /// As [`free`](Self::free), for the very block that was given out: one of another pool is
-    /// refused, and one whose address was given out again since.
+    /// As [`free`](Self::free), and refuses a block of another pool, or one whose address was allocated again since.
     ///
-    /// Unless an allocator does better, it looks and then frees: a block that is freed and given out
-    /// again by others in between is not told from the one meant. A pool does both at once, and
-    /// adaptors leave it to what is beneath them.
+    /// The default method checks first and frees then, so it misses a block that other threads free and allocate in
+    /// between. A pool does both at once, and adaptors pass the call on.
     fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
         let address = block.address();
         match self.block_at(address) {
@@ -130,41 +127,40 @@ pub unsafe trait Allocate: Send + Sync {
     /// The live block that begins at `address`.
     fn block_at(&self, address: Address) -> Option<Block>;
 
-    /// The device the blocks are on.
+    /// The device that the blocks are on.
     fn device(&self) -> &Arc<dyn Device>;
 
-    /// Makes the caller the owner of a block that was just given out: from now on it cannot be freed by its
-    /// address. Refused where it is not live any more, or has an owner.
+    /// Makes the caller the owner of a block: from now on nobody can free it by its address. Fails if the block is no
+    /// longer live or has an owner.
     fn own(&self, block: Block) -> Result<()> {
         let _ = block;
         Ok(())
     }
 
-    /// The caller does not own the block any more, and is about to free it or to hand it on.
+    /// Ends the ownership of a block that the caller is about to free or to hand on.
     ///
     /// # Safety
     ///
-    /// * The caller [owns](Self::own) the block, and touches its memory no more before it owns it again.
+    /// * The caller [owns](Self::own) the block, and does not touch its memory before it owns the block again.
     unsafe fn disown(&self, block: Block) {
         let _ = block;
     }
 
-    /// The pool that requests reach in the end, if there is one. Requests of
-    /// [`allocate_async`](crate::handle::allocate_async) to one pool are served in their order, and do
-    /// not wait for those to another.
+    /// The pool that requests reach in the end, if there is one.
+    /// [`allocate_async`](crate::handle::allocate_async) serves the requests of one pool in order, without waiting for
+    /// those of another.
     fn pool_id(&self) -> Option<PoolId> {
         None
     }
 
-    /// Whether work on streams is being captured into a graph
-    /// ([`Pool::capture`](crate::Pool::capture)): then nobody records events there.
+    /// Whether work is being captured into a graph ([`Pool::capture`](crate::Pool::capture)). Handles record no events
+    /// then.
     fn is_capturing(&self) -> bool {
         false
     }
 
-    /// Notes that the block at `address` is used on `stream` beside the one it will be freed on, as
-    /// [`Pool::record_use`](crate::Pool::record_use). Asked of an allocator that
-    /// [is capturing](Self::is_capturing), in place of an event; refused unless an allocator has it.
+    /// Records that the block at `address` is used on `stream` too, as [`Pool::record_use`](crate::Pool::record_use).
+    /// Handles call this in place of an event during a [capture](Self::is_capturing). The default method fails.
     fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
         let _ = (address, stream);
         let missing = "an allocator that notes further uses of its blocks".into();

@@ -3,12 +3,12 @@
 use core::fmt;
 use core::ops::BitOr;
 
-/// What can be relied on of a pool's memory, in any combination.
+/// Guarantees of a pool's memory, in any combination.
 ///
-/// By default nothing beyond what every block has: one range of addresses of the device, behind which
-/// the pool puts whatever pages are free. That wastes the least. What other libraries ask of memory
-/// costs some of it, so it is a class of its own: a pool [is made](crate::PoolOptions::class) of one,
-/// and a [request](crate::Request::of_class) that needs one is refused by a pool of another.
+/// By default a block is one range of device addresses, backed by whatever pages are free, which wastes the least
+/// memory. Other libraries and devices need more guarantees, which cost memory. So a pool
+/// [is made](crate::PoolOptions::class) with a class, and refuses a [request](crate::Request::of_class) that needs
+/// another.
 ///
 /// ```
 /// use forebay::MemoryClass;
@@ -23,28 +23,26 @@ use core::ops::BitOr;
 pub struct MemoryClass(u8);
 
 impl MemoryClass {
-    /// The default: made of pages that serve any request.
+    /// The default: pages that serve any request.
     pub const STITCHED: Self = Self(0);
 
-    /// Each block lies in one allocation of the driver, as network cards and graphics want it that are
-    /// to be told of it. Such memory goes back to the device only after waiting for all of its work.
+    /// Each block lies in one allocation of the driver, as network cards and graphics interfaces require. Returning
+    /// such memory to the device waits for all of the device's work.
     pub const PLAIN: Self = Self(1);
 
-    /// Pages that can leave the process ([`Pool::pages_of`](crate::Pool::pages_of) names those of a
-    /// block). They are [stable](Self::STABLE) as well: whoever was given a page goes on seeing it, so it
-    /// must not become another's, nor something else take its place behind the block's address.
+    /// Pages can be exported to other processes ([`Pool::pages_of`](crate::Pool::pages_of) returns those of a block).
+    /// They are [stable](Self::STABLE) as well: an importer keeps seeing a page, so the page must neither serve other
+    /// addresses nor be replaced behind its own.
     pub const SHAREABLE: Self = Self(2).union(Self::STABLE);
 
-    /// Other devices read and write it ([`PoolOptions::visible_to`](crate::PoolOptions::visible_to)).
+    /// Other devices can read and write the memory ([`PoolOptions::visible_to`](crate::PoolOptions::visible_to)).
     pub const PEERS: Self = Self(4);
 
-    /// What is behind an address stays there as long as the pool, whoever has it: whoever was told of
-    /// the memory once, as a captured graph or a network card, need not be told again. The pool gives
-    /// nothing back to the device before its end.
+    /// The memory behind an address never changes while the pool lives, so a captured graph or a network card that
+    /// knows it once can keep using it. The pool returns nothing to the device before it is dropped.
     ///
-    /// The memory stays; whose it is does not. A block that was freed is given to others, and a graph that
-    /// was captured with it goes on using it: such a pool is to serve nothing but its graphs
-    /// ([`Pool::capture`](crate::Pool::capture)).
+    /// The memory stays, but its owner changes: a freed block serves other requests, while a graph that was captured
+    /// with it keeps using it. Let such a pool serve nothing but its graphs ([`Pool::capture`](crate::Pool::capture)).
     pub const STABLE: Self = Self(8);
 
     const NAMES: [(Self, &'static str); 4] = [
@@ -54,12 +52,12 @@ impl MemoryClass {
         (Self::STABLE, "stable"),
     ];
 
-    /// What is of both classes.
+    /// The guarantees of both classes.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether memory of this class is of `other` too.
+    /// Whether this class has all guarantees of `other`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

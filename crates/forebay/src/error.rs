@@ -1,4 +1,4 @@
-//! The error of every call of the library.
+//! The error type of the library.
 
 use core::fmt;
 use std::borrow::Cow;
@@ -9,128 +9,127 @@ use crate::config::ConfigError;
 use crate::report::{RecentFree, Shortage};
 use crate::{MemoryClass, PoolId};
 
-/// What a call of the library gives.
+/// The result of a call of the library.
 pub type Result<T> = core::result::Result<T, Error>;
 
 /// Why a call of the library failed.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is not that much memory left, after everything that could be given back was.
+    /// Not enough memory is left, even after everything that could be reclaimed was.
     OutOfMemory(Box<Shortage>),
-    /// No block of this pool begins there, live or freed lately.
+    /// No block of this pool begins at the address, neither a live one nor one that was freed recently.
     NotABlock {
         /// The address.
         address: Address,
     },
-    /// A block of this pool begins there that was freed already.
+    /// The block at the address was freed already.
     DoubleFree {
         /// The address.
         address: Address,
-        /// How large the block was.
+        /// The size of the block.
         size: Bytes,
     },
-    /// What is at the address now is a later block than the one that was to be freed.
+    /// The block was freed already, and a later block is at its address.
     StaleBlock {
         /// The address.
         address: Address,
-        /// How large the later block is.
+        /// The size of the later block.
         size: Bytes,
     },
-    /// A handle owns the block, and alone gives it back.
+    /// A handle owns the block. Only the handle can free it.
     Owned {
         /// The address.
         address: Address,
     },
-    /// The pool's memory is not of the class that was asked for.
+    /// The pool's memory is not of the requested class.
     WrongClass {
-        /// What was asked for.
+        /// The requested class.
         wanted: MemoryClass,
-        /// What the pool has.
+        /// The pool's class.
         offered: MemoryClass,
     },
-    /// A class of memory that there is not, or not here.
+    /// The device cannot provide this class of memory.
     ClassUnavailable {
         /// The class.
         class: MemoryClass,
-        /// What is missing, and what would help.
+        /// What is missing and what would help.
         missing: Cow<'static, str>,
     },
-    /// The pool cannot be captured from, because a setting has it enqueue work of its own on streams, or
-    /// wait for them.
+    /// The pool cannot be used in a capture, because a setting makes it enqueue work of its own or wait for streams.
     CaptureRefused {
         /// The setting.
         setting: &'static str,
     },
-    /// The block is of another pool.
+    /// The block is from another pool.
     WrongPool {
         /// The address.
         address: Address,
-        /// The pool that was asked.
+        /// The pool that was called.
         pool: PoolId,
-        /// The pool it is of.
+        /// The pool that the block is from.
         owner: PoolId,
     },
-    /// The block has another size than was said.
+    /// The block has another size than the caller said.
     WrongSize {
         /// The address.
         address: Address,
-        /// What was said.
+        /// The size that the caller said.
         said: Bytes,
-        /// What was asked for when it was allocated.
+        /// The size that was requested for the block.
         requested: Bytes,
-        /// How large it is, rounding included.
+        /// The size of the block, after rounding.
         size: Bytes,
     },
-    /// The pool is gone, and all its blocks with it.
+    /// The pool was dropped, and its blocks with it.
     PoolGone {
         /// Which pool.
         pool: PoolId,
     },
-    /// The device gave addresses that the pool cannot keep account of.
+    /// The device returned addresses that the pool cannot manage.
     AddressRange {
         /// The addresses.
         span: Span,
     },
-    /// Someone wrote beside a block: past its end, or before its start. Found by its canary, when it
-    /// was freed or looked at; nobody knows since when.
+    /// The program wrote past the end or before the start of a block. The block's canary showed it when the block was
+    /// freed or checked; the write may be older.
     Overrun {
-        /// Where the block begins.
+        /// The address of the block.
         address: Address,
-        /// How large it is.
+        /// The size of the block.
         size: Bytes,
-        /// The first byte that was written over.
+        /// The first byte that was overwritten.
         written: Address,
-        /// What was there.
+        /// The value that was there.
         expected: u8,
-        /// What is there now.
+        /// The value that is there now.
         found: u8,
     },
-    /// Someone wrote to memory that was free: through a block that had been freed, as a rule.
+    /// The program wrote to free memory, usually through a block that it had freed.
     WrittenAfterFree {
-        /// The first byte that was written over.
+        /// The first byte that was overwritten.
         written: Address,
-        /// What was there.
+        /// The value that was there.
         expected: u8,
-        /// What is there now.
+        /// The value that is there now.
         found: u8,
-        /// The last block that was there, as far as is remembered.
+        /// The last block that was there, if the pool remembers it.
         block: Option<RecentFree>,
     },
-    /// A debugging aid cannot be had on the device.
+    /// A debugging aid does not work on the device.
     AidUnavailable {
-        /// Its setting.
+        /// The setting of the aid.
         aid: &'static str,
         /// The device.
         device: String,
-        /// Why not, and what would help.
+        /// The reason and what would help.
         missing: &'static str,
     },
-    /// The process was forked since, and what the parent made is not the child's own.
+    /// The pool, handle or device was made before the process forked, and belongs to the parent.
     Forked,
-    /// A setting is not allowed.
+    /// A setting was refused.
     Config(Box<ConfigError>),
-    /// The device refused.
+    /// A call of the device failed.
     Device(forebay_hal::Error),
 }
 
@@ -258,15 +257,15 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    /// Whether this tells of a mistake of the program that a debugging aid found.
+    /// Whether this reports a mistake of the program that a debugging aid found.
     ///
-    /// Unlike after every other error, what was asked was done as far as it could be:
+    /// Unlike after every other error, the call may have had an effect:
     ///
-    /// * A block that was to be freed is taken back, and must not be freed again. What was found may be
-    ///   in another block, that was freed before.
-    /// * A request has got no block, and may be made again.
-    /// * Memory that was written to without right is kept from use as long as the pool lives
-    ///   ([`Statistics::retired`](crate::Statistics::retired)): whoever wrote there may do so again.
+    /// * A block that was to be freed is freed. Do not free it again. The mistake may be in another block that was
+    ///   freed before.
+    /// * A request has allocated no block, and can be repeated.
+    /// * Memory that was written to by mistake stays out of use while the pool lives
+    ///   ([`Statistics::retired`](crate::Statistics::retired)), because the program may write there again.
     pub const fn is_finding(&self) -> bool {
         matches!(self, Self::Overrun { .. } | Self::WrittenAfterFree { .. })
     }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Which pool, for the whole life of the process: never given out twice.
+/// The number of a pool. No two pools of a process ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub(crate) u64);
 
@@ -14,7 +14,7 @@ impl PoolId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number, as texts have it.
+    /// The number itself.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -1,5 +1,5 @@
-//! Tags: who a block is for. A thread allocates under one tag at a time, and statistics and reports
-//! are told by tag.
+//! Tags: names for what memory is used for. A thread allocates under one tag at a time; statistics and reports show
+//! memory by tag.
 
 use core::marker::PhantomData;
 use std::sync::MutexGuard;
@@ -7,10 +7,10 @@ use std::sync::MutexGuard;
 use crate::sync::fork::Whole;
 use crate::sync::thread_slot;
 
-/// How many tags there can be, the one without a name counted.
+/// The most tags, with the unnamed one.
 const MOST: usize = 256;
 
-/// The names of tags, by number. The first is for what has none.
+/// The names of tags, by number. The first is for blocks without a tag.
 static NAMES: Whole<Vec<String>> = Whole::new(Vec::new());
 
 fn names() -> MutexGuard<'static, Vec<String>> {
@@ -21,15 +21,15 @@ fn names() -> MutexGuard<'static, Vec<String>> {
     names
 }
 
-/// A tag, for the whole process.
+/// A name for what memory is used for, shared by the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(u8);
 
 impl Tag {
-    /// What is allocated under no tag.
+    /// The tag of blocks that are allocated under no tag.
     pub const NONE: Self = Self(0);
 
-    /// The tag of that name, made where there is none yet. `None` where there are 256 already.
+    /// Finds or makes the tag with this name. `None` if there are 256 already.
     pub fn named(name: &str) -> Option<Self> {
         let mut names = names();
         let number = names.iter().position(|other| other == name).or_else(|| {
@@ -41,12 +41,12 @@ impl Tag {
         number.and_then(|number| u8::try_from(number).ok()).map(Self)
     }
 
-    /// Its name.
+    /// The name of the tag.
     pub fn name(self) -> String {
         names().get(usize::from(self.0)).cloned().unwrap_or_default()
     }
 
-    /// Allocates under this tag, on this thread, until the scope is dropped. Scopes nest.
+    /// Makes this thread allocate under this tag until the scope is dropped. Scopes nest.
     ///
     /// ```
     /// use forebay::Tag;
@@ -62,8 +62,8 @@ impl Tag {
         TagScope { before: thread_slot::set_tag(self.0), of_thread: PhantomData }
     }
 
-    /// The same, where the thread allocates under no tag: one that it has already stays. For libraries
-    /// that allocate on behalf of a program, which may have said more than they know.
+    /// As [`enter`](Self::enter), unless the thread has entered a tag already. For libraries that allocate on behalf of
+    /// a program, whose own tag says more.
     #[inline]
     pub fn enter_unless_tagged(self) -> TagScope {
         let before = thread_slot::tag();
@@ -80,7 +80,7 @@ impl Tag {
         if current == Self::NONE.0 { self.0 } else { current }
     }
 
-    /// The tag this thread allocates under.
+    /// The tag that this thread allocates under.
     pub fn current() -> Self {
         Self(thread_slot::tag())
     }
@@ -90,7 +90,7 @@ impl Tag {
     }
 }
 
-/// A stretch of a thread's time under one tag.
+/// Makes a thread allocate under a tag until it is dropped. Made by [`Tag::enter`].
 #[derive(Debug)]
 #[must_use = "the tag is left when the scope is dropped"]
 pub struct TagScope {

@@ -1,4 +1,4 @@
-//! Every block at a multiple of more than was asked for.
+//! Blocks that are aligned more strictly than requested.
 
 use forebay_core::{Address, Alignment};
 use forebay_hal::{Call, StreamHandle, invalid};
@@ -6,11 +6,10 @@ use forebay_hal::{Call, StreamHandle, invalid};
 use crate::block::leave_to;
 use crate::{Allocate, Block, Request, Result};
 
-/// An allocator whose blocks all begin at a multiple of some alignment at least: for programs that
-/// cannot be changed to ask for it.
+/// An allocator with a minimum alignment, for programs that cannot be changed to request it.
 ///
-/// Requests that ask for more get more. The allocator beneath is asked with the larger alignment,
-/// and is held to it: a block that begins elsewhere is given back, and the request refused.
+/// A request with a larger alignment keeps it. If the inner allocator returns a block with a smaller alignment, the
+/// block is freed and the request fails.
 ///
 /// ```
 /// # use forebay::StreamHandle;
@@ -30,17 +29,17 @@ pub struct Aligned<A> {
 }
 
 impl<A: Allocate> Aligned<A> {
-    /// Blocks of `inner` at multiples of `alignment`.
+    /// Aligns the blocks of `inner` to at least `alignment`.
     pub fn new(inner: A, alignment: Alignment) -> Self {
         Self { inner, alignment }
     }
 
-    /// What every block begins at a multiple of.
+    /// The minimum alignment.
     pub fn alignment(&self) -> Alignment {
         self.alignment
     }
 
-    /// The allocator beneath.
+    /// The inner allocator.
     pub fn inner(&self) -> &A {
         &self.inner
     }

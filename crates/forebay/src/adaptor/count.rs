@@ -1,4 +1,4 @@
-//! How many, how much, how much at most.
+//! Counts of blocks and bytes.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -10,31 +10,31 @@ use crate::block::leave_to;
 use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
 
-/// What went through an adaptor, all figures of one moment.
+/// The counts of an adaptor, all of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Blocks given out.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
     /// Requests that failed.
     pub failed_allocations: u64,
     /// Frees that failed.
     pub failed_frees: u64,
-    /// Blocks that are out.
+    /// Live blocks.
     pub live_blocks: u64,
-    /// The most blocks that were out at once.
+    /// The most live blocks at once.
     pub peak_blocks: u64,
-    /// Bytes that are out, rounding counted.
+    /// Live bytes, after rounding.
     pub live: Bytes,
-    /// The most bytes that were out at once, rounding counted.
+    /// The most live bytes at once, after rounding.
     pub peak: Bytes,
-    /// Bytes that were asked for by blocks that are out.
+    /// Live bytes, as requested.
     pub requested: Bytes,
-    /// The most of them at once.
+    /// The most live bytes at once, as requested.
     pub peak_requested: Bytes,
-    /// All bytes ever given out, rounding counted.
+    /// All bytes ever allocated, after rounding.
     pub total: Bytes,
 }
 
@@ -65,11 +65,10 @@ struct Entry {
     requested: Bytes,
 }
 
-/// An allocator that counts.
+/// An allocator that counts blocks and bytes.
 ///
-/// A block counts from when the allocator beneath has given it until it has taken it back. With many
-/// threads the peaks are those of that order: what is on its way in does not count yet, and what is
-/// on its way out still does.
+/// A block counts from the return of the inner allocation to the return of the inner free. With several threads, the
+/// peaks follow that order.
 ///
 /// ```
 /// # use forebay::StreamHandle;
@@ -96,17 +95,17 @@ pub struct Counted<A> {
 }
 
 impl<A: Allocate> Counted<A> {
-    /// Counts what goes through to `inner`, from nothing.
+    /// Counts the calls to `inner`, from zero.
     pub fn new(inner: A) -> Self {
         Self { inner, counts: Mutex::default(), ledger: Ledger::new() }
     }
 
-    /// The figures. All are 0 in a forked child, of its parent's.
+    /// The counts. In a forked child, those of the parent's adaptor are all 0.
     pub fn counts(&self) -> Counts {
         if self.ledger.is_inherited() { Counts::default() } else { *self.lock() }
     }
 
-    /// The allocator beneath.
+    /// The inner allocator.
     pub fn inner(&self) -> &A {
         &self.inner
     }

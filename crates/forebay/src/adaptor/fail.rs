@@ -1,4 +1,4 @@
-//! No, on demand.
+//! Requests that fail on demand.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -10,35 +10,35 @@ use crate::report::Shortage;
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Request, Result};
 
-/// Which requests fail. Those of no bytes never do, and do not count.
+/// Which requests fail. Requests for no bytes never fail and do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailWhen {
-    /// None.
+    /// No request fails.
     Never,
-    /// The one with this number, counted from 1.
+    /// The request with this number fails, counted from 1.
     Number(u64),
-    /// Every one whose number is a multiple of this; none for 0.
+    /// Every request whose number is a multiple of this fails; none for 0.
     Every(u64),
-    /// So many in a million, as the seed decides: the same ones again for the same seed.
+    /// Pseudo-random requests fail, the same ones for the same seed.
     PerMillion {
-        /// How many; all from a million on.
+        /// How many in a million fail.
         times: u32,
-        /// What decides which.
+        /// The seed.
         seed: u64,
     },
-    /// Those for more than this.
+    /// Requests for more than this fail.
     Above(Bytes),
 }
 
-/// What a request that is to fail is told.
+/// The error of a request that is made to fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailAs {
-    /// That there is no memory: [`Error::OutOfMemory`], with the device's figures.
+    /// [`Error::OutOfMemory`], with the device's figures.
     #[default]
     OutOfMemory,
-    /// That it failed this time: a transient error of the device.
+    /// A transient error of the device.
     Transient,
 }
 
@@ -57,7 +57,7 @@ impl Plan {
         Self { when, random: Random::new(seed), requests: 0, failures: 0 }
     }
 
-    /// Counts a request; gives its number where it is to fail.
+    /// Counts a request; returns its number if it is to fail.
     fn strikes(&mut self, size: Bytes) -> Option<u64> {
         self.requests += 1;
         let number = self.requests;
@@ -73,8 +73,8 @@ impl Plan {
     }
 }
 
-/// An allocator that says no when it is told to, to see what a program does then. The allocator
-/// beneath is not asked; frees always pass.
+/// An allocator that fails requests on demand, to test how a program reacts. A request that fails does not reach the
+/// inner allocator; frees always do.
 ///
 /// ```
 /// # use forebay::StreamHandle;
@@ -98,37 +98,37 @@ pub struct Failing<A> {
 }
 
 impl<A: Allocate> Failing<A> {
-    /// Fails requests for `inner` as `when` says.
+    /// Fails the requests to `inner` that `when` selects.
     pub fn new(inner: A, when: FailWhen) -> Self {
         Self { inner, fail_as: FailAs::default(), plan: Mutex::new(Plan::new(when)) }
     }
 
-    /// The same with another error.
+    /// Sets the error of requests that fail.
     #[must_use]
     pub fn fail_as(mut self, fail_as: FailAs) -> Self {
         self.fail_as = fail_as;
         self
     }
 
-    /// Changes which requests fail, and counts them from nothing. Does nothing in a forked child, to its
-    /// parent's.
+    /// Changes which requests fail, and counts requests from zero again. Does nothing in a forked child, for the
+    /// parent's adaptor.
     pub fn plan(&self, when: FailWhen) {
         if let Some(mut plan) = self.lock() {
             *plan = Plan::new(when);
         }
     }
 
-    /// How many requests there were, failed ones counted. 0 in a forked child, of its parent's.
+    /// The number of requests, with those that failed. In a forked child, 0 for the parent's adaptor.
     pub fn requests(&self) -> u64 {
         self.lock().map_or(0, |plan| plan.requests)
     }
 
-    /// How many of them were made to fail. 0 in a forked child, of its parent's.
+    /// The number of requests that were made to fail. In a forked child, 0 for the parent's adaptor.
     pub fn failures(&self) -> u64 {
         self.lock().map_or(0, |plan| plan.failures)
     }
 
-    /// The allocator beneath.
+    /// The inner allocator.
     pub fn inner(&self) -> &A {
         &self.inner
     }

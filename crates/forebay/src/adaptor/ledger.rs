@@ -1,4 +1,4 @@
-//! What went through an adaptor and is still out.
+//! The live blocks that were allocated through an adaptor.
 
 use core::mem::ManuallyDrop;
 use core::{array, fmt};
@@ -69,7 +69,7 @@ impl<T> Ledger<T> {
         self.part(address).insert(address, entry)
     }
 
-    /// Frees the block at `address` by `free`, and gives its entry where it came through here.
+    /// Frees the block at `address` by `free`, and returns its entry if it was allocated through here.
     ///
     /// The part stays locked meanwhile: of two threads that free the same block by mistake, the one
     /// that was first has the entry, and the other finds neither block nor entry.

@@ -1,4 +1,4 @@
-//! At most so many bytes.
+//! A limit on live bytes.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,11 +10,11 @@ use crate::block::leave_to;
 use crate::report::Shortage;
 use crate::{Allocate, Block, Error, Request, Result};
 
-/// An allocator that lets at most so many bytes through at a time.
+/// An allocator that limits the bytes that are live at once.
 ///
-/// It counts what was asked for, so that a program meets the limit at the same request whatever the
-/// allocator beneath rounds up to. Room is taken before the allocator beneath is asked and given
-/// back where it refuses: however many threads ask at once, never more than the limit is out.
+/// It counts requested bytes, so a program meets the limit at the same request however the inner allocator rounds. It
+/// reserves the bytes before it calls the inner allocator and releases them if that fails, so several threads never
+/// exceed the limit together.
 ///
 /// ```
 /// # use forebay::StreamHandle;
@@ -40,32 +40,32 @@ pub struct Limited<A> {
 }
 
 impl<A: Allocate> Limited<A> {
-    /// At most `limit` bytes of `inner`.
+    /// Limits the live bytes of `inner` to `limit`.
     pub fn new(inner: A, limit: Bytes) -> Self {
         Self { inner, limit, used: AtomicU64::new(0), ledger: Ledger::new() }
     }
 
-    /// The most that may be out.
+    /// The limit.
     pub fn limit(&self) -> Bytes {
         self.limit
     }
 
-    /// How much is out, or being asked for this moment.
+    /// The bytes that are live or being allocated.
     pub fn used(&self) -> Bytes {
         Bytes::new(self.used.load(Ordering::Relaxed))
     }
 
-    /// How much is left.
+    /// The bytes that are left.
     pub fn available(&self) -> Bytes {
         self.limit.saturating_sub(self.used())
     }
 
-    /// The allocator beneath.
+    /// The inner allocator.
     pub fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Takes room for `size` bytes, given back with the value unless it is kept.
+    /// Reserves `size` bytes, released with the value unless it is kept.
     fn reserve(&self, size: Bytes) -> Result<Room<'_>> {
         let room = |used: u64| {
             Bytes::new(used).checked_add(size).filter(|&sum| sum <= self.limit).map(Bytes::get)
@@ -77,7 +77,7 @@ impl<A: Allocate> Limited<A> {
         }
     }
 
-    /// Frees the block at `address` by `free`, and gives its room back.
+    /// Frees the block at `address` by `free`, and releases its bytes.
     fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
         let freed = self.ledger.free(address, free)?;
         drop(freed.map(|size| Room { used: &self.used, size }));
@@ -98,14 +98,14 @@ impl<A: Allocate> Limited<A> {
     }
 }
 
-/// Room that was taken. It goes back when the value goes, so that a panic beneath loses none.
+/// Reserved bytes. Dropping it releases them, so that a panic of the inner allocator loses none.
 struct Room<'a> {
     used: &'a AtomicU64,
     size: Bytes,
 }
 
 impl Room<'_> {
-    /// Leaves the room taken.
+    /// Keeps the bytes reserved.
     fn keep(self) {
         core::mem::forget(self);
     }

@@ -1,4 +1,4 @@
-//! One line an operation.
+//! A log with a line for each operation.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -74,17 +74,15 @@ impl<W: Write> Log<W> {
     }
 }
 
-/// An allocator that writes down what it does: `Thread,Time,Action,Pointer,Size,Stream`, as RMM's
-/// logs are, so that what reads those reads these; forebay's own replay is one.
+/// An allocator that logs its operations as RMM does: `Thread,Time,Action,Pointer,Size,Stream`. `forebay replay` and
+/// RMM's tools read such logs.
 ///
-/// Sizes are those asked for. A request that failed is an `allocate failure`; a free that failed
-/// changed nothing and leaves no line, because a reader would take it for one, and neither does that
-/// of a block that came another way. So every log tells a run that can have been: no address is
-/// given out in it before it was free again, and nothing is freed that was not given out.
+/// Sizes are the requested ones. A request that failed is an `allocate failure`. A free that failed, or of a block that
+/// was not allocated through the adaptor, leaves no line. So every log is consistent: no address is allocated twice
+/// without a free in between, and nothing is freed that was not allocated.
 ///
-/// An allocation never fails because of its log. Lines that could not be written are
-/// [counted](Self::lost_lines), and the last reason is [kept](Self::take_error). The writer must not
-/// allocate from this allocator, which waits for it.
+/// An allocation never fails because of its log. The adaptor [counts](Self::lost_lines) lines that it could not write
+/// and [keeps](Self::take_error) the last error. The writer must not allocate from this allocator, which waits for it.
 ///
 /// ```
 /// # use forebay::StreamHandle;
@@ -109,36 +107,36 @@ pub struct Logged<A, W> {
 }
 
 impl<A: Allocate, W: Write + Send> Logged<A, W> {
-    /// Writes what goes through to `inner` to `writer`, beginning with the names of the columns.
-    /// Lines are written one by one: a file is best given in a [`BufWriter`](io::BufWriter).
+    /// Logs the calls to `inner` to `writer`, after a line with the column names. It writes line by line, so wrap a
+    /// file in a [`BufWriter`](io::BufWriter).
     pub fn new(inner: A, writer: W) -> Self {
         let mut log = Log { writer, sizes: Ledger::new(), lost: 0, error: None, torn: false };
         log.write(&format!("{HEADER}\n"));
         Self { inner, log: Mutex::new(log) }
     }
 
-    /// How many lines could not be written. 0 in a forked child, of its parent's.
+    /// The number of lines that could not be written. In a forked child, 0 for the parent's adaptor.
     pub fn lost_lines(&self) -> u64 {
         self.lock().map_or(0, |log| log.lost)
     }
 
-    /// Why the last of them was lost; asked again, `None` until another is.
+    /// Takes the error of the last lost line; `None` until another line is lost.
     pub fn take_error(&self) -> Option<io::Error> {
         self.lock().ok()?.error.take()
     }
 
-    /// Has the writer write what it holds back. Refused in a forked child.
+    /// Flushes the writer. Fails in a forked child.
     pub fn flush(&self) -> io::Result<()> {
         self.lock().map_err(io::Error::other)?.writer.flush()
     }
 
-    /// The allocator and the writer, which may hold lines back: [`flush`](Self::flush) it before.
+    /// Returns the allocator and the writer. [`flush`](Self::flush) a buffered writer first.
     pub fn into_parts(self) -> (A, W) {
         let log = self.log.into_inner().unwrap_or_else(PoisonError::into_inner);
         (self.inner, log.writer)
     }
 
-    /// The allocator beneath.
+    /// The inner allocator.
     pub fn inner(&self) -> &A {
         &self.inner
     }

@@ -1,20 +1,19 @@
-//! Adaptors: one wish each, over any allocator, and allocators themselves.
+//! Adaptors: allocators that add one function each to another allocator.
 //!
 //! ```text
 //!   program ── Counted ── Limited ── Tracked ── Pool         in any order, each as often as needed
 //! ```
 //!
-//! * [`Limited`]: at most so many bytes.
-//! * [`Counted`]: how many, how much, how much at most.
-//! * [`Logged`]: one line an operation, in the form RMM writes.
-//! * [`Tracked`]: which blocks are live, since when, and who asked for them.
-//! * [`Failing`]: says no on demand, to see what a program does then.
-//! * [`Aligned`]: every block at a multiple of more than was asked for.
+//! * [`Limited`] limits the bytes that are live.
+//! * [`Counted`] counts blocks and bytes, with their peaks.
+//! * [`Logged`] writes a line for each operation, in the format of RMM.
+//! * [`Tracked`] lists live blocks, with their age, label and backtrace.
+//! * [`Failing`] fails requests on demand, to test how a program reacts.
+//! * [`Aligned`] aligns every block more strictly than requested.
 //!
-//! All keep to the same rules. What the allocator beneath says, they say: an error passes through
-//! as it is, and what it left unchanged leaves their figures unchanged. They account for what went
-//! through them and nothing else: a block that came another way and is freed through them passes to
-//! the allocator beneath, and counts for nothing. A block of no bytes is no block.
+//! All follow the same rules. An error of the inner allocator passes through unchanged and leaves the figures
+//! unchanged. An adaptor accounts only for blocks that were allocated through it: it passes the free of any other block
+//! on without counting it. Blocks of no bytes do not count.
 //!
 //! ```
 //! use forebay::adaptor::{Counted, Limited, Tracked};

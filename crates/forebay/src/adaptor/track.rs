@@ -1,4 +1,4 @@
-//! Which blocks are live, since when, and who asked for them.
+//! Live blocks, with their age, label and backtrace.
 
 use core::cell::RefCell;
 use core::fmt;
@@ -22,8 +22,8 @@ thread_local! {
     static LABEL: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` with every block that the calling thread allocates through any [`Tracked`] meanwhile
-/// labelled so; inside another label, the inner one counts.
+/// Runs `work`, and labels every block that this thread allocates through a [`Tracked`] meanwhile. Labels nest; the
+/// inner one counts.
 pub fn labelled<R>(label: &str, work: impl FnOnce() -> R) -> R {
     /// Puts the label back that was there, also where the work panics.
     struct Before(Option<Arc<str>>);
@@ -39,23 +39,23 @@ pub fn labelled<R>(label: &str, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// A block that is out, as a tracker knows it.
+/// A live block, as the tracker knows it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LiveBlock {
     /// The block.
     pub block: Block,
-    /// What was asked for.
+    /// The requested size.
     pub requested: Bytes,
-    /// On which stream.
+    /// The stream of the request.
     pub stream: StreamHandle,
-    /// Which allocation it was, counted from 1.
+    /// The number of the allocation, counted from 1.
     pub number: u64,
-    /// When, after the tracker was made.
+    /// The time of the allocation, since the tracker was made.
     pub at: Duration,
-    /// What [`labelled`] said.
+    /// The label, from [`labelled`].
     pub label: Option<Arc<str>>,
-    /// From where, if the tracker takes backtraces.
+    /// The backtrace of the request, if the tracker takes backtraces.
     pub backtrace: Option<Arc<Backtrace>>,
 }
 
@@ -71,15 +71,14 @@ impl fmt::Display for LiveBlock {
     }
 }
 
-/// Blocks that are out, the oldest first. Shown, the first few of them; all with their backtraces as
-/// `{:#}`.
+/// Live blocks, oldest first. `{}` shows the first few, `{:#}` all of them with their backtraces.
 #[derive(Clone, Debug, Default)]
 pub struct Leaks {
     blocks: Vec<LiveBlock>,
 }
 
 impl Leaks {
-    /// The blocks, the oldest first.
+    /// The blocks, oldest first.
     pub fn blocks(&self) -> &[LiveBlock] {
         &self.blocks
     }
@@ -89,7 +88,7 @@ impl Leaks {
         self.blocks.is_empty()
     }
 
-    /// How large they are together, rounding counted.
+    /// Their total size, after rounding.
     pub fn size(&self) -> Bytes {
         self.blocks.iter().fold(Bytes::ZERO, |sum, live| sum.saturating_add(live.block.size()))
     }
@@ -129,7 +128,7 @@ enum Traces {
     On,
 }
 
-/// An allocator that knows which blocks are out.
+/// An allocator that tracks its live blocks.
 ///
 /// ```
 /// # use forebay::StreamHandle;
@@ -159,21 +158,21 @@ pub struct Tracked<A> {
 }
 
 impl<A: Allocate> Tracked<A> {
-    /// Tracks what goes through to `inner`.
+    /// Tracks the blocks of `inner`.
     pub fn new(inner: A) -> Self {
         let (begun, numbers) = (Instant::now(), AtomicU64::new(0));
         Self { inner, begun, numbers, traces: Traces::Off, ledger: Ledger::new() }
     }
 
-    /// The same with a backtrace of every request from now on, whatever the environment says.
+    /// Takes a backtrace of every request from now on, whatever `RUST_BACKTRACE` says.
     #[must_use]
     pub fn with_backtraces(mut self) -> Self {
         self.traces = Traces::On;
         self
     }
 
-    /// What is out now: at the end of a program, what leaked. A block that was freed past this
-    /// adaptor is not among them. None in a forked child, of its parent's.
+    /// The blocks that are live now; at the end of a program, those that leaked. Blocks that were freed without this
+    /// adaptor are left out. In a forked child, none for the parent's adaptor.
     pub fn leaks(&self) -> Leaks {
         let mut blocks = self.ledger.entries();
         // Asked outside the ledger's locks, under which others free.
@@ -185,7 +184,7 @@ impl<A: Allocate> Tracked<A> {
         Leaks { blocks }
     }
 
-    /// The allocator beneath.
+    /// The inner allocator.
     pub fn inner(&self) -> &A {
         &self.inner
     }

@@ -1,5 +1,4 @@
-//! What an arena hands out: blocks that end with their scope, and tokens for those who have no
-//! lifetimes.
+//! Blocks of an arena, whose lifetimes end with their scope, and tokens for languages without lifetimes.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -7,12 +6,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Address, BumpPlace, Bytes};
 
-/// Which arena, for the whole life of the process: never given out twice.
+/// The number of an arena. No two arenas of a process ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArenaId(pub u64);
 
 impl ArenaId {
-    /// One that no arena had.
+    /// A number that no arena had.
     pub(super) fn fresh() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         // Only the number matters; no other memory is ordered by it.
@@ -26,26 +25,25 @@ impl fmt::Display for ArenaId {
     }
 }
 
-/// A block as plain data, for languages without lifetimes: it may be kept and copied anywhere, and
-/// an arena says whether it still stands.
+/// A block as plain data, for languages without lifetimes. It can be kept and copied anywhere;
+/// [`Arena::resolve`](super::Arena::resolve) checks whether it is still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ArenaToken {
-    /// The arena it is of.
+    /// The arena that it is from.
     pub arena: ArenaId,
-    /// The generation it was allocated in: each reset and rewind begins another.
+    /// The generation that it was allocated in. Each reset and rewind starts another.
     pub generation: u64,
-    /// Where it is, counted through all chunks.
+    /// Its offset, counted through all chunks.
     pub offset: u64,
-    /// How large it is.
+    /// Its size.
     pub size: Bytes,
 }
 
-/// A block of an arena. It owns nothing, may be copied, and cannot be kept longer than the arena is
-/// left as it is, or than the scope it was allocated in.
+/// A block of an arena. It owns nothing, can be copied, and lives no longer than its scope or until the arena is reset
+/// or rewound.
 ///
-/// Its address is plain data, as kernels and copies need it. Work that was enqueued with it on the
-/// arena's stream is safe from what comes after a reset; work on other streams has to be waited
-/// for first.
+/// Its address is plain data, as kernels and copies need it. Work that uses it on the arena's stream is ordered before
+/// the work that reuses the memory after a reset. Wait for work on other streams before the reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what is allocated and not used stays used until the arena goes back"]
 pub struct ArenaBlock<'a> {
@@ -61,23 +59,23 @@ impl ArenaBlock<'_> {
         Self { address, token, arena: PhantomData }
     }
 
-    /// Where it begins; null for a block of no bytes.
+    /// The address of the first byte; null for a block of no bytes.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// How large it is: what was asked for.
+    /// The size, as requested.
     pub fn size(&self) -> Bytes {
         self.token.size
     }
 
-    /// The same as plain data.
+    /// The block as plain data.
     pub fn token(&self) -> ArenaToken {
         self.token
     }
 }
 
-/// Room for values of a type in an arena: a block that knows its length.
+/// A block of an arena for values of a type.
 #[must_use = "what is allocated and not used stays used until the arena goes back"]
 pub struct ArenaSlice<'a, T> {
     block: ArenaBlock<'a>,
@@ -91,27 +89,27 @@ impl<'a, T> ArenaSlice<'a, T> {
         Self { block, length, values: PhantomData }
     }
 
-    /// Where the first value is; null where there is no room for any bytes.
+    /// The address of the first value; null for a slice of no bytes.
     pub fn address(&self) -> Address {
         self.block.address
     }
 
-    /// How many values there is room for.
+    /// The number of values.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether there is room for none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many bytes they take.
+    /// The size in bytes.
     pub fn size(&self) -> Bytes {
         self.block.size()
     }
 
-    /// The block they lie in.
+    /// The block that holds the values.
     pub fn block(&self) -> ArenaBlock<'a> {
         self.block
     }

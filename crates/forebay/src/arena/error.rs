@@ -7,38 +7,38 @@ use forebay_core::{BumpFull, BumpLapse, Bytes, QuantityError};
 use super::ArenaId;
 use crate::Error;
 
-/// Why a call of an arena failed. Nothing was changed, unless it says otherwise.
+/// Why a call of an arena failed. Nothing has changed, unless the variant says otherwise.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// The arena is full, and may not grow far enough.
+    /// The arena is full and may not grow far enough.
     Full(BumpFull),
-    /// The allocator beneath did not give a chunk.
+    /// The allocator could not provide a chunk.
     Chunk {
-        /// How large the chunk was to be.
+        /// The size of the chunk.
         size: Bytes,
-        /// What the allocator said.
+        /// The allocator's error.
         error: Error,
     },
-    /// So many values of that type are more than 64 bits of bytes.
+    /// The size in bytes does not fit in 64 bits.
     Quantity(QuantityError),
-    /// A token or checkpoint that is not, or no longer, one of this arena.
+    /// The token or checkpoint is not, or no longer, valid.
     Lapsed(BumpLapse),
-    /// A token or checkpoint of another arena.
+    /// The token or checkpoint is from another arena.
     WrongArena {
-        /// The arena that was asked.
+        /// The arena that was called.
         arena: ArenaId,
-        /// The arena it is of.
+        /// The arena that it is from.
         owner: ArenaId,
     },
-    /// The allocator did not take chunks back. The arena is gone all the same; they stay taken until
-    /// the allocator goes.
+    /// The allocator could not free chunks. The arena is closed all the same; the chunks stay allocated until the
+    /// allocator is dropped.
     NotGivenBack {
-        /// How many chunks.
+        /// The number of chunks.
         chunks: usize,
-        /// How large they are together.
+        /// Their total size.
         size: Bytes,
-        /// What the allocator said to the first.
+        /// The allocator's error for the first of them.
         error: Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Arenas: memory for what is allocated one by one and given back all at once.
+//! Arenas: blocks that are allocated one by one and freed together.
 //!
 //! ```text
 //!   allocator    [ chunk: one block        ]   [ chunk, where it may grow        ]
@@ -7,14 +7,13 @@
 //!                     a checkpoint: going back to it is one assignment
 //! ```
 //!
-//! An [`Arena`] takes its chunks as blocks from any [`Allocate`], in the order of one stream, and
-//! keeps them until it goes. Allocating moves a position; a reset, a rewind to a checkpoint or the
-//! end of a [`Scope`] moves it back. Nothing calls the device, and nothing waits: what is handed
-//! out again is used again in the order of the same stream.
+//! An [`Arena`] allocates its chunks from any [`Allocate`], in the order of one stream, and keeps them until it is
+//! dropped. Allocating moves a position; a reset, a rewind to a checkpoint or the end of a [`Scope`] moves it back.
+//! Nothing calls the device and nothing waits, because memory is reused in the order of the same stream.
 //!
-//! The borrow checker holds what must not happen: a block cannot be kept past a reset, a rewind or
-//! the end of its scope. For languages without one there are [`ArenaToken`]s: plain data with a
-//! generation, which the arena refuses once they have lapsed.
+//! The borrow checker makes sure that no block is used after a reset, a rewind or the end of its scope. Languages
+//! without one use [`ArenaToken`]s: plain data with a generation, which the arena refuses once they are no longer
+//! valid.
 
 mod block;
 mod error;
@@ -36,12 +35,11 @@ pub use scope::Scope;
 
 use crate::{Allocate, Error, Request};
 
-/// How an arena is to be.
+/// Options of a new arena.
 ///
 /// ```
 /// # use forebay::StreamHandle;
-/// use forebay::arena::ArenaOptions;
-/// use forebay::arena::BumpGrowth;
+/// use forebay::arena::{ArenaOptions, BumpGrowth};
 /// use forebay::{Alignment, Bytes, Pool};
 /// # let device = forebay::HostDevice::open()?;
 ///
@@ -62,24 +60,24 @@ pub struct ArenaOptions {
 }
 
 impl ArenaOptions {
-    /// `capacity` bytes in one piece, which do not grow, and blocks at multiples of 512 B.
+    /// An arena of `capacity` bytes in one piece that does not grow, with blocks aligned to 512 B.
     pub const fn new(capacity: Bytes) -> Self {
         Self { capacity, growth: BumpGrowth::Fixed, alignment: Alignment::BLOCK }
     }
 
-    /// What it does when it is full.
+    /// Sets how the arena grows when it is full.
     pub const fn growth(mut self, growth: BumpGrowth) -> Self {
         self.growth = growth;
         self
     }
 
-    /// What blocks begin at a multiple of, where no other alignment is asked for.
+    /// Sets the alignment of blocks that are allocated without one.
     pub const fn alignment(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// The arena, over `allocator`, to be used in the order of `stream`.
+    /// Makes the arena over `allocator`, to be used in the order of `stream`.
     pub fn build<A: Allocate>(
         self,
         allocator: A,
@@ -97,7 +95,7 @@ impl ArenaOptions {
     }
 }
 
-/// A place in an arena to come back to.
+/// A position in an arena to rewind to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a checkpoint does nothing until the arena is rewound to it"]
 pub struct Checkpoint {
@@ -105,7 +103,7 @@ pub struct Checkpoint {
     mark: BumpMark,
 }
 
-/// Memory that is allocated one by one and given back all at once.
+/// Blocks that are allocated one by one and freed together.
 ///
 /// ```
 /// use forebay::arena::Arena;
@@ -125,7 +123,7 @@ pub struct Checkpoint {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A block cannot be used after a reset; this does not compile:
+/// A block cannot be used after a reset. This does not compile:
 ///
 /// ```compile_fail,E0502
 /// # use forebay::arena::Arena;
@@ -138,7 +136,7 @@ pub struct Checkpoint {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Nor after a rewind, nor after the arena went:
+/// Nor can it after a rewind, or after the arena was dropped:
 ///
 /// ```compile_fail,E0502
 /// # use forebay::arena::Arena;
@@ -163,14 +161,14 @@ pub struct Checkpoint {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An arena may go to another thread, but one thread has it at a time: a position that two move at
-/// once would need a lock, and who wants one can put it around the arena. This does not compile:
+/// An arena can move to another thread, but two threads cannot share it without a lock around it. This does not
+/// compile:
 ///
 /// ```compile_fail,E0277
 /// fn shared_between_threads<T: Sync>() {}
 /// shared_between_threads::<forebay::arena::Arena<forebay::Pool>>();
 /// ```
-#[must_use = "an arena gives its memory back when it goes"]
+#[must_use = "an arena frees its memory when it is dropped"]
 pub struct Arena<A: Allocate> {
     allocator: A,
     stream: StreamHandle,
@@ -181,19 +179,19 @@ pub struct Arena<A: Allocate> {
 }
 
 impl<A: Allocate> Arena<A> {
-    /// An arena of `capacity` bytes in one piece, to be used in the order of `stream`. It does not
-    /// grow; [`ArenaOptions`] makes one that does.
+    /// Makes an arena of `capacity` bytes in one piece, to be used in the order of `stream`. It does not grow;
+    /// [`ArenaOptions`] makes one that does.
     pub fn new(allocator: A, capacity: Bytes, stream: StreamHandle) -> Result<Self, ArenaError> {
         ArenaOptions::new(capacity).build(allocator, stream)
     }
 
-    /// `size` bytes at a multiple of the arena's alignment. What they hold is not defined. No bytes:
-    /// the null address, and no memory.
+    /// Allocates `size` bytes with the arena's alignment. The contents are undefined. A request for no bytes returns
+    /// the null address and takes no memory.
     pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'_>, ArenaError> {
         self.allocate_aligned(size, self.alignment)
     }
 
-    /// `size` bytes at a multiple of `alignment`, whatever the arena's own.
+    /// Allocates `size` bytes with this alignment in place of the arena's.
     pub fn allocate_aligned(
         &self,
         size: Bytes,
@@ -203,8 +201,8 @@ impl<A: Allocate> Arena<A> {
         Ok(ArenaBlock::new(self.id, place, size))
     }
 
-    /// Room for `count` values, at a multiple of the arena's alignment and of theirs. What they are
-    /// is not defined.
+    /// Allocates memory for `count` values, with the larger of the arena's alignment and theirs. The contents are
+    /// undefined.
     pub fn allocate_of<T: Copy + 'static>(
         &self,
         count: u64,
@@ -250,24 +248,24 @@ impl<A: Allocate> Arena<A> {
         Ok(())
     }
 
-    /// The present place, to come back to.
+    /// The current position, to rewind to.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { arena: self.id, mark: self.bump.borrow().mark() }
     }
 
-    /// Takes back everything that was allocated since the checkpoint, which can be used again. One
-    /// that lies in what was taken back already has lapsed, and is refused.
+    /// Frees everything that was allocated since the checkpoint, which stays valid. Fails if the checkpoint itself was
+    /// made in memory that was freed since.
     pub fn rewind(&mut self, checkpoint: Checkpoint) -> Result<(), ArenaError> {
         self.check(checkpoint.arena)?;
         Ok(self.bump.get_mut().rewind(checkpoint.mark)?)
     }
 
-    /// Takes back everything, in constant time. Chunks stay; tokens and checkpoints lapse.
+    /// Frees everything in constant time. The arena keeps its chunks; tokens and checkpoints become invalid.
     pub fn reset(&mut self) {
         self.bump.get_mut().reset();
     }
 
-    /// The block of a token, while it stands: until what it names is taken back.
+    /// The block of a token. Fails once the block was freed by a reset, a rewind or the end of a scope.
     pub fn resolve(&self, token: ArenaToken) -> Result<ArenaBlock<'_>, ArenaError> {
         self.check(token.arena)?;
         let ArenaToken { generation, offset, size, .. } = token;
@@ -283,39 +281,39 @@ impl<A: Allocate> Arena<A> {
         }
     }
 
-    /// How it stands.
+    /// The figures of the arena.
     pub fn usage(&self) -> BumpUsage {
         self.bump.borrow().usage()
     }
 
-    /// Where its first chunk begins; null where there is none. An arena that does not grow is one
-    /// piece from here to its capacity.
+    /// The address of the first chunk; null if there is none. An arena that does not grow is one piece from here to its
+    /// capacity.
     pub fn base(&self) -> Address {
         self.bump.borrow().chunks().next().map_or(Address::NULL, Span::start)
     }
 
-    /// Its chunks, in the order they came.
+    /// The chunks, oldest first.
     pub fn chunks(&self) -> Vec<Span> {
         self.bump.borrow().chunks().collect()
     }
 
-    /// Which arena it is.
+    /// The number of the arena.
     pub fn id(&self) -> ArenaId {
         self.id
     }
 
-    /// The stream in whose order it is used.
+    /// The stream that orders the use of the arena.
     pub fn stream(&self) -> StreamHandle {
         self.stream
     }
 
-    /// The allocator its chunks are from.
+    /// The allocator of the chunks.
     pub fn allocator(&self) -> &A {
         &self.allocator
     }
 
-    /// Gives all chunks back in the order of the stream, and says what was not taken back. Dropping
-    /// an arena does the same and says nothing.
+    /// Frees all chunks in the order of the stream, and reports those that could not be freed. Dropping an arena does
+    /// the same without a report.
     pub fn close(mut self) -> Result<(), ArenaError> {
         self.give_back()
     }
@@ -337,7 +335,7 @@ impl<A: Allocate> Arena<A> {
         }
     }
 
-    /// Gives a chunk back. What may pass is tried once more, so that one fault does not leak.
+    /// Frees a chunk. Retries a transient error once, so that one fault does not leak.
     fn free(&self, chunk: Address) -> Result<(), Error> {
         match self.allocator.free(chunk, self.stream) {
             Err(Error::Device(error)) if error.may_pass() => {

@@ -1,4 +1,4 @@
-//! A part of a program that leaves its arena as it found it.
+//! Scopes of an arena: blocks that are freed when a function returns.
 
 use core::fmt;
 
@@ -7,9 +7,9 @@ use forebay_core::{Alignment, BumpMark, BumpUsage, Bytes};
 use super::{Arena, ArenaBlock, ArenaError, ArenaSlice};
 use crate::Allocate;
 
-/// An arena while a scope runs: made by [`Arena::scope`], and inside one by [`Scope::scope`].
+/// An arena while a scope runs, made by [`Arena::scope`] or, inside another scope, by [`Scope::scope`].
 ///
-/// Blocks live as long as the scope, across the scopes inside it, and no longer:
+/// A block lives as long as its scope, also across inner scopes:
 ///
 /// ```
 /// # use forebay::arena::Arena;
@@ -28,7 +28,7 @@ use crate::Allocate;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A block that is carried out of its scope does not compile:
+/// A block cannot leave its scope. This does not compile:
 ///
 /// ```compile_fail
 /// # use forebay::arena::Arena;
@@ -39,7 +39,7 @@ use crate::Allocate;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Nor does one that is put where an outer scope would find it:
+/// Nor can a block be stored for an outer scope:
 ///
 /// ```compile_fail,E0521
 /// # use forebay::arena::Arena;
@@ -54,7 +54,7 @@ use crate::Allocate;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Nor does allocating in the outer scope while the inner one runs, whose end would take it back:
+/// Nor can the outer scope allocate while the inner one runs, because the end of the inner one would free the block:
 ///
 /// ```compile_fail,E0502
 /// # use forebay::arena::Arena;
@@ -75,12 +75,12 @@ pub struct Scope<'s, A: Allocate> {
 }
 
 impl<'s, A: Allocate> Scope<'s, A> {
-    /// `size` bytes at a multiple of the arena's alignment. What they hold is not defined.
+    /// Allocates `size` bytes with the arena's alignment. The contents are undefined.
     pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'s>, ArenaError> {
         self.arena.allocate(size)
     }
 
-    /// `size` bytes at a multiple of `alignment`.
+    /// Allocates `size` bytes with this alignment.
     pub fn allocate_aligned(
         &self,
         size: Bytes,
@@ -89,7 +89,7 @@ impl<'s, A: Allocate> Scope<'s, A> {
         self.arena.allocate_aligned(size, alignment)
     }
 
-    /// Room for `count` values, at a multiple of the arena's alignment and of theirs.
+    /// Allocates memory for `count` values, with the larger of the arena's alignment and theirs.
     pub fn allocate_of<T: Copy + 'static>(
         &self,
         count: u64,
@@ -97,13 +97,12 @@ impl<'s, A: Allocate> Scope<'s, A> {
         self.arena.allocate_of(count)
     }
 
-    /// Runs `work` in a scope inside this one: what it allocates is taken back when it ends, however
-    /// it ends.
+    /// Runs `work` in a scope inside this one. Blocks that it allocates are freed when it ends, also by a panic.
     pub fn scope<R>(&mut self, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
         run(self.arena, work)
     }
 
-    /// How the arena stands.
+    /// The figures of the arena.
     pub fn usage(&self) -> BumpUsage {
         self.arena.usage()
     }
@@ -131,7 +130,7 @@ impl<A: Allocate> Drop for Return<'_, A> {
 }
 
 impl<A: Allocate> Arena<A> {
-    /// Runs `work` in a scope: what it allocates is taken back when it ends, however it ends.
+    /// Runs `work` in a scope. Blocks that it allocates are freed when it ends, also by a panic.
     pub fn scope<R>(&mut self, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
         run(self, work)
     }

@@ -1,4 +1,4 @@
-//! One block as elements of a type.
+//! A block as elements of a type.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -14,7 +14,10 @@ use crate::{Allocate, Error, Pool, Request, Result};
 /// costs to start is lost in it; small enough to lose when a device fails in the middle.
 const STAGE: usize = 4 << 20;
 
-/// Room on a device for so many elements of a type, given back when this value goes.
+/// An array of plain elements on a device, freed when it is dropped.
+///
+/// Elements are any [`Pod`] type: numbers, `half::f16`, arrays of such, and types with a derived `Pod`. `bool` and
+/// `char` are not, because not all bytes are values of theirs.
 ///
 /// ```
 /// use forebay::{DeviceArray, HostDevice, Pool, StreamHandle};
@@ -28,7 +31,7 @@ const STAGE: usize = 4 << 20;
 /// assert_eq!(back, [1.5; 1000]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the array is given back when this value goes"]
+#[must_use = "the array is freed when it is dropped"]
 pub struct DeviceArray<T: Pod, A: Allocate = Pool> {
     block: OwnedBlock<A>,
     length: usize,
@@ -36,7 +39,7 @@ pub struct DeviceArray<T: Pod, A: Allocate = Pool> {
 }
 
 impl<T: Pod, A: Allocate> DeviceArray<T, A> {
-    /// Room for `length` elements, for `stream`. What they are is not defined.
+    /// Allocates `length` elements for `stream`. The contents are undefined. [`Pool::array`] is the short way.
     pub fn new(allocator: &A, length: usize, stream: StreamHandle) -> Result<Self>
     where
         A: Clone,
@@ -49,8 +52,8 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Ok(Self::from_block(block, length)?)
     }
 
-    /// The block as `length` elements. Refused where they do not fit into it, or where it does not
-    /// begin at a multiple of what the type asks for.
+    /// Makes an array of an owned block. Fails if `length` elements do not fit or the block is not aligned for the
+    /// type.
     pub fn from_block(
         block: OwnedBlock<A>,
         length: usize,
@@ -82,12 +85,12 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Alignment::new(align_of::<T>() as u64).unwrap_or_default()
     }
 
-    /// The block, without the type.
+    /// Returns the block, without the type.
     pub fn into_block(self) -> OwnedBlock<A> {
         self.block
     }
 
-    /// The block, to be asked and to be told of [further streams](OwnedBlock::used_on).
+    /// The block, for its figures and to record [further streams](OwnedBlock::used_on).
     // Not to be changed: copies rely on its being as large as the elements.
     pub fn block(&self) -> &OwnedBlock<A> {
         &self.block
@@ -103,12 +106,12 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block.set_stream(stream);
     }
 
-    /// Where the first element is; null where the elements have no bytes.
+    /// The address of the first element; null if the elements have no bytes.
     pub fn address(&self) -> Address {
         self.block.address()
     }
 
-    /// How many elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -118,7 +121,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.length == 0
     }
 
-    /// Where an element is; `None` past the last.
+    /// The address of an element; `None` past the last one.
     pub fn address_of(&self, index: usize) -> Option<Address> {
         if index >= self.length {
             return None;
@@ -126,17 +129,15 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.address().checked_add(Bytes::of::<T>(index as u64).ok()?)
     }
 
-    /// Gives the array back in the order of its stream, and says whether that went well.
+    /// Frees the array in the order of its stream, and returns the error that a drop could not.
     pub fn free(self) -> core::result::Result<(), Refused<OwnedBlock<A>>> {
         self.block.free()
     }
 
-    /// Copies `from` here, in the order of the array's stream, and waits until it is done. Both have
-    /// the same length, or it is refused.
+    /// Copies `from` to the array, in the order of its stream, and waits for the copy. Fails if the lengths differ.
     ///
-    /// For the plain case, not for speed: it goes through a few megabytes of its own, because a
-    /// device that fails while it copies may go on reading, and must not be left with the caller's
-    /// memory.
+    /// Simple, not fast: the copy goes through a staging buffer, because a device that fails in the middle may go on
+    /// reading and must not be left with the caller's memory.
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
         self.check_length("from", from.len())?;
         let mut stage = Vec::with_capacity(Self::stage_length().min(from.len()));
@@ -150,9 +151,9 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Ok(())
     }
 
-    /// Copies what is here to `to`, in the order of the array's stream, and waits until it is done.
-    /// Both have the same length, or it is refused. As [`copy_from_slice`](Self::copy_from_slice),
-    /// not for speed; where it fails in the middle, a part of `to` has been written.
+    /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ.
+    /// Simple, not fast, as [`copy_from_slice`](Self::copy_from_slice). If it fails in the middle, a part of `to` is
+    /// written.
     pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
         self.check_length("to", to.len())?;
         let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));

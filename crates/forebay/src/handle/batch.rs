@@ -1,6 +1,6 @@
-//! Several blocks at once: all of them or none.
+//! Several blocks at once, all or none.
 //!
-//! There are two kinds, because parts of one block cannot be given back one by one:
+//! There are two kinds, because the parts of one block cannot be freed one by one:
 //!
 //! ```text
 //!   allocate_batch   [ block ] [ block ] [ block ]      each its own owner
@@ -17,13 +17,12 @@ use super::OwnedBlock;
 use super::failure::does_not_fit;
 use crate::{Allocate, Pool, Request, Result};
 
-/// Blocks of all these sizes for `stream`, in the order of `sizes`, each to be given back by itself.
+/// Allocates a block of each of these sizes for `stream`, and returns them in the order of `sizes`.
 ///
-/// All or none: where one cannot be had, those that were had are given back, and the error says
-/// which size it was. An allocator that grew meanwhile keeps what it took from its device.
+/// All or none: if one allocation fails, the others are freed, and the error names the size. An allocator that grew
+/// meanwhile keeps what it took from its device.
 ///
-/// The largest are asked for first, one after the other: so they lie close together, and small ones
-/// do not cut the room of large ones.
+/// The largest blocks are allocated first, so that they lie close together and small ones do not split large holes.
 ///
 /// ```
 /// use forebay::handle::allocate_batch;
@@ -52,10 +51,10 @@ pub fn allocate_batch<A: Allocate + Clone>(
     Ok(blocks.into_iter().map(|(_, block)| block).collect())
 }
 
-/// One block in parts, that goes back as a whole when this value goes.
+/// One block in parts, freed as a whole when it is dropped.
 ///
-/// One request for all parts: cheaper than as many blocks, and nothing lies closer together. Each
-/// part begins at a multiple of 512 B; between them are at most 511 B.
+/// One request serves all parts, so it is cheaper than separate blocks, and the parts lie closest together. Each part
+/// is aligned to 512 B, with at most 511 B between two.
 ///
 /// ```
 /// use forebay::handle::Batch;
@@ -69,14 +68,14 @@ pub fn allocate_batch<A: Allocate + Clone>(
 /// assert_eq!(pool.statistics().allocations, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the parts are given back when this value goes"]
+#[must_use = "the parts are freed when this is dropped"]
 pub struct Batch<A: Allocate = Pool> {
     block: OwnedBlock<A>,
     parts: Vec<Span>,
 }
 
 impl<A: Allocate + Clone> Batch<A> {
-    /// One block for `stream` with parts of these sizes, in their order.
+    /// Allocates one block for `stream` with parts of these sizes, in this order.
     pub fn new(allocator: &A, sizes: &[Bytes], stream: StreamHandle) -> Result<Self> {
         let mut offsets = Vec::with_capacity(sizes.len());
         let mut end = Bytes::ZERO;
@@ -108,18 +107,18 @@ fn part(start: Address, offset: Bytes, size: Bytes) -> Result<Span> {
 }
 
 impl<A: Allocate> Batch<A> {
-    /// The parts, in the order of the sizes that were asked for; one of no bytes is at the null
-    /// address. They are addresses, and good as long as this value lives.
+    /// The parts, in the order of the requested sizes. A part of no bytes is at the null address. They are plain
+    /// addresses, valid while the batch lives.
     pub fn parts(&self) -> &[Span] {
         &self.parts
     }
 
-    /// The block they are parts of.
+    /// The block that holds the parts.
     pub fn block(&self) -> &OwnedBlock<A> {
         &self.block
     }
 
-    /// The block without the parts.
+    /// Returns the block, without the parts.
     pub fn into_block(self) -> OwnedBlock<A> {
         self.block
     }

@@ -1,4 +1,4 @@
-//! Frees that failed where nobody could be told: in a drop.
+//! Frees that failed in a drop, which cannot return an error.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,10 @@ use crate::{Block, Error};
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static LATEST: Whole<Option<LostFree>> = Whole::new(None);
 
-/// A block that a drop could not give back.
+/// A block that a drop could not free.
 ///
-/// Whether it is still its allocator's can be told from the error: after
-/// [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::StaleBlock`] or [`Error::WrongPool`] someone
-/// else freed it before, after any other it is live and can be freed by its address.
+/// After [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::StaleBlock`] or [`Error::WrongPool`] the block had been
+/// freed before. After any other error it is live, and can be freed by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostFree {
@@ -22,7 +21,7 @@ pub struct LostFree {
     pub block: Block,
     /// The stream it was to be freed on.
     pub stream: StreamHandle,
-    /// Why it was not.
+    /// The error of the free.
     pub error: Error,
 }
 
@@ -39,17 +38,17 @@ impl fmt::Display for LostFree {
     }
 }
 
-/// How many frees failed in drops, and the latest of them.
+/// The number of frees that failed in drops, and the latest one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostFrees {
-    /// How many, in this process so far.
+    /// The number in this process so far.
     pub count: u64,
-    /// The latest.
+    /// The latest one.
     pub latest: Option<LostFree>,
 }
 
-/// How many frees failed in drops, of all handles of the process.
+/// The frees that failed in drops, of all handles of the process.
 ///
 /// ```
 /// use forebay::handle::lost_frees;

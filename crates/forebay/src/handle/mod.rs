@@ -1,16 +1,16 @@
-//! Handles: values that own blocks and give them back by themselves.
+//! Handles: values that own blocks and free them when they are dropped.
 //!
-//! A [`Block`](crate::Block) is plain data and owns nothing. Here is what does:
+//! A [`Block`](crate::Block) is plain data and owns nothing. These types do:
 //!
 //! ```text
-//!   OwnedBlock ── one block, one owner; dropped, it goes back in the order of its stream
-//!      ├── DeviceArray<T>   the same as so many elements of a plain type
-//!      ├── SharedBlock      the same with several owners; the last one gives it back
-//!      ├── Rental, Rented   blocks of about the size asked for, kept for the next who asks
+//!   OwnedBlock ── one block, one owner; dropping it frees the block in the order of its stream
+//!      ├── DeviceArray<T>   the block as elements of a plain type
+//!      ├── SharedBlock      several owners; the last one frees the block
+//!      ├── Rental, Rented   blocks of about the requested size, kept for the next request
 //!      ├── Batch            one block in parts; allocate_batch: many blocks, all or none
 //!      └── Allocation       a future that becomes one
 //!
-//!   warm_up                 takes and gives back, so that the pool has it when it is needed
+//!   warm_up                 allocates and frees, so that the pool has the memory when it is needed
 //! ```
 //!
 //! All of them work over any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`], an adaptor
@@ -18,36 +18,33 @@
 //!
 //! # Order
 //!
-//! A handle belongs to a stream: the one it was allocated for, unless told otherwise. When it goes,
-//! its memory may be used again by what is enqueued on that stream afterwards. Where other streams
-//! use it too there are three ways to keep order, and none makes the host wait:
+//! A handle belongs to a stream, at first the one it was allocated for. After the handle is dropped, work that is
+//! enqueued on that stream may reuse the memory. If other streams use the block too, there are three ways to keep the
+//! order, and none makes the host wait:
 //!
-//! * [`used_on`](OwnedBlock::used_on): notes a further stream. Before the block is given back, the
-//!   handle's stream is made to wait for everything enqueued there by then.
-//! * [`hand_over_to`](OwnedBlock::hand_over_to): makes another stream wait for this one, and
-//!   belongs to that one from then on.
-//! * [`set_stream`](OwnedBlock::set_stream): the caller has ordered the two streams, and says so.
+//! * [`used_on`](OwnedBlock::used_on) records a further stream. Before the block is freed, the handle's stream waits
+//!   for everything enqueued there by then.
+//! * [`hand_over_to`](OwnedBlock::hand_over_to) makes another stream wait for this one, and moves the handle to it.
+//! * [`set_stream`](OwnedBlock::set_stream) moves the handle to a stream that the caller has ordered already.
 //!
-//! While work is captured ([`Pool::capture`](crate::Pool::capture)) a drop records no event. A block that
-//! other streams use stays with the pool then, which takes it back once the device was waited for.
+//! During a capture ([`Pool::capture`](crate::Pool::capture)) a drop records no event. A block that other streams use
+//! then stays with the pool, which reuses it after the next wait for the device.
 //!
-//! A stream must not be destroyed while a handle belongs to it or has noted it: a driver may give
-//! the handle's value to another stream, and the order would be kept with the wrong one.
+//! Do not destroy a stream while a handle belongs to it or has recorded it: a driver may reuse the value of its handle
+//! for another stream, and the order would be kept with the wrong one.
 //!
 //! # Drops
 //!
-//! Dropping a handle waits for no device, and panics only where a foreign allocator's `free` does.
-//! The last handle of a pool that nobody else holds takes the pool with it, and that waits for the
-//! device: keep the pool where that matters. A drop has nobody to tell of an error. What may pass
-//! is tried once more; after that the block stays with its allocator, and [`lost_frees`] has the
-//! count and the latest reason. Who wants to know at once calls [`free`](OwnedBlock::free).
+//! Dropping a handle does not wait for the device, and panics only if an allocator of your own panics. If the handle is
+//! the last owner of its pool, the drop also drops the pool, which waits for the device: keep a clone of the pool where
+//! that matters. A drop cannot report an error. It retries a transient one once; after that the block stays allocated,
+//! and [`lost_frees`] has the count and the last error. Call [`free`](OwnedBlock::free) to get the error.
 //!
 //! # Freeing by address
 //!
-//! `Allocate::free` takes an address, from anybody. A block that a handle owns and someone else
-//! freed is found out when the handle goes: its allocator says that it is free already, and where a
-//! later block begins at the address the handle leaves that one alone. Until then, the handle's
-//! address is not its own any more, as with any address that was freed too early.
+//! A pool refuses to free an owned block by its address ([`Error::Owned`]). An allocator without ownership
+//! ([`Allocate::own`](crate::Allocate::own)) may free it; the handle then finds out when it is dropped, and leaves a
+//! later block at the address alone.
 
 mod array;
 mod batch;

@@ -1,4 +1,4 @@
-//! One stream after others, on the device.
+//! Ordering streams on the device.
 
 use std::sync::Arc;
 

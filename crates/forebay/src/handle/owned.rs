@@ -1,4 +1,4 @@
-//! One block with one owner.
+//! A block with one owner.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -12,10 +12,10 @@ use super::{Refused, order};
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Pool, Request, Result};
 
-/// A block that goes back to its allocator when this value goes, in the order of its stream.
+/// A block that is freed in the order of its stream when it is dropped.
 ///
-/// It can be moved and sent, not copied. How order is kept where several streams use it, and what
-/// becomes of errors in a drop, is told in the [module's documentation](super).
+/// The [module's documentation](super) says how to keep the order when several streams use the block, and what happens
+/// to errors in a drop.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, OwnedBlock, Pool, Priority, Request, Stream};
@@ -32,10 +32,10 @@ use crate::{Allocate, Block, Error, Pool, Request, Result};
 /// assert_eq!(pool.statistics().live, Bytes::ZERO);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the block is given back when this value goes"]
+#[must_use = "the block is freed when this is dropped"]
 pub struct OwnedBlock<A: Allocate = Pool> {
     allocator: A,
-    /// Null once it was given up or given back: then there is nothing to do in the drop.
+    /// Null once it was given up or freed: then there is nothing to do in the drop.
     block: Block,
     requested: Bytes,
     stream: StreamHandle,
@@ -45,7 +45,7 @@ pub struct OwnedBlock<A: Allocate = Pool> {
 }
 
 impl<A: Allocate> OwnedBlock<A> {
-    /// A block of `allocator` as requested.
+    /// Allocates a block from any allocator. [`Pool::owned`] is the short way.
     pub fn new(allocator: &A, request: Request) -> Result<Self>
     where
         A: Clone,
@@ -55,10 +55,9 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }
 
-    /// A handle for a block that has none, to be given back in the order of `stream`.
+    /// Makes a handle of a block without one, to be freed in the order of `stream`.
     ///
-    /// What was requested is not known any more: [`requested`](Self::requested) gives the block's
-    /// size.
+    /// The requested size is no longer known: [`requested`](Self::requested) returns the block's size.
     ///
     /// # Safety
     ///
@@ -75,10 +74,10 @@ impl<A: Allocate> OwnedBlock<A> {
         Self { allocator, block, requested, stream, uses: Mutex::new(Vec::new()) }
     }
 
-    /// Gives up the handle: the block is the caller's to free.
+    /// Returns the block, which the caller has to free.
     ///
-    /// Streams noted by [`used_on`](Self::used_on) are forgotten: [`settle`](Self::settle) first
-    /// where there are any.
+    /// This forgets streams that [`used_on`](Self::used_on) recorded: call [`settle`](Self::settle) first if there are
+    /// any.
     #[must_use = "a block that is dropped is not freed"]
     pub fn into_raw(mut self) -> Block {
         // SAFETY: this handle owns it, and knows it no more after this.
@@ -92,42 +91,42 @@ impl<A: Allocate> OwnedBlock<A> {
         core::mem::replace(&mut self.block, none)
     }
 
-    /// Where it begins; null for a block of no bytes.
+    /// The address of the first byte; null for a block of no bytes.
     pub fn address(&self) -> Address {
         self.block.address()
     }
 
-    /// How large it is: what was asked for, rounded up.
+    /// The size: the requested one, rounded up.
     pub fn size(&self) -> Bytes {
         self.block.size()
     }
 
-    /// What was asked for.
+    /// The requested size.
     pub fn requested(&self) -> Bytes {
         self.requested
     }
 
-    /// The block, as plain data. It stays this handle's.
+    /// The block as plain data. The handle keeps owning it.
     pub fn block(&self) -> Block {
         self.block
     }
 
-    /// The stream it belongs to.
+    /// The stream that the handle belongs to.
     pub fn stream(&self) -> StreamHandle {
         self.stream
     }
 
-    /// Who gave it.
+    /// The allocator of the block.
     pub fn allocator(&self) -> &A {
         &self.allocator
     }
 
-    /// Notes that work on `stream` uses the block too. What is enqueued there until the handle goes
-    /// is waited for, on the device, before the memory is used again.
+    /// Records that work on `stream` uses the block too. The device waits for the work enqueued there until the drop
+    /// before it reuses the memory.
     ///
-    /// It orders nothing by itself: what `stream` reads must have been ordered before it.
+    /// This orders nothing by itself: order the work on `stream` after the work whose results it reads.
     ///
-    /// In a forked child nothing is noted of its parent's block.
+    /// Does nothing in a forked child, for the parent's block.
     pub fn used_on(&self, stream: StreamHandle) {
         if self.is_inherited() {
             return;
@@ -151,16 +150,14 @@ impl<A: Allocate> OwnedBlock<A> {
         uses.iter().all(|&other| other == stream)
     }
 
-    /// Makes the handle's stream wait for the streams that were noted, on the device, and forgets
-    /// them. Where it fails they stay noted. It records events: not for while work of these streams is
-    /// captured.
+    /// Makes the handle's stream wait, on the device, for the recorded streams, and forgets them. After an error they
+    /// stay recorded. This records events, so do not call it while these streams are captured.
     pub fn settle(&mut self) -> Result<()> {
         self.hand_over_to(self.stream)
     }
 
-    /// Makes `stream` wait for the handle's stream and for those that were noted, on the device;
-    /// from then on the handle belongs to `stream`. Where it fails it belongs where it did. As
-    /// [`settle`](Self::settle), it records events.
+    /// Makes `stream` wait, on the device, for the handle's stream and the recorded ones, and moves the handle to
+    /// `stream`. After an error the handle stays where it was. Like [`settle`](Self::settle), this records events.
     pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
         self.allocator.device().descriptor().check_process(Call::RecordEvent)?;
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -171,20 +168,20 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(())
     }
 
-    /// Says that the handle belongs to `stream` from now on, and orders nothing: the caller has made
-    /// `stream` wait for whatever used the block before, or knows that it is done.
+    /// Moves the handle to `stream` without ordering anything: the caller has made `stream` wait for the work that used
+    /// the block, or knows that it is done.
     pub fn set_stream(&mut self, stream: StreamHandle) {
         self.stream = stream;
     }
 
-    /// Gives the block back in the order of its stream, and says whether that went well.
+    /// Frees the block in the order of its stream, and returns the error that a drop could not.
     pub fn free(self) -> core::result::Result<(), Refused<Self>> {
         let stream = self.stream;
         self.free_on(stream)
     }
 
-    /// Gives the block back in the order of `stream`: the same as [`set_stream`](Self::set_stream)
-    /// and [`free`](Self::free). Where it fails the handle comes back, belonging to `stream`.
+    /// Frees the block in the order of `stream`: [`set_stream`](Self::set_stream) and [`free`](Self::free). An error
+    /// returns the handle, which then belongs to `stream`.
     pub fn free_on(mut self, stream: StreamHandle) -> core::result::Result<(), Refused<Self>> {
         self.stream = stream;
         match self.give_back() {
@@ -193,7 +190,7 @@ impl<A: Allocate> OwnedBlock<A> {
         }
     }
 
-    /// Gives the block back after those who noted a use of it. Where it fails nothing has changed
+    /// Frees the block after the work of the recorded streams. After an error nothing has changed
     /// but that the stream may wait for some of them.
     fn give_back(&mut self) -> Result<()> {
         if self.block.address().is_null() {

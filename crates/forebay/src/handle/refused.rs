@@ -1,12 +1,12 @@
-//! A call that took a handle and could not keep it.
+//! The error of calls that consume a handle.
 
 use core::fmt;
 
 use crate::Error;
 
-/// What a call gives that takes a handle and fails: the handle, and why.
+/// The error of a call that consumes a handle: the handle and the reason.
 ///
-/// The handle still owns its block. Dropping it tries once more, as every drop does.
+/// The handle still owns its block. Dropping it tries to free the block once more.
 pub struct Refused<H> {
     /// In a box, so that the results of calls that go well stay small.
     parts: Box<(H, Error)>,
@@ -17,17 +17,17 @@ impl<H> Refused<H> {
         Self { parts: Box::new((handle, error)) }
     }
 
-    /// Why.
+    /// The reason.
     pub fn error(&self) -> &Error {
         &self.parts.1
     }
 
-    /// The handle, back.
+    /// Returns the handle.
     pub fn into_handle(self) -> H {
         self.parts.0
     }
 
-    /// Both.
+    /// Returns the handle and the reason.
     pub fn into_parts(self) -> (H, Error) {
         *self.parts
     }

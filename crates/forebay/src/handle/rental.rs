@@ -1,4 +1,4 @@
-//! Blocks of about the right size, kept for the next who asks.
+//! Blocks of about the requested size, kept for the next request.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::OwnedBlock;
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Pool, Request, Result};
 
-/// How a rental is to be.
+/// Options of a new rental.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "options do nothing until a rental is made of them"]
 pub struct RentalOptions {
@@ -21,35 +21,35 @@ pub struct RentalOptions {
 }
 
 impl Default for RentalOptions {
-    /// 256 MiB in 64 blocks at most: a few of the largest buffers of a step. Half of a block may lie
-    /// idle, as with a pool of powers of two, the worst of which is usual; most hits waste far less,
-    /// since the smallest that fits is taken.
+    /// At most 256 MiB in 64 blocks, enough for a few of the largest buffers of a step. Up to half of a block may be
+    /// unused, as in a pool with power-of-two sizes; most hits waste far less, because the smallest block that fits
+    /// serves the request.
     fn default() -> Self {
         Self { most_bytes: Bytes::mib(256), most_blocks: 64, waste_percent: 100 }
     }
 }
 
 impl RentalOptions {
-    /// The most bytes it keeps; more go back to the allocator, those longest unused first.
+    /// Sets the most bytes to keep. The least recently used blocks beyond it are freed.
     pub fn most_bytes(mut self, most_bytes: Bytes) -> Self {
         self.most_bytes = most_bytes;
         self
     }
 
-    /// The most blocks it keeps.
+    /// Sets the most blocks to keep.
     pub fn most_blocks(mut self, most_blocks: usize) -> Self {
         self.most_blocks = most_blocks;
         self
     }
 
-    /// How much larger than asked for a kept block may be, in percent of what was asked. Rounding to
-    /// 512 B is always allowed.
+    /// Sets how much larger than the request a block may be, in percent of the request. Rounding to 512 B is always
+    /// allowed.
     pub fn waste_percent(mut self, waste_percent: u32) -> Self {
         self.waste_percent = waste_percent;
         self
     }
 
-    /// The rental, of blocks of `allocator` that are used in the order of `stream`.
+    /// Makes the rental of blocks of `allocator`, to be used in the order of `stream`.
     pub fn build<A: Allocate + Clone>(self, allocator: &A, stream: StreamHandle) -> Rental<A> {
         let shelf = Mutex::new(Shelf::default());
         Rental {
@@ -66,27 +66,27 @@ impl RentalOptions {
     }
 }
 
-/// How a rental stands.
+/// The figures of a rental.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RentalFigures {
-    /// Requests served with a block that had been returned.
+    /// Requests that a returned block served.
     pub hits: u64,
-    /// Requests the allocator was asked for.
+    /// Requests that went to the allocator.
     pub misses: u64,
-    /// Blocks given back to the allocator because there were too many.
+    /// Blocks that were freed because there were too many.
     pub evictions: u64,
-    /// Blocks kept now.
+    /// Blocks that are kept now.
     pub kept_blocks: usize,
     /// Their bytes.
     pub kept_bytes: Bytes,
 }
 
-/// Blocks for rent: each request gets one of at least the size asked for, one that was returned
-/// before where there is one that does not waste too much. Clones are the same rental.
+/// Blocks for rent: a returned block serves the next request that it fits without too much waste. Clones share one
+/// rental.
 ///
-/// For sizes that vary from use to use and do not matter to the byte. A rental is of one stream: all
-/// its blocks are used and returned in that order, so a hit costs no event and asks no allocator.
+/// For sizes that vary from use to use. A rental belongs to one stream: its blocks are used and returned in that order,
+/// so a hit needs neither an event nor the allocator.
 ///
 /// ```
 /// use forebay::handle::Rental;
@@ -107,13 +107,13 @@ pub struct Rental<A: Allocate = Pool> {
 }
 
 impl<A: Allocate + Clone> Rental<A> {
-    /// A rental with the default options, of blocks that are used in the order of `stream`.
+    /// Makes a rental with the default options, of blocks that are used in the order of `stream`.
     pub fn new(allocator: &A, stream: StreamHandle) -> Self {
         RentalOptions::default().build(allocator, stream)
     }
 
-    /// A block of at least `least` bytes until the value goes. What it holds is not defined. No
-    /// bytes: the null address, and neither a hit nor a miss.
+    /// Rents a block of at least `least` bytes until the value is dropped. The contents are undefined. A request for no
+    /// bytes returns the null address and counts neither as a hit nor as a miss.
     pub fn rent(&self, least: Bytes) -> Result<Rented<A>> {
         let desk = &self.desk;
         desk.allocator.device().descriptor().check_process(Call::Allocate)?;
@@ -129,7 +129,7 @@ impl<A: Allocate + Clone> Rental<A> {
 }
 
 impl<A: Allocate> Rental<A> {
-    /// How it stands. In a forked child all figures of its parent's rental are 0.
+    /// The figures. In a forked child, those of the parent's rental are all 0.
     pub fn figures(&self) -> RentalFigures {
         if self.desk.is_inherited() {
             return RentalFigures::default();
@@ -139,8 +139,7 @@ impl<A: Allocate> Rental<A> {
         RentalFigures { kept_blocks, kept_bytes, ..shelf.figures }
     }
 
-    /// Gives everything that is kept back to the allocator; what is rented stays so. In a forked child its
-    /// parent's rental stays as it is.
+    /// Frees all kept blocks. Rented blocks stay rented. Does nothing in a forked child, for the parent's rental.
     pub fn clear(&self) {
         if self.desk.is_inherited() {
             return;
@@ -152,7 +151,7 @@ impl<A: Allocate> Rental<A> {
 }
 
 impl<A: Allocate> Clone for Rental<A> {
-    /// The same rental.
+    /// Another handle of the same rental.
     fn clone(&self) -> Self {
         Self { desk: Arc::clone(&self.desk) }
     }
@@ -164,7 +163,7 @@ impl<A: Allocate> fmt::Debug for Rental<A> {
     }
 }
 
-/// A block of a [`Rental`], returned when this value goes.
+/// A block of a [`Rental`], returned when it is dropped.
 #[must_use = "the block is returned when this value goes"]
 pub struct Rented<A: Allocate = Pool> {
     /// None only within the drop.
@@ -175,22 +174,22 @@ pub struct Rented<A: Allocate = Pool> {
 }
 
 impl<A: Allocate> Rented<A> {
-    /// Where it begins; null for a block of no bytes.
+    /// The address of the first byte; null for a block of no bytes.
     pub fn address(&self) -> Address {
         self.block.address()
     }
 
-    /// How large it is: what was asked for or more.
+    /// The size: the requested one or more.
     pub fn size(&self) -> Bytes {
         self.block.size()
     }
 
-    /// What was asked for.
+    /// The requested size.
     pub fn requested(&self) -> Bytes {
         self.requested
     }
 
-    /// The block, as plain data. It stays the rental's.
+    /// The block as plain data. The rental keeps owning it.
     pub fn block(&self) -> Block {
         self.block
     }
@@ -200,8 +199,8 @@ impl<A: Allocate> Rented<A> {
         self.desk.stream
     }
 
-    /// Notes that work on `stream` uses the block too; the rental's stream waits for it, on the
-    /// device, when the block is returned.
+    /// Records that work on `stream` uses the block too. The rental's stream waits for it, on the device, when the
+    /// block is returned.
     pub fn used_on(&self, stream: StreamHandle) {
         if let Some(owned) = &self.owned {
             owned.used_on(stream);
@@ -263,7 +262,7 @@ impl<A: Allocate> Desk<A> {
         lock(&self.shelf)
     }
 
-    /// A block from the allocator. Where there is none left, what is kept here goes back first.
+    /// Allocates a block. If the allocator is out of memory, frees the kept blocks first.
     fn fetch(&self, least: Bytes) -> Result<OwnedBlock<A>>
     where
         A: Clone,
@@ -328,7 +327,7 @@ impl<A: Allocate> Shelf<A> {
         Some(owned)
     }
 
-    /// Keeps a block, and gives what there is no room for any more: those longest unused first. A
+    /// Keeps a block, and returns those that there is no room for any more, least recently used first. A
     /// block that is too large by itself comes straight back.
     fn put(&mut self, owned: OwnedBlock<A>, options: &RentalOptions) -> Vec<OwnedBlock<A>> {
         let size = owned.size();

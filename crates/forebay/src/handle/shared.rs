@@ -1,4 +1,4 @@
-//! One block with several owners.
+//! A block with several owners.
 
 use core::fmt;
 use std::sync::Arc;
@@ -9,11 +9,10 @@ use forebay_hal::{self as hal, Call, StreamHandle};
 use super::{OwnedBlock, Refused};
 use crate::{Allocate, Block, Error, Pool};
 
-/// A block with several owners: clones share it, and the last one gives it back.
+/// A block with several owners: clones share it, and the last one frees it.
 ///
-/// Owners on other streams than the block's say so with [`used_on`](Self::used_on). When the last
-/// owner goes, whichever that is, the block's stream is made to wait on the device for all streams
-/// that were noted; so the memory is not used again before the last work that used it.
+/// Owners that use the block on other streams record them with [`used_on`](Self::used_on). When the last owner is
+/// dropped, the block's stream waits on the device for all recorded streams, so no work reuses the memory too early.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream, StreamHandle};
@@ -30,49 +29,49 @@ use crate::{Allocate, Block, Error, Pool};
 /// assert_eq!(pool.statistics().live, Bytes::ZERO);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the block is given back when its last owner goes"]
+#[must_use = "the block is freed when its last owner is dropped"]
 pub struct SharedBlock<A: Allocate = Pool> {
     block: Arc<OwnedBlock<A>>,
 }
 
 impl<A: Allocate> SharedBlock<A> {
-    /// Where it begins; null for a block of no bytes.
+    /// The address of the first byte; null for a block of no bytes.
     pub fn address(&self) -> Address {
         self.block.address()
     }
 
-    /// How large it is: what was asked for, rounded up.
+    /// The size: the requested one, rounded up.
     pub fn size(&self) -> Bytes {
         self.block.size()
     }
 
-    /// What was asked for.
+    /// The requested size.
     pub fn requested(&self) -> Bytes {
         self.block.requested()
     }
 
-    /// The block, as plain data. It stays its owners'.
+    /// The block as plain data. Its owners keep owning it.
     pub fn block(&self) -> Block {
         self.block.block()
     }
 
-    /// The stream it belongs to.
+    /// The stream that the block belongs to.
     pub fn stream(&self) -> StreamHandle {
         self.block.stream()
     }
 
-    /// Notes that work on `stream` uses the block too; see [`OwnedBlock::used_on`].
+    /// Records that work on `stream` uses the block too; see [`OwnedBlock::used_on`].
     pub fn used_on(&self, stream: StreamHandle) {
         self.block.used_on(stream);
     }
 
-    /// How many owners there are at this moment; others may come and go meanwhile.
+    /// The number of owners at this moment. Other threads may change it meanwhile.
     pub fn owners(&self) -> usize {
         Arc::strong_count(&self.block)
     }
 
-    /// The block for its last owner alone, noted streams and all. Where there are others, this one
-    /// comes back.
+    /// Returns the block to its last owner, with the recorded streams. Fails, and returns the handle, if there are
+    /// other owners.
     pub fn into_owned(self) -> core::result::Result<OwnedBlock<A>, Refused<Self>> {
         Arc::try_unwrap(self.block).map_err(|block| {
             let (address, owners) = (block.address(), Arc::strong_count(&block));
@@ -90,7 +89,7 @@ impl<A: Allocate> From<OwnedBlock<A>> for SharedBlock<A> {
 }
 
 impl<A: Allocate> Clone for SharedBlock<A> {
-    /// One owner more.
+    /// Adds an owner.
     fn clone(&self) -> Self {
         Self { block: Arc::clone(&self.block) }
     }

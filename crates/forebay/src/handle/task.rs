@@ -1,9 +1,9 @@
-//! Allocation as a future: for growth that must not stall the caller.
+//! Asynchronous allocation, for growth that must not stall the caller.
 //!
 //! ```text
 //!   allocate_async ──► queue of the pool ──► a thread: allocate ──► slot ──► the future, woken
 //!        │                                                            │
-//!        └── future dropped: the slot is over ────────────────────────┴──► a late block goes back
+//!        └── future dropped: the slot is over ────────────────────────┴──► a late block is freed
 //! ```
 //!
 //! No runtime is needed: the future is a plain one. Each pool has a queue of its own, and at most one
@@ -37,16 +37,13 @@ const MOST_THREADS: usize = 64;
 /// which has done with it does not keep it.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Asks `allocator` for a block on another thread; the future gives it.
+/// Allocates a block on another thread and returns a future of it.
 ///
-/// The request is queued at once, not when the future is first polled, so that memory can be on its
-/// way while the caller does something else. Requests of one pool are served one after the other, in
-/// order, each under the [tag](crate::Tag) that the caller had when it was made. Requests of different
-/// pools do not wait for each other; those of allocators that have no pool count as of one for each
-/// device.
+/// The request starts at once, not when the future is first polled. Requests to one pool are served in order, each
+/// under the caller's [tag](crate::Tag) at the time of the call. Requests to different pools do not wait for each
+/// other; allocators without a pool have one queue for each device.
 ///
-/// Dropping the future early loses nothing: a request that has not begun is not made, and a block
-/// that comes late is given back.
+/// Dropping the future leaks nothing: a request that has not begun is cancelled, and a block that comes late is freed.
 ///
 /// ```
 /// use forebay::handle::allocate_async;
@@ -59,7 +56,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// let pool = Pool::new(&device)?;
 /// let request = Request::new(Bytes::mib(64), StreamHandle::DEFAULT);
 /// let mut growth = std::pin::pin!(allocate_async(&pool, request));
-/// // In a program, `growth.await`. Here, something else is done until it is there.
+/// // In a program, `growth.await`. Here, other threads run until it is ready.
 /// let block = loop {
 ///     match growth.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
 ///         Poll::Ready(block) => break block?,
@@ -96,8 +93,8 @@ where
     Allocation { slot }
 }
 
-/// A block to come. Made by [`allocate_async`].
-#[must_use = "a future that is dropped gives its block back"]
+/// The future of a block, made by [`allocate_async`].
+#[must_use = "dropping the future frees its block"]
 pub struct Allocation<A: Allocate = Pool> {
     slot: Arc<Slot<A>>,
 }
@@ -160,7 +157,7 @@ impl<A: Allocate> fmt::Debug for Allocation<A> {
 
 /// How far a request is.
 enum Stage<A: Allocate> {
-    /// It has not been served; whoever waits for it is to be woken.
+    /// It has not been served; the waker wakes the task that waits for it.
     Pending(Option<Waker>),
     /// It was served, and nobody has come for the outcome yet.
     Ready(Result<OwnedBlock<A>>),
@@ -185,7 +182,7 @@ impl<A: Allocate> Slot<A> {
     }
 
     /// Puts the outcome there and wakes who waits. Where nobody will come, or it was served before,
-    /// the outcome is dropped, and a block in it goes back.
+    /// the outcome is dropped, and a block in it is freed.
     fn fulfil(&self, outcome: Result<OwnedBlock<A>>) {
         let mut stage = self.lock();
         let Stage::Pending(waiting) = &mut *stage else { return drop(stage) };

@@ -1,4 +1,4 @@
-//! Memory taken ahead of time, so that the first step of a run is as fast as the others.
+//! Warm-up: memory taken from the device ahead of time, so that the first step of a run is as fast as the others.
 
 use core::cmp::Reverse;
 
@@ -9,35 +9,34 @@ use super::failure::does_not_fit;
 use super::lost::{self, LostFree};
 use crate::{Allocate, Block, Error, Request, Result};
 
-/// What a warm-up asked for and got.
+/// The figures of a warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WarmUp {
-    /// Blocks asked for.
+    /// Blocks requested.
     pub asked_blocks: u64,
     /// Their bytes.
     pub asked_bytes: Bytes,
-    /// Blocks that could be had together.
+    /// Blocks that were allocated together.
     pub had_blocks: u64,
-    /// Their bytes, rounding not counted.
+    /// Their bytes, as requested.
     pub had_bytes: Bytes,
-    /// Why the first of the others could not be had.
+    /// The error of the first request that failed.
     pub refusal: Option<Error>,
 }
 
 impl WarmUp {
-    /// Whether all of it could be had.
+    /// Whether all requested blocks were allocated.
     pub fn is_complete(&self) -> bool {
         self.had_blocks == self.asked_blocks
     }
 }
 
-/// Takes blocks of these sizes, so many of each, all at once, and gives them all back on `stream`:
-/// what the allocator took from its device for them is then at hand.
+/// Allocates blocks of these sizes and counts, all at once, and frees them on `stream`. The allocator then has the
+/// memory for them.
 ///
-/// The largest come first. Where there is no room for all, what fits is taken, and the figures say
-/// how much that was. Any other error ends it, with everything given back. Sizes of no bytes ask for
-/// nothing.
+/// The largest blocks come first. If there is no room for all, the blocks that fit are allocated, and the figures say
+/// how many. Any other error ends the warm-up with all blocks freed. Sizes of no bytes are skipped.
 ///
 /// ```
 /// use forebay::handle::warm_up;
@@ -112,7 +111,7 @@ impl<A: Allocate> Drop for Taken<'_, A> {
     }
 }
 
-/// The figures of a transformer, for the sizes of what one step of training holds.
+/// The dimensions of a transformer, from which the sizes of its activations follow.
 ///
 /// ```
 /// use forebay::handle::Transformer;
@@ -138,15 +137,15 @@ pub struct Transformer {
     pub batch: u64,
     /// Tokens in a sequence.
     pub sequence: u64,
-    /// Elements that stand for a token.
+    /// Elements of a token's hidden state.
     pub hidden: u64,
-    /// Heads of attention in a layer.
+    /// Attention heads in a layer.
     pub heads: u64,
     /// Layers.
     pub layers: u64,
-    /// Tokens there are.
+    /// Tokens in the vocabulary.
     pub vocabulary: u64,
-    /// 4 for fp32, 2 for fp16 and bf16.
+    /// Bytes of an element: 4 for fp32, 2 for fp16 and bf16.
     pub bytes_per_element: u64,
 }
 
@@ -158,9 +157,8 @@ const HIDDEN_PER_LAYER: u64 = 8;
 const WIDENING: u64 = 4;
 
 impl Transformer {
-    /// The sizes of the activations that one step holds on its way forward, and how many there are
-    /// of each: for each layer eight in the shape of its input, the attention's scores and the inner
-    /// side of the feed-forward part; and the logits, once. For [`warm_up`].
+    /// The sizes and counts of the activations that the forward pass holds, for [`warm_up`]: for each layer eight in
+    /// the shape of its input, the attention scores and the inner feed-forward activation; and the logits once.
     pub fn shapes(&self) -> Result<Vec<(Bytes, u64)>> {
         self.sizes().map_err(|error| does_not_fit("shapes", &error))
     }

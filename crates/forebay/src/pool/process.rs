@@ -35,7 +35,7 @@ impl DevicePool {
 /// A forked child begins with none: those of its parent may be locked for ever.
 static DEVICE_POOLS: PerProcess<Vec<Arc<DevicePool>>> = PerProcess::new();
 
-/// What the program wants the process's pools to be; the environment decides where it said nothing.
+/// The settings of process pools, if the program set any; else those of the environment.
 static WANTED: Whole<Option<Settings>> = Whole::new(None);
 
 fn device_pools() -> MutexGuard<'static, Vec<Arc<DevicePool>>> {

@@ -24,7 +24,8 @@ pub(in crate::pool) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
 /// Options of a new pool.
 ///
 /// A callback may panic. The pool catches and counts the panic
-/// ([`Statistics::callback_panics`](crate::Statistics::callback_panics)) and goes on as if the callback had done nothing.
+/// ([`Statistics::callback_panics`](crate::Statistics::callback_panics)) and goes on as if the callback had done
+/// nothing.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, PoolOptions};
