@@ -58,7 +58,7 @@ pub(crate) struct Dist {
 
 impl Dist {
     /// Builds and lays it out. Whether it is there.
-    pub(crate) fn make(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn make(&self, place: &Workplace, screen: &Screen) -> bool {
         match self.try_make(place, screen) {
             Ok(()) => true,
             Err(reason) => {
@@ -68,7 +68,7 @@ impl Dist {
         }
     }
 
-    fn try_make(&self, place: &Workplace, screen: &mut Screen) -> Result<(), String> {
+    fn try_make(&self, place: &Workplace, screen: &Screen) -> Result<(), String> {
         let prefix = std::path::absolute(place.root().join(&self.prefix))
             .map_err(|error| format!("{}: {error}", self.prefix.display()))?;
         let header = read(&place.root().join("crates/forebay-capi/include/forebay.h"))?;
@@ -119,7 +119,7 @@ fn abi(header: &str) -> Option<String> {
 }
 
 /// Where cargo builds.
-fn target(place: &Workplace) -> PathBuf {
+pub(crate) fn target(place: &Workplace) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| place.root().join("target"), |folder| place.root().join(folder))
 }
@@ -178,7 +178,7 @@ fn cmake_version(version: &str) -> String {
 /// Runs cargo under the eyes of whoever looks at the screen.
 fn build<'a>(
     place: &Workplace,
-    screen: &mut Screen,
+    screen: &Screen,
     words: impl IntoIterator<Item = &'a str>,
 ) -> Result<(), String> {
     let task = place.cargo(words, BUILD);

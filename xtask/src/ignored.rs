@@ -109,7 +109,7 @@ mod tests {
                     _ => LISTED,
                 };
                 asked.push(words);
-                Ran { ending: Ending::Success, output: output.to_owned() }
+                Ran { ending: Ending::Success, output: output.to_owned(), cpu: Duration::ZERO }
             });
         let skips: Vec<_> = skips.iter().map(|skip| (&*skip.what, &*skip.reason)).collect();
         assert_eq!(

@@ -6,6 +6,7 @@
 //!    ├── setup    what a step needs that a fresh machine may lack
 //!    ├── python   the same for the Python package: an interpreter and its environments
 //!    ├── run      one command with a deadline, its output kept
+//!    │    └── cpu      the processor time it took
 //!    ├── count    the runners' own words, turned into numbers
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
@@ -24,6 +25,7 @@
 
 mod bundle;
 mod count;
+mod cpu;
 mod dist;
 mod edge;
 mod header;
@@ -108,21 +110,21 @@ enum Chore {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut screen = Screen::stdout();
+    let screen = Screen::stdout();
     let place = Workplace::here();
     let well = match arguments.chore {
         Chore::Test { quick } => {
             let plan = if quick { Plan::quick() } else { Plan::whole() };
-            plan.carry_out(&place, &mut screen)
+            plan.carry_out(&place, &screen)
         }
-        Chore::Python => Plan::python().carry_out(&place, &mut screen),
-        Chore::Layers => test::show_layers(&place, &mut screen),
-        Chore::Soak(soak) => soak.run(&place, &mut screen),
-        Chore::Header(header) => header.run(&place, &mut screen),
-        Chore::Dist(dist) => dist.make(&place, &mut screen),
-        Chore::GpuBundle(bundle) => bundle.make(&place, &mut screen),
-        Chore::Record(record) => record.file(&place, &mut screen),
-        Chore::Instructions => test::show_instructions(&place, &mut screen),
+        Chore::Python => Plan::python().carry_out(&place, &screen),
+        Chore::Layers => test::show_layers(&place, &screen),
+        Chore::Soak(soak) => soak.run(&place, &screen),
+        Chore::Header(header) => header.run(&place, &screen),
+        Chore::Dist(dist) => dist.make(&place, &screen),
+        Chore::GpuBundle(bundle) => bundle.make(&place, &screen),
+        Chore::Record(record) => record.file(&place, &screen),
+        Chore::Instructions => test::show_instructions(&place, &screen),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -155,7 +155,7 @@ mod tests {
     fn said(good: bool, output: &str) -> Ran {
         let ending =
             if good { Ending::Success } else { Ending::NotStarted(io::Error::other("not found")) };
-        Ran { ending, output: output.to_owned() }
+        Ran { ending, output: output.to_owned(), cpu: Duration::ZERO }
     }
 
     #[test]

@@ -123,7 +123,7 @@ mod tests {
     fn said(good: bool, output: &str) -> Ran {
         let ending =
             if good { Ending::Success } else { Ending::NotStarted(io::Error::other("not found")) };
-        Ran { ending, output: output.to_owned() }
+        Ran { ending, output: output.to_owned(), cpu: Duration::ZERO }
     }
 
     /// Runs `act` with a runner that answers each command by its words, and returns the commands.

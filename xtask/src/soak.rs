@@ -114,7 +114,7 @@ impl Soak {
     }
 
     /// Runs it under the eyes of whoever looks at the screen. Whether nothing was violated.
-    pub(crate) fn run(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn run(&self, place: &Workplace, screen: &Screen) -> bool {
         let task = self.task(Build::Fast, place);
         screen.begin("soak", &task);
         let ran = task.run(&mut |elapsed, tail| {

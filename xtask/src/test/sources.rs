@@ -74,8 +74,8 @@ pub(super) fn header(place: &Workplace, _desk: &mut Desk<'_>) -> Outcome {
 }
 
 /// Shows the order, and every breach. Whether there is none.
-pub(crate) fn show_layers(place: &Workplace, screen: &mut Screen) -> bool {
-    let metadata = match metadata(place, &mut Desk { name: "layers", screen }) {
+pub(crate) fn show_layers(place: &Workplace, screen: &Screen) -> bool {
+    let metadata = match metadata(place, &mut Desk::new("layers", screen)) {
         Ok(metadata) => metadata,
         Err(outcome) => {
             if let Outcome::Broken { output } = outcome {
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn this_workspace_keeps_its_order() {
-        let mut screen = Screen::nowhere();
-        let well = show_layers(&Workplace::here(), &mut screen);
+        let screen = Screen::nowhere();
+        let well = show_layers(&Workplace::here(), &screen);
         let text = screen.written();
         assert!(well, "{text}");
         assert!(text.contains("forebay-core\n"), "{text}");
