@@ -69,14 +69,18 @@ struct Arguments {
 enum Chore {
     /// Run every check and every test, and say what was left out and why.
     ///
-    /// Gets what it needs by itself (rustfmt, clippy, Miri, packages of Python's) where that can be had, and skips what
-    /// cannot, with the reason. The last line is "N passed, M failed, K skipped": tests and checks
-    /// together. Exits with 0 only where nothing failed.
+    /// Gets what it needs by itself (rustfmt, clippy, Miri, packages of Python's) where that can be had, and
+    /// skips what cannot, with the reason. Packages of the system (valgrind, python3-venv) are installed only
+    /// with --install, or where the environment says CI=true. The last line is "N passed, M failed, K skipped":
+    /// tests and checks together. Exits with 0 only where nothing failed.
     Test {
         /// For the inner loop: format, clippy without test code, layers, unit and integration
         /// tests. Random tests try 32 cases unless PROPTEST_CASES says otherwise.
         #[arg(long)]
         quick: bool,
+        /// Install packages of the system that are missing, with apt-get.
+        #[arg(long)]
+        install: bool,
     },
     /// Check that each crate uses only those above it, and draw the order.
     Layers,
@@ -113,9 +117,9 @@ fn main() -> ExitCode {
     let screen = Screen::stdout();
     let place = Workplace::here();
     let well = match arguments.chore {
-        Chore::Test { quick } => {
+        Chore::Test { quick, install } => {
             let plan = if quick { Plan::quick() } else { Plan::whole() };
-            plan.carry_out(&place, &screen)
+            plan.carry_out(&place.installing(install), &screen)
         }
         Chore::Python => Plan::python().carry_out(&place, &screen),
         Chore::Layers => test::show_layers(&place, &screen),
@@ -152,6 +156,6 @@ mod tests {
             assert_eq!(Arguments::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
         let quick = Arguments::try_parse_from(["xtask", "test", "--quick"]).unwrap();
-        assert!(matches!(quick.chore, Chore::Test { quick: true }));
+        assert!(matches!(quick.chore, Chore::Test { quick: true, install: false }));
     }
 }
