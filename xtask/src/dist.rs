@@ -84,7 +84,7 @@ impl Dist {
         copy(&folder.join("forebay"), &prefix.join("bin/forebay"))?;
         build(place, screen, stat.split_whitespace())?;
         copy(&folder.join("libforebay_capi.a"), &lib.join("libforebay.a"))?;
-        build(place, screen, shared_library().chain([&*soname]))?;
+        build(place, screen, shared_library(None).chain([&*soname]))?;
         let whole = format!("libforebay.so.{version}");
         copy(&folder.join("libforebay_capi.so"), &lib.join(&whole))?;
         link(&whole, &lib.join(format!("libforebay.so.{abi}")))?;
@@ -103,13 +103,14 @@ impl Dist {
     }
 }
 
-/// The words for cargo that build the shared library as it is installed; rustc's come last, so more may
-/// follow. On x86-64 Linux it finds thread-local data through TLS descriptors, which cost less than calls of
-/// `__tls_get_addr`; the loader has had them since glibc 2.10.
-pub(crate) fn shared_library<'a>() -> impl Iterator<Item = &'a str> {
-    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib --";
+/// The words for cargo that build the shared library as it is installed, with `features` beside those that it
+/// always has; rustc's come last, so more may follow. On x86-64 Linux it finds thread-local data through TLS
+/// descriptors, which cost less than calls of `__tls_get_addr`; the loader has had them since glibc 2.10.
+pub(crate) fn shared_library(features: Option<&str>) -> impl Iterator<Item = &str> {
+    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib";
     let descriptors = cfg!(all(target_arch = "x86_64", target_os = "linux"));
-    words.split(' ').chain(descriptors.then_some("-Cllvm-args=-enable-tlsdesc"))
+    let descriptors = descriptors.then_some("-Cllvm-args=-enable-tlsdesc");
+    words.split(' ').chain(features).chain(["--"]).chain(descriptors)
 }
 
 /// The version of the interface that a header describes.

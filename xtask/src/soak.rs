@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 
 use crate::run::{Task, last_line};
 use crate::screen::{BAD, Screen, styled};
-use crate::workplace::Workplace;
+use crate::workplace::{TESTED, Workplace};
 
 /// How long building it may take, at full speed and on two cores.
 const BUILD: Duration = Duration::from_secs(1200);
@@ -83,11 +83,11 @@ impl Soak {
 
     /// The command that builds it and runs it.
     pub(crate) fn task(&self, build: Build, place: &Workplace) -> Task {
-        let build: &[&str] = match build {
-            Build::Fast => &["bench", "--package=forebay"],
-            Build::AsTests => &["test", "--workspace", "--all-features"],
+        let build = match build {
+            Build::Fast => "bench --package=forebay".to_owned(),
+            Build::AsTests => format!("test {TESTED}"),
         };
-        let mut words: Vec<String> = build.iter().map(|&word| word.to_owned()).collect();
+        let mut words: Vec<String> = build.split(' ').map(str::to_owned).collect();
         words.extend([
             "--bench=soak".to_owned(),
             "--".to_owned(),

@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use crate::run::Task;
 
+/// Which crates are built and tested together, as words for cargo: all but this program. With it, crates that
+/// both use would get more features than this program or the Python package needs, and be built twice.
+/// Each command that shares what the tests have built names the same ones.
+pub(crate) const TESTED: &str = "--workspace --exclude xtask --all-features";
+
 /// The repository and the tools of this run.
 #[derive(Debug)]
 pub(crate) struct Workplace {

@@ -70,6 +70,7 @@ impl Plan {
                 step("layers", sources::layers),
                 step("C header", sources::header),
                 step("tests", suites::tests),
+                step("xtask tests", suites::xtask_tests),
                 built("doc tests", suites::doc_tests),
                 built("soak", suites::soak),
                 built("python", python::python),
@@ -95,6 +96,7 @@ impl Plan {
                 step("layers", sources::layers),
                 step("C header", sources::header),
                 step("tests", suites::quick_tests),
+                step("xtask tests", suites::xtask_tests),
             ],
             caveat: Some(
                 "quick: documentation, lints of test code, doc tests, the soak, Python, \
