@@ -11,6 +11,7 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    ├── packages whether crates can be published
 //!    ├── header   the C header            (also a command of its own)
 //!    ├── instructions  what a hit takes      (also a command of its own)
 //!    │    └── edge     the same through C
@@ -33,6 +34,7 @@ mod ignored;
 mod instructions;
 mod kill;
 mod layers;
+mod packages;
 mod python;
 mod record;
 mod run;

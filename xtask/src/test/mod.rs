@@ -69,6 +69,7 @@ impl Plan {
                 step("documentation", sources::documentation),
                 step("layers", sources::layers),
                 step("C header", sources::header),
+                step("packages", sources::packages),
                 step("tests", suites::tests),
                 step("xtask tests", suites::xtask_tests),
                 built("doc tests", suites::doc_tests),

@@ -7,6 +7,7 @@ use cargo_metadata::{Metadata, MetadataCommand};
 use super::{Desk, broken, told};
 use crate::header;
 use crate::layers::{breaches, drawing, members};
+use crate::packages;
 use crate::screen::{BAD, Screen, styled};
 use crate::setup::Component;
 use crate::shape::faults;
@@ -62,6 +63,30 @@ pub(super) fn layers(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
         Outcome::Holds { note: format!("{count} crates in order") }
     } else {
         Outcome::Broken { output: found.join("\n") }
+    }
+}
+
+/// The crates that are to be published can be packed, and have what a registry asks for.
+pub(super) fn packages(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let metadata = match metadata(place, desk) {
+        Ok(metadata) => metadata,
+        Err(broken) => return broken,
+    };
+    let manifests = packages::manifests(&metadata);
+    let faults = packages::faults(&manifests);
+    if !faults.is_empty() {
+        return Outcome::Broken { output: faults.join("\n") };
+    }
+    let names = manifests.iter().filter(|one| one.published).map(|one| one.name.as_str());
+    let names: Vec<&str> = names.collect();
+    // Without a lock file, for which the registry would be asked anew for each crate.
+    let words = "package --quiet --no-verify --allow-dirty --exclude-lockfile".split(' ');
+    let task = place.cargo(words.chain(names.iter().flat_map(|name| ["--package", name])), SHORT);
+    match desk.check(&task) {
+        Outcome::Holds { .. } => {
+            Outcome::Holds { note: format!("{} crates packed, without building them", names.len()) }
+        }
+        other => other,
     }
 }
 
