@@ -97,7 +97,7 @@ pub(crate) struct Bundle {
 
 impl Bundle {
     /// Builds it. Whether there is one.
-    pub(crate) fn make(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn make(&self, place: &Workplace, screen: &Screen) -> bool {
         match self.try_make(place, screen) {
             Ok(()) => true,
             Err(reason) => {
@@ -107,7 +107,7 @@ impl Bundle {
         }
     }
 
-    fn try_make(&self, place: &Workplace, screen: &mut Screen) -> Result<(), String> {
+    fn try_make(&self, place: &Workplace, screen: &Screen) -> Result<(), String> {
         let folder = place.root().join(&self.to);
         let mut built = BTreeMap::new();
         for words in BUILDS {
@@ -151,7 +151,7 @@ impl Bundle {
 /// Runs cargo under the eyes of whoever looks at the screen.
 fn build<'a>(
     place: &Workplace,
-    screen: &mut Screen,
+    screen: &Screen,
     words: impl IntoIterator<Item = &'a str>,
 ) -> Result<Ran, String> {
     let task = place.cargo(words, BUILD);

@@ -58,7 +58,7 @@ pub(crate) struct Dist {
 
 impl Dist {
     /// Builds and lays it out. Whether it is there.
-    pub(crate) fn make(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn make(&self, place: &Workplace, screen: &Screen) -> bool {
         match self.try_make(place, screen) {
             Ok(()) => true,
             Err(reason) => {
@@ -68,7 +68,7 @@ impl Dist {
         }
     }
 
-    fn try_make(&self, place: &Workplace, screen: &mut Screen) -> Result<(), String> {
+    fn try_make(&self, place: &Workplace, screen: &Screen) -> Result<(), String> {
         let prefix = std::path::absolute(place.root().join(&self.prefix))
             .map_err(|error| format!("{}: {error}", self.prefix.display()))?;
         let header = read(&place.root().join("crates/forebay-capi/include/forebay.h"))?;
@@ -84,7 +84,7 @@ impl Dist {
         copy(&folder.join("forebay"), &prefix.join("bin/forebay"))?;
         build(place, screen, stat.split_whitespace())?;
         copy(&folder.join("libforebay_capi.a"), &lib.join("libforebay.a"))?;
-        build(place, screen, shared_library().chain([&*soname]))?;
+        build(place, screen, shared_library(None).chain([&*soname]))?;
         let whole = format!("libforebay.so.{version}");
         copy(&folder.join("libforebay_capi.so"), &lib.join(&whole))?;
         link(&whole, &lib.join(format!("libforebay.so.{abi}")))?;
@@ -103,13 +103,14 @@ impl Dist {
     }
 }
 
-/// The words for cargo that build the shared library as it is installed; rustc's come last, so more may
-/// follow. On x86-64 Linux it finds thread-local data through TLS descriptors, which cost less than calls of
-/// `__tls_get_addr`; the loader has had them since glibc 2.10.
-pub(crate) fn shared_library<'a>() -> impl Iterator<Item = &'a str> {
-    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib --";
+/// The words for cargo that build the shared library as it is installed, with `features` beside those that it
+/// always has; rustc's come last, so more may follow. On x86-64 Linux it finds thread-local data through TLS
+/// descriptors, which cost less than calls of `__tls_get_addr`; the loader has had them since glibc 2.10.
+pub(crate) fn shared_library(features: Option<&str>) -> impl Iterator<Item = &str> {
+    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib";
     let descriptors = cfg!(all(target_arch = "x86_64", target_os = "linux"));
-    words.split(' ').chain(descriptors.then_some("-Cllvm-args=-enable-tlsdesc"))
+    let descriptors = descriptors.then_some("-Cllvm-args=-enable-tlsdesc");
+    words.split(' ').chain(features).chain(["--"]).chain(descriptors)
 }
 
 /// The version of the interface that a header describes.
@@ -119,7 +120,7 @@ fn abi(header: &str) -> Option<String> {
 }
 
 /// Where cargo builds.
-fn target(place: &Workplace) -> PathBuf {
+pub(crate) fn target(place: &Workplace) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| place.root().join("target"), |folder| place.root().join(folder))
 }
@@ -178,7 +179,7 @@ fn cmake_version(version: &str) -> String {
 /// Runs cargo under the eyes of whoever looks at the screen.
 fn build<'a>(
     place: &Workplace,
-    screen: &mut Screen,
+    screen: &Screen,
     words: impl IntoIterator<Item = &'a str>,
 ) -> Result<(), String> {
     let task = place.cargo(words, BUILD);

@@ -22,7 +22,7 @@ pub(crate) struct Header {
 
 impl Header {
     /// Writes it, or looks at it. Whether it is then what the sources say.
-    pub(crate) fn run(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn run(&self, place: &Workplace, screen: &Screen) -> bool {
         let done = if self.check { check(place) } else { write(place) };
         match done {
             Ok(note) => {

@@ -34,12 +34,18 @@ struct Ignored {
 }
 
 /// The tests in `titles` (nextest's "binary name") with the reason of each.
-pub(crate) fn reasons(titles: &[&str], place: &Workplace, run: &mut Runner<'_>) -> Vec<Skip> {
+///
+/// `crates` are cargo's words for those that the tests are of.
+pub(crate) fn reasons(
+    titles: &[&str],
+    crates: &str,
+    place: &Workplace,
+    run: &mut Runner<'_>,
+) -> Vec<Skip> {
     if titles.is_empty() {
         return Vec::new();
     }
-    let words = "nextest list --workspace --all-features --run-ignored ignored-only \
-                 --message-format json";
+    let words = format!("nextest list {crates} --run-ignored ignored-only --message-format json");
     let listed = run(&place.cargo(words.split_whitespace(), LIST));
     let ignored = parse(&listed.output);
     let reason = |title: &str, run: &mut Runner<'_>| {
@@ -100,8 +106,11 @@ mod tests {
     #[test]
     fn each_test_is_asked_of_its_own_binary() {
         let mut asked = Vec::new();
-        let skips =
-            reasons(&["nx bare", "nx::mimic st", "nx gone"], &Workplace::here(), &mut |task| {
+        let skips = reasons(
+            &["nx bare", "nx::mimic st", "nx gone"],
+            "-p nx",
+            &Workplace::here(),
+            &mut |task| {
                 let words = task.to_string();
                 let output = match &*words {
                     "nx bare --exact" => "running 1 test\ntest bare ... ignored, needs a GPU\n",
@@ -109,8 +118,9 @@ mod tests {
                     _ => LISTED,
                 };
                 asked.push(words);
-                Ran { ending: Ending::Success, output: output.to_owned() }
-            });
+                Ran { ending: Ending::Success, output: output.to_owned(), cpu: Duration::ZERO }
+            },
+        );
         let skips: Vec<_> = skips.iter().map(|skip| (&*skip.what, &*skip.reason)).collect();
         assert_eq!(
             skips,

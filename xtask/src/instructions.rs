@@ -85,22 +85,28 @@ pub(crate) enum NotCounted {
 /// Builds the probe, as what is installed is built, and counts.
 pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, NotCounted> {
     ensure_valgrind(place, run).map_err(NotCounted::Without)?;
-    // Of the profile that the library for C is built by, with which it shares what it depends on.
-    let words = "build -p forebay-probe --profile dist --message-format json";
-    let build = place.cargo(words.split_whitespace(), BUILD);
-    let built = run(&build);
-    let probe = built.output.lines().filter_map(executable).next_back();
-    let (true, Some(probe)) = (built.succeeded(), probe) else {
-        return Err(NotCounted::Failed(Box::new((build, built))));
-    };
+    let probe = build(place, run)?;
     let around = per_pair(place, run, &probe, "none")?;
     let mut ways = Vec::new();
     for way in WAYS {
         ways.push((way, per_pair(place, run, &probe, way)?.saturating_sub(around)));
     }
     let uncounted = per_pair(place, run, &probe, "uncounted")?.saturating_sub(around);
-    let edge = edge::measure(place, run, &probe)?;
+    let edge = edge::count(place, run)?;
     Ok(Counted { ways, uncounted, edge })
+}
+
+/// Builds the probe, and says where it is. Where it is built already this takes no time.
+pub(crate) fn build(place: &Workplace, run: &mut Runner<'_>) -> Result<String, NotCounted> {
+    // Of the profile that the library for C is built by, with which it shares what it depends on.
+    let words = "build -p forebay-probe --profile dist --message-format json";
+    let build = place.cargo(words.split_whitespace(), BUILD);
+    let built = run(&build);
+    let probe = built.output.lines().filter_map(executable).next_back();
+    match probe.filter(|_| built.succeeded()) {
+        Some(probe) => Ok(probe),
+        None => Err(NotCounted::Failed(Box::new((build, built)))),
+    }
 }
 
 /// The instructions of one pair of a probe.

@@ -6,10 +6,12 @@
 //!    ├── setup    what a step needs that a fresh machine may lack
 //!    ├── python   the same for the Python package: an interpreter and its environments
 //!    ├── run      one command with a deadline, its output kept
+//!    │    └── cpu      the processor time it took
 //!    ├── count    the runners' own words, turned into numbers
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    ├── packages whether crates can be published
 //!    ├── header   the C header            (also a command of its own)
 //!    ├── instructions  what a hit takes      (also a command of its own)
 //!    │    └── edge     the same through C
@@ -24,6 +26,7 @@
 
 mod bundle;
 mod count;
+mod cpu;
 mod dist;
 mod edge;
 mod header;
@@ -31,6 +34,7 @@ mod ignored;
 mod instructions;
 mod kill;
 mod layers;
+mod packages;
 mod python;
 mod record;
 mod rooms;
@@ -68,14 +72,18 @@ struct Arguments {
 enum Chore {
     /// Run every check and every test, and say what was left out and why.
     ///
-    /// Gets what it needs by itself (rustfmt, clippy, Miri, packages of Python's) where that can be had, and skips what
-    /// cannot, with the reason. The last line is "N passed, M failed, K skipped": tests and checks
-    /// together. Exits with 0 only where nothing failed.
+    /// Gets what it needs by itself (rustfmt, clippy, Miri, packages of Python's) where that can be had, and
+    /// skips what cannot, with the reason. Packages of the system (valgrind, python3-venv) are installed only
+    /// with --install, or where the environment says CI=true. The last line is "N passed, M failed, K skipped":
+    /// tests and checks together. Exits with 0 only where nothing failed.
     Test {
         /// For the inner loop: format, clippy without test code, layers, unit and integration
         /// tests. Random tests try 32 cases unless PROPTEST_CASES says otherwise.
         #[arg(long)]
         quick: bool,
+        /// Install packages of the system that are missing, with apt-get.
+        #[arg(long)]
+        install: bool,
     },
     /// Check that each crate uses only those above it, and draw the order.
     Layers,
@@ -109,21 +117,21 @@ enum Chore {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut screen = Screen::stdout();
+    let screen = Screen::stdout();
     let place = Workplace::here();
     let well = match arguments.chore {
-        Chore::Test { quick } => {
+        Chore::Test { quick, install } => {
             let plan = if quick { Plan::quick() } else { Plan::whole() };
-            plan.carry_out(&place, &mut screen)
+            plan.carry_out(&place.installing(install), &screen)
         }
-        Chore::Python => Plan::python().carry_out(&place, &mut screen),
-        Chore::Layers => test::show_layers(&place, &mut screen),
-        Chore::Soak(soak) => soak.run(&place, &mut screen),
-        Chore::Header(header) => header.run(&place, &mut screen),
-        Chore::Dist(dist) => dist.make(&place, &mut screen),
-        Chore::GpuBundle(bundle) => bundle.make(&place, &mut screen),
-        Chore::Record(record) => record.file(&place, &mut screen),
-        Chore::Instructions => test::show_instructions(&place, &mut screen),
+        Chore::Python => Plan::python().carry_out(&place, &screen),
+        Chore::Layers => test::show_layers(&place, &screen),
+        Chore::Soak(soak) => soak.run(&place, &screen),
+        Chore::Header(header) => header.run(&place, &screen),
+        Chore::Dist(dist) => dist.make(&place, &screen),
+        Chore::GpuBundle(bundle) => bundle.make(&place, &screen),
+        Chore::Record(record) => record.file(&place, &screen),
+        Chore::Instructions => test::show_instructions(&place, &screen),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -151,6 +159,6 @@ mod tests {
             assert_eq!(Arguments::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
         let quick = Arguments::try_parse_from(["xtask", "test", "--quick"]).unwrap();
-        assert!(matches!(quick.chore, Chore::Test { quick: true }));
+        assert!(matches!(quick.chore, Chore::Test { quick: true, install: false }));
     }
 }

@@ -42,7 +42,7 @@ struct Label {
 
 impl Record {
     /// Files it. Whether that was done.
-    pub(crate) fn file(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn file(&self, place: &Workplace, screen: &Screen) -> bool {
         match file(&self.from, &place.root().join(RECORDS)) {
             Ok((path, label, left_out)) => {
                 screen.line(format_args!("{} (commit {})", path.display(), label.commit));

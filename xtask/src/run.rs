@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cpu;
 use crate::kill::kill_with_descendants;
 
 /// How often the command and the clock are looked at. Short to a person, long to a processor.
@@ -55,12 +56,12 @@ impl Task {
     /// what it printed.
     pub(crate) fn run(&self, watch: &mut dyn FnMut(Duration, &str)) -> Ran {
         let mut output = Vec::new();
-        let ending = match self.start() {
+        let (ending, cpu) = match self.start() {
             Ok((child, pipe)) => self.follow(child, &pipe, &mut output, watch),
-            Err(error) => Ending::NotStarted(error),
+            Err(error) => (Ending::NotStarted(error), Duration::ZERO),
         };
         let output = String::from_utf8_lossy(&output).into_owned();
-        Ran { ending, output }
+        Ran { ending, output, cpu }
     }
 
     fn start(&self) -> io::Result<(Child, Receiver<Vec<u8>>)> {
@@ -105,9 +106,10 @@ impl Task {
         pipe: &Receiver<Vec<u8>>,
         output: &mut Vec<u8>,
         watch: &mut dyn FnMut(Duration, &str),
-    ) -> Ending {
+    ) -> (Ending, Duration) {
         let started = Instant::now();
         let mut ended: Option<(Ending, Instant)> = None;
+        let mut cpu = Duration::ZERO;
         loop {
             let drained = match pipe.recv_timeout(TICK) {
                 Ok(bytes) => {
@@ -121,12 +123,15 @@ impl Task {
                 }
             };
             match ended.take() {
-                Some((ending, at)) if drained || at.elapsed() > AFTERMATH => return ending,
+                Some((ending, at)) if drained || at.elapsed() > AFTERMATH => return (ending, cpu),
                 Some(still) => ended = Some(still),
                 None => {
-                    let ending = match child.try_wait() {
-                        Ok(Some(status)) if status.success() => Some(Ending::Success),
-                        Ok(Some(status)) => Some(Ending::Failure(status)),
+                    let ending = match cpu::try_wait(&mut child) {
+                        Ok(Some((status, spent))) => {
+                            cpu = spent;
+                            let success = status.success();
+                            Some(if success { Ending::Success } else { Ending::Failure(status) })
+                        }
                         Ok(None) if started.elapsed() > self.deadline => {
                             kill_with_descendants(&mut child);
                             Some(Ending::Overrun(self.deadline))
@@ -192,6 +197,8 @@ pub(crate) struct Ran {
     pub(crate) ending: Ending,
     /// What it wrote to both streams, in that order.
     pub(crate) output: String,
+    /// The processor time it took, with all that it started.
+    pub(crate) cpu: Duration,
 }
 
 impl Ran {

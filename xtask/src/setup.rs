@@ -93,18 +93,33 @@ pub(crate) fn ensure_valgrind(place: &Workplace, run: &mut Runner<'_>) -> Result
     if run(&look).succeeded() {
         return Ok(());
     }
+    install_package("valgrind", place, run)
+        .map_err(|reason| format!("valgrind is not installed; {reason}"))?;
+    let found = run(&look);
+    if found.succeeded() { Ok(()) } else { Err(format!("valgrind {}", found.reason())) }
+}
+
+/// Installs a package of the system with apt-get, where that is allowed; else the reason, which names the
+/// package and what would install it.
+pub(crate) fn install_package(
+    package: &str,
+    place: &Workplace,
+    run: &mut Runner<'_>,
+) -> Result<(), String> {
+    if !place.may_install() {
+        return Err(format!(
+            "the package {package} helps, and \"cargo xtask test --install\" installs it"
+        ));
+    }
     // The lists of packages may be missing on a fresh machine; where they cannot be had, what is
     // there may do.
     let _ = run(&place.program("apt-get", ["update", "--quiet"], FETCH_PACKAGE));
-    let words = ["install", "--yes", "--quiet", "--no-install-recommends", "valgrind"];
+    let words = ["install", "--yes", "--quiet", "--no-install-recommends", package];
     let installed = run(&place.program("apt-get", words, FETCH_PACKAGE));
-    if installed.succeeded() && run(&look).succeeded() {
+    if installed.succeeded() {
         return Ok(());
     }
-    Err(format!(
-        "valgrind is not installed, and \"apt-get install valgrind\" {}",
-        installed.reason()
-    ))
+    Err(format!("\"apt-get install {package}\" {}", installed.reason()))
 }
 
 /// Whether a subcommand of cargo that is not part of the toolchain is there. Such a tool is not
@@ -123,7 +138,7 @@ mod tests {
     fn said(good: bool, output: &str) -> Ran {
         let ending =
             if good { Ending::Success } else { Ending::NotStarted(io::Error::other("not found")) };
-        Ran { ending, output: output.to_owned() }
+        Ran { ending, output: output.to_owned(), cpu: Duration::ZERO }
     }
 
     /// Runs `act` with a runner that answers each command by its words, and returns the commands.
@@ -131,8 +146,16 @@ mod tests {
         answer: impl Fn(&str, usize) -> Ran,
         act: impl FnOnce(&Workplace, &mut Runner<'_>) -> Result<(), String>,
     ) -> (Result<(), String>, Vec<String>) {
+        asked_at(&Workplace::here(), answer, act)
+    }
+
+    fn asked_at(
+        place: &Workplace,
+        answer: impl Fn(&str, usize) -> Ran,
+        act: impl FnOnce(&Workplace, &mut Runner<'_>) -> Result<(), String>,
+    ) -> (Result<(), String>, Vec<String>) {
         let mut commands = Vec::new();
-        let result = act(&Workplace::here(), &mut |task| {
+        let result = act(place, &mut |task| {
             commands.push(task.to_string());
             answer(&task.to_string(), commands.len())
         });
@@ -185,5 +208,22 @@ mod tests {
         let (result, commands) = asked(|_, _| said(false, ""), ensure_miri);
         assert!(result.unwrap_err().contains("could not be started"));
         assert_eq!(commands.len(), 2);
+    }
+
+    #[test]
+    fn a_package_of_the_system_is_installed_only_where_that_is_allowed() {
+        let missing = |words: &str, number: usize| {
+            said(words.starts_with("apt-get") || (words.starts_with("valgrind") && number > 1), "")
+        };
+        let ours = Workplace::here().installing(true);
+        let (result, commands) = asked_at(&ours, missing, ensure_valgrind);
+        assert_eq!(result, Ok(()));
+        assert!(commands[2].ends_with("--no-install-recommends valgrind"), "{commands:?}");
+        let theirs = Workplace::of_a_person();
+        let (result, commands) = asked_at(&theirs, missing, ensure_valgrind);
+        let reason = result.unwrap_err();
+        assert!(reason.starts_with("valgrind is not installed; the package valgrind"), "{reason}");
+        assert!(reason.contains("--install"), "{reason}");
+        assert_eq!(commands.len(), 1, "nothing but a look: {commands:?}");
     }
 }

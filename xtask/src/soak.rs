@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 
 use crate::run::{Task, last_line};
 use crate::screen::{BAD, Screen, styled};
-use crate::workplace::Workplace;
+use crate::workplace::{TESTED, Workplace};
 
 /// How long building it may take, at full speed and on two cores.
 const BUILD: Duration = Duration::from_secs(1200);
@@ -83,11 +83,11 @@ impl Soak {
 
     /// The command that builds it and runs it.
     pub(crate) fn task(&self, build: Build, place: &Workplace) -> Task {
-        let build: &[&str] = match build {
-            Build::Fast => &["bench", "--package=forebay"],
-            Build::AsTests => &["test", "--workspace", "--all-features"],
+        let build = match build {
+            Build::Fast => "bench --package=forebay".to_owned(),
+            Build::AsTests => format!("test {TESTED}"),
         };
-        let mut words: Vec<String> = build.iter().map(|&word| word.to_owned()).collect();
+        let mut words: Vec<String> = build.split(' ').map(str::to_owned).collect();
         words.extend([
             "--bench=soak".to_owned(),
             "--".to_owned(),
@@ -114,7 +114,7 @@ impl Soak {
     }
 
     /// Runs it under the eyes of whoever looks at the screen. Whether nothing was violated.
-    pub(crate) fn run(&self, place: &Workplace, screen: &mut Screen) -> bool {
+    pub(crate) fn run(&self, place: &Workplace, screen: &Screen) -> bool {
         let task = self.task(Build::Fast, place);
         screen.begin("soak", &task);
         let ran = task.run(&mut |elapsed, tail| {

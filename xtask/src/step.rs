@@ -86,6 +86,8 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
     /// How long it took.
     pub(crate) elapsed: Duration,
+    /// The processor time of the commands it ran.
+    pub(crate) cpu: Duration,
 }
 
 impl Report {
@@ -140,9 +142,10 @@ impl Report {
     }
 }
 
-/// Shows what was left out, and the sum as the very last line. Returns the sum. How each step went
-/// was shown when it ended.
-pub(crate) fn summarize(reports: &[Report], screen: &mut Screen) -> Tally {
+/// Shows how long each step took, what was left out, and the sum as the very last line. Returns the sum. How
+/// each step went was shown when it ended.
+pub(crate) fn summarize(reports: &[Report], elapsed: Duration, screen: &Screen) -> Tally {
+    screen.line(times(reports, elapsed));
     let skips: Vec<_> = reports.iter().flat_map(Report::skips).collect();
     if !skips.is_empty() {
         screen.line("\nskipped:");
@@ -156,12 +159,36 @@ pub(crate) fn summarize(reports: &[Report], screen: &mut Screen) -> Tally {
     sum
 }
 
+/// A table of the steps: wall time and processor time. Steps run side by side, so the first column does not
+/// add up to the whole.
+fn times(reports: &[Report], elapsed: Duration) -> String {
+    let row = |name: &str, elapsed: Duration, cpu: Duration| {
+        format!("\n  {name:<14} {:>8.1} {:>8.1}", elapsed.as_secs_f64(), cpu.as_secs_f64())
+    };
+    let mut table = format!("\n  {:<14} {:>8} {:>8}", "step", "seconds", "CPU");
+    table.extend(reports.iter().map(|report| row(report.name, report.elapsed, report.cpu)));
+    table + &row("whole run", elapsed, reports.iter().map(|report| report.cpu).sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn report(outcome: Outcome) -> Report {
-        Report { name: "step", outcome, elapsed: Duration::from_millis(1250) }
+        let (elapsed, cpu) = (Duration::from_millis(1250), Duration::from_millis(1800));
+        Report { name: "step", outcome, elapsed, cpu }
+    }
+
+    #[test]
+    fn the_table_has_both_times_of_each_step_and_of_the_whole() {
+        let reports = [(); 2].map(|()| report(Outcome::Holds { note: String::new() }));
+        let table = times(&reports, Duration::from_secs(2));
+        let rows: Vec<Vec<&str>> =
+            table.trim().lines().map(|row| row.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["step", "seconds", "CPU"]);
+        // 1.25 s is shown with one figure after the point.
+        assert_eq!(rows[1], ["step", "1.2", "1.8"]);
+        assert_eq!(rows[3], ["whole", "run", "2.0", "3.6"]);
     }
 
     #[test]

@@ -6,11 +6,18 @@ use std::time::Duration;
 
 use crate::run::Task;
 
+/// Which crates are built and tested together, as words for cargo: all but this program. With it, crates that
+/// both use would get more features than this program or the Python package needs, and be built twice.
+/// Each command that shares what the tests have built names the same ones.
+pub(crate) const TESTED: &str = "--workspace --exclude xtask --all-features";
+
 /// The repository and the tools of this run.
 #[derive(Debug)]
 pub(crate) struct Workplace {
     root: PathBuf,
     cargo: OsString,
+    /// Whether packages of the system may be installed.
+    may_install: bool,
 }
 
 impl Workplace {
@@ -23,7 +30,26 @@ impl Workplace {
         let root = manifest.parent().unwrap_or(&manifest).to_owned();
         // Set by the cargo that started us: the same one, not whichever comes first in PATH.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        Self { root, cargo }
+        // A machine of a hosted service is there for this run alone; a person's is not ours to change.
+        let may_install = std::env::var_os("CI").is_some_and(|value| value == "true");
+        Self { root, cargo, may_install }
+    }
+
+    /// The same where packages of the system may be installed if `asked`, whatever the environment says.
+    #[must_use]
+    pub(crate) fn installing(self, asked: bool) -> Self {
+        Self { may_install: self.may_install || asked, ..self }
+    }
+
+    /// One where nothing is installed, whatever the environment says.
+    #[cfg(test)]
+    pub(crate) fn of_a_person() -> Self {
+        Self { may_install: false, ..Self::here() }
+    }
+
+    /// Whether packages of the system may be installed.
+    pub(crate) fn may_install(&self) -> bool {
+        self.may_install
     }
 
     /// The directory with the workspace's Cargo.toml.

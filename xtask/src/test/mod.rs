@@ -1,4 +1,14 @@
 //! The plan: which steps there are, in which order, and what each means.
+//!
+//! ```text
+//!   main    ── format ─ clippy ─ documentation ─ ... ─ tests ─ doc tests ─ soak ─ python ──┐
+//!   beside  ── instructions ─ loom ─ miri ───────────────────────────────────────────────┤
+//!   alone                                                                                  └─ C edge time
+//! ```
+//!
+//! The main steps share cargo's build folder, and so run one after another. The steps beside them have build
+//! folders of their own and often use one core only: linking with LTO, valgrind, Miri. What is timed runs
+//! alone, after both.
 
 mod dependencies;
 mod probes;
@@ -6,7 +16,8 @@ mod python;
 mod sources;
 mod suites;
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::count;
 use crate::run::{Ran, Task, last_line};
@@ -25,9 +36,25 @@ struct Step {
     act: fn(&Workplace, &mut Desk<'_>) -> Outcome,
 }
 
+/// A step that runs whatever became of those before it.
+const fn step(name: &'static str, act: fn(&Workplace, &mut Desk<'_>) -> Outcome) -> Step {
+    Step { name, needs_build: false, act }
+}
+
+/// A step that makes no sense where the tests did not even build.
+const fn built(name: &'static str, act: fn(&Workplace, &mut Desk<'_>) -> Outcome) -> Step {
+    Step { name, needs_build: true, act }
+}
+
 /// Which steps, in which order.
+#[derive(Default)]
 pub(crate) struct Plan {
-    steps: Vec<Step>,
+    /// One after another.
+    main: Vec<Step>,
+    /// One after another, beside the main ones.
+    beside: Vec<Step>,
+    /// One after another, when nothing else runs.
+    alone: Vec<Step>,
     /// What is said at the end of what this plan does not look at.
     caveat: Option<&'static str>,
 }
@@ -35,94 +62,123 @@ pub(crate) struct Plan {
 impl Plan {
     /// Everything.
     pub(crate) fn whole() -> Self {
-        let step = |name, act| Step { name, needs_build: false, act };
-        let built = |name, act| Step { name, needs_build: true, act };
         Self {
-            steps: vec![
+            main: vec![
                 step("format", sources::format),
                 step("clippy", sources::clippy),
                 step("documentation", sources::documentation),
                 step("layers", sources::layers),
                 step("C header", sources::header),
+                step("packages", sources::packages),
                 step("tests", suites::tests),
+                step("xtask tests", suites::xtask_tests),
                 built("doc tests", suites::doc_tests),
                 built("soak", suites::soak),
                 built("python", python::python),
-                built("loom", probes::loom),
-                built("instructions", probes::instructions),
-                built("miri", suites::miri),
                 step("licences", dependencies::licences),
                 step("advisories", dependencies::advisories),
             ],
+            beside: vec![
+                step("instructions", probes::instructions),
+                step("loom", probes::loom),
+                step("miri", suites::miri),
+            ],
+            alone: vec![built("C edge time", probes::edge_time)],
             caveat: None,
         }
     }
 
     /// What the inner loop needs.
     pub(crate) fn quick() -> Self {
-        let step = |name, act| Step { name, needs_build: false, act };
         Self {
-            steps: vec![
+            main: vec![
                 step("format", sources::format),
                 step("clippy", sources::clippy_libraries),
                 step("layers", sources::layers),
                 step("C header", sources::header),
                 step("tests", suites::quick_tests),
+                step("xtask tests", suites::xtask_tests),
             ],
             caveat: Some(
                 "quick: documentation, lints of test code, doc tests, the soak, Python, \
                  loom, instruction counts, Miri and dependencies were not looked at; \"cargo xtask test\" does",
             ),
+            ..Self::default()
         }
     }
 
     /// The Python package alone.
     pub(crate) fn python() -> Self {
-        let step = Step { name: "python", needs_build: false, act: python::python };
-        Self { steps: vec![step], caveat: None }
+        Self { main: vec![step("python", python::python)], ..Self::default() }
     }
 
-    /// Runs every step, says of each how it went as it ends, what failed in full, and ends with what
-    /// was left out and the sum. Whether nothing failed.
+    /// Runs every step, says of each how it went as it ends, what failed in full, and ends with the time of
+    /// each, what was left out and the sum. Whether nothing failed.
     ///
-    /// A step that fails does not stop the others: one run shows all there is to mend.
-    pub(crate) fn carry_out(&self, place: &Workplace, screen: &mut Screen) -> bool {
-        let mut reports: Vec<Report> = Vec::new();
-        for step in &self.steps {
-            let unbuilt =
-                reports.iter().find(|report| matches!(report.outcome, Outcome::Untested { .. }));
-            let started = Instant::now();
-            let outcome = match unbuilt {
-                Some(before) if step.needs_build => Outcome::LeftOut {
-                    reason: format!(
-                        "\"{}\" did not come to an end, so this would not",
-                        before.name
-                    ),
-                },
-                _ => (step.act)(place, &mut Desk { name: step.name, screen }),
-            };
-            let report = Report { name: step.name, outcome, elapsed: started.elapsed() };
-            if let Some(complaint) = report.complaint() {
-                screen.line(styled(BAD, format_args!("{} failed:", step.name)));
-                screen.line(complaint.trim_end());
+    /// A step that fails does not stop the others: one run shows all there is to mend. An interrupt from the
+    /// terminal reaches all commands, which are of this program's process group, and ends them with it.
+    pub(crate) fn carry_out(&self, place: &Workplace, screen: &Screen) -> bool {
+        let started = Instant::now();
+        let mut reports = thread::scope(|scope| {
+            let beside = scope.spawn(|| carry_out(&self.beside, &[], place, screen));
+            let mut reports = carry_out(&self.main, &[], place, screen);
+            match beside.join() {
+                Ok(others) => reports.extend(others),
+                Err(panic) => std::panic::resume_unwind(panic),
             }
-            screen.line(report.row());
-            reports.push(report);
-        }
+            reports
+        });
+        reports.extend(carry_out(&self.alone, &reports, place, screen));
         if let Some(caveat) = self.caveat {
             screen.line(styled(QUIET, format_args!("\n{caveat}")));
         }
-        summarize(&reports, screen).failed == 0
+        summarize(&reports, started.elapsed(), screen).failed == 0
     }
+}
+
+/// Runs steps one after another, those `before` them being over.
+fn carry_out(steps: &[Step], before: &[Report], place: &Workplace, screen: &Screen) -> Vec<Report> {
+    let mut reports: Vec<Report> = Vec::new();
+    for step in steps {
+        let mut over = before.iter().chain(&reports);
+        let unbuilt = over.find(|report| matches!(report.outcome, Outcome::Untested { .. }));
+        let started = Instant::now();
+        let mut desk = Desk::new(step.name, screen);
+        let outcome = match unbuilt {
+            Some(before) if step.needs_build => Outcome::LeftOut {
+                reason: format!("\"{}\" did not come to an end, so this would not", before.name),
+            },
+            _ => (step.act)(place, &mut desk),
+        };
+        let (elapsed, cpu) = (started.elapsed(), desk.cpu);
+        screen.end(step.name);
+        let report = Report { name: step.name, outcome, elapsed, cpu };
+        // One text, so that no other step's line comes in between.
+        screen.line(match report.complaint() {
+            Some(complaint) => {
+                let title = styled(BAD, format_args!("{} failed:", step.name));
+                format!("{title}\n{}\n{}", complaint.trim_end(), report.row())
+            }
+            None => report.row(),
+        });
+        reports.push(report);
+    }
+    reports
 }
 
 /// Where a step works: it runs commands under the eyes of whoever looks at the screen.
 struct Desk<'a> {
     name: &'static str,
-    screen: &'a mut Screen,
+    screen: &'a Screen,
+    /// The processor time of what it ran.
+    cpu: Duration,
 }
 
-impl Desk<'_> {
+impl<'a> Desk<'a> {
+    fn new(name: &'static str, screen: &'a Screen) -> Self {
+        Self { name, screen, cpu: Duration::ZERO }
+    }
+
     /// Runs the command a step is about.
     fn run(&mut self, task: &Task) -> Ran {
         self.screen.begin(self.name, task);
@@ -133,13 +189,15 @@ impl Desk<'_> {
     fn run_aside(&mut self, task: &Task) -> Ran {
         // Kept from call to call: what passing tests print may hide how far they are.
         let mut progress = String::new();
-        task.run(&mut |elapsed, tail| {
+        let ran = task.run(&mut |elapsed, tail| {
             if let Some(latest) = count::progress(tail) {
                 progress = latest;
             }
             self.screen.live(self.name, elapsed, last_line(tail));
             self.screen.beat(self.name, elapsed, &progress);
-        })
+        });
+        self.cpu = self.cpu.saturating_add(ran.cpu);
+        ran
     }
 
     /// Runs a command that is a check: it holds where the command succeeds.
@@ -164,10 +222,14 @@ mod tests {
     use super::*;
     use crate::step::Tally;
 
-    fn plan(steps: Vec<Step>) -> (bool, Screen) {
-        let mut screen = Screen::nowhere();
-        let well = Plan { steps, caveat: None }.carry_out(&Workplace::here(), &mut screen);
-        (well, screen)
+    fn plan(main: Vec<Step>) -> (bool, String) {
+        carried_out(&Plan { main, ..Plan::default() })
+    }
+
+    fn carried_out(plan: &Plan) -> (bool, String) {
+        let screen = Screen::nowhere();
+        let well = plan.carry_out(&Workplace::here(), &screen);
+        (well, screen.written())
     }
 
     #[test]
@@ -178,15 +240,12 @@ mod tests {
             skips: Vec::new(),
             output: "second".into(),
         };
-        let (well, screen) = plan(vec![
-            Step { name: "one", needs_build: false, act: broken },
-            Step { name: "two", needs_build: true, act: tested },
-        ]);
+        let (well, text) = plan(vec![step("one", broken), built("two", tested)]);
         assert!(!well);
-        let text = screen.written();
         assert!(text.contains("first") && text.contains("second"), "{text}");
         for name in ["one", "two"] {
-            let rows = text.lines().filter(|line| line.starts_with(&format!("  {name} ")));
+            let row = format!("  {name:<14} failed ");
+            let rows = text.lines().filter(|line| line.starts_with(&row));
             assert_eq!(rows.count(), 1, "a step is shown once: {text}");
         }
         assert_eq!(text.lines().last(), Some("3 passed, 2 failed, 0 skipped"), "{text}");
@@ -197,22 +256,52 @@ mod tests {
         let untested =
             |_: &Workplace, _: &mut Desk<'_>| Outcome::Untested { output: "E0308".into() };
         let never = |_: &Workplace, _: &mut Desk<'_>| panic!("must not run");
-        let (well, screen) = plan(vec![
-            Step { name: "tests", needs_build: false, act: untested },
-            Step { name: "doc tests", needs_build: true, act: never },
-        ]);
+        let (well, text) = carried_out(&Plan {
+            main: vec![step("tests", untested), built("doc tests", never)],
+            alone: vec![built("time", never)],
+            ..Plan::default()
+        });
         assert!(!well);
-        let text = screen.written();
         assert!(text.contains("doc tests: \"tests\" did not come to an end"), "{text}");
-        assert_eq!(text.lines().last(), Some("0 passed, 1 failed, 1 skipped"), "{text}");
+        assert_eq!(text.lines().last(), Some("0 passed, 1 failed, 2 skipped"), "{text}");
     }
 
     #[test]
     fn a_skipped_step_is_no_failure() {
         let left_out =
             |_: &Workplace, _: &mut Desk<'_>| Outcome::LeftOut { reason: "no tool".into() };
-        let (well, screen) = plan(vec![Step { name: "miri", needs_build: false, act: left_out }]);
+        let (well, text) = plan(vec![step("miri", left_out)]);
         assert!(well);
-        assert!(screen.written().contains("skipped:\n  miri: no tool"), "{}", screen.written());
+        assert!(text.contains("skipped:\n  miri: no tool"), "{text}");
+    }
+
+    /// Runs a command that takes a moment.
+    fn work(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+        desk.check(&place.program("sleep", ["0.3"], Duration::from_secs(30)))
+    }
+
+    #[test]
+    fn steps_beside_the_main_ones_run_at_the_same_time_and_are_shown_whole() {
+        fn fails(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+            let script = "for line in 1 2 3; do echo beside $line; sleep 0.1; done; false";
+            desk.check(&place.program("sh", ["-c", script], Duration::from_secs(30)))
+        }
+        fn alone(_: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+            let before = desk.screen.written();
+            assert!(before.contains("main 2 ") && before.contains("beside "), "{before}");
+            Outcome::Holds { note: String::new() }
+        }
+        let plan = Plan {
+            main: vec![step("main 1", work), step("main 2", work)],
+            beside: vec![step("beside", fails)],
+            alone: vec![step("alone", alone)],
+            caveat: None,
+        };
+        let (well, text) = carried_out(&plan);
+        assert!(!well);
+        assert!(text.contains("beside failed:\nbeside 1\nbeside 2\nbeside 3\n\"sh -c"), "{text}");
+        let at = |what: &str| text.find(what).unwrap();
+        assert!(at("beside: sh -c") < at("main 2: sleep"), "it did not wait for them: {text}");
+        assert_eq!(text.lines().last(), Some("3 passed, 1 failed, 0 skipped"), "{text}");
     }
 }

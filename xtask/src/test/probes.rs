@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Desk, broken};
 use crate::count;
+use crate::edge;
 use crate::instructions::{self, NotCounted};
 use crate::screen::{BAD, Screen, styled};
 use crate::step::Outcome;
@@ -43,9 +44,27 @@ pub(super) fn instructions(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     }
 }
 
-/// Counts, and says what was counted. Whether it is within bounds.
-pub(crate) fn show_instructions(place: &Workplace, screen: &mut Screen) -> bool {
-    match instructions(place, &mut Desk { name: "instructions", screen }) {
+/// The time of a hot pair through C over that of Rust's. One check, to be made while nothing else runs.
+pub(super) fn edge_time(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    match edge::time(place, &mut |task| desk.run(task)) {
+        Ok(Ok(ratio)) if ratio.holds() => Outcome::Holds { note: ratio.to_string() },
+        Ok(Ok(ratio)) => Outcome::Broken { output: ratio.to_string() },
+        Ok(Err(reason)) | Err(NotCounted::Without(reason)) => Outcome::LeftOut { reason },
+        Err(NotCounted::Failed(failed)) => broken(&failed.0, &failed.1),
+    }
+}
+
+/// Counts and times, and says what came of it. Whether it is within bounds.
+pub(crate) fn show_instructions(place: &Workplace, screen: &Screen) -> bool {
+    let counted = instructions(place, &mut Desk::new("instructions", screen));
+    let timed = edge_time(place, &mut Desk::new("C edge time", screen));
+    let (counted, timed) = (show(counted, screen), show(timed, screen));
+    counted && timed
+}
+
+/// Says what came of a check. Whether it holds.
+fn show(outcome: Outcome, screen: &Screen) -> bool {
+    match outcome {
         Outcome::Holds { note } => {
             screen.line(note);
             true

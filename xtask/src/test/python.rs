@@ -6,7 +6,7 @@ use super::{Desk, broken, suites, told};
 use crate::count;
 use crate::python::{Environment, folder, interpreter, wheel_in};
 use crate::step::Outcome;
-use crate::workplace::Workplace;
+use crate::workplace::{TESTED, Workplace};
 
 /// How long building the wheel and the fake driver may take, on two cores.
 const BUILD: Duration = Duration::from_secs(900);
@@ -40,8 +40,8 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     // As the tests are built, not as a release: it is for trying, and shares what is built already. The
     // fake driver comes with any example of the library: as a package alone it would be built with fewer
     // features, and all that it uses once more.
-    let words = ["build", "--workspace", "--all-features", "--example", "01_first_block"];
-    let fake = place.cargo(words, BUILD);
+    let words = format!("build {TESTED} --example 01_first_block");
+    let fake = place.cargo(words.split(' '), BUILD);
     let ran = desk.run(&fake);
     if !ran.succeeded() {
         return Outcome::Untested { output: told(&fake, &ran, &ran.output) };
@@ -50,8 +50,9 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     // A wheel of an earlier version must not be taken for this one; what cannot be cleared is told below.
     let _ = std::fs::remove_dir_all(&wheels);
     let out = wheels.display().to_string();
-    let words = ["-m", "maturin", "build", "--profile", "dev", "--out", &out, "--quiet"];
-    let task = build.python(words, BUILD, place);
+    // With the features of the workspace's tests, or all that the package depends on would be built anew.
+    let words = "-m maturin build --profile dev --features as-tested --quiet --out";
+    let task = build.python(words.split(' ').chain([&*out]), BUILD, place);
     let ran = desk.run(&task);
     if !ran.succeeded() {
         return Outcome::Untested { output: told(&task, &ran, &ran.output) };

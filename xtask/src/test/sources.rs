@@ -7,6 +7,7 @@ use cargo_metadata::{Metadata, MetadataCommand};
 use super::{Desk, broken, told};
 use crate::header;
 use crate::layers::{breaches, drawing, members};
+use crate::packages;
 use crate::rooms::Rooms;
 use crate::screen::{BAD, Screen, styled};
 use crate::setup::Component;
@@ -66,6 +67,30 @@ pub(super) fn layers(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     }
 }
 
+/// The crates that are to be published can be packed, and have what a registry asks for.
+pub(super) fn packages(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let metadata = match metadata(place, desk) {
+        Ok(metadata) => metadata,
+        Err(broken) => return broken,
+    };
+    let manifests = packages::manifests(&metadata);
+    let faults = packages::faults(&manifests);
+    if !faults.is_empty() {
+        return Outcome::Broken { output: faults.join("\n") };
+    }
+    let names = manifests.iter().filter(|one| one.published).map(|one| one.name.as_str());
+    let names: Vec<&str> = names.collect();
+    // Without a lock file, for which the registry would be asked anew for each crate.
+    let words = "package --quiet --no-verify --allow-dirty --exclude-lockfile".split(' ');
+    let task = place.cargo(words.chain(names.iter().flat_map(|name| ["--package", name])), SHORT);
+    match desk.check(&task) {
+        Outcome::Holds { .. } => {
+            Outcome::Holds { note: format!("{} crates packed, without building them", names.len()) }
+        }
+        other => other,
+    }
+}
+
 /// The C header is what the sources say.
 pub(super) fn header(place: &Workplace, _desk: &mut Desk<'_>) -> Outcome {
     match header::check(place) {
@@ -75,8 +100,8 @@ pub(super) fn header(place: &Workplace, _desk: &mut Desk<'_>) -> Outcome {
 }
 
 /// Shows the order, and every breach. Whether there is none.
-pub(crate) fn show_layers(place: &Workplace, screen: &mut Screen) -> bool {
-    let metadata = match metadata(place, &mut Desk { name: "layers", screen }) {
+pub(crate) fn show_layers(place: &Workplace, screen: &Screen) -> bool {
+    let metadata = match metadata(place, &mut Desk::new("layers", screen)) {
         Ok(metadata) => metadata,
         Err(outcome) => {
             if let Outcome::Broken { output } = outcome {
@@ -132,8 +157,8 @@ mod tests {
 
     #[test]
     fn this_workspace_keeps_its_order() {
-        let mut screen = Screen::nowhere();
-        let well = show_layers(&Workplace::here(), &mut screen);
+        let screen = Screen::nowhere();
+        let well = show_layers(&Workplace::here(), &screen);
         let text = screen.written();
         assert!(well, "{text}");
         assert!(text.contains("forebay-core\n"), "{text}");

@@ -9,7 +9,7 @@ use crate::run::{Ran, Task};
 use crate::setup::{ensure_miri, has_subcommand};
 use crate::soak::{self, Build, Soak};
 use crate::step::{Outcome, Skip, Tally};
-use crate::workplace::Workplace;
+use crate::workplace::{TESTED, Workplace};
 
 /// How long building and running all tests may take, on two cores.
 const ALL_TESTS: Duration = Duration::from_secs(1800);
@@ -25,31 +25,44 @@ const MIRI_CASES: &str = "4";
 
 /// Unit and integration tests.
 pub(super) fn tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    run_tests(place, desk, |task| task)
+    run_tests(TESTED, place, desk, |task| task)
 }
 
 /// Unit and integration tests, with fewer random cases unless the caller says how many.
 pub(super) fn quick_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     let cases = std::env::var_os("PROPTEST_CASES").unwrap_or_else(|| QUICK_CASES.into());
-    run_tests(place, desk, |task| task.variable("PROPTEST_CASES", &cases))
+    run_tests(TESTED, place, desk, |task| task.variable("PROPTEST_CASES", &cases))
 }
 
-fn run_tests(place: &Workplace, desk: &mut Desk<'_>, tune: impl Fn(Task) -> Task) -> Outcome {
+/// The tests of this program, of which all is built but the tests.
+pub(super) fn xtask_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    run_tests("--package xtask", place, desk, |task| task)
+}
+
+/// Runs the tests of some crates, which are cargo's words.
+fn run_tests(
+    crates: &str,
+    place: &Workplace,
+    desk: &mut Desk<'_>,
+    tune: impl Fn(Task) -> Task,
+) -> Outcome {
     if !has_subcommand(place, "nextest", &mut |task| desk.run_aside(task)) {
-        let words = ["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"];
-        let task = tune(place.cargo(words, ALL_TESTS));
+        let words = format!("test {crates} --tests --no-fail-fast");
+        let task = tune(place.cargo(words.split_whitespace(), ALL_TESTS));
         let ran = desk.run(&task);
         return tested(&task, &ran, count::libtest(&ran.output), &ran.output);
     }
     // What passing tests print is asked for because some say there that they cannot run here.
-    let words = "nextest run --workspace --all-features --no-fail-fast --color never \
-                 --status-level skip --success-output immediate --failure-output immediate";
+    let words = format!(
+        "nextest run {crates} --no-fail-fast --color never \
+         --status-level skip --success-output immediate --failure-output immediate"
+    );
     let task = tune(place.cargo(words.split_whitespace(), ALL_TESTS))
         .variable("NEXTEST_HIDE_PROGRESS_BAR", "1");
     let ran = desk.run(&task);
     let counted = count::nextest(&ran.output).map(|(tally, mut skips)| {
         let titles = count::nextest_not_started(&ran.output);
-        skips.extend(ignored::reasons(&titles, place, &mut |task| desk.run_aside(task)));
+        skips.extend(ignored::reasons(&titles, crates, place, &mut |task| desk.run_aside(task)));
         (tally, skips)
     });
     tested(&task, &ran, counted, &count::without_passed(&ran.output))
@@ -57,8 +70,8 @@ fn run_tests(place: &Workplace, desk: &mut Desk<'_>, tune: impl Fn(Task) -> Task
 
 /// The examples in the documentation.
 pub(super) fn doc_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let words = ["test", "--doc", "--workspace", "--all-features", "--no-fail-fast"];
-    let task = place.cargo(words, ALL_TESTS);
+    let words = format!("test --doc {TESTED} --no-fail-fast");
+    let task = place.cargo(words.split_whitespace(), ALL_TESTS);
     let ran = desk.run(&task);
     tested(&task, &ran, count::libtest(&ran.output), &ran.output)
 }
