@@ -5,7 +5,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::{Address, BumpPlace, Bytes};
+use forebay_core::{Address, BumpBlock, Bytes};
 
 /// Which arena, for the whole life of the process: never given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,8 +55,8 @@ pub struct ArenaBlock<'a> {
 }
 
 impl ArenaBlock<'_> {
-    pub(super) fn new(arena: ArenaId, place: BumpPlace, size: Bytes) -> Self {
-        let BumpPlace { address, offset, generation } = place;
+    pub(super) fn new(arena: ArenaId, place: BumpBlock, size: Bytes) -> Self {
+        let BumpBlock { address, offset, generation } = place;
         let token = ArenaToken { arena, generation, offset, size };
         Self { address, token, arena: PhantomData }
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use forebay_core::{BumpFull, BumpLapse, Bytes, QuantityError};
+use forebay_core::{BumpFull, BumpStale, Bytes, QuantityError};
 
 use super::ArenaId;
 use crate::Error;
@@ -23,7 +23,7 @@ pub enum ArenaError {
     /// So many values of that type are more than 64 bits of bytes.
     Quantity(QuantityError),
     /// A token or checkpoint that is not, or no longer, one of this arena.
-    Lapsed(BumpLapse),
+    Lapsed(BumpStale),
     /// A token or checkpoint of another arena.
     WrongArena {
         /// The arena that was asked.
@@ -85,8 +85,8 @@ impl From<BumpFull> for ArenaError {
     }
 }
 
-impl From<BumpLapse> for ArenaError {
-    fn from(lapse: BumpLapse) -> Self {
+impl From<BumpStale> for ArenaError {
+    fn from(lapse: BumpStale) -> Self {
         Self::Lapsed(lapse)
     }
 }

@@ -26,7 +26,7 @@ use core::cell::RefCell;
 use core::fmt;
 
 use forebay_core::{
-    Address, Alignment, Bump, BumpGrowth, BumpMark, BumpPlace, BumpUsage, Bytes, Span,
+    Address, Alignment, Bump, BumpBlock, BumpGrowth, BumpMark, BumpUsage, Bytes, Span,
 };
 use forebay_hal::StreamHandle;
 
@@ -224,7 +224,7 @@ impl<A: Allocate> Arena<A> {
         Ok(ArenaSlice::new(block, count))
     }
 
-    fn place(&self, size: Bytes, alignment: Alignment) -> Result<BumpPlace, ArenaError> {
+    fn place(&self, size: Bytes, alignment: Alignment) -> Result<BumpBlock, ArenaError> {
         let taken = self.bump.borrow_mut().take(size, alignment);
         if let Ok(place) = taken {
             return Ok(place);
@@ -285,7 +285,7 @@ impl<A: Allocate> Arena<A> {
         self.check(token.arena)?;
         let ArenaToken { generation, offset, size, .. } = token;
         let address = self.bump.borrow().resolve(offset, size, generation)?;
-        Ok(ArenaBlock::new(self.id, BumpPlace { address, offset, generation }, size))
+        Ok(ArenaBlock::new(self.id, BumpBlock { address, offset, generation }, size))
     }
 
     fn check(&self, owner: ArenaId) -> Result<(), ArenaError> {

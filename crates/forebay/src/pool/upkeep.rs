@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};
 use std::time::Instant;
 
-use forebay_core::pressure::{Answer, Gauge, Level};
+use forebay_core::pressure::{Gauge, Level, Response};
 use forebay_core::{Bytes, Decay};
 
 use super::reclaim::Patience;
@@ -52,13 +52,13 @@ impl Shared {
         let held = self.held.get();
         let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
         match answer {
-            Answer::Expand => self.press_magazines(false),
-            Answer::Clean | Answer::GiveBack => {
+            Response::Expand => self.press_magazines(false),
+            Response::Clean | Response::ReleaseIdle => {
                 // Small from now on: what a thread has at hand is lost to the others.
                 self.press_magazines(true);
                 let mut backing = self.backing();
                 self.fold(&mut backing);
-                if answer == Answer::GiveBack {
+                if answer == Response::ReleaseIdle {
                     let keep = self.settings().min_bytes();
                     backing.retire(self.site(), keep);
                     let _ = backing.run_deferred(self.site(), false);

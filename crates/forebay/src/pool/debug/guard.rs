@@ -281,7 +281,7 @@ impl Shared {
             if self.wait_for_freed(guards, patience, |yard| yard.unmapped > before)? {
                 continue;
             }
-            if calls == Ladder::MOST_CALLS || !self.ask_to_let_go(request, pages) {
+            if calls == Ladder::MAX_CALLBACKS || !self.ask_to_let_go(request, pages) {
                 return Err(self.shortage(request, pages).into());
             }
             calls += 1;
