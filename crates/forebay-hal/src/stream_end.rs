@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use forebay_sync::fork::Whole;
+use forebay_sync::fork::ForkSafeMutex;
 
 use crate::{Device, StreamHandle};
 
 /// Told of a stream that is about to be destroyed by the [`Stream`](crate::Stream) that owns it.
 pub type StreamEnd = fn(&Arc<dyn Device>, StreamHandle);
 
-static TOLD: Whole<Vec<StreamEnd>> = Whole::new(Vec::new());
+static TOLD: ForkSafeMutex<Vec<StreamEnd>> = ForkSafeMutex::new(Vec::new());
 
 /// Has `told` called with every owned [`Stream`](crate::Stream) that goes, while the stream is still there, on the
 /// thread that drops it. A function is told once, however often it is given here.

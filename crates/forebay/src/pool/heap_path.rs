@@ -64,7 +64,7 @@ impl Shared {
             };
             heap.heap_hits += 1;
             let tag = thread_slot::tag();
-            let generation = slot.hand_out(address, size, tagged(requested, tag));
+            let generation = slot.mark_live(address, size, tagged(requested, tag));
             cache.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
             Some(Block { address, size, pool: self.id, generation })
         })

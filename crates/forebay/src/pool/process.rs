@@ -8,7 +8,7 @@ use forebay_hal::{Call, Device, StreamHandle};
 
 use super::registry::{self, Owner};
 use super::{Pool, PoolOptions};
-use crate::sync::fork::{PerProcess, Whole};
+use crate::sync::fork::{ForkSafeMutex, PerProcess};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};
 
@@ -35,7 +35,7 @@ impl DevicePool {
 static DEVICE_POOLS: PerProcess<Vec<Arc<DevicePool>>> = PerProcess::new();
 
 /// What the program wants the process's pools to be; the environment decides where it said nothing.
-static WANTED: Whole<Option<Settings>> = Whole::new(None);
+static WANTED: ForkSafeMutex<Option<Settings>> = ForkSafeMutex::new(None);
 
 fn device_pools() -> MutexGuard<'static, Vec<Arc<DevicePool>>> {
     DEVICE_POOLS.lock()

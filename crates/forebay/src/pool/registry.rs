@@ -13,7 +13,7 @@ use forebay_hal::{Device, StreamHandle};
 use super::map::AddressMap;
 use super::shared::Shared;
 use crate::PoolId;
-use crate::sync::fork::{Birth, Whole};
+use crate::sync::fork::{Birth, ForkSafeMutex};
 
 /// A pool, and what is asked of it without having it.
 struct Entry {
@@ -36,7 +36,7 @@ impl Entry {
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
-static POOLS: Whole<Vec<Entry>> = Whole::new(Vec::new());
+static POOLS: ForkSafeMutex<Vec<Entry>> = ForkSafeMutex::new(Vec::new());
 
 fn pools() -> MutexGuard<'static, Vec<Entry>> {
     POOLS.lock()

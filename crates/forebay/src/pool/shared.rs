@@ -149,7 +149,7 @@ impl Shared {
             options,
             last_large: Arc::clone(&heap.last_large),
             map: AddressMap::new(),
-            rows: Gates::new(thread_slot::MOST_SLOTS),
+            rows: Gates::new(thread_slot::MAX_SLOTS),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
             captures: backing.captures.clone(),
@@ -297,7 +297,7 @@ impl Shared {
     /// This thread's gate, where it was the last that the thread passed.
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
-        let place = thread_slot::remembered(self.fast_epoch.load(Ordering::Relaxed))?;
+        let place = thread_slot::cached_pool(self.fast_epoch.load(Ordering::Relaxed))?;
         // SAFETY: remembered under this pool's epoch, which no other pool ever has, so it is a gate of
         // this pool; gates stay where they are as long as the pool.
         Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
@@ -315,10 +315,10 @@ impl Shared {
 
     fn find_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let gate: &Gate<ThreadCaches> =
-            self.rows.get_or_make(thread_slot::mine()?, ThreadCaches::default)?;
+            self.rows.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
         let epoch = self.fast_epoch.load(Ordering::Relaxed);
         if epoch != SLOW_PATH {
-            thread_slot::remember(epoch, NonNull::from(gate).cast());
+            thread_slot::cache_pool(epoch, NonNull::from(gate).cast());
         }
         Some(gate)
     }
@@ -342,7 +342,7 @@ impl Shared {
         let gate = self.remembered_gate()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let mut passed = unsafe { gate.pass() }?;
-        let block = match passed.room().front(stream) {
+        let block = match passed.data().front(stream) {
             Some(cache) => self.take_from_for::<COUNTED>(cache, requested, size, tag),
             None => None,
         };
@@ -381,7 +381,7 @@ impl Shared {
             cache.counts.out(units, requested.get(), tag);
         }
         // SAFETY: the slot is of this pool's map.
-        let generation = unsafe { slot.get() }.hand_out_again(size, tagged(requested, tag));
+        let generation = unsafe { slot.get() }.mark_live_again(size, tagged(requested, tag));
         Some(Block { address, size, pool: self.id, generation })
     }
 
@@ -417,7 +417,7 @@ impl Shared {
         let Some(known) = said.plain(slot, address) else { return false };
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
-        let kept = match passed.room().front(stream) {
+        let kept = match passed.data().front(stream) {
             Some(cache) => self.keep_in::<COUNTED>(cache, slot, known, address, said),
             None => false,
         };
@@ -463,7 +463,7 @@ impl Shared {
 
     /// The live block at `address`, and what was asked for.
     pub(super) fn block_at(&self, address: Address) -> Option<(Block, Bytes)> {
-        let known = self.map.slot(address)?.look(address).filter(|known| known.live())?;
+        let known = self.map.slot(address)?.state_at(address).filter(|known| known.live())?;
         let (size, pool) = (known.size(), self.id);
         let block = Block { address, size, pool, generation: known.generation() };
         Some((block, Bytes::new(known.requested())))
@@ -507,7 +507,7 @@ impl OwnGate<'_> {
     pub(super) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
         // SAFETY: the gate is this thread's by its thread slot, and `work` comes back to no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
-            return work(passed.room());
+            return work(passed.data());
         }
         self.wait_and_enter(&mut work)
     }

@@ -281,7 +281,8 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
 pub(super) fn named(map: &AddressMap, live: &[LiveBlock]) -> impl Iterator<Item = BlockSnapshot> {
     live.iter().filter_map(|block| {
         // Looked at again: what was freed in between has no tag any more.
-        let known = map.slot(block.address)?.look(block.address).filter(|known| known.live())?;
+        let known =
+            map.slot(block.address)?.state_at(block.address).filter(|known| known.live())?;
         let tag = crate::Tag::numbered(usize::from(known.tag())).unwrap_or(crate::Tag::NONE);
         Some(BlockSnapshot {
             address: block.address.get(),

@@ -12,7 +12,7 @@ use super::reclaim::Patience;
 use super::registry;
 use super::shared::Shared;
 use crate::Result;
-use crate::sync::fork::{Birth, Whole};
+use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
 
 /// What upkeep remembers.
@@ -162,7 +162,7 @@ enum Thread {
 }
 
 /// The thread, and the process it is of: a child has none but its own.
-static THREAD: Whole<(Thread, Option<Birth>)> = Whole::new((Thread::None, None));
+static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
 
 /// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
 static ASKED: Condvar = Condvar::new();
