@@ -18,7 +18,7 @@ use crate::sys::{Outcome, Table};
 
 /// Everything a device had given out, and the points after which nothing uses it.
 #[derive(Debug)]
-struct Leftovers {
+struct DeferredCleanup {
     context: &'static Context,
     space: Arc<Mutex<Space>>,
     ends: Vec<EventCore>,
@@ -26,7 +26,7 @@ struct Leftovers {
     per_thread: bool,
 }
 
-impl Leftovers {
+impl DeferredCleanup {
     /// Waits, then gives everything back. Errors have nobody to go to: what the driver does not take
     /// it keeps.
     fn clear(self) {
@@ -143,7 +143,8 @@ impl Drop for CudaDevice {
             }
         }
         let (context, space) = (self.context, Arc::clone(&self.space));
-        let leftovers = Leftovers { context, space, ends, per_thread: streams.has_per_thread() };
+        let leftovers =
+            DeferredCleanup { context, space, ends, per_thread: streams.has_per_thread() };
         // Without a thread they stay with the process: nobody may be made to wait here.
         let _ = forebay_sync::thread::spawn("forebay-cuda-leftovers", move || leftovers.clear());
     }

@@ -59,8 +59,8 @@ mod transfer;
 mod virtual_memory;
 
 pub use device::CudaDevice;
-pub use driver::{CudaDriver, DRIVER_VARIABLE, DriverPointer, Made};
-pub use missing::Missing;
+pub use driver::{CreatedCounts, CudaDriver, DRIVER_VARIABLE, DriverPointer};
+pub use missing::DriverMissing;
 pub use pool::{
     DefaultPool, PoolTuning, default_pool, reset_default_pool_peaks, trim_default_pool,
     tune_default_pool,

@@ -14,7 +14,7 @@ use crate::stream::lock;
 
 /// Whether the tasks of a copy may still touch the caller's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Standing {
+enum CancelState {
     /// They may.
     #[default]
     Valid,
@@ -24,16 +24,16 @@ enum Standing {
 
 /// The tasks of one copy, as far as they can be called off together.
 #[derive(Debug, Default)]
-pub(crate) struct Recall(Arc<Mutex<Standing>>);
+pub(crate) struct CancelToken(Arc<Mutex<CancelState>>);
 
-impl Recall {
+impl CancelToken {
     /// A task that does `work`, unless it was called off before its turn.
     pub(crate) fn task(&self, work: impl FnOnce() + Send + 'static) -> HostTask {
         let standing = Arc::clone(&self.0);
         Box::new(move || {
             // Held while it works: who calls off waits for it, which is for no more than a stage.
             let standing = lock(&standing);
-            if *standing == Standing::Valid {
+            if *standing == CancelState::Valid {
                 work();
             }
         })
@@ -41,7 +41,7 @@ impl Recall {
 
     /// Calls the tasks off: when this returns, none touches the caller's memory any more.
     pub(crate) fn call_off(&self) {
-        *lock(&self.0) = Standing::CalledOff;
+        *lock(&self.0) = CancelState::CalledOff;
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_was_called_off_does_nothing() {
-        let (recall, count) = (Recall::default(), Arc::new(AtomicU32::new(0)));
+        let (recall, count) = (CancelToken::default(), Arc::new(AtomicU32::new(0)));
         let task = || {
             let count = Arc::clone(&count);
             recall.task(move || {

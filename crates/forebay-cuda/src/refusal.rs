@@ -9,7 +9,7 @@ use crate::sys::{Code, Refusal, Table};
 
 /// What an answer comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum ErrorClass {
     /// There is not that much memory.
     OutOfMemory,
     /// An argument is wrong.
@@ -26,9 +26,9 @@ pub(crate) enum Meaning {
 
 /// What `code` comes to. Codes not named here are newer than this list: nothing is known of them,
 /// so nothing is promised, and the device counts as lost rather than as fit to go on.
-pub(crate) const fn meaning(code: Code) -> Meaning {
+pub(crate) const fn meaning(code: Code) -> ErrorClass {
     match code {
-        Code::ERROR_OUT_OF_MEMORY => Meaning::OutOfMemory,
+        Code::ERROR_OUT_OF_MEMORY => ErrorClass::OutOfMemory,
         Code::ERROR_INVALID_VALUE
         | Code::ERROR_INVALID_DEVICE
         | Code::ERROR_INVALID_IMAGE
@@ -47,7 +47,7 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_PRIMARY_CONTEXT_ACTIVE
         | Code::ERROR_HOST_MEMORY_ALREADY_REGISTERED
         | Code::ERROR_HOST_MEMORY_NOT_REGISTERED
-        | Code::ERROR_CAPTURED_EVENT => Meaning::Invalid,
+        | Code::ERROR_CAPTURED_EVENT => ErrorClass::Invalid,
         Code::ERROR_NOT_READY
         | Code::ERROR_DEVICE_UNAVAILABLE
         | Code::ERROR_CONTEXT_ALREADY_IN_USE
@@ -59,7 +59,7 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_STREAM_CAPTURE_UNJOINED
         | Code::ERROR_STREAM_CAPTURE_ISOLATION
         | Code::ERROR_STREAM_CAPTURE_IMPLICIT
-        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => Meaning::Busy,
+        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => ErrorClass::Busy,
         Code::MISSING
         | Code::ERROR_STUB_LIBRARY
         | Code::ERROR_NO_DEVICE
@@ -72,7 +72,7 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_NOT_PERMITTED
         | Code::ERROR_NOT_SUPPORTED
         | Code::ERROR_SYSTEM_DRIVER_MISMATCH
-        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => Meaning::Unsupported,
+        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => ErrorClass::Unsupported,
         Code::ERROR_OPERATING_SYSTEM
         | Code::ERROR_LAUNCH_OUT_OF_RESOURCES
         | Code::ERROR_SYSTEM_NOT_READY
@@ -80,16 +80,16 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_MPS_SERVER_NOT_READY
         | Code::ERROR_MPS_MAX_CLIENTS_REACHED
         | Code::ERROR_MPS_MAX_CONNECTIONS_REACHED
-        | Code::ERROR_TIMEOUT => Meaning::Transient,
+        | Code::ERROR_TIMEOUT => ErrorClass::Transient,
         // Among them the errors that stay: once a kernel has broken a context, every call in it
         // answers so for the rest of the process.
-        _ => Meaning::Lost,
+        _ => ErrorClass::Lost,
     }
 }
 
 /// What was asked of the driver, for the words of an error.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct CallInfo {
     /// The argument at fault, if one is.
     pub(crate) argument: &'static str,
     /// What was given for it.
@@ -100,7 +100,7 @@ pub(crate) struct Asked {
     pub(crate) size: Bytes,
 }
 
-impl Asked {
+impl CallInfo {
     /// So much memory.
     pub(crate) fn size(size: Bytes) -> Self {
         let given = format!("{} B", size.get());
@@ -146,23 +146,23 @@ fn name_of(table: &Table, code: Code) -> Option<String> {
 pub(crate) fn error(
     call: Call,
     refusal: Refusal,
-    asked: &Asked,
+    asked: &CallInfo,
     figures: impl FnOnce() -> MemoryInfo,
     table: Option<&Table>,
 ) -> Error {
     let said = words(refusal, table);
     match meaning(refusal.code) {
-        Meaning::OutOfMemory => {
+        ErrorClass::OutOfMemory => {
             let MemoryInfo { free, total, .. } = figures();
             Error::OutOfMemory { call, requested: asked.size, free, total }
         }
-        Meaning::Invalid => {
+        ErrorClass::Invalid => {
             invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
         }
-        Meaning::Lost => Error::Lost { call, reason: said.into() },
-        Meaning::Busy => Error::Busy { call, what: said.into() },
-        Meaning::Unsupported => Error::Unsupported { call, missing: said.into() },
-        Meaning::Transient => Error::Transient { call, reason: said.into() },
+        ErrorClass::Lost => Error::Lost { call, reason: said.into() },
+        ErrorClass::Busy => Error::Busy { call, what: said.into() },
+        ErrorClass::Unsupported => Error::Unsupported { call, missing: said.into() },
+        ErrorClass::Transient => Error::Transient { call, reason: said.into() },
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn plain_error(
     refusal: Refusal,
     (argument, allowed): (&'static str, &'static str),
 ) -> Error {
-    let asked = Asked::of(argument, "what was given", allowed);
+    let asked = CallInfo::of(argument, "what was given", allowed);
     error(call, refusal, &asked, MemoryInfo::default, None)
 }
 

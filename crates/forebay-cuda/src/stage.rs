@@ -24,26 +24,26 @@ pub(crate) const MOST: Bytes = Bytes::mib(2);
 
 /// A stretch of pinned memory.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct StagingBuffer {
     pub(crate) address: u64,
     pub(crate) size: Bytes,
 }
 
 /// The stages of a context that no stream has.
 #[derive(Debug, Default)]
-pub(crate) struct Stages {
-    spare: Mutex<Vec<Stage>>,
+pub(crate) struct StagingBuffers {
+    spare: Mutex<Vec<StagingBuffer>>,
     /// Given up, with the point after which nothing uses them.
-    retired: Mutex<Vec<(Stage, EventCore)>>,
+    retired: Mutex<Vec<(StagingBuffer, EventCore)>>,
 }
 
-impl Stages {
+impl StagingBuffers {
     /// A stage of at least `size`, or of the most there is.
     pub(crate) fn take(
         &self,
         context: &Context,
         size: Bytes,
-    ) -> core::result::Result<Stage, Refusal> {
+    ) -> core::result::Result<StagingBuffer, Refusal> {
         self.collect();
         let size = size.min(MOST);
         let mut spare = lock(&self.spare);
@@ -59,11 +59,16 @@ impl Stages {
             unsafe { table.mem_host_alloc(&raw mut address, size.get(), host_alloc::PORTABLE) }
         })?;
         context.note_inner(address, size.get());
-        Ok(Stage { address, size })
+        Ok(StagingBuffer { address, size })
     }
 
     /// Takes a stage back that work on `stream`, which is live, may still use.
-    pub(crate) fn retire(&self, context: &'static Context, stage: Stage, stream: RawStream) {
+    pub(crate) fn retire(
+        &self,
+        context: &'static Context,
+        stage: StagingBuffer,
+        stream: RawStream,
+    ) {
         let marked = EventCore::take(context, EventKind::Order, 0)
             .and_then(|event| event.record(stream).map(|()| event));
         // Where no point can be set, nobody will know when it is free: it is left to the process.

@@ -23,9 +23,9 @@ use forebay_hal::{Call, Error, HostTask, Result, StreamHandle, run_host_task};
 
 use crate::CudaDevice;
 use crate::context::Context;
-use crate::refusal::Asked;
+use crate::refusal::CallInfo;
 use crate::shape::host_pointer;
-use crate::stream::{Lane, lock};
+use crate::stream::{TaskLane, lock};
 use crate::sys::values::{host_alloc, wait_value};
 use crate::sys::{RawStream, Refusal};
 
@@ -129,7 +129,7 @@ impl Signals {
 
 /// A task on its way.
 #[derive(Debug)]
-struct Errand {
+struct PendingTask {
     /// Taken by whoever runs it, or by who calls it off.
     task: Mutex<Option<Task>>,
     signal: Arc<Signal>,
@@ -146,7 +146,7 @@ impl core::fmt::Debug for Task {
     }
 }
 
-impl Errand {
+impl PendingTask {
     fn run(&self) {
         let task = lock(&self.task).take();
         if let Some(Task(task)) = task {
@@ -159,18 +159,18 @@ impl Errand {
 /// The threads that run tasks: as many as there are tasks at once, since any may block.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
-    state: Mutex<Waiting>,
+    state: Mutex<TaskQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    errands: VecDeque<Arc<Errand>>,
+struct TaskQueue {
+    errands: VecDeque<Arc<PendingTask>>,
     idle: usize,
 }
 
 impl Workers {
-    fn hand_over(&'static self, errand: Arc<Errand>) {
+    fn hand_over(&'static self, errand: Arc<PendingTask>) {
         let mut waiting = lock(&self.state);
         waiting.errands.push_back(errand);
         if waiting.errands.len() <= waiting.idle {
@@ -216,7 +216,7 @@ impl Workers {
 /// What the driver calls for a task that may take its time.
 unsafe extern "C" fn begin(data: *mut c_void) {
     // SAFETY: `Context::enqueue` gave away one count of this errand, and the driver calls once.
-    let errand = unsafe { Arc::from_raw(data.cast_const().cast::<Errand>()) };
+    let errand = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
     let workers = &errand.context.workers;
     workers.hand_over(errand);
 }
@@ -243,7 +243,7 @@ impl Context {
         &'static self,
         task: HostTask,
         stream: RawStream,
-        lane: &mut Lane,
+        lane: &mut TaskLane,
     ) -> core::result::Result<(), Refusal> {
         let signal = match &lane.signal {
             Some(signal) => Arc::clone(signal),
@@ -252,7 +252,8 @@ impl Context {
         lane.signal = Some(Arc::clone(&signal));
         let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
         let task = Mutex::new(Some(Task(task)));
-        let errand = Arc::new(Errand { task, signal: Arc::clone(&signal), number, context: self });
+        let errand =
+            Arc::new(PendingTask { task, signal: Arc::clone(&signal), number, context: self });
         let theirs = Arc::into_raw(Arc::clone(&errand)).cast_mut().cast::<c_void>();
         let launched = self.enter().and_then(|current| {
             // SAFETY: the stream is live, and the errand, of which the driver gets one count, is
@@ -261,7 +262,7 @@ impl Context {
         });
         let _current = launched.inspect_err(|_| {
             // SAFETY: the driver has refused it, so nobody else takes this count back.
-            drop(unsafe { Arc::from_raw(theirs.cast_const().cast::<Errand>()) });
+            drop(unsafe { Arc::from_raw(theirs.cast_const().cast::<PendingTask>()) });
         })?;
         signal.issued.store(number, Ordering::Release);
         // SAFETY: the stream is live, and the word is there for ever.
@@ -316,7 +317,7 @@ impl CudaDevice {
         let lane = core.lane();
         let mut lane = lock(&lane);
         self.context.enqueue(task, core.raw, &mut lane).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
         })
     }
 }

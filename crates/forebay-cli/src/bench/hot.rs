@@ -14,8 +14,8 @@ use forebay_core::{Bytes, KIB, MIB};
 use forebay_hal::{Call, StreamHandle};
 use forebay_trace::workload::size_name;
 
-use super::Terms;
-use super::ground::Ground;
+use super::BenchSetup;
+use super::ground::FreshDevice;
 use super::row::Row;
 use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
 use crate::progress::Progress;
@@ -136,11 +136,11 @@ fn contest(
 
 /// Pairs of `sizes` through the pool, and mimalloc's of 512 B; with the quotients.
 pub(crate) fn against_mimalloc(
-    terms: Terms<'_>,
+    terms: BenchSetup<'_>,
     sizes: &[Bytes],
     progress: &Progress,
 ) -> Result<Vec<Row>, String> {
-    let ground = Ground::open(terms.place, None)?;
+    let ground = FreshDevice::open(terms.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     // A pool for each size: none finds what another left.
@@ -172,8 +172,11 @@ fn over_the_first(mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// The pair of 64 KiB with statistics and without: what they cost.
-pub(super) fn against_uncounted(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
-    let ground = Ground::open(terms.place, None)?;
+pub(super) fn against_uncounted(
+    terms: BenchSetup<'_>,
+    progress: &Progress,
+) -> Result<Vec<Row>, String> {
+    let ground = FreshDevice::open(terms.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     let without = Uncounted(terms.pool(&ground.device, None)?);
@@ -202,9 +205,9 @@ fn thread_counts() -> Vec<usize> {
 
 /// The pair of 64 KiB on several threads, each with a stream of its own; with the speed-up. mimalloc
 /// beside it shows what the machine allows.
-pub(super) fn on_threads(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
+pub(super) fn on_threads(terms: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
     let counts = thread_counts();
-    let ground = Ground::open(terms.place, None)?;
+    let ground = FreshDevice::open(terms.place, None)?;
     let streams = ground.streams(counts.iter().copied().max().unwrap_or(1))?;
     let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
     let pool = Forebay(terms.pool(&ground.device, None)?);

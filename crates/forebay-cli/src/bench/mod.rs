@@ -42,14 +42,14 @@ use forebay_hal::Device;
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
 use self::foreign::Foreign;
-use self::ground::Ground;
+use self::ground::FreshDevice;
 use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
 use crate::command::BenchOptions;
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::Place;
+use crate::replay::DeviceChoice;
 
 /// What is to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,8 +96,8 @@ impl Effort {
 
 /// Where, how long, and with what to measure.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms<'a> {
-    pub(crate) place: Place,
+pub(crate) struct BenchSetup<'a> {
+    pub(crate) place: DeviceChoice,
     pub(crate) effort: Effort,
     /// What the pool goes by.
     pub(crate) settings: &'a Settings,
@@ -105,7 +105,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) foreign: &'a [Foreign],
 }
 
-impl Terms<'_> {
+impl BenchSetup<'_> {
     /// A pool on `device`. One that was set no limit gets `limit`, where a workload has one.
     fn pool(&self, device: &Arc<dyn Device>, limit: Option<Bytes>) -> Result<Pool, String> {
         let options = PoolOptions::with(self.settings.clone());
@@ -168,7 +168,9 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             return Ok(Ending::BadUsage);
         }
     };
-    if options.device != Place::Sim && options.workloads.iter().any(|case| case.chooses_devices()) {
+    if options.device != DeviceChoice::Sim
+        && options.workloads.iter().any(|case| case.chooses_devices())
+    {
         complain("RIM workloads choose their own devices; leave --device out");
         return Ok(Ending::BadUsage);
     }
@@ -179,8 +181,9 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             return Ok(Ending::BadUsage);
         }
     };
-    let terms = Terms { place: options.device, effort, settings: &settings, foreign: &foreign };
-    let limit = match Ground::full_device(terms.place) {
+    let terms =
+        BenchSetup { place: options.device, effort, settings: &settings, foreign: &foreign };
+    let limit = match FreshDevice::full_device(terms.place) {
         Ok(limit) => limit,
         Err(error) => {
             complain(error);
@@ -256,7 +259,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
 }
 
 /// Plays one workload on every allocator it concerns.
-fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
+fn measure(workload: Workload, terms: BenchSetup<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
     let sequences = workload.sequences(limit).map_err(|error| error.to_string())?;
     let clock_ns = clock_overhead();
     let mut rows = Vec::new();
@@ -287,7 +290,7 @@ fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row
 fn allocators(
     workload: Workload,
     sequence: &Sequence,
-    terms: Terms<'_>,
+    terms: BenchSetup<'_>,
 ) -> impl Iterator<Item = Allocator> {
     let small = sequence.trace().statistics().largest == Bytes::new(512);
     let yardstick = workload == Workload::MpLat && small;
@@ -299,7 +302,7 @@ fn allocators(
 /// The allocators of others that were named, which are for GPUs.
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     let load = |against| match options.device {
-        Place::Cuda(ordinal) => Foreign::load(against, ordinal),
+        DeviceChoice::Cuda(ordinal) => Foreign::load(against, ordinal),
         place => {
             Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}"))
         }
@@ -310,11 +313,11 @@ fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
 /// Plays a sequence once, on a device and an allocator that nobody has used.
 fn play_fresh(
     allocator: Allocator,
-    terms: Terms<'_>,
+    terms: BenchSetup<'_>,
     sequence: &Sequence,
     scripts: &[Script],
 ) -> Result<(Vec<Measured>, &'static str), String> {
-    let ground = Ground::open(terms.place, sequence.limit())?;
+    let ground = FreshDevice::open(terms.place, sequence.limit())?;
     let clock = match allocator {
         Allocator::Driver => ground.driver_clock(),
         _ => ground.host_clock(),
@@ -369,7 +372,7 @@ impl<'a> Table<'a> {
     fn row(
         &self,
         workload: Workload,
-        terms: Terms<'_>,
+        terms: BenchSetup<'_>,
         phase: usize,
         clock_ns: u64,
     ) -> Option<Row> {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Figures, Terms};
-use crate::replay::Place;
+use super::{BenchSetup, Figures};
+use crate::replay::DeviceChoice;
 use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
@@ -20,7 +20,7 @@ pub struct Row {
     /// Which part of it.
     pub case: String,
     /// The device.
-    pub device: Place,
+    pub device: DeviceChoice,
     /// The allocator.
     pub allocator: &'static str,
     /// How many threads took part.
@@ -97,7 +97,7 @@ impl Row {
     pub(super) fn of(
         bench: &'static str,
         case: impl Into<String>,
-        terms: Terms<'_>,
+        terms: BenchSetup<'_>,
         allocator: &'static str,
     ) -> Self {
         Self {
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::bench::Effort;
-    use crate::replay::Place;
+    use crate::replay::DeviceChoice;
 
     #[test]
     fn quantiles_are_those_of_all_times() {
@@ -156,8 +156,12 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_not_there() {
         let plain = Settings::default();
-        let terms =
-            Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain, foreign: &[] };
+        let terms = BenchSetup {
+            place: DeviceChoice::Sim,
+            effort: Effort::Quick,
+            settings: &plain,
+            foreign: &[],
+        };
         let row = Row::of("MP-T", "1 MiB", terms, "forebay");
         let said = serde_json::to_string(&row).unwrap();
         for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings", "ok"] {

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use forebay::config::Key;
 use forebay_cli::doctor::probe::{Environment, Probe};
-use forebay_cli::doctor::report::{Cure, DeviceRow, Owner, Report, Setting, Status};
+use forebay_cli::doctor::report::{DeviceRow, Fix, Owner, Report, Setting, Status};
 use forebay_cli::output::Width;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn row(machine: &Machine, kind: &str) -> DeviceRow {
 }
 
 /// The commands of the first problem's cure, where there is a problem.
-fn first_cure(machine: &Machine) -> Option<Cure> {
+fn first_cure(machine: &Machine) -> Option<Fix> {
     report(machine).problems.into_iter().next().map(|problem| problem.cure)
 }
 

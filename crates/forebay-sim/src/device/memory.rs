@@ -7,7 +7,7 @@ use forebay_hal::{
 };
 
 use super::SimDevice;
-use crate::checker::{Taken, Uses};
+use crate::checker::{Removal, Uses};
 use crate::engine::{Block, Job, State, Store, Work, system_refused, unknown_device};
 use crate::machine::MemoryModel;
 
@@ -76,7 +76,7 @@ impl SimDevice {
             PointerKind::Managed => space.managed = space.managed.saturating_sub(size),
             _ => space.held = space.held.saturating_sub(size),
         }
-        state.check_taken(call, block.span, Taken::All, &block.uses);
+        state.check_taken(call, block.span, Removal::All, &block.uses);
         state.charge_wait(self.ordinal);
         state.charge(call, size);
         verdict

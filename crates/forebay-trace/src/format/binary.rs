@@ -157,7 +157,7 @@ pub(super) fn read(
         let at = cursor.position();
         let handle = cursor.number("a stream's handle")?;
         let format = Format::Binary;
-        intake.builder.stream(handle).map_err(|breach| FormatError::Breach {
+        intake.builder.stream(handle).map_err(|breach| FormatError::InvalidEvent {
             format,
             at,
             breach,

@@ -166,7 +166,7 @@ pub trait Player {
     fn driver(&self) -> DriverUse;
 
     /// Where blocks lie, for whoever looks at what they hold; `None` where a player does not tell.
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         None
     }
 
@@ -196,7 +196,7 @@ pub enum FreeOrder {
 ///   player was made on, from its allocation to its free.
 /// * Work on a block that is enqueued on the stream it was allocated on, or after that, finds this
 ///   memory; and so does work that comes before its free, as [`free_order`](Self::free_order) says.
-pub unsafe trait Placed {
+pub unsafe trait AddressedPlayer {
     /// Where a live block begins; null for a block of no bytes, `None` for one that is not live.
     fn address(&self, block: BlockIndex) -> Option<Address>;
 

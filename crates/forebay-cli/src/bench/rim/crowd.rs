@@ -15,7 +15,7 @@ use forebay::Pool;
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, STACK, Times, nanos, pairs, phantom, ratio, said};
 
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Steps of plain work that are timed at once.
 const WORK: u64 = 10_000;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let (crowds, growths): (&[usize], u32) = match terms.effort {
         Effort::Full => (&CROWDS, GROWTHS),
         Effort::Quick => (&[4], 20),
@@ -69,7 +69,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn new_pool(terms: Terms<'_>) -> Result<Pool, String> {
+fn new_pool(terms: BenchSetup<'_>) -> Result<Pool, String> {
     let (_machine, device) = phantom(140)?;
     terms.pool(&device, None)
 }
@@ -106,7 +106,7 @@ fn beside<T>(
 }
 
 /// Allocations that grow the pool, with a pause after each.
-fn grow(terms: Terms<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
+fn grow(terms: BenchSetup<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
     let deadline = Deadline::after(terms.effort, 15);
     let mut times = Times::default();
     for _ in 0..growths {
@@ -120,7 +120,7 @@ fn grow(terms: Terms<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
 }
 
 /// Plain work of so many steps, with the same pauses.
-fn plain_work(terms: Terms<'_>, steps: u64, rounds: u32) -> Times {
+fn plain_work(terms: BenchSetup<'_>, steps: u64, rounds: u32) -> Times {
     let deadline = Deadline::after(terms.effort, 15);
     let mut times = Times::default();
     for _ in 0..rounds {

@@ -9,7 +9,7 @@ use forebay::{Block, Pool};
 use forebay_core::{Bytes, Random};
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, Times, counted, grouped, phantom, ratio, said, streams};
 
@@ -30,7 +30,7 @@ const STEP: u64 = 512;
 
 type Laid = (Block, StreamHandle);
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let counts: &[(usize, f64)] = match terms.effort {
         Effort::Full => &COUNTS,
         Effort::Quick => &QUICK_COUNTS,
@@ -60,7 +60,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn among(terms: Terms<'_>, holes: usize, stream_count: usize) -> Result<Row, String> {
+fn among(terms: BenchSetup<'_>, holes: usize, stream_count: usize) -> Result<Row, String> {
     let case = format!("{}, {}", counted(holes, "hole"), counted(stream_count, "stream"));
     let mut row = Rim::Holes.row(terms, case);
     let (_machine, device) = phantom(192)?;

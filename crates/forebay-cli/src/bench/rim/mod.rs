@@ -20,7 +20,7 @@ mod uses;
 
 pub use tools::{Figures, Target};
 
-use super::{Row, Terms};
+use super::{BenchSetup, Row};
 
 /// A workload at the rim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Rim {
     }
 
     /// Measures it.
-    pub(super) fn measure(self, terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    pub(super) fn measure(self, terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
         match self {
             Self::Seats => seats::measure(terms),
             Self::Streams => streams::measure(terms),
@@ -106,12 +106,17 @@ impl Rim {
     }
 
     /// A row of this workload about the pool.
-    fn row(self, terms: Terms<'_>, case: impl Into<String>) -> Row {
+    fn row(self, terms: BenchSetup<'_>, case: impl Into<String>) -> Row {
         self.row_of(terms, case, "forebay")
     }
 
     /// A row of this workload about `allocator`.
-    fn row_of(self, terms: Terms<'_>, case: impl Into<String>, allocator: &'static str) -> Row {
+    fn row_of(
+        self,
+        terms: BenchSetup<'_>,
+        case: impl Into<String>,
+        allocator: &'static str,
+    ) -> Row {
         Row {
             figures: Some(Figures::default()),
             rounds: 1,

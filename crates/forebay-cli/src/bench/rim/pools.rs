@@ -11,29 +11,29 @@ use forebay_core::{Bytes, TIB};
 use forebay_hal::{Call, Device, StreamHandle};
 use forebay_host::HostOptions;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{
     Deadline, Times, counted, grouped, phantom, pool_of, process_bytes, ratio, said,
 };
-use crate::replay::Place;
+use crate::replay::DeviceChoice;
 
 /// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.
 /// The simulated device has more, so what is reserved there is set against this.
 const ADDRESSES: f64 = 128.0 * TIB as f64;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
-    let on_host = many(terms, "on the host", Place::Host, &host)?;
+    let on_host = many(terms, "on the host", DeviceChoice::Host, &host)?;
     drop(host);
     let (_machine, device) = phantom(140)?;
-    Ok(vec![on_host, many(terms, "simulated, 140 GiB", Place::Sim, &device)?])
+    Ok(vec![on_host, many(terms, "simulated, 140 GiB", DeviceChoice::Sim, &device)?])
 }
 
 fn many(
-    terms: Terms<'_>,
+    terms: BenchSetup<'_>,
     case: &str,
-    place: Place,
+    place: DeviceChoice,
     device: &Arc<dyn Device>,
 ) -> Result<Row, String> {
     let wanted: usize = match terms.effort {

@@ -11,7 +11,7 @@ use forebay::{Block, PoolOptions};
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Times, phantom, ratio, said};
 
@@ -21,7 +21,7 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 /// more, whatever the pool holds.
 const CALLS: f64 = 1.0;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let steps = match terms.effort {
         Effort::Full => 10,
         Effort::Quick => 2,
@@ -34,7 +34,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn step(terms: Terms<'_>, case: &str, probe: bool, steps: u32) -> Result<Row, String> {
+fn step(terms: BenchSetup<'_>, case: &str, probe: bool, steps: u32) -> Result<Row, String> {
     let mut row = Rim::Probe.row(terms, case);
     let (machine, device) = phantom(80)?;
     let options = PoolOptions::with(terms.settings.clone()).max_bytes(Bytes::gib(40));

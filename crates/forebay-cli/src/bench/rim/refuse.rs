@@ -8,19 +8,19 @@ use forebay::MemoryClass;
 use forebay_core::{Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::super::{Row, Terms};
+use super::super::{BenchSetup, Row};
 use super::Rim;
 use super::tools::{Times, phantom, pool_of, ratio, said};
 
 /// How many calls of the driver a refusal may make.
 const CALLS: f64 = 16.0;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let stitched = refused(terms, "stitched", MemoryClass::STITCHED)?;
     Ok(vec![stitched, refused(terms, "stable", MemoryClass::STABLE)?])
 }
 
-fn refused(terms: Terms<'_>, case: &str, class: MemoryClass) -> Result<Row, String> {
+fn refused(terms: BenchSetup<'_>, case: &str, class: MemoryClass) -> Result<Row, String> {
     let mut row = Rim::Refuse.row(terms, case);
     let (machine, device) = phantom(140)?;
     let stream = StreamHandle::DEFAULT;

@@ -17,10 +17,10 @@ use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 use forebay::Pool;
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{
-    Deadline, Gate, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
+    Deadline, Latch, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
 };
 
 /// How many threads live when the last one comes.
@@ -35,7 +35,7 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 /// Pairs between two looks at the clock, of a thread in the crowd.
 const STRETCH: u32 = 50;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let (_machine, device) = phantom(64)?;
     let pool = terms.pool(&device, None)?;
     let mut rows = first_and_last(terms, &pool)?;
@@ -65,14 +65,14 @@ fn spawn<'scope, 'env, T: Send + 'scope>(
 }
 
 /// The first thread and the last that came, a batch each in turn; the best batch of each counts.
-fn first_and_last(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
+fn first_and_last(terms: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
     let (rounds, count) = match terms.effort {
         Effort::Full => (100, 5_000),
         Effort::Quick => (5, 200),
     };
     // The first thread is this one: it is there before the others.
     pairs(pool, STREAM, 1)?;
-    let hold = Gate::default();
+    let hold = Latch::default();
     let (mut first, mut last) = (Times::default(), Times::default());
     scope(|scope| {
         let _opens = OpensAtEnd(&hold);
@@ -135,7 +135,7 @@ fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, S
 /// average of the thread's own pairs, so that waking them is in none of them. With it the processor time of a
 /// pair in nanoseconds, where all were done.
 fn living(
-    terms: Terms<'_>,
+    terms: BenchSetup<'_>,
     pool: &Pool,
     count: usize,
     stretches: u32,
@@ -143,7 +143,7 @@ fn living(
     let mut row = Rim::Seats.row(terms, format!("{} living threads", grouped(count)));
     row.threads = count as u64;
     let starting = Deadline::after(terms.effort, 30);
-    let hold = Gate::default();
+    let hold = Latch::default();
     let (mut times, mut pairs_done) = (Times::default(), 0_u64);
     let mut together = 0_u64;
     let cut_off = scope(|scope| {

@@ -13,7 +13,7 @@ use forebay::{MemoryClass, Pool};
 use forebay_core::{Bytes, MIB};
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, Times, counted, phantom, pool_of, process_bytes, ratio, said};
 
@@ -31,7 +31,7 @@ struct Extent {
     growths: u32,
 }
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let extent = match terms.effort {
         Effort::Full => Extent { blocks: 3_000, snapshots: 5, growths: 200 },
         Effort::Quick => Extent { blocks: 100, snapshots: 2, growths: 10 },
@@ -53,7 +53,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
 
 /// Filling, snapshots, growing alone, and growing while snapshots are taken.
 fn of_class(
-    terms: Terms<'_>,
+    terms: BenchSetup<'_>,
     name: &str,
     class: MemoryClass,
     extent: &Extent,
@@ -101,7 +101,7 @@ fn of_class(
 }
 
 /// Allocations that grow the pool, with a pause after each.
-fn grow(terms: Terms<'_>, pool: &Pool, growths: u32, row: &mut Row) -> Result<(), String> {
+fn grow(terms: BenchSetup<'_>, pool: &Pool, growths: u32, row: &mut Row) -> Result<(), String> {
     let deadline = Deadline::after(terms.effort, 15);
     let mut times = Times::default();
     for _ in 0..growths {

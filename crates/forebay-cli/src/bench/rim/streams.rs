@@ -5,7 +5,7 @@
 //! the host. Pairs are timed one by one, so that both show: the first in p50, the second in p99 and
 //! in the host's waits.
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{
     Deadline, PAIR, Times, counted, grouped, host_waits, pairs, phantom, ratio, said, streams,
@@ -18,7 +18,7 @@ const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];
 const BOUNDS: [(usize, usize, f64); 5] =
     [(9, 8, 3.0), (64, 8, 3.0), (65, 64, 2.0), (256, 64, 2.0), (1024, 64, 3.0)];
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let mut rows: Vec<Row> =
         COUNTS.iter().map(|&count| in_turn(terms, count)).collect::<Result<_, String>>()?;
     let medians: Vec<(usize, Option<f64>)> =
@@ -35,7 +35,7 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn in_turn(terms: Terms<'_>, count: usize) -> Result<Row, String> {
+fn in_turn(terms: BenchSetup<'_>, count: usize) -> Result<Row, String> {
     let mut row = Rim::Streams.row(terms, counted(count, "stream"));
     let most = match terms.effort {
         Effort::Full => 200_000,

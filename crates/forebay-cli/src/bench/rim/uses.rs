@@ -12,10 +12,10 @@ use forebay_core::Bytes;
 use forebay_hal::{Call, Device, Priority, Stream};
 use forebay_host::HostOptions;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
-use super::tools::{Deadline, Gate, OpensAtEnd, Times, grouped, ratio, said};
-use crate::replay::Place;
+use super::tools::{Deadline, Latch, OpensAtEnd, Times, grouped, ratio, said};
+use crate::replay::DeviceChoice;
 
 /// How many uses are pending; the first is what the others are set against.
 const COUNTS: [usize; 4] = [0, 1_000, 10_000, 50_000];
@@ -28,7 +28,7 @@ const GROWTHS: u64 = 20;
 /// Each request is larger than any before, so that nothing that was freed serves it.
 const LEAST_MIB: u64 = 40;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let counts: &[usize] = match terms.effort {
         Effort::Full => &COUNTS,
         Effort::Quick => &QUICK_COUNTS,
@@ -47,14 +47,14 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn pending(terms: Terms<'_>, count: usize) -> Result<Row, String> {
+fn pending(terms: BenchSetup<'_>, count: usize) -> Result<Row, String> {
     let mut row = Rim::Uses.row(terms, format!("{} uses pending", grouped(count)));
-    row.device = Place::Host;
+    row.device = DeviceChoice::Host;
     let device: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
     let pool = terms.pool(&device, None)?;
     let own = Stream::new(&device, Priority::Normal).map_err(said)?;
     let other = Stream::new(&device, Priority::Normal).map_err(said)?;
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(Latch::default());
     let _opens = OpensAtEnd(&gate);
     let held = Arc::clone(&gate);
     let small = Bytes::new(512);

@@ -2,7 +2,7 @@
 
 use forebay_core::{Bytes, GIB, MIB, counted};
 
-use crate::doctor::report::{Cure, LimitRow, Problem, Report};
+use crate::doctor::report::{Fix, LimitRow, Problem, Report};
 
 /// Below this much lockable memory a transfer's pinned buffers do not fit: several threads each
 /// fill pieces of a few MiB ahead of the wire.
@@ -138,7 +138,7 @@ struct Name {
 impl Name {
     /// How to raise `limit` to `enough`, or to none: in this shell where that is allowed, else for
     /// this user alone.
-    fn raised(&self, report: &Report, limit: LimitRow, enough: Option<u64>) -> Cure {
+    fn raised(&self, report: &Report, limit: LimitRow, enough: Option<u64>) -> Fix {
         let (letter, item) = (self.letter, self.item);
         let allowed = match (limit.hard, enough) {
             (None, _) => true,
@@ -146,13 +146,13 @@ impl Name {
             (Some(_), None) => false,
         };
         if allowed {
-            return Cure::command(
+            return Fix::command(
                 "for this shell and the programs it starts",
                 format!("ulimit -{letter} {}", self.at_most(limit.hard)),
             );
         }
         if report.limits.raises_freely == Some(true) {
-            return Cure::command(
+            return Fix::command(
                 "for this shell and the programs it starts; root may exceed the hard limit",
                 format!("ulimit -{letter} {}", self.at_least(enough)),
             );
@@ -163,12 +163,12 @@ impl Name {
             _ => format!("; in a container, start it with --ulimit {item}={}", self.raw(enough)),
         };
         let Some(user) = &report.limits.user else {
-            return Cure::advice(format!(
+            return Fix::advice(format!(
                 "the hard limit is too low, and only root can raise it{container}"
             ));
         };
         let value = self.at_least(enough);
-        Cure::command(
+        Fix::command(
             format!(
                 "the hard limit is too low; to raise it for {user} from the next login on{container}"
             ),

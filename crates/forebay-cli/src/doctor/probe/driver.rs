@@ -10,7 +10,7 @@ use super::Environment;
 use super::cards::{Maker, cards};
 use super::library::Libraries;
 use crate::doctor::advice::unreadable;
-use crate::doctor::report::{Cure, DeviceRow, Status, Unread};
+use crate::doctor::report::{DeviceRow, Fix, Status, Unread};
 
 /// What every row ends with, so that nobody installs a driver for nothing.
 const NOT_DRIVEN: &str = "this version of forebay does not drive such devices yet";
@@ -48,7 +48,7 @@ pub(super) fn hip(system: &System, environment: &Environment) -> DeviceRow {
         (true, false) => row(Status::Missing, "the AMD kernel driver is here, ROCm's HIP is not")
             .lacking(
                 missing,
-                Cure::command(
+                Fix::command(
                     "install ROCm's HIP runtime (Debian, Ubuntu: from AMD's repository)",
                     "sudo apt install rocm-hip-runtime",
                 ),
@@ -59,7 +59,7 @@ pub(super) fn hip(system: &System, environment: &Environment) -> DeviceRow {
         )
         .lacking(
             missing,
-            Cure::command(
+            Fix::command(
                 "in a container, start it with --device /dev/kfd --device /dev/dri; elsewhere, \
                  load it",
                 "sudo modprobe amdgpu",
@@ -68,7 +68,7 @@ pub(super) fn hip(system: &System, environment: &Environment) -> DeviceRow {
         (false, _) => {
             missing.insert(0, "an AMD card".to_owned());
             row(Status::Missing, "no AMD card seen")
-                .lacking(missing, Cure::advice("a machine with an AMD card and ROCm"))
+                .lacking(missing, Fix::advice("a machine with an AMD card and ROCm"))
         }
     }
 }
@@ -124,14 +124,14 @@ pub(super) fn opencl(system: &System, environment: &Environment) -> DeviceRow {
         }
         (true, 0) => row(Status::Missing, "the OpenCL loader is here, no driver for it").lacking(
             missing,
-            Cure::command(
+            Fix::command(
                 "the vendor's driver, or one for the processor (Debian, Ubuntu)",
                 "sudo apt install pocl-opencl-icd",
             ),
         ),
         (false, 0) => row(Status::Missing, "no OpenCL seen").lacking(
             missing,
-            Cure::command(
+            Fix::command(
                 "the loader and the vendor's driver, or one for the processor (Debian, Ubuntu)",
                 "sudo apt install ocl-icd-libopencl1 pocl-opencl-icd",
             ),
@@ -139,7 +139,7 @@ pub(super) fn opencl(system: &System, environment: &Environment) -> DeviceRow {
         (false, 1..) => row(Status::Missing, "an OpenCL driver is here, the loader is not")
             .lacking(
                 missing,
-                Cure::command(
+                Fix::command(
                     "install the loader (Debian, Ubuntu)",
                     "sudo apt install ocl-icd-libopencl1",
                 ),

@@ -14,10 +14,10 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Error, PageHandle, StreamHandle};
 
 use super::heap::{Block, BlockId, Heap, SegmentId, State};
-use super::{GRAIN, LARGE_SEGMENT, SMALL_SEGMENT, Side, rounded};
+use super::{GRAIN, LARGE_SEGMENT, PoolKind, SMALL_SEGMENT, rounded};
 use crate::models::driver::Driver;
 use crate::models::{missing, refused, too_large};
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// A reserved range and the pages behind it.
 #[derive(Debug)]
@@ -55,10 +55,10 @@ impl Expandable {
         }
     }
 
-    const fn page(side: Side) -> Bytes {
+    const fn page(side: PoolKind) -> Bytes {
         match side {
-            Side::Small => SMALL_SEGMENT,
-            Side::Large => LARGE_SEGMENT,
+            PoolKind::Small => SMALL_SEGMENT,
+            PoolKind::Large => LARGE_SEGMENT,
         }
     }
 
@@ -72,7 +72,7 @@ impl Expandable {
 
     /// The best fit, where the block that can still grow counts as large as it can become: it is
     /// spared for as long as another holds the request.
-    fn best_fit(&self, side: Side, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
+    fn best_fit(&self, side: PoolKind, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
         let mut fits = self.heap.fits(side, stream, size);
         let mut best = fits.next()?;
         for next in fits {
@@ -100,7 +100,7 @@ impl Expandable {
     }
 
     /// Where to grow: the lowest bare block, with the free one before it, that has room.
-    fn growth(&self, side: Side, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
+    fn growth(&self, side: PoolKind, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
         self.heap.bare(side, stream).find_map(|bare| {
             let before = self.heap.get(bare)?.previous();
             let open = before.filter(|&id| self.heap.get(id).is_some_and(is_open));
@@ -110,7 +110,7 @@ impl Expandable {
     }
 
     /// A new range, all of it bare.
-    fn reserve(&mut self, side: Side, stream: StreamIndex) -> Result<BlockId, Error> {
+    fn reserve(&mut self, side: PoolKind, stream: StreamIndex) -> Result<BlockId, Error> {
         let page = Self::page(side);
         let capacity = self.driver.capacity();
         let wanted = capacity.saturating_add(Bytes::new(capacity.get() / 8));
@@ -166,7 +166,7 @@ impl Expandable {
     }
 
     /// A free block of at least `size`, got by growing.
-    fn grow(&mut self, side: Side, stream: StreamIndex, size: Bytes) -> Result<BlockId, Error> {
+    fn grow(&mut self, side: PoolKind, stream: StreamIndex, size: Bytes) -> Result<BlockId, Error> {
         // No range could ever hold it: do not reserve one more each time it is tried.
         if size > self.driver.capacity() {
             return Err(self.exhausted(size));
@@ -244,7 +244,7 @@ impl Player for Expandable {
         stream: StreamIndex,
     ) -> Result<(), ReplayError> {
         let size = rounded(size).ok_or_else(|| too_large(size, &self.driver))?;
-        let side = Side::of(size);
+        let side = PoolKind::of(size);
         let id = match self.best_fit(side, stream, size) {
             Some(id) => id,
             None => match self.grow(side, stream, size) {
@@ -281,14 +281,14 @@ impl Player for Expandable {
         self.driver.used()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: the block is a part of a range that has pages and access there, and no two blocks of
 // one share bytes; and it is the block's until it is freed.
-unsafe impl Placed for Expandable {
+unsafe impl AddressedPlayer for Expandable {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         let block = self.heap.get(*self.live.get(&block)?)?;
         self.ranges.get(&block.segment())?.start.checked_add(block.offset())

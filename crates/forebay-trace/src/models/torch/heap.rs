@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use forebay_core::Bytes;
 
-use super::Side;
+use super::PoolKind;
 use crate::StreamIndex;
 
 /// Which block of the heap.
@@ -31,7 +31,7 @@ pub(super) struct SegmentId(pub(super) u64);
 
 /// Where a block lies. Sorts as addresses do: by segment, the newest lowest, then by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spot {
+pub(super) struct BlockAddress {
     segment: Reverse<SegmentId>,
     offset: Bytes,
 }
@@ -52,9 +52,9 @@ pub(super) enum State {
 pub(super) struct Block {
     pub(super) size: Bytes,
     pub(super) state: State,
-    pub(super) side: Side,
+    pub(super) side: PoolKind,
     pub(super) stream: StreamIndex,
-    spot: Spot,
+    spot: BlockAddress,
     previous: Option<BlockId>,
     next: Option<BlockId>,
 }
@@ -91,8 +91,8 @@ impl Block {
 pub(super) struct Heap {
     blocks: Vec<Option<Block>>,
     spare: Vec<BlockId>,
-    free: BTreeSet<(Side, StreamIndex, Bytes, Spot, BlockId)>,
-    bare: BTreeSet<(Side, StreamIndex, Spot, BlockId)>,
+    free: BTreeSet<(PoolKind, StreamIndex, Bytes, BlockAddress, BlockId)>,
+    bare: BTreeSet<(PoolKind, StreamIndex, BlockAddress, BlockId)>,
 }
 
 impl Heap {
@@ -106,10 +106,10 @@ impl Heap {
         &mut self,
         segment: SegmentId,
         size: Bytes,
-        (side, stream): (Side, StreamIndex),
+        (side, stream): (PoolKind, StreamIndex),
         state: State,
     ) -> BlockId {
-        let spot = Spot { segment: Reverse(segment), offset: Bytes::ZERO };
+        let spot = BlockAddress { segment: Reverse(segment), offset: Bytes::ZERO };
         let id = self.store(Block { size, state, side, stream, spot, previous: None, next: None });
         self.enter(id);
         id
@@ -124,11 +124,11 @@ impl Heap {
     /// The free blocks of a side and stream that hold `size`, best fit first.
     pub(super) fn fits(
         &self,
-        side: Side,
+        side: PoolKind,
         stream: StreamIndex,
         size: Bytes,
     ) -> impl Iterator<Item = BlockId> + '_ {
-        let least = Spot { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
+        let least = BlockAddress { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
         self.free
             .range((side, stream, size, least, BlockId(0))..)
             .take_while(move |key| key.0 == side && key.1 == stream)
@@ -138,10 +138,10 @@ impl Heap {
     /// The bare blocks of a side and stream, lowest address first.
     pub(super) fn bare(
         &self,
-        side: Side,
+        side: PoolKind,
         stream: StreamIndex,
     ) -> impl Iterator<Item = BlockId> + '_ {
-        let least = Spot { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
+        let least = BlockAddress { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
         self.bare
             .range((side, stream, least, BlockId(0))..)
             .take_while(move |key| key.0 == side && key.1 == stream)
@@ -167,7 +167,7 @@ impl Heap {
     pub(super) fn split(&mut self, id: BlockId, size: Bytes) -> Option<BlockId> {
         let whole = *self.get(id)?;
         let rest = whole.size.checked_sub(size).filter(|rest| !rest.is_zero())?;
-        let spot = Spot { offset: whole.spot.offset.saturating_add(size), ..whole.spot };
+        let spot = BlockAddress { offset: whole.spot.offset.saturating_add(size), ..whole.spot };
         let after = self.store(Block { size: rest, spot, previous: Some(id), ..whole });
         self.leave(id);
         if let Some(block) = self.get_mut(id) {
@@ -277,7 +277,7 @@ impl Heap {
 mod tests {
     use super::*;
 
-    const HERE: (Side, StreamIndex) = (Side::Small, StreamIndex(0));
+    const HERE: (PoolKind, StreamIndex) = (PoolKind::Small, StreamIndex(0));
 
     fn fits(heap: &Heap, size: u64) -> Vec<u64> {
         heap.fits(HERE.0, HERE.1, Bytes::new(size))
@@ -313,7 +313,7 @@ mod tests {
         let old = heap.add_segment(SegmentId(0), Bytes::new(512), HERE, State::Free);
         let new = heap.add_segment(SegmentId(1), Bytes::new(512), HERE, State::Free);
         heap.add_segment(SegmentId(2), Bytes::new(512), (HERE.0, StreamIndex(1)), State::Free);
-        heap.add_segment(SegmentId(3), Bytes::new(512), (Side::Large, HERE.1), State::Free);
+        heap.add_segment(SegmentId(3), Bytes::new(512), (PoolKind::Large, HERE.1), State::Free);
         let found: Vec<BlockId> = heap.fits(HERE.0, HERE.1, Bytes::new(512)).collect();
         assert_eq!(found, [new, old]);
     }

@@ -7,12 +7,12 @@ use forebay_hal::StreamHandle;
 
 use super::heap::{BlockId, Heap, SegmentId, State};
 use super::{
-    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, SMALL_MOST, SMALL_SEGMENT, Side,
+    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, PoolKind, SMALL_MOST, SMALL_SEGMENT,
     rounded,
 };
 use crate::models::driver::Driver;
 use crate::models::{missing, refused, too_large};
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// The model of the native backend.
 #[derive(Debug)]
@@ -38,18 +38,18 @@ impl Native {
 
     /// How large a segment is got for a block.
     fn segment_size(size: Bytes) -> Option<Bytes> {
-        match Side::of(size) {
-            Side::Small => Some(SMALL_SEGMENT),
-            Side::Large if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
-            Side::Large => size.checked_align_up(OWN_SEGMENT_UNIT),
+        match PoolKind::of(size) {
+            PoolKind::Small => Some(SMALL_SEGMENT),
+            PoolKind::Large if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
+            PoolKind::Large => size.checked_align_up(OWN_SEGMENT_UNIT),
         }
     }
 
     /// Whether what remains of a block is cut off.
-    fn splits(side: Side, rest: Bytes) -> bool {
+    fn splits(side: PoolKind, rest: Bytes) -> bool {
         match side {
-            Side::Small => rest >= GRAIN.bytes(),
-            Side::Large => rest > SMALL_MOST,
+            PoolKind::Small => rest >= GRAIN.bytes(),
+            PoolKind::Large => rest > SMALL_MOST,
         }
     }
 
@@ -67,7 +67,7 @@ impl Native {
         let id = SegmentId(self.serial);
         self.serial += 1;
         self.segments.insert(id, (at, segment));
-        Ok(self.heap.add_segment(id, segment, (Side::of(size), stream), State::Free))
+        Ok(self.heap.add_segment(id, segment, (PoolKind::of(size), stream), State::Free))
     }
 
     /// Gives back every segment that is wholly free, of all streams.
@@ -91,7 +91,7 @@ impl Player for Native {
         stream: StreamIndex,
     ) -> Result<(), ReplayError> {
         let size = rounded(size).ok_or_else(|| too_large(size, &self.driver))?;
-        let side = Side::of(size);
+        let side = PoolKind::of(size);
         let found = self.heap.fits(side, stream, size).next();
         let id = match found {
             Some(id) => id,
@@ -121,13 +121,13 @@ impl Player for Native {
         self.driver.used()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: the block is a part of a segment that the driver gave, and no two blocks of one share bytes; and it is the block's until it is freed.
-unsafe impl Placed for Native {
+unsafe impl AddressedPlayer for Native {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         let block = self.heap.get(*self.live.get(&block)?)?;
         let &(start, _) = self.segments.get(&block.segment())?;
