@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn living_threads_have_different_seats_and_the_next_takes_a_free_one() {
+    fn living_threads_have_different_slots_and_the_next_takes_a_free_one() {
         let _alone = alone();
         let barrier = std::sync::Barrier::new(4);
         let slots: Vec<usize> = std::thread::scope(|scope| {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn hundreds_of_living_threads_each_have_a_seat() {
+    fn hundreds_of_living_threads_each_have_a_slot() {
         let _alone = alone();
         const THREADS: usize = if cfg!(miri) { 10 } else { 600 };
         let barrier = std::sync::Barrier::new(THREADS);
@@ -214,7 +214,7 @@ mod tests {
     /// Every thread slot is taken, then one is given back: a thread that found none goes without for so long, and
     /// then has that one.
     #[test]
-    fn a_thread_without_a_seat_gets_one_when_it_is_free() {
+    fn a_thread_without_a_slot_gets_one_when_it_is_free() {
         let mut slots = ThreadSlots { free: BTreeSet::new(), taken: 0 };
         assert_eq!([slots.take(2), slots.take(2), slots.take(2)], [Some(0), Some(1), None]);
         slots.free.insert(0);

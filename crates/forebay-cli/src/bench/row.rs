@@ -97,14 +97,14 @@ impl Row {
     pub(super) fn of(
         bench: &'static str,
         case: impl Into<String>,
-        terms: BenchSetup<'_>,
+        setup: BenchSetup<'_>,
         allocator: &'static str,
     ) -> Self {
         Self {
             schema: SCHEMA,
             bench,
             case: case.into(),
-            device: terms.place,
+            device: setup.place,
             allocator,
             threads: 1,
             ops: 0,
@@ -117,7 +117,7 @@ impl Row {
             speed_up: None,
             figures: None,
             settings: match allocator {
-                "forebay" => changed(terms.settings),
+                "forebay" => changed(setup.settings),
                 _ => Named::new(),
             },
             error: None,
@@ -156,13 +156,13 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_not_there() {
         let plain = Settings::default();
-        let terms = BenchSetup {
+        let setup = BenchSetup {
             place: DeviceChoice::Sim,
             effort: Effort::Quick,
             settings: &plain,
             foreign: &[],
         };
-        let row = Row::of("MP-T", "1 MiB", terms, "forebay");
+        let row = Row::of("MP-T", "1 MiB", setup, "forebay");
         let said = serde_json::to_string(&row).unwrap();
         for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings", "ok"] {
             assert!(!said.contains(absent), "{said}");

@@ -174,13 +174,13 @@ mod tests {
 
     fn row(allocator: &'static str, ns: f64) -> Row {
         let plain = Settings::default();
-        let terms = BenchSetup {
+        let setup = BenchSetup {
             place: DeviceChoice::Sim,
             effort: Effort::Quick,
             settings: &plain,
             foreign: &[],
         };
-        Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", terms, allocator) }
+        Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", setup, allocator) }
     }
 
     #[test]

@@ -22,33 +22,33 @@ use crate::replay::DeviceChoice;
 /// The simulated device has more, so what is reserved there is set against this.
 const ADDRESSES: f64 = 128.0 * TIB as f64;
 
-pub(super) fn measure(terms: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
-    let on_host = many(terms, "on the host", DeviceChoice::Host, &host)?;
+    let on_host = many(setup, "on the host", DeviceChoice::Host, &host)?;
     drop(host);
     let (_machine, device) = phantom(140)?;
-    Ok(vec![on_host, many(terms, "simulated, 140 GiB", DeviceChoice::Sim, &device)?])
+    Ok(vec![on_host, many(setup, "simulated, 140 GiB", DeviceChoice::Sim, &device)?])
 }
 
 fn many(
-    terms: BenchSetup<'_>,
+    setup: BenchSetup<'_>,
     case: &str,
     place: DeviceChoice,
     device: &Arc<dyn Device>,
 ) -> Result<Row, String> {
-    let wanted: usize = match terms.effort {
+    let wanted: usize = match setup.effort {
         Effort::Full => 2_000,
         Effort::Quick => 8,
     };
-    let mut row = Rim::Pools.row(terms, case);
+    let mut row = Rim::Pools.row(setup, case);
     row.device = place;
     let before = process_bytes("VmSize");
-    let deadline = Deadline::after(terms.effort, 30);
+    let deadline = Deadline::after(setup.effort, 30);
     let mut times = Times::default();
     let mut pools: Vec<Pool> = Vec::new();
     while pools.len() < wanted {
         let made = times.time(|| {
-            let pool = pool_of(terms, device, MemoryClass::STABLE)?;
+            let pool = pool_of(setup, device, MemoryClass::STABLE)?;
             // A pool that serves nothing might reserve nothing.
             pool.allocate(Bytes::new(512), StreamHandle::DEFAULT).map_err(said)?;
             Ok::<Pool, String>(pool)

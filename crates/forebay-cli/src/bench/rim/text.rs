@@ -143,14 +143,14 @@ mod tests {
     #[test]
     fn every_table_fits_80_columns() {
         let settings = forebay::Settings::default();
-        let terms = BenchSetup {
+        let setup = BenchSetup {
             place: DeviceChoice::Sim,
             effort: Effort::Quick,
             settings: &settings,
             foreign: &[],
         };
         let row = |allocator, threads| {
-            let mut row = Rim::Snapshot.row_of(terms, "stitched, growing meanwhile", allocator);
+            let mut row = Rim::Snapshot.row_of(setup, "stitched, growing meanwhile", allocator);
             row.threads = threads;
             row.ns_per_op = Some(5_267_925_123.8);
             row.each = Each::of(vec![24_110_286_123], 0);

@@ -198,11 +198,11 @@ pub(super) fn phantom(gib: u64) -> Result<(SimMachine, Arc<dyn Device>), String>
 
 /// A pool of `class` with the settings in force.
 pub(super) fn pool_of(
-    terms: BenchSetup<'_>,
+    setup: BenchSetup<'_>,
     device: &Arc<dyn Device>,
     class: MemoryClass,
 ) -> Result<Pool, String> {
-    PoolOptions::with(terms.settings.clone()).class(class).build(device).map_err(said)
+    PoolOptions::with(setup.settings.clone()).class(class).build(device).map_err(said)
 }
 
 /// Streams of `device`.

@@ -68,7 +68,7 @@ fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
 }
 
 /// What to do about files that could not be read, all for one cause.
-pub(super) fn unreadable(unread: &[Unread]) -> Fix {
+fn unreadable(unread: &[Unread]) -> Fix {
     let files: Vec<String> = unread.iter().map(|unread| shell_word(&unread.file)).collect();
     let files = files.join(" ");
     let cause = unread.first().map(|unread| unread.cause);

@@ -6,9 +6,8 @@ use forebay_hal::DeviceKind;
 use forebay_host::system::System;
 
 use super::Environment;
-use super::cards::{Maker, cards};
+use super::cards::nvidia_cards;
 use super::device::{broken, tried};
-use super::driver::first_line;
 use super::library::Libraries;
 use crate::doctor::report::{DeviceRow, Fix, Status};
 
@@ -72,7 +71,7 @@ struct DriverFiles {
 
 impl DriverFiles {
     fn of(system: &System, environment: &Environment) -> Self {
-        let cards = cards(system, Maker::Nvidia);
+        let cards = nvidia_cards(system);
         let module = system.text("/proc/driver/nvidia/version").ok();
         let module = module.as_deref().and_then(first_line);
         // Under Windows the driver is Windows' own, reached through /dev/dxg.
@@ -198,4 +197,8 @@ fn install(system: &System) -> Fix {
 fn is_node(name: &str) -> bool {
     name.strip_prefix("nvidia")
         .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn first_line(text: &str) -> Option<String> {
+    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }

@@ -25,6 +25,8 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
     problems(sheet, report)?;
     sheet.title("Devices")?;
+    sheet
+        .note(QUIET, "this build supports the host, the simulated device and NVIDIA GPUs (CUDA)")?;
     for row in &report.devices {
         device(sheet, row)?;
     }
