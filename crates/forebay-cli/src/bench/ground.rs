@@ -9,7 +9,7 @@ use forebay_hal::{Device, Priority, Stream};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
-use crate::replay::DeviceChoice;
+use crate::replay::DeviceName;
 
 /// How much a nearly full device has: as much as a usual card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
@@ -52,9 +52,9 @@ impl Clock<'_> {
 
 impl FreshDevice {
     /// A fresh device with `limit` of memory; without a limit, as much as it can have.
-    pub(crate) fn open(place: DeviceChoice, limit: Option<Bytes>) -> Result<Self, String> {
+    pub(crate) fn open(place: DeviceName, limit: Option<Bytes>) -> Result<Self, String> {
         match place {
-            DeviceChoice::Sim => {
+            DeviceName::Sim => {
                 let machine = SimMachine::builder()
                     .memory(MemoryModel::Phantom)
                     .capacity(limit.unwrap_or(Bytes::new(TIB)))
@@ -64,20 +64,20 @@ impl FreshDevice {
                 let device = machine.device(0).ok_or("the simulated machine has no device")?;
                 Ok(Self { device, machine: Some(machine) })
             }
-            DeviceChoice::Host => {
+            DeviceName::Host => {
                 let options = HostOptions::new();
                 let options = limit.map_or(options.clone(), |limit| options.memory_limit(limit));
                 let device = options.open().map_err(|error| error.to_string())?;
                 Ok(Self { device, machine: None })
             }
             // A workload's limit is the pool's; the driver itself has what the card has.
-            DeviceChoice::Cuda(_) => Ok(Self { device: place.open(None, true)?, machine: None }),
+            DeviceName::Cuda(_) => Ok(Self { device: place.open(None, true)?, machine: None }),
         }
     }
 
     /// How much a device that is to be nearly full has: half of what there is where that is less
     /// than usual.
-    pub(crate) fn full_device(place: DeviceChoice) -> Result<Bytes, String> {
+    pub(crate) fn full_device(place: DeviceName) -> Result<Bytes, String> {
         let info = Self::open(place, None)?.device.memory_info();
         let free = info.map_err(|error| error.to_string())?.free;
         // In steps that leave its halves and fifths easy to read.

@@ -49,7 +49,7 @@ use crate::Ending;
 use crate::command::BenchOptions;
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::DeviceChoice;
+use crate::replay::DeviceName;
 
 /// What is to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -97,7 +97,7 @@ impl Effort {
 /// Where, how long, and with what to measure.
 #[derive(Clone, Copy)]
 pub(crate) struct BenchSetup<'a> {
-    pub(crate) place: DeviceChoice,
+    pub(crate) place: DeviceName,
     pub(crate) effort: Effort,
     /// What the pool goes by.
     pub(crate) settings: &'a Settings,
@@ -168,7 +168,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             return Ok(Ending::BadUsage);
         }
     };
-    if options.device != DeviceChoice::Sim
+    if options.device != DeviceName::Sim
         && options.workloads.iter().any(|case| case.chooses_devices())
     {
         complain("RIM workloads choose their own devices; leave --device out");
@@ -302,7 +302,7 @@ fn allocators(
 /// The allocators of others that were named, which are for GPUs.
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     let load = |against| match options.device {
-        DeviceChoice::Cuda(ordinal) => Foreign::load(against, ordinal),
+        DeviceName::Cuda(ordinal) => Foreign::load(against, ordinal),
         place => {
             Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}"))
         }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{BenchSetup, Figures};
-use crate::replay::DeviceChoice;
+use crate::replay::DeviceName;
 use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
@@ -20,7 +20,7 @@ pub struct Row {
     /// Which part of it.
     pub case: String,
     /// The device.
-    pub device: DeviceChoice,
+    pub device: DeviceName,
     /// The allocator.
     pub allocator: &'static str,
     /// How many threads took part.
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::bench::Effort;
-    use crate::replay::DeviceChoice;
+    use crate::replay::DeviceName;
 
     #[test]
     fn quantiles_are_those_of_all_times() {
@@ -157,7 +157,7 @@ mod tests {
     fn what_was_not_asked_for_is_not_there() {
         let plain = Settings::default();
         let setup = BenchSetup {
-            place: DeviceChoice::Sim,
+            place: DeviceName::Sim,
             effort: Effort::Quick,
             settings: &plain,
             foreign: &[],

@@ -10,7 +10,7 @@ use crate::layout::{
     BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
 };
 use crate::output::Width;
-use crate::replay::{DeviceChoice, no_room_for};
+use crate::replay::{DeviceName, no_room_for};
 use crate::settings::in_words;
 
 /// The mean and how it compares stay; the rest goes where the terminal is narrow.
@@ -130,24 +130,24 @@ fn nanos(ns: f64) -> String {
 
 /// What the figures mean, and which of them found no room.
 pub(super) fn reading_aid(
-    place: DeviceChoice,
+    place: DeviceName,
     left_out: &[&str],
     width: Width,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let place = match place {
-        DeviceChoice::Sim => {
+        DeviceName::Sim => {
             "The device is simulated, so driver calls are priced by the cost table of one H200: in the \
              column \"driver ns\" for the pool, and in \"ns/op\" for the driver itself. The pool's ns/op \
              also includes the time that simulating the calls took here. \"faster\" compares the sum of \
              both columns with the driver."
         }
-        DeviceChoice::Host => {
+        DeviceName::Host => {
             "The driver is this machine's operating system, and its calls are included in the figures. \
              \"faster\" compares with it. No memory is touched, so the cost of the first touch of a page \
              is not included."
         }
-        DeviceChoice::Cuda(_) => {
+        DeviceName::Cuda(_) => {
             "The driver is the GPU's, and its calls are included in the figures. \"faster\" compares with \
              cuMemAlloc and cuMemFree."
         }
@@ -175,7 +175,7 @@ mod tests {
     fn row(allocator: &'static str, ns: f64) -> Row {
         let plain = Settings::default();
         let setup = BenchSetup {
-            place: DeviceChoice::Sim,
+            place: DeviceName::Sim,
             effort: Effort::Quick,
             settings: &plain,
             foreign: &[],
@@ -235,7 +235,7 @@ mod tests {
                 left_out = workload(case, &rows, width, &mut out).unwrap();
                 workload(case, &rows[..1], width, &mut out).unwrap();
             }
-            for place in [DeviceChoice::Sim, DeviceChoice::Host, DeviceChoice::Cuda(0)] {
+            for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0)] {
                 reading_aid(place, &left_out, width, &mut out).unwrap();
             }
             let text = stripped(&out);

@@ -17,7 +17,7 @@ const CAPACITY: Bytes = Bytes::new(TIB);
 /// A device to play on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum DeviceChoice {
+pub enum DeviceName {
     /// A simulated accelerator, which takes no memory.
     Sim,
     /// This machine's own memory.
@@ -26,7 +26,7 @@ pub enum DeviceChoice {
     Cuda(u32),
 }
 
-impl DeviceChoice {
+impl DeviceName {
     /// A fresh device, or why there is none. A simulated one keeps what is written to it where it
     /// is to be `backed`; the host always does.
     pub fn open(self, capacity: Option<Bytes>, backed: bool) -> Result<Arc<dyn Device>, String> {
@@ -68,7 +68,7 @@ impl DeviceChoice {
     }
 }
 
-impl DeviceChoice {
+impl DeviceName {
     /// What to say of a GPU whose number is too high where the driver shows `count` of them.
     fn beyond(self, count: u32) -> String {
         let shown = match count {
@@ -118,7 +118,7 @@ fn looked_for(tried: &[(String, String)]) -> String {
     }
 }
 
-impl fmt::Display for DeviceChoice {
+impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sim => f.pad("sim"),
@@ -128,7 +128,7 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-impl FromStr for DeviceChoice {
+impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -145,7 +145,7 @@ impl FromStr for DeviceChoice {
     }
 }
 
-impl serde::Serialize for DeviceChoice {
+impl serde::Serialize for DeviceName {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -157,20 +157,18 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_written() {
-        for place in
-            [DeviceChoice::Sim, DeviceChoice::Host, DeviceChoice::Cuda(0), DeviceChoice::Cuda(7)]
-        {
+        for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0), DeviceName::Cuda(7)] {
             assert_eq!(place.to_string().parse(), Ok(place));
         }
-        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
         for wrong in ["", "cuda:", "cuda:x", "cuda0", "CUDA:0", "hip:0", "sim:0"] {
-            assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong}");
+            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_number_that_is_too_high_is_told_with_those_that_are_there() {
-        let said = |count| DeviceChoice::Cuda(7).beyond(count);
+        let said = |count| DeviceName::Cuda(7).beyond(count);
         assert!(said(0).contains("CUDA_VISIBLE_DEVICES"), "{}", said(0));
         assert!(said(1).ends_with("the CUDA driver shows only cuda:0"), "{}", said(1));
         assert!(said(2).ends_with("the CUDA driver shows cuda:0 to cuda:1"), "{}", said(2));
@@ -182,7 +180,7 @@ mod tests {
         let attempt = |name: &str| (name.to_owned(), format!("{name}: {reason}"));
         let tried = vec![attempt("libcuda.so.1"), attempt("libcuda.so")];
         assert_eq!(
-            DeviceChoice::Cuda(0).without_driver(&DriverMissing::Library { tried: tried.clone() }),
+            DeviceName::Cuda(0).without_driver(&DriverMissing::Library { tried: tried.clone() }),
             "no CUDA driver was found for cuda:0: looked for libcuda.so.1 and libcuda.so (cannot open \
              shared object file); install NVIDIA's driver, or set FOREBAY_CUDA_DRIVER to the path of \
              its library; without a GPU, use --device host or --device sim; \"forebay doctor\" shows \

@@ -8,7 +8,7 @@ use forebay::Settings;
 use forebay_core::{Bytes, counted};
 use forebay_trace::Trace;
 
-use super::{DeviceChoice, Row};
+use super::{DeviceName, Row};
 use crate::layout::{
     BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
 };
@@ -112,14 +112,14 @@ pub(super) fn table(
 
 /// What the figures mean, and which of them found no room.
 pub(super) fn reading_aid(
-    place: DeviceChoice,
+    place: DeviceName,
     left_out: &[&str],
     width: Width,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let driver = match place {
-        DeviceChoice::Sim => "by the cost table of one H200",
-        DeviceChoice::Host | DeviceChoice::Cuda(_) => "by this machine's clock",
+        DeviceName::Sim => "by the cost table of one H200",
+        DeviceName::Host | DeviceName::Cuda(_) => "by this machine's clock",
     };
     let text = format!(
         "peak: the most memory taken from the driver. ratio: peak over the most memory requested; 1 is \
@@ -169,7 +169,7 @@ mod tests {
     fn wide_rows(trace: &Trace) -> Vec<Row> {
         let settings = Settings::default();
         let policy = Policy::Model(Model::TorchExpandable);
-        let device = DeviceChoice::Sim.open(None, false).unwrap();
+        let device = DeviceName::Sim.open(None, false).unwrap();
         let mut player = policy.player(device, &settings).unwrap();
         let reports = replay(trace, &mut *player, ReplayOptions::new()).unwrap();
         let row = |report| Row {
@@ -179,7 +179,7 @@ mod tests {
             maps: 9_876_543,
             mean_ns: 1_234_567.0,
             p99_ns: 123_456_789,
-            ..Row::new(trace.name(), DeviceChoice::Cuda(12), (policy, &settings), report)
+            ..Row::new(trace.name(), DeviceName::Cuda(12), (policy, &settings), report)
         };
         reports.iter().map(row).collect()
     }
@@ -205,7 +205,7 @@ mod tests {
             for rows in [&plain, &verified, &short] {
                 left_out = table(rows, width, &mut out).unwrap();
             }
-            for place in [DeviceChoice::Sim, DeviceChoice::Host, DeviceChoice::Cuda(0)] {
+            for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0)] {
                 reading_aid(place, &left_out, width, &mut out).unwrap();
             }
             let text = String::from_utf8(out).unwrap();

@@ -337,7 +337,7 @@ fn each_setting_that_is_refused_is_a_problem_with_its_own_cure() {
         .map(|problem| (problem.what.as_str(), problem.cure.commands[0].as_str()))
         .collect();
     let [lots, nonsense, history, poison] = problems.as_slice() else { panic!("{problems:?}") };
-    assert!(lots.0.starts_with("max_bytes cannot be \"lots\" (FOREBAY_CONF, entry 1): allowed is"));
+    assert!(lots.0.starts_with("max_bytes cannot be \"lots\" (FOREBAY_CONF, entry 1): expected"));
     assert_eq!(lots.1, "echo \"$FOREBAY_CONF\"");
     assert_eq!(nonsense.0, "\"nonsense\" is not key:value (FOREBAY_CONF, entry 3)");
     assert_eq!(history.1, "unset FOREBAY_HISTORY");
@@ -384,7 +384,9 @@ fn settings_stand_in_columns_and_their_cure_is_beside_the_complaint() {
     let bad = doctor(&[], &[("FOREBAY_CONF", "max_byte:8GiB")]);
     assert_eq!(bad.status.code(), Some(1), "a setting that is refused is a fault");
     let said = String::from_utf8(bad.stdout).unwrap();
-    assert!(said.contains("  1.  \"max_byte\" is no key (FOREBAY_CONF, entry 1): did you mean"));
+    assert!(
+        said.contains("  1.  unknown setting \"max_byte\" (FOREBAY_CONF, entry 1): did you mean")
+    );
     assert!(said.contains("\n          echo \"$FOREBAY_CONF\"\n"), "{said}");
     assert!(said.lines().any(|it| it == "  max_bytes           none                default"));
 }

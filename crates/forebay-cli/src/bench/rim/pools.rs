@@ -16,7 +16,7 @@ use super::Rim;
 use super::tools::{
     Deadline, Times, counted, grouped, phantom, pool_of, process_bytes, ratio, said,
 };
-use crate::replay::DeviceChoice;
+use crate::replay::DeviceName;
 
 /// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.
 /// The simulated device has more, so what is reserved there is set against this.
@@ -24,16 +24,16 @@ const ADDRESSES: f64 = 128.0 * TIB as f64;
 
 pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
-    let on_host = many(setup, "on the host", DeviceChoice::Host, &host)?;
+    let on_host = many(setup, "on the host", DeviceName::Host, &host)?;
     drop(host);
     let (_machine, device) = phantom(140)?;
-    Ok(vec![on_host, many(setup, "simulated, 140 GiB", DeviceChoice::Sim, &device)?])
+    Ok(vec![on_host, many(setup, "simulated, 140 GiB", DeviceName::Sim, &device)?])
 }
 
 fn many(
     setup: BenchSetup<'_>,
     case: &str,
-    place: DeviceChoice,
+    place: DeviceName,
     device: &Arc<dyn Device>,
 ) -> Result<Row, String> {
     let wanted: usize = match setup.effort {

@@ -130,7 +130,7 @@ mod tests {
     use super::super::super::{BenchSetup, Effort};
     use super::super::Rim;
     use super::*;
-    use crate::replay::DeviceChoice;
+    use crate::replay::DeviceName;
 
     #[test]
     fn amounts_have_no_more_digits_than_they_mean() {
@@ -144,7 +144,7 @@ mod tests {
     fn every_table_fits_80_columns() {
         let settings = forebay::Settings::default();
         let setup = BenchSetup {
-            place: DeviceChoice::Sim,
+            place: DeviceName::Sim,
             effort: Effort::Quick,
             settings: &settings,
             foreign: &[],

@@ -15,7 +15,7 @@ use forebay_host::HostOptions;
 use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, Latch, OpensAtEnd, Times, grouped, ratio, said};
-use crate::replay::DeviceChoice;
+use crate::replay::DeviceName;
 
 /// How many uses are pending; the first is what the others are set against.
 const COUNTS: [usize; 4] = [0, 1_000, 10_000, 50_000];
@@ -49,7 +49,7 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
 
 fn pending(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
     let mut row = Rim::Uses.row(setup, format!("{} uses pending", grouped(count)));
-    row.device = DeviceChoice::Host;
+    row.device = DeviceName::Host;
     let device: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
     let pool = setup.pool(&device, None)?;
     let own = Stream::new(&device, Priority::Normal).map_err(said)?;

@@ -41,7 +41,7 @@ fn file_size(report: &Report) -> Option<Problem> {
     let limit = report.limits.file_size?;
     let soft = limit.soft?;
     Some(Problem {
-        what: format!("no file may be longer than {}", Bytes::new(soft)),
+        what: format!("the size of a file is limited to {}", Bytes::new(soft)),
         why: "pages are kept in a memory file, so this limits all of them together".to_owned(),
         cure: Name { letter: 'f', item: "fsize", unit: 1024 }.raised(report, limit, None),
         fault: false,
@@ -57,7 +57,7 @@ fn address_space(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("a process may use {} of addresses", Bytes::new(soft)),
+        what: format!("a process is limited to {} of address space", Bytes::new(soft)),
         why: format!(
             "regions and stacks reserve more addresses than they use; {} of memory need {} or more",
             Bytes::new(total),
@@ -72,7 +72,7 @@ fn open_files(report: &Report) -> Option<Problem> {
     let limit = report.limits.open_files?;
     let soft = limit.soft.filter(|&soft| soft < LEAST_FILES)?;
     Some(Problem {
-        what: format!("a process may have {}", counted(soft, "open file")),
+        what: format!("a process is limited to {}", counted(soft, "open file")),
         why: format!(
             "each page shared with other processes is an open file, and the program has others; \
              {LEAST_FILES} or more are enough"
@@ -93,7 +93,7 @@ fn threads(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("this user may have {} in all programs together", counted(soft, "thread")),
+        what: format!("this user is limited to {} over all processes", counted(soft, "thread")),
         why: format!("each stream is a thread; {LEAST_THREADS} or more are enough"),
         cure: Name { letter: 'u', item: "nproc", unit: 1 }.raised(
             report,
@@ -111,7 +111,7 @@ fn locked_memory(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("a process may lock {} of memory", Bytes::new(soft)),
+        what: format!("a process is limited to {} of locked memory", Bytes::new(soft)),
         why: format!(
             "pinned memory is locked memory; transfers need {} or more",
             Bytes::new(LEAST_LOCKED)

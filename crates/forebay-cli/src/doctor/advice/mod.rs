@@ -39,8 +39,8 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
             what: format!("the {} device does not work", row.name()),
             why: row.summary.clone(),
             cure: Fix::advice(match causes {
-                [] => "do what the message says; the figures are below",
-                _ => "fix the next problem first, as it is the likely cause; otherwise do what the message says",
+                [] => "follow the advice in the message; the figures are below",
+                _ => "fix the next problem first, as it is the likely cause; otherwise follow the advice in the message",
             }),
             fault: true,
         })
@@ -110,7 +110,7 @@ fn mappings(report: &Report) -> Option<Problem> {
     // Holes between mapped pages count too, and a power of two is easy to recognise later.
     let ample = needed.saturating_mul(2).checked_next_power_of_two().unwrap_or(needed);
     Some(Problem {
-        what: format!("a process may have {}", counted(maps, "mapping")),
+        what: format!("the system limits a process to {}", counted(maps, "memory mapping")),
         why: format!(
             "each mapped page may need one, so only {} of {} can certainly be mapped",
             in_pages(maps),

@@ -40,9 +40,9 @@ fn cure(refused: &ConfigError) -> Fix {
             format!("export {}=\"${variable}\"; unset {variable}", key.variable()),
         ),
         (_, Some(Source::Environment { variable })) if is_shell_name(variable) => {
-            Fix::command("set it to an allowed value, or unset it", format!("unset {variable}"))
+            Fix::command("set it to a valid value, or unset it", format!("unset {variable}"))
         }
-        (_, _) => Fix::advice("set it to an allowed value, or leave it out"),
+        (_, _) => Fix::advice("set it to a valid value, or leave it out"),
     }
 }
 
