@@ -49,7 +49,7 @@ impl fmt::Display for DriverMissing {
             }
             Self::Function { library, symbol } => write!(
                 f,
-                "{library} has no {}, which came with CUDA {}.{}; install a newer driver",
+                "{library} has no {}, which CUDA {}.{} introduced; install a newer driver",
                 symbol.name,
                 symbol.version / 1000,
                 symbol.version % 1000 / 10

@@ -104,7 +104,7 @@ impl CallInfo {
     /// So much memory.
     pub(crate) fn size(size: Bytes) -> Self {
         let given = format!("{} B", size.get());
-        Self { argument: "size", given, allowed: "a size the driver can give", size }
+        Self { argument: "size", given, allowed: "a size that the driver can allocate", size }
     }
 
     /// Something of a thing.
@@ -122,7 +122,10 @@ pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     let Refusal { symbol, code } = refusal;
     if code == Code::MISSING {
         let (major, minor) = (symbol.version / 1000, symbol.version % 1000 / 10);
-        return format!("the driver has no {}, which came with CUDA {major}.{minor}", symbol.name);
+        return format!(
+            "the driver has no {}: CUDA {major}.{minor} or later is needed",
+            symbol.name
+        );
     }
     match table.filter(|_| code.name().is_none()).and_then(|table| name_of(table, code)) {
         Some(name) => format!("{} said {name} ({})", symbol.name, code.0),

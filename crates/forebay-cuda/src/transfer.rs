@@ -48,7 +48,7 @@ impl CudaDevice {
                     }
                     _ => {
                         let given =
-                            format!("{row}, where neither this device nor the driver has any");
+                            format!("{row}, where neither this device nor the driver has memory");
                         Err(invalid(call, argument, given, USABLE))
                     }
                 },
@@ -242,7 +242,7 @@ impl CudaDevice {
     fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
         let given =
             format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
-        self.refused(Call::Copy, refusal, &CallInfo::of("copy", given, "memory that is there"))
+        self.refused(Call::Copy, refusal, &CallInfo::of("copy", given, "allocated memory"))
     }
 }
 
@@ -332,7 +332,7 @@ unsafe impl Transfers for CudaDevice {
         });
         filled.map_err(|refusal| {
             let given = format!("{} B at {}", extent.bytes().get(), fill.to());
-            self.refused(call, refusal, &CallInfo::of("to", given, "memory that is there"))
+            self.refused(call, refusal, &CallInfo::of("to", given, "allocated memory"))
         })
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn trace_origins(
 ) -> Result<(), Failure> {
     let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MOST_FRAMES);
     let depth = depth.ok_or_else(|| {
-        Failure::invalid(format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}"))
+        Failure::invalid(format!("cannot record {frames} frames: expected 0 to {MOST_FRAMES}"))
     })?;
     FRAMES.store(depth, Ordering::Relaxed);
     Ok(())

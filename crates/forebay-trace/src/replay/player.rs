@@ -91,13 +91,13 @@ impl fmt::Display for ReplayError {
         match self {
             Self::OutOfMemory { requested, reserved, capacity } => write!(
                 f,
-                "out of memory: {requested} asked for with {reserved} of {capacity} taken from the \
+                "out of memory: {requested} requested with {reserved} of {capacity} taken from the \
                  driver; a larger device or a tighter policy would help"
             ),
             Self::Shortage { requested, limit, held, live, largest_free, device_free } => {
                 let (needed, device) =
                     (live.saturating_add(*requested), held.saturating_add(*device_free));
-                write!(f, "out of memory: {requested} asked for with {live} in blocks; ")?;
+                write!(f, "out of memory: {requested} requested with {live} in blocks; ")?;
                 if needed > *limit && *limit < device {
                     write!(
                         f,

@@ -176,7 +176,7 @@ pub struct UnknownWorkload {
 impl fmt::Display for UnknownWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
-        write!(f, "\"{}\" is no workload; allowed: {}", self.given, names.join(", "))
+        write!(f, "unknown workload \"{}\"; expected one of {}", self.given, names.join(", "))
     }
 }
 
