@@ -14,7 +14,7 @@ use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::event::EventPool;
 use crate::space::Space;
-use crate::stage::StagingBuffers;
+use crate::staging::StagingBuffers;
 use crate::stream::{StreamCore, StreamPool, lock};
 use crate::sys::{RawContext, RawStream, Refusal, Table};
 use crate::task::{Signals, Workers};

@@ -38,7 +38,7 @@ type GetProcAddress =
 /// serves a child, which it does where the parent had not begun with it.
 static DRIVERS: PerProcess<Vec<&'static CudaDriver>> = PerProcess::new();
 
-/// A CUDA driver. Loaded once for each library, and there to the end of the process.
+/// A CUDA driver. Each library is loaded once and stays until the end of the process.
 pub struct CudaDriver {
     library: String,
     version: c_int,
@@ -52,8 +52,8 @@ pub struct CudaDriver {
     pub(crate) events_made: AtomicU64,
 }
 
-/// What was made of the driver for good, in the whole process: neither streams nor events are ever
-/// destroyed, but given out again. So these grow to what was in use at once, and no further.
+/// How many streams and events were created in the whole process. They are reused and never destroyed, so
+/// these figures grow to the peak in use at once, and no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CreatedCounts {
@@ -63,7 +63,7 @@ pub struct CreatedCounts {
     pub events: u64,
 }
 
-/// What the driver knows of an address, whoever got the memory.
+/// What the driver knows about an address, whichever library allocated the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverPointer {

@@ -1,4 +1,4 @@
-//! What the driver's answers mean in the terms of the contract.
+//! Translates the driver's error codes to errors of the device contract.
 
 use core::ffi::CStr;
 
@@ -7,25 +7,25 @@ use forebay_hal::{Call, Error, MemoryInfo, invalid};
 
 use crate::sys::{Code, Refusal, Table};
 
-/// What an answer comes to.
+/// The class of an error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorClass {
-    /// There is not that much memory.
+    /// Not enough memory is left.
     OutOfMemory,
-    /// An argument is wrong.
+    /// An argument is invalid.
     Invalid,
     /// The device or its context is gone, for this process at least.
     Lost,
     /// Something is in use or unfinished.
     Busy,
-    /// Not with this device, driver or system.
+    /// This device, driver or system does not support it.
     Unsupported,
-    /// For a reason that may pass.
+    /// It failed for a reason that may pass.
     Transient,
 }
 
-/// What `code` comes to. Codes not named here are newer than this list: nothing is known of them,
-/// so nothing is promised, and the device counts as lost rather than as fit to go on.
+/// The class of `code`. Codes not listed here are newer than this list. As nothing is known about them, the
+/// device counts as lost rather than as usable.
 pub(crate) const fn meaning(code: Code) -> ErrorClass {
     match code {
         Code::ERROR_OUT_OF_MEMORY => ErrorClass::OutOfMemory,
@@ -87,27 +87,27 @@ pub(crate) const fn meaning(code: Code) -> ErrorClass {
     }
 }
 
-/// What was asked of the driver, for the words of an error.
+/// The arguments of a driver call, for its error message.
 #[derive(Clone, Debug)]
 pub(crate) struct CallInfo {
-    /// The argument at fault, if one is.
+    /// The argument at fault, if there is one.
     pub(crate) argument: &'static str,
-    /// What was given for it.
+    /// The value given.
     pub(crate) given: String,
-    /// What is allowed there.
+    /// What was expected.
     pub(crate) allowed: &'static str,
-    /// How much memory was asked for; zero where the call asks for none.
+    /// The requested size; zero for calls that allocate nothing.
     pub(crate) size: Bytes,
 }
 
 impl CallInfo {
-    /// So much memory.
+    /// A request for `size` bytes.
     pub(crate) fn size(size: Bytes) -> Self {
         let given = format!("{} B", size.get());
         Self { argument: "size", given, allowed: "a size that the driver can allocate", size }
     }
 
-    /// Something of a thing.
+    /// A call with one argument that could be at fault.
     pub(crate) fn of(
         argument: &'static str,
         given: impl core::fmt::Display,
@@ -117,7 +117,7 @@ impl CallInfo {
     }
 }
 
-/// The function and its answer, in words.
+/// The function and its error code, in words.
 pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     let Refusal { symbol, code } = refusal;
     if code == Code::MISSING {
@@ -133,7 +133,7 @@ pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     }
 }
 
-/// The driver's own name for a code newer than our list.
+/// The driver's own name for a code that is newer than this list.
 fn name_of(table: &Table, code: Code) -> Option<String> {
     let mut name = core::ptr::null();
     // SAFETY: the name is written to a place of our own.
@@ -145,7 +145,7 @@ fn name_of(table: &Table, code: Code) -> Option<String> {
     Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
-/// The error of a refusal, with `figures` for one of memory.
+/// The error for a refused call, with `figures` in case memory ran out.
 pub(crate) fn error(
     call: Call,
     refusal: Refusal,
@@ -169,7 +169,7 @@ pub(crate) fn error(
     }
 }
 
-/// The error of a refusal where no memory was asked for.
+/// The error for a refused call that allocates nothing.
 pub(crate) fn plain_error(
     call: Call,
     refusal: Refusal,

@@ -1,8 +1,8 @@
-//! Streams, pooled: one that is destroyed here goes back on a list, and lives on in the driver.
+//! Pooled streams: a destroyed stream goes back to a list, and lives on in the driver.
 //!
-//! Destroying a stream while other threads call the driver is a known way to crash it, and making
-//! one takes milliseconds. So a stream made here is never destroyed. It is given out again when its
-//! work is done: a new stream must not wait for an old one's work.
+//! Destroying a stream while other threads call the driver is a known way to crash it, and creating one
+//! takes milliseconds. So a stream created here is never destroyed in the driver. It is reused once its work
+//! is done, since a new stream must not wait for an old one's work.
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -15,37 +15,37 @@ use crate::CudaDevice;
 use crate::context::Context;
 use crate::event::progress;
 use crate::refusal::CallInfo;
-use crate::stage::StagingBuffer;
+use crate::staging::StagingBuffer;
 use crate::sys::values::stream as flags;
 use crate::sys::{RawStream, Refusal};
 use crate::task::Signal;
 
-/// How many destroyed streams are looked at for one whose work is done before a new one is made.
+/// How many destroyed streams are checked for finished work before a new one is created.
 const LOOKS: usize = 16;
 
-/// Identities of streams made here have this bit; the driver, which counts from one, never gets as
-/// far. So the two never meet.
+/// Ids of streams created here have this bit; the driver counts from one and never gets that far, so the
+/// two never collide.
 const OURS: u64 = 1 << 63;
 
-/// The identity of the default stream.
+/// The id of the default stream.
 pub(crate) const DEFAULT_ID: StreamId = StreamId(OURS);
 
-/// What a stream has for tasks of the host in its order.
+/// What a stream needs to run host tasks in its order.
 #[derive(Debug, Default)]
 pub(crate) struct TaskLane {
-    /// The word its tasks are waited for by.
+    /// The signal by which the stream waits for its tasks.
     pub(crate) signal: Option<Arc<Signal>>,
-    /// Pinned memory its copies of ordinary memory go through. One piece is enough: the stream's
-    /// own order keeps one copy from overtaking another in it.
+    /// The staging buffer for its copies of pageable memory. One is enough, since copies on one stream do
+    /// not overtake each other.
     pub(crate) stage: Option<StagingBuffer>,
 }
 
-/// Whose stream it is, and where it goes.
+/// Where a stream comes from.
 #[derive(Clone, Copy, Debug)]
 enum StreamOrigin {
-    /// Made here: back to this list.
+    /// Created here; it returns to this list.
     Pool { context: &'static Context, priority: Priority, number: u64 },
-    /// Another's.
+    /// Created by another library.
     Elsewhere,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct StreamCore {
 }
 
 impl StreamCore {
-    /// A stream that someone else made.
+    /// A stream that another library created.
     pub(crate) fn lent(raw: RawStream) -> Self {
         Self { raw, home: StreamOrigin::Elsewhere, lane: Arc::default() }
     }
@@ -112,15 +112,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream that nobody uses, though its work may not be done.
+/// A stream that is no longer used, though its work may not be done.
 #[derive(Debug)]
 struct IdleStream {
     raw: RawStream,
     lane: Arc<Mutex<TaskLane>>,
 }
 
-/// The streams of a context that nobody uses, by the order in which they were made: the driver
-/// spreads streams over the hardware's queues in that order, so neighbours do not share one.
+/// The unused streams of a context, in the order in which they were created: the driver spreads streams
+/// over the hardware's queues in that order, so neighbours do not share one.
 #[derive(Debug, Default)]
 pub(crate) struct StreamPool {
     spare: [Mutex<BTreeMap<u64, IdleStream>>; 3],
@@ -166,7 +166,7 @@ impl StreamPool {
     }
 }
 
-/// The driver's number for a priority: lower goes first, and 0 is what everybody else's have.
+/// The driver's number for a priority: lower goes first, and 0 is the default.
 fn level(context: &Context, priority: Priority) -> core::ffi::c_int {
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: both are written to places of our own. Where there are no priorities both stay 0.
@@ -188,7 +188,7 @@ pub(crate) fn query(
     progress(context.call(|table| unsafe { table.stream_query(stream) }))
 }
 
-/// A stream as a device knows it.
+/// A stream in a device's table.
 #[derive(Clone, Debug)]
 struct StreamEntry {
     core: Arc<StreamCore>,
@@ -199,14 +199,14 @@ struct StreamEntry {
     whose: StreamOwner,
 }
 
-/// Who ends a stream.
+/// Who destroys a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamOwner {
-    /// Nobody: there from the start.
+    /// No one: it exists from the start.
     Default,
-    /// Made by this device.
+    /// This device, which created it.
     Own,
-    /// Made by another library.
+    /// Another library, which created it.
     Foreign,
 }
 
@@ -214,11 +214,11 @@ enum StreamOwner {
 #[derive(Debug)]
 pub(crate) struct StreamTable {
     known: HashMap<u64, StreamEntry>,
-    /// Destroyed ones whose work may not be done.
+    /// Destroyed streams whose work may not be done.
     draining: Vec<Arc<StreamCore>>,
     ids: u64,
-    /// Whether the threads' default streams were ever adopted. Then there may be work on them for
-    /// good, of threads that nobody knows.
+    /// Whether per-thread default streams were ever adopted. From then on unknown threads may have work on
+    /// theirs.
     per_thread: bool,
 }
 
@@ -236,8 +236,7 @@ impl StreamTable {
         StreamId(self.ids)
     }
 
-    /// Lets go of destroyed streams whose work is done: they go back to the pool. An answer that is
-    /// none counts as busy.
+    /// Returns destroyed streams whose work is done to the pool. A stream whose query fails counts as busy.
     fn settle(&mut self, context: &Context) {
         self.draining.retain(|core| query(context, core.raw) != Ok(Progress::Done));
     }
@@ -356,9 +355,9 @@ impl CudaDevice {
         self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
     }
 
-    /// Waits for the streams of this device, and for no other: other libraries' work in the same
-    /// context is none of its business. Where threads' default streams were adopted it is: nothing
-    /// less than a wait for the context sees the end of those of other threads.
+    /// Waits for the streams of this device only, not for other libraries' work in the same context. If
+    /// per-thread default streams were adopted, it waits for the whole context: nothing less covers those of
+    /// other threads.
     pub(crate) fn wait_for_all(&self) -> Result<()> {
         let call = Call::SynchronizeDevice;
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
@@ -381,7 +380,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Makes a stream known that another library made.
+    /// Adopts a stream that another library created.
     ///
     /// # Safety
     ///

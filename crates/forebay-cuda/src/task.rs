@@ -1,9 +1,9 @@
-//! Functions of the host in the order of a stream.
+//! Host tasks in stream order.
 //!
-//! The driver calls such functions itself, but one after another for all streams: one that blocks
-//! holds back all others, and the contract forbids that. So the driver's call only hands the task to
-//! a thread of our own, and the stream waits for a word in memory that the thread writes when the
-//! task is done:
+//! The driver can call host functions itself, but it does so one after another for all streams: one that
+//! blocks holds back all others, which the contract forbids. So the driver's callback only passes the task
+//! to a thread of ours, and the stream waits for a word in memory that the thread writes when the task is
+//! done:
 //!
 //! ```text
 //!   stream     ... work ][ call: hand over ][ wait: word >= 7 ][ work ...
@@ -11,7 +11,7 @@
 //!   thread                      +---> task 7 ------+ word = 7
 //! ```
 //!
-//! Numbers go up by one for each task of a stream, so one word serves a stream for ever.
+//! Numbers go up by one for each task of a stream, so one word serves a stream forever.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -90,7 +90,7 @@ const fn is_before(one: u32, other: u32) -> bool {
 pub(crate) struct Signals(Mutex<Vec<Arc<Signal>>>);
 
 impl Signals {
-    /// A word that nobody uses and nothing waits for.
+    /// An unused word that nothing waits for.
     fn take(&self, context: &Context) -> core::result::Result<Arc<Signal>, Refusal> {
         let mut all = lock(&self.0);
         let idle = |signal: &&Arc<Signal>| Arc::strong_count(signal) == 1 && signal.is_settled();
@@ -127,17 +127,17 @@ impl Signals {
     }
 }
 
-/// A task on its way.
+/// A task that was submitted and has not run yet.
 #[derive(Debug)]
 struct PendingTask {
-    /// Taken by whoever runs it, or by who calls it off.
+    /// Taken by the thread that runs it, or by the one that cancels it.
     task: Mutex<Option<Task>>,
     signal: Arc<Signal>,
     number: u32,
     context: &'static Context,
 }
 
-/// A host function, which says nothing of itself.
+/// A host function; wrapped because closures have no `Debug`.
 struct Task(HostTask);
 
 impl core::fmt::Debug for Task {
@@ -213,7 +213,7 @@ impl Workers {
     }
 }
 
-/// What the driver calls for a task that may take its time.
+/// The driver's callback for a task that may block.
 unsafe extern "C" fn begin(data: *mut c_void) {
     // SAFETY: `Context::enqueue` gave away one count of this errand, and the driver calls once.
     let errand = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
@@ -221,7 +221,7 @@ unsafe extern "C" fn begin(data: *mut c_void) {
     workers.hand_over(errand);
 }
 
-/// What the driver calls for a task that is over soon.
+/// The driver's callback for a short task.
 unsafe extern "C" fn run_now(data: *mut c_void) {
     // SAFETY: `Context::enqueue_brief` gave this box away, and the driver calls once.
     let task = unsafe { Box::from_raw(data.cast::<HostTask>()) };
@@ -229,7 +229,7 @@ unsafe extern "C" fn run_now(data: *mut c_void) {
 }
 
 impl Context {
-    /// Whether tasks that block can be had here.
+    /// Whether blocking tasks are supported here.
     pub(crate) fn has_tasks(&self) -> bool {
         let table = self.table();
         table.launch_host_function.is_some()

@@ -4,11 +4,11 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
 
 use crate::CudaDevice;
-use crate::recall::CancelToken;
+use crate::cancel::CancelToken;
 use crate::refusal::{CallInfo, words};
 use crate::shape::{CopyEnd, CopyShape, Piece, host_pointer};
 use crate::space::{SpanCheck, USABLE, Use};
-use crate::stage::MOST;
+use crate::staging::MOST;
 use crate::stream::{StreamCore, TaskLane, lock};
 use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};

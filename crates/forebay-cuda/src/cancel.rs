@@ -1,10 +1,10 @@
-//! Calling off the host's part of a copy that fails half way.
+//! Cancelling the host tasks of a copy that fails half way.
 //!
-//! A copy of ordinary host memory is a row of tasks and of copies of pinned memory. Where the driver
-//! refuses one in the middle, the tasks before it are in the stream for good, and would touch the
-//! caller's memory after the caller was told that the copy failed. So they share a word: once it says
-//! so, each of them does nothing. What the device copies between itself and the pinned memory is not
-//! called off; that memory is not the caller's.
+//! A copy of pageable host memory is a sequence of host tasks and of copies of pinned memory. If the driver
+//! refuses one in the middle, the tasks before it are already in the stream and would touch the caller's
+//! memory after the caller was told that the copy failed. So they share a token: once it is cancelled, each
+//! of them does nothing. Copies between the device and the pinned memory are not cancelled; that memory is
+//! not the caller's.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,16 +18,16 @@ enum CancelState {
     /// They may.
     #[default]
     Valid,
-    /// They may not: the copy has failed.
+    /// They may not, because the copy has failed.
     CalledOff,
 }
 
-/// The tasks of one copy, as far as they can be called off together.
+/// Cancels the tasks of one copy together.
 #[derive(Debug, Default)]
 pub(crate) struct CancelToken(Arc<Mutex<CancelState>>);
 
 impl CancelToken {
-    /// A task that does `work`, unless it was called off before its turn.
+    /// A task that does `work`, unless it was cancelled before its turn.
     pub(crate) fn task(&self, work: impl FnOnce() + Send + 'static) -> HostTask {
         let standing = Arc::clone(&self.0);
         Box::new(move || {
@@ -39,7 +39,7 @@ impl CancelToken {
         })
     }
 
-    /// Calls the tasks off: when this returns, none touches the caller's memory any more.
+    /// Cancels the tasks: once this returns, none touches the caller's memory any more.
     pub(crate) fn call_off(&self) {
         *lock(&self.0) = CancelState::CalledOff;
     }
