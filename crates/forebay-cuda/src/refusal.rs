@@ -122,10 +122,7 @@ pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     let Refusal { symbol, code } = refusal;
     if code == Code::MISSING {
         let (major, minor) = (symbol.version / 1000, symbol.version % 1000 / 10);
-        return format!(
-            "the driver has no {}: CUDA {major}.{minor} or later is needed",
-            symbol.name
-        );
+        return format!("the driver has no {}, which CUDA {major}.{minor} introduced", symbol.name);
     }
     match table.filter(|_| code.name().is_none()).and_then(|table| name_of(table, code)) {
         Some(name) => format!("{} said {name} ({})", symbol.name, code.0),

@@ -71,5 +71,5 @@ fn what_stays_broken_is_lost_and_what_may_pass_may_pass() {
 #[test]
 fn a_function_the_driver_lacks_is_named_with_the_version_that_brought_it() {
     let text = error_of(Code::MISSING).to_string();
-    assert!(text.contains("the driver has no cuMemAlloc, which came with CUDA 3.2"), "{text}");
+    assert!(text.contains("the driver has no cuMemAlloc, which CUDA 3.2 introduced"), "{text}");
 }

@@ -8,7 +8,7 @@
 //! A range is addresses for an eighth more than the device has; pages come behind its lowest bare
 //! part as they are needed and go only when memory runs out, those that are wholly free.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Error, PageHandle, StreamHandle};
@@ -16,7 +16,7 @@ use forebay_hal::{Call, Error, PageHandle, StreamHandle};
 use super::heap::{Block, BlockId, Heap, SegmentId, State};
 use super::{GRAIN, LARGE_SEGMENT, PoolKind, SMALL_SEGMENT, rounded};
 use crate::models::driver::Driver;
-use crate::models::{missing, refused, too_large};
+use crate::models::{refused, too_large};
 use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// A reserved range and the pages behind it.
@@ -34,11 +34,9 @@ pub struct Expandable {
     driver: Driver,
     heap: Heap,
     ranges: BTreeMap<SegmentId, Range>,
-    serial: u64,
-    live: HashMap<BlockIndex, BlockId>,
 }
 
-/// Whether nobody has the block: free, or addresses alone.
+/// Whether the block is not live: free, or bare addresses.
 fn is_open(block: &Block) -> bool {
     block.state != State::Live
 }
@@ -46,13 +44,7 @@ fn is_open(block: &Block) -> bool {
 impl Expandable {
     /// Nothing reserved yet.
     pub fn new(driver: Driver) -> Self {
-        Self {
-            driver,
-            heap: Heap::default(),
-            ranges: BTreeMap::new(),
-            serial: 0,
-            live: HashMap::new(),
-        }
+        Self { driver, heap: Heap::default(), ranges: BTreeMap::new() }
     }
 
     const fn page(side: PoolKind) -> Bytes {
@@ -117,10 +109,9 @@ impl Expandable {
         let size = page.try_mul(wanted.get().div_ceil(page.get()));
         let size = size.map_err(|error| Error::quantity(Call::Reserve, "size", &error))?;
         let span = self.driver.reserve(size)?;
-        let id = SegmentId(self.serial);
-        self.serial += 1;
+        let (id, block) = self.heap.add_segment(size, (side, stream), State::Bare);
         self.ranges.insert(id, Range { start: span.start(), page, pages: BTreeMap::new() });
-        Ok(self.heap.add_segment(id, size, (side, stream), State::Bare))
+        Ok(block)
     }
 
     /// Puts pages behind the first `size` bytes of a bare block, which begins at a page. All or
@@ -257,20 +248,12 @@ impl Player for Expandable {
                 Err(error) => return Err(ReplayError::Device(error)),
             },
         };
-        let rest = self.heap.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
-        if rest >= GRAIN.bytes() {
-            self.heap.split(id, size);
-        }
-        self.heap.set_state(id, State::Live);
-        self.live.insert(block, id);
+        self.heap.allocate(block, id, size, |rest| rest >= GRAIN.bytes());
         Ok(())
     }
 
     fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
-        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
-        self.heap.set_state(id, State::Free);
-        self.heap.merge(id);
-        Ok(())
+        self.heap.free(block)
     }
 
     fn reserved(&self) -> Bytes {
@@ -290,7 +273,7 @@ impl Player for Expandable {
 // one share bytes; and it is the block's until it is freed.
 unsafe impl AddressedPlayer for Expandable {
     fn address(&self, block: BlockIndex) -> Option<Address> {
-        let block = self.heap.get(*self.live.get(&block)?)?;
+        let block = self.heap.live(block)?;
         self.ranges.get(&block.segment())?.start.checked_add(block.offset())
     }
 

@@ -14,12 +14,13 @@
 //! and 2.5605 in the opposite one; the last between 2.527 and 2.597 in four random ones.
 
 use core::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use forebay_core::Bytes;
 
 use super::PoolKind;
-use crate::StreamIndex;
+use crate::models::missing;
+use crate::{BlockIndex, ReplayError, StreamIndex};
 
 /// Which block of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,13 +87,16 @@ impl Block {
     }
 }
 
-/// All blocks, and those that nobody has in order.
+/// All blocks: the free and the bare ones in order, and the live ones by their index in the recording.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     blocks: Vec<Option<Block>>,
     spare: Vec<BlockId>,
     free: BTreeSet<(PoolKind, StreamIndex, Bytes, BlockAddress, BlockId)>,
     bare: BTreeSet<(PoolKind, StreamIndex, BlockAddress, BlockId)>,
+    live: HashMap<BlockIndex, BlockId>,
+    /// How many segments were ever added.
+    segments: u64,
 }
 
 impl Heap {
@@ -101,18 +105,48 @@ impl Heap {
         self.blocks.get(id.0).and_then(Option::as_ref)
     }
 
+    /// The live block with this index in the recording.
+    pub(super) fn live(&self, block: BlockIndex) -> Option<&Block> {
+        self.get(*self.live.get(&block)?)
+    }
+
+    /// Allocates a free block, and splits off what remains beyond `size` if `splits` says so of it.
+    pub(super) fn allocate(
+        &mut self,
+        block: BlockIndex,
+        id: BlockId,
+        size: Bytes,
+        splits: impl FnOnce(Bytes) -> bool,
+    ) {
+        let rest = self.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
+        if splits(rest) {
+            self.split(id, size);
+        }
+        self.set_state(id, State::Live);
+        self.live.insert(block, id);
+    }
+
+    /// Frees a live block and merges it with its free neighbours.
+    pub(super) fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError> {
+        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
+        self.set_state(id, State::Free);
+        self.merge(id);
+        Ok(())
+    }
+
     /// A new segment as one block, in no index yet if live.
     pub(super) fn add_segment(
         &mut self,
-        segment: SegmentId,
         size: Bytes,
         (side, stream): (PoolKind, StreamIndex),
         state: State,
-    ) -> BlockId {
+    ) -> (SegmentId, BlockId) {
+        let segment = SegmentId(self.segments);
+        self.segments += 1;
         let spot = BlockAddress { segment: Reverse(segment), offset: Bytes::ZERO };
         let id = self.store(Block { size, state, side, stream, spot, previous: None, next: None });
         self.enter(id);
-        id
+        (segment, id)
     }
 
     /// Takes a block that is alone in its segment out of the heap.
@@ -288,7 +322,7 @@ mod tests {
     #[test]
     fn what_is_cut_merges_again() {
         let mut heap = Heap::default();
-        let a = heap.add_segment(SegmentId(0), Bytes::new(4096), HERE, State::Free);
+        let (_, a) = heap.add_segment(Bytes::new(4096), HERE, State::Free);
         let b = heap.split(a, Bytes::new(1024)).unwrap();
         let c = heap.split(b, Bytes::new(1024)).unwrap();
         assert_eq!(fits(&heap, 1), [1024, 1024, 2048]);
@@ -310,10 +344,10 @@ mod tests {
     #[test]
     fn newer_segments_lie_lower_and_streams_stay_apart() {
         let mut heap = Heap::default();
-        let old = heap.add_segment(SegmentId(0), Bytes::new(512), HERE, State::Free);
-        let new = heap.add_segment(SegmentId(1), Bytes::new(512), HERE, State::Free);
-        heap.add_segment(SegmentId(2), Bytes::new(512), (HERE.0, StreamIndex(1)), State::Free);
-        heap.add_segment(SegmentId(3), Bytes::new(512), (PoolKind::Large, HERE.1), State::Free);
+        let (_, old) = heap.add_segment(Bytes::new(512), HERE, State::Free);
+        let (_, new) = heap.add_segment(Bytes::new(512), HERE, State::Free);
+        heap.add_segment(Bytes::new(512), (HERE.0, StreamIndex(1)), State::Free);
+        heap.add_segment(Bytes::new(512), (PoolKind::Large, HERE.1), State::Free);
         let found: Vec<BlockId> = heap.fits(HERE.0, HERE.1, Bytes::new(512)).collect();
         assert_eq!(found, [new, old]);
     }

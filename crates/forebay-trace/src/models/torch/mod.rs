@@ -43,7 +43,7 @@ const OWN_SEGMENT_FROM: Bytes = Bytes::new(10 * MIB);
 /// What segments of their own are rounded to.
 const OWN_SEGMENT_UNIT: Alignment = Alignment::DEVICE_PAGE;
 
-/// The two worlds a block can live in.
+/// The two pools of PyTorch's allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PoolKind {
     /// Blocks up to 1 MiB.
