@@ -88,7 +88,7 @@ def test_streams_of_another_device_are_refused(pool):
 
 @pytest.mark.parametrize("stream", ["x", -1, 2**64, 1.5, object()])
 def test_what_is_no_stream_is_refused(pool, stream):
-    with pytest.raises(forebay.InvalidError, match="is no stream"):
+    with pytest.raises(forebay.InvalidError, match="is not a stream"):
         pool.allocate(10, stream=stream)
 
 
@@ -184,7 +184,7 @@ def test_buffers_of_a_forgotten_stream_go_on_in_the_order_of_the_default_one(cud
 
 def test_what_is_no_stream_is_not_forgotten(cuda):
     for stream in ("x", -1, None, object()):
-        with pytest.raises(forebay.InvalidError, match="is no stream"):
+        with pytest.raises(forebay.InvalidError, match="is not a stream"):
             cuda.forget(stream)
 
 

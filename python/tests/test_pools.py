@@ -126,14 +126,14 @@ def test_scopes_measure_a_stretch(pool):
         buffer = pool.allocate("1MiB")
         with pool.performance_context() as inner:
             pool.allocate("2MiB").free()
-        with pytest.raises(forebay.InvalidError, match="under way"):
+        with pytest.raises(forebay.InvalidError, match="already running"):
             outer.__enter__()
     assert inner.figures["allocations"] == inner.figures["frees"] == 1
     assert outer.figures["allocations"] == 2 and outer.figures["peak_bytes"] >= 3 << 20
     assert outer.figures["live_after_bytes"] - outer.figures["live_before_bytes"] == 1 << 20
     assert outer.figures["seconds"] >= inner.figures["seconds"] >= 0
     buffer.free()
-    with pytest.raises(forebay.InvalidError, match="was not begun"):
+    with pytest.raises(forebay.InvalidError, match="was not started"):
         forebay.performance_context("host").__exit__(None, None, None)
 
 

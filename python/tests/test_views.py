@@ -100,15 +100,15 @@ def test_bfloat16_goes_by_dlpack_alone(host):
 
 
 @pytest.mark.parametrize("dtype,shape,offset,said", [
-    ("float31", None, 0, "is no type of elements"),
-    (object(), None, 0, "is no type of elements"),
+    ("float31", None, 0, "is not an element type"),
+    (object(), None, 0, "is not an element type"),
     ("float64", (13,), 0, "take more than the 100 B"),
-    ("float64", None, 0, "no whole number of float64"),
+    ("float64", None, 0, "not a whole number of float64"),
     ("uint8", (2**40, 2**40), 0, "take more than"),
     ("uint8", None, 101, "past the end"),
-    ("int32", (2,), 2, "begin at multiples of 4"),
+    ("int32", (2,), 2, "aligned to 4 B"),
     ("uint8", (1,) * 65, 0, "at most 64"),
-    ("uint8", "x", 0, "is no shape"),
+    ("uint8", "x", 0, "is not a shape"),
 ])
 def test_views_that_cannot_be_are_refused(host, dtype, shape, offset, said):
     with host.allocate(100) as buffer, pytest.raises(forebay.InvalidError, match=said):
@@ -125,7 +125,7 @@ def test_strides_of_the_buffer_protocol_are_asked_for_one_by_one(host):
         plain = (ctypes.c_char * 240).from_buffer(view)
         del plain
         gc.collect()
-        with pytest.raises(forebay.ExportError, match="the last index runs fastest"):
+        with pytest.raises(forebay.ExportError, match="in C order"):
             _fortran(view)
         del view
 
@@ -184,15 +184,15 @@ def test_read_only_memory_stays_so():
     array.flags.writeable = False
     view = forebay.from_dlpack(array)
     assert view.readonly and memoryview(view).readonly
-    with pytest.raises(forebay.InvalidError, match="read alone"):
+    with pytest.raises(forebay.InvalidError, match="read-only"):
         view.copy_from(bytes(32))
-    with pytest.raises(forebay.ExportError, match="read alone"):
+    with pytest.raises(forebay.ExportError, match="read-only"):
         view.__dlpack__()
     assert np.from_dlpack(view).flags.writeable is False
 
 
 def test_what_cannot_be_lent_is_refused():
-    with pytest.raises(forebay.InvalidError, match="one piece"):
+    with pytest.raises(forebay.InvalidError, match="contiguous"):
         forebay.from_dlpack(np.arange(12).reshape(3, 4).T)
     with pytest.raises(forebay.InvalidError, match="no __dlpack__"):
         forebay.from_dlpack(b"bytes")
@@ -204,7 +204,7 @@ def test_what_cannot_be_lent_is_refused():
 
 def test_a_capsule_nobody_takes_lets_go(pool):
     if pool.device.name == "sim":
-        with pool.allocate(8) as buffer, pytest.raises(forebay.ExportError, match="no place"):
+        with pool.allocate(8) as buffer, pytest.raises(forebay.ExportError, match="no device type"):
             buffer.__dlpack__()
         return
     buffer = pool.allocate(1 << 20)
@@ -214,9 +214,9 @@ def test_a_capsule_nobody_takes_lets_go(pool):
         with pytest.raises(forebay.InUseError):
             buffer.free()
         del capsule
-    with pytest.raises(forebay.ExportError, match="lent where it is"):
+    with pytest.raises(forebay.ExportError, match="without a copy"):
         buffer.__dlpack__(copy=True)
-    with pytest.raises(forebay.ExportError, match="lent where it is"):
+    with pytest.raises(forebay.ExportError, match="without a copy"):
         buffer.__dlpack__(dl_device=(99, 0))
     assert buffer.__dlpack__(dl_device=buffer.__dlpack_device__(), copy=False) is not None
     buffer.free()
@@ -373,7 +373,7 @@ def test_memory_that_may_be_read_alone_is_no_target(pool):
         for target in (b"12345678", frozen, memoryview(b"12345678"), forebay.from_dlpack(frozen)):
             with pytest.raises(forebay.Error):
                 buffer.copy_to(target)
-        with pytest.raises(forebay.InvalidError, match="read alone"):
+        with pytest.raises(forebay.InvalidError, match="read-only"):
             forebay.from_dlpack(frozen).copy_from(buffer.to_bytes())
         assert not frozen.any()
 
@@ -399,7 +399,7 @@ def test_the_same_memory_may_be_source_and_target(host):
 @pytest.mark.parametrize("dtype", [">i4", ">f8", object, "datetime64[s]", [("a", "i4")], "S3"])
 def test_elements_that_a_view_cannot_have_are_refused(host, dtype):
     """The other order of bytes has the same name in numpy."""
-    with host.allocate(64) as buffer, pytest.raises(forebay.InvalidError, match="is no type of elements"):
+    with host.allocate(64) as buffer, pytest.raises(forebay.InvalidError, match="is not an element type"):
         buffer.view(np.dtype(dtype))
 
 
@@ -412,16 +412,16 @@ class _Tensor(ctypes.Structure):
 
 @pytest.mark.parametrize("change,said", [
     ({"ndim": -1}, "-1 dimensions"),
-    ({"shape": None}, "no lengths"),
+    ({"shape": None}, "no shape"),
     ({"data": None}, "no memory"),
     ({"byte_offset": 2**64 - 1}, "no memory"),
     ({"code": 3}, "elements of kind 3"),
     ({"lanes": 4}, "4 at a time"),
     ({"bits": 7}, "7 bits"),
-    ({"shape": [-1]}, "below zero"),
-    ({"shape": [2**62]}, "larger than memory|no memory"),
-    ({"strides": [-1]}, "not in one piece"),
-    ({"device_type": 9}, "device kind 9"),
+    ({"shape": [-1]}, "negative length"),
+    ({"shape": [2**62]}, "larger than any memory|no memory"),
+    ({"strides": [-1]}, "not contiguous"),
+    ({"device_type": 9}, "device type 9"),
     ({"device_type": 2, "device_id": -1}, "no device"),
 ])
 def test_tensors_that_make_no_sense_are_refused(change, said):

@@ -138,13 +138,13 @@ impl Failure {
         Self { status, words: words.into() }
     }
 
-    /// An argument that is not allowed: its name, what was given, what is allowed.
+    /// An invalid argument: its name, the value given, and what was expected.
     pub(crate) fn argument(
         name: &str,
         given: impl fmt::Display,
         allowed: impl fmt::Display,
     ) -> Self {
-        Self::new(Status::InvalidArgument, format!("{name} was {given}; allowed: {allowed}"))
+        Self::new(Status::InvalidArgument, format!("invalid {name}: {given}; expected {allowed}"))
     }
 }
 

@@ -80,7 +80,9 @@ fn blocks_come_and_go_and_wrong_use_is_told() {
     assert!(last_error().contains("-1 bytes"), "{}", last_error());
     assert!(allocate(isize::MAX, 0).is_null());
     assert!(
-        last_error().contains("no memory") || last_error().contains("asked"),
+        last_error().contains("no memory")
+            || last_error().contains("asked for")
+            || last_error().contains("requested"),
         "{}",
         last_error()
     );

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, value_parser};
 use forebay_core::Bytes;
 
 use crate::bench::{Against, Case, Subjects};
-use crate::replay::{Place, Policy};
+use crate::replay::{DeviceName, Policy};
 
 /// What comes after the list of commands.
 const AFTER: &str = "\
@@ -101,8 +101,8 @@ pub struct ReplayOptions {
     pub traces: Vec<PathBuf>,
 
     /// The device to replay on: simulated, this machine's own memory, or GPU number N.
-    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
-    pub device: Place,
+    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = DeviceName::Sim)]
+    pub device: DeviceName,
 
     /// The allocators to compare, separated by commas [default: all].
     #[arg(
@@ -181,8 +181,8 @@ pub struct BenchOptions {
     pub workloads: Vec<Case>,
 
     /// The device to time on: simulated, this machine's own memory, or GPU number N.
-    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = Place::Sim)]
-    pub device: Place,
+    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = DeviceName::Sim)]
+    pub device: DeviceName,
 
     /// Another GPU allocator to compare with: a library, and its two functions with the signatures of
     /// PyTorch's pluggable allocator. Can be repeated.
@@ -250,7 +250,7 @@ mod tests {
             }
         };
         let plain = replay(&["a.csv", "b.csv"]).unwrap();
-        assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, Place::Sim));
+        assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, DeviceName::Sim));
         assert_eq!(plain.policy, Policy::ALL);
         assert!(!plain.verify && !plain.backed && !plain.analyse && plain.record.is_none());
         let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();

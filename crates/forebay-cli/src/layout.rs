@@ -38,7 +38,7 @@ const SHORTEST_LABEL: usize = 8;
 
 /// Which side of its column a cell stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum Align {
     /// Words.
     Left,
     /// Figures.
@@ -47,7 +47,7 @@ pub(crate) enum Side {
 
 /// What happens to a column where the terminal is too narrow for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum WhenNarrow {
     /// It is always there, as wide as its widest cell.
     Keep,
     /// It is always there, and long cells are broken into several lines.
@@ -60,19 +60,19 @@ pub(crate) enum Room {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     heading: &'static str,
-    side: Side,
-    room: Room,
+    side: Align,
+    room: WhenNarrow,
 }
 
 impl Column {
     /// A column of figures.
-    pub(crate) const fn figures(heading: &'static str, room: Room) -> Self {
-        Self { heading, side: Side::Right, room }
+    pub(crate) const fn figures(heading: &'static str, room: WhenNarrow) -> Self {
+        Self { heading, side: Align::Right, room }
     }
 
     /// A column of words.
-    pub(crate) const fn words(heading: &'static str, room: Room) -> Self {
-        Self { heading, side: Side::Left, room }
+    pub(crate) const fn words(heading: &'static str, room: WhenNarrow) -> Self {
+        Self { heading, side: Align::Left, room }
     }
 }
 
@@ -160,8 +160,8 @@ impl Table {
         let mut left_out = Vec::new();
         while total(&shown) > columns {
             let rank = |shown: &Shown| match shown.column.room {
-                Room::Drop(rank) => Some(rank),
-                Room::Keep | Room::Break => None,
+                WhenNarrow::Drop(rank) => Some(rank),
+                WhenNarrow::Keep | WhenNarrow::Break => None,
             };
             // The last of equals goes first.
             let ranked = shown.iter().enumerate().filter_map(|(at, one)| Some((rank(one)?, at)));
@@ -171,7 +171,7 @@ impl Table {
         // What is still too wide is broken, the widest label first and never to nothing.
         while total(&shown) > columns {
             let breakable = |shown: &&mut Shown| {
-                shown.column.room == Room::Break && shown.width > SHORTEST_LABEL
+                shown.column.room == WhenNarrow::Break && shown.width > SHORTEST_LABEL
             };
             let widest = shown.iter_mut().filter(breakable).max_by_key(|shown| shown.width);
             let Some(widest) = widest else { break };
@@ -224,8 +224,8 @@ fn write_row(shown: &[Shown], cells: &[Cell], out: &mut dyn Write) -> io::Result
                 continue;
             }
             let (before, after) = match shown.column.side {
-                Side::Left => (0, rest),
-                Side::Right => (rest, 0),
+                Align::Left => (0, rest),
+                Align::Right => (rest, 0),
             };
             line.push_str(&" ".repeat(pending + before));
             line.push_str(&format!("{style}{text}{style:#}"));

@@ -1,15 +1,15 @@
-//! Addresses, and stretches of them.
+//! Addresses and spans of addresses.
 
 use core::fmt;
 
 use crate::{Alignment, Bytes, QuantityError};
 
-/// A place in an address space: a device's or the host's. Plain data; holding one owns nothing.
+/// An address in device or host memory. Plain data: it owns nothing.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u64);
 
 impl Address {
-    /// The address nothing lives at; what an allocation of no bytes gives.
+    /// The null address, which is what an allocation of 0 bytes returns.
     pub const NULL: Self = Self(0);
 
     /// The address with that value.
@@ -40,7 +40,7 @@ impl Address {
         }
     }
 
-    /// How far this lies beyond `start`, or `None` where it lies before it.
+    /// The distance from `start`, or `None` if this address is below `start`.
     pub const fn offset_from(self, start: Self) -> Option<Bytes> {
         match self.0.checked_sub(start.0) {
             Some(offset) => Some(Bytes::new(offset)),
@@ -74,7 +74,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// A stretch of addresses whose end is known to exist.
+/// A range of addresses whose end does not overflow.
 ///
 /// ```
 /// use forebay_core::{Address, Bytes, Span};
@@ -91,7 +91,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// `size` bytes from `start`; refused where the end would lie past the address space.
+    /// `size` bytes from `start`. Fails if the end would overflow.
     pub fn new(start: Address, size: Bytes) -> Result<Self, QuantityError> {
         if start.checked_add(size).is_none() {
             return Err(QuantityError::Overflow { sum: format!("{start} + {} B", size.get()) });
@@ -115,7 +115,7 @@ impl Span {
         Address(self.start.0 + self.size.get())
     }
 
-    /// Whether there are no bytes in it.
+    /// Whether it has no bytes.
     pub const fn is_empty(self) -> bool {
         self.size.is_zero()
     }
@@ -130,7 +130,7 @@ impl Span {
         other.start.0 >= self.start.0 && other.end().0 <= self.end().0
     }
 
-    /// Whether a byte lies in both.
+    /// Whether the two share a byte.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start.0 < other.end().0
             && other.start.0 < self.end().0

@@ -1,5 +1,4 @@
-//! A bump over chunks: memory that is handed out by moving one position, and taken back by moving
-//! it back.
+//! A bump allocator over chunks: it allocates by advancing one position, and frees by moving it back.
 //!
 //! ```text
 //!   chunks     [ chunk 0            ][ chunk 1                  ][ chunk 2       ...
@@ -9,14 +8,13 @@
 //!                    padding   tail               ^ the next block begins here or later
 //! ```
 //!
-//! Chunks lie anywhere; the **position** counts through all of them in the order they came, and is
-//! all the state there is. Everything below it is used: blocks, the padding before them, the tails
-//! of chunks that were too short for what came next. So used and available always make up the
-//! capacity, going back is one assignment, and the same requests find the same places again.
+//! Chunks can be at any address. The **position** counts through all of them in the order they were
+//! added, and is the only state. Everything below it is used: blocks, the padding before them, and the
+//! tails of chunks that were too short for the next request. So used and available bytes always add up
+//! to the capacity, rewinding is one assignment, and the same requests get the same addresses again.
 //!
-//! What was handed out and taken back is told from what is there now by **generations**: each way
-//! back begins a new one, and remembers how far back it went (its floor). A place stands while no
-//! later floor lies below its end.
+//! **Generations** tell freed blocks from live ones: each rewind starts a new generation and records the
+//! position it went back to, its floor. A block is live while no later floor lies below its end.
 
 #[cfg(test)]
 mod tests;
@@ -25,14 +23,14 @@ use core::fmt;
 
 use crate::{Address, Alignment, Bytes, QuantityError, Span};
 
-/// What a bump does when it is full.
+/// What a bump allocator does when it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BumpGrowth {
-    /// It says so.
+    /// It fails with [`BumpFull`].
     #[default]
     Fixed,
-    /// It takes a chunk as large as all it has, until it has `most` in all.
+    /// It doubles by adding a chunk as large as its capacity, until the capacity is `most`.
     Doubling {
         /// The most bytes of all chunks together.
         most: Bytes,
@@ -48,13 +46,13 @@ impl fmt::Display for BumpGrowth {
     }
 }
 
-/// How a bump stands.
+/// The usage of a bump allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BumpUsage {
-    /// Blocks, the padding before them, and the tails of chunks that were left.
+    /// Blocks, the padding before them, and the tails of chunks that were skipped.
     pub used: Bytes,
-    /// The rest of the capacity. One block can have no more of it than the rest of one chunk.
+    /// The rest of the capacity. One block can use at most the rest of one chunk.
     pub available: Bytes,
     /// All chunks together.
     pub capacity: Bytes,
@@ -64,45 +62,45 @@ pub struct BumpUsage {
     pub chunks: usize,
 }
 
-/// A place that was handed out.
+/// A block of a bump allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BumpPlace {
-    /// Where it is; null for no bytes.
+pub struct BumpBlock {
+    /// Its address; null for 0 bytes.
     pub address: Address,
     /// Its position.
     pub offset: u64,
-    /// When it was handed out.
+    /// The generation in which it was allocated.
     pub generation: u64,
 }
 
-/// How large the next chunk should be.
+/// The size of the next chunk to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BumpGrow {
-    /// What the growth asks for.
+pub struct BumpChunkSize {
+    /// The size by the growth rule.
     pub preferred: Bytes,
-    /// What the request needs, in a chunk that begins at a multiple of its alignment.
+    /// The least the request needs, in a chunk with the request's alignment.
     pub least: Bytes,
 }
 
-/// A position to come back to.
+/// A position to rewind to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a mark does nothing until a bump is rewound to it"]
+#[must_use = "a mark does nothing until a bump allocator is rewound to it"]
 pub struct BumpMark {
     position: u64,
     generation: u64,
 }
 
-/// The bump is full, and may not grow as far as the request would need.
+/// The bump allocator is full and may not grow as far as the request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BumpFull {
-    /// What was asked for.
+    /// The requested size.
     pub requested: Bytes,
-    /// What its address was to be a multiple of.
+    /// The requested alignment.
     pub alignment: Alignment,
-    /// What is used.
+    /// The bytes in use.
     pub used: Bytes,
-    /// What is not.
+    /// The rest of the capacity.
     pub available: Bytes,
     /// The longest rest of a chunk.
     pub largest: Bytes,
@@ -117,12 +115,12 @@ impl fmt::Display for BumpFull {
         let Self { requested, alignment, used, available, largest, capacity, growth } = self;
         let advice = match growth {
             BumpGrowth::Fixed => "make it larger, or let it grow",
-            BumpGrowth::Doubling { .. } => "raise the bound of its growth",
+            BumpGrowth::Doubling { .. } => "or raise the bound on its growth",
         };
         write!(
             f,
-            "full: {requested} ({} B) asked for at a multiple of {alignment}; {used} used and \
-             {available} available of {capacity}, {largest} of it in one piece, and it {growth}; \
+            "full: {requested} ({} B) requested with alignment {alignment}; {used} used and \
+             {available} available of {capacity}, {largest} of it contiguous, and it {growth}; \
              reset or rewind it, {advice}",
             requested.get()
         )
@@ -131,39 +129,39 @@ impl fmt::Display for BumpFull {
 
 impl core::error::Error for BumpFull {}
 
-/// A place or mark that is not, or no longer, one of the bump.
+/// A block or mark that the bump allocator does not, or no longer, know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum BumpLapse {
-    /// It was taken back by a reset or by going back to before it.
+pub enum BumpStale {
+    /// It was freed by a reset or a rewind.
     Lapsed {
-        /// The generation it is of.
+        /// The generation in which it was allocated.
         generation: u64,
-        /// The generation now.
+        /// The current generation.
         current: u64,
     },
-    /// Nothing that is handed out lies there.
-    NotGiven {
-        /// Where it was said to begin.
+    /// No allocated block lies there.
+    NotAllocated {
+        /// The offset given.
         offset: u64,
-        /// How large it was said to be.
+        /// The size given.
         size: Bytes,
-        /// How far things are handed out.
+        /// The bytes in use.
         used: Bytes,
     },
 }
 
-impl fmt::Display for BumpLapse {
+impl fmt::Display for BumpStale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lapsed { generation, current } => write!(
                 f,
-                "it is of generation {generation}, and was taken back since: the generation is \
-                 {current} now"
+                "it was freed by a reset or rewind: it is of generation {generation}, and the current \
+                 generation is {current}"
             ),
-            Self::NotGiven { offset, size, used } => write!(
+            Self::NotAllocated { offset, size, used } => write!(
                 f,
-                "{} B at offset {offset} were not handed out in one piece: {} B are used",
+                "{} B at offset {offset} were not allocated as one block: {} B are in use",
                 size.get(),
                 used.get()
             ),
@@ -171,7 +169,7 @@ impl fmt::Display for BumpLapse {
     }
 }
 
-impl core::error::Error for BumpLapse {}
+impl core::error::Error for BumpStale {}
 
 /// A chunk, and the position at which it begins.
 #[derive(Clone, Copy, Debug)]
@@ -181,20 +179,20 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// How far into the chunk `position` is: not at all where it lies before it.
+    /// How far `position` reaches into the chunk; 0 if it lies before the chunk.
     const fn reach(&self, position: u64) -> Bytes {
         Bytes::new(position.saturating_sub(self.before))
     }
 }
 
-/// How far back a generation began.
+/// The position to which the rewind that began a generation went back.
 #[derive(Clone, Copy, Debug)]
 struct Floor {
     generation: u64,
     position: u64,
 }
 
-/// A bump over chunks of addresses. It owns none of them.
+/// A bump allocator over chunks of addresses. It does not own them.
 ///
 /// ```
 /// use forebay_core::{Address, Alignment, Bump, BumpGrowth, Bytes, Span};
@@ -220,15 +218,15 @@ pub struct Bump {
     high_water: u64,
     growth: BumpGrowth,
     generation: u64,
-    /// The generation that the last reset began: nothing older stands.
+    /// The generation that the last reset began: all older blocks are stale.
     born: u64,
-    /// Generations and floors both rise from first to last: a floor hides those before it that are
-    /// not lower. So there are never more than distinct positions below the present one.
+    /// Both generations and positions rise from first to last, since a new floor removes those before it
+    /// that are not lower.
     floors: Vec<Floor>,
 }
 
 impl Bump {
-    /// A bump without chunks.
+    /// A bump allocator without chunks.
     pub const fn new(growth: BumpGrowth) -> Self {
         Self {
             chunks: Vec::new(),
@@ -243,8 +241,8 @@ impl Bump {
         }
     }
 
-    /// Adds a chunk behind the others; refused where the capacity would not fit in 64 bits. A chunk
-    /// of no bytes is nothing.
+    /// Adds a chunk after the others. Fails if the capacity would not fit in 64 bits. An empty chunk is
+    /// ignored.
     pub fn add_chunk(&mut self, span: Span) -> Result<(), QuantityError> {
         let capacity = Bytes::new(self.capacity).try_add(span.size())?;
         if !span.is_empty() {
@@ -254,12 +252,12 @@ impl Bump {
         Ok(())
     }
 
-    /// The next `size` bytes at a multiple of `alignment`, in the first chunk from here that holds
-    /// them. Where none does, nothing changes.
-    pub fn take(&mut self, size: Bytes, alignment: Alignment) -> Result<BumpPlace, BumpFull> {
+    /// Allocates `size` bytes with `alignment`, in the first chunk from the current one on that has room.
+    /// If none has, nothing changes.
+    pub fn take(&mut self, size: Bytes, alignment: Alignment) -> Result<BumpBlock, BumpFull> {
         let generation = self.generation;
         if size.is_zero() {
-            return Ok(BumpPlace { address: Address::NULL, offset: self.position, generation });
+            return Ok(BumpBlock { address: Address::NULL, offset: self.position, generation });
         }
         let found = self.chunks.iter().enumerate().skip(self.current).find_map(|(index, chunk)| {
             let from = chunk.span.start().checked_add(chunk.reach(self.position))?;
@@ -276,17 +274,17 @@ impl Bump {
         self.current = index;
         self.position = position(end);
         self.high_water = self.high_water.max(self.position);
-        Ok(BumpPlace { address, offset: position(address), generation })
+        Ok(BumpBlock { address, offset: position(address), generation })
     }
 
-    /// How large a chunk to add for a request that [`take`](Self::take) refused; an error where the
-    /// growth does not allow one that would hold it.
-    pub fn next_chunk(&self, size: Bytes, alignment: Alignment) -> Result<BumpGrow, BumpFull> {
+    /// The size of the chunk to add for a request that [`take`](Self::take) refused. Fails if the growth
+    /// rule does not allow one that is large enough.
+    pub fn next_chunk(&self, size: Bytes, alignment: Alignment) -> Result<BumpChunkSize, BumpFull> {
         match self.growth {
             BumpGrowth::Doubling { most } => {
                 let room = most.saturating_sub(Bytes::new(self.capacity));
                 let preferred = size.max(Bytes::new(self.capacity)).min(room);
-                let grow = BumpGrow { preferred, least: size };
+                let grow = BumpChunkSize { preferred, least: size };
                 if size <= room { Ok(grow) } else { Err(self.full(size, alignment)) }
             }
             BumpGrowth::Fixed => Err(self.full(size, alignment)),
@@ -302,18 +300,18 @@ impl Bump {
         BumpFull { requested, alignment, used, available, largest, capacity, growth }
     }
 
-    /// The present position, to come back to.
+    /// The current position, to rewind to.
     pub fn mark(&self) -> BumpMark {
         BumpMark { position: self.position, generation: self.generation }
     }
 
-    /// Goes back to a mark: everything handed out since is taken back, and the next requests find
-    /// the places they would have found then. The mark stands, and so do those before it.
-    pub fn rewind(&mut self, mark: BumpMark) -> Result<(), BumpLapse> {
+    /// Rewinds to a mark: frees every block allocated since, and the next requests get the addresses they
+    /// would have got then. The mark and earlier ones stay valid.
+    pub fn rewind(&mut self, mark: BumpMark) -> Result<(), BumpStale> {
         let BumpMark { position, generation } = mark;
         self.check(generation, position)?;
         if position > self.position {
-            return Err(self.not_given(position, Bytes::ZERO));
+            return Err(self.not_allocated(position, Bytes::ZERO));
         }
         if position < self.position {
             self.position = position;
@@ -327,7 +325,7 @@ impl Bump {
         Ok(())
     }
 
-    /// Takes everything back, in constant time. Chunks stay; every mark and place lapses.
+    /// Frees everything, in constant time. Chunks stay; every mark and block becomes stale.
     pub fn reset(&mut self) {
         self.position = 0;
         self.current = 0;
@@ -336,33 +334,33 @@ impl Bump {
         self.floors.clear();
     }
 
-    /// The address of a place, while it stands; null for no bytes.
-    pub fn resolve(&self, offset: u64, size: Bytes, generation: u64) -> Result<Address, BumpLapse> {
-        let not_given = || self.not_given(offset, size);
-        let end = offset.checked_add(size.get()).ok_or_else(not_given)?;
+    /// The address of a live block; null for 0 bytes.
+    pub fn resolve(&self, offset: u64, size: Bytes, generation: u64) -> Result<Address, BumpStale> {
+        let not_allocated = || self.not_allocated(offset, size);
+        let end = offset.checked_add(size.get()).ok_or_else(not_allocated)?;
         self.check(generation, end)?;
         if end > self.position {
-            return Err(not_given());
+            return Err(not_allocated());
         }
         if size.is_zero() {
             return Ok(Address::NULL);
         }
-        let chunk = self.chunks.get(self.chunk_at(offset)).ok_or_else(not_given)?;
+        let chunk = self.chunks.get(self.chunk_at(offset)).ok_or_else(not_allocated)?;
         let address = chunk.span.start().checked_add(chunk.reach(offset));
         let span = address.and_then(|address| Span::new(address, size).ok());
         match span {
             Some(span) if chunk.span.contains_span(span) => Ok(span.start()),
-            _ => Err(not_given()),
+            _ => Err(not_allocated()),
         }
     }
 
-    /// The chunk that `position` lies in; where one ends and the next begins, the next.
+    /// The chunk that contains `position`; at a boundary, the next one.
     fn chunk_at(&self, position: u64) -> usize {
         self.chunks.partition_point(|chunk| chunk.before <= position).saturating_sub(1)
     }
 
-    /// Whether what was handed out in `generation` up to `end` is still there.
-    fn check(&self, generation: u64, end: u64) -> Result<(), BumpLapse> {
+    /// Checks that a block allocated in `generation` and ending at `end` is still live.
+    fn check(&self, generation: u64, end: u64) -> Result<(), BumpStale> {
         let later = self.floors.partition_point(|floor| floor.generation <= generation);
         let lowest = self.floors.get(later);
         let stands = (self.born..=self.generation).contains(&generation)
@@ -370,15 +368,15 @@ impl Bump {
         if stands {
             Ok(())
         } else {
-            Err(BumpLapse::Lapsed { generation, current: self.generation })
+            Err(BumpStale::Lapsed { generation, current: self.generation })
         }
     }
 
-    fn not_given(&self, offset: u64, size: Bytes) -> BumpLapse {
-        BumpLapse::NotGiven { offset, size, used: Bytes::new(self.position) }
+    fn not_allocated(&self, offset: u64, size: Bytes) -> BumpStale {
+        BumpStale::NotAllocated { offset, size, used: Bytes::new(self.position) }
     }
 
-    /// How it stands.
+    /// The current usage.
     pub fn usage(&self) -> BumpUsage {
         let (used, capacity) = (Bytes::new(self.position), Bytes::new(self.capacity));
         BumpUsage {
@@ -390,12 +388,12 @@ impl Bump {
         }
     }
 
-    /// How it may grow.
+    /// The growth rule.
     pub const fn growth(&self) -> BumpGrowth {
         self.growth
     }
 
-    /// The chunks, in the order they came.
+    /// The chunks, in the order they were added.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = Span> {
         self.chunks.iter().map(|chunk| chunk.span)
     }

@@ -66,7 +66,7 @@ impl Bytes {
         self.0
     }
 
-    /// The plain number as an index type, where the machine can address that much.
+    /// The number as a `usize`. Fails if it does not fit.
     pub fn to_usize(self) -> Result<usize, QuantityError> {
         usize::try_from(self.0).map_err(|_| QuantityError::OutOfRange {
             what: "size in bytes",
@@ -247,7 +247,7 @@ impl FromStr for Bytes {
             _ => return Err(bad()),
         };
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        // Half a byte is a slip of the pen; a tenth of a gibibyte is rounded down to whole bytes.
+        // A fraction of a byte is a mistake; a tenth of a gibibyte is rounded down to whole bytes.
         if unit == 1 && !fraction.is_empty() {
             return Err(bad());
         }
@@ -267,7 +267,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// A power of two that addresses or sizes are multiples of.
+/// An alignment: a power of two.
 ///
 /// ```
 /// use forebay_core::{Alignment, QuantityError};
@@ -287,9 +287,9 @@ impl Alignment {
     pub const TWO: Self = Self { shift: 1 };
     /// Four bytes.
     pub const FOUR: Self = Self { shift: 2 };
-    /// What a cache line needs, and the least the host device gives.
+    /// A cache line, which is the minimum alignment on the host device.
     pub const CACHE_LINE: Self = Self { shift: 6 };
-    /// What blocks on devices start at: 512 bytes, as every CUDA allocator gives.
+    /// The alignment of blocks on devices: 512 bytes, as with other CUDA allocators.
     pub const BLOCK: Self = Self { shift: 9 };
     /// The page of the common processors: 4 KiB.
     pub const HOST_PAGE: Self = Self { shift: 12 };
@@ -369,12 +369,12 @@ impl PageSize {
         self.0.bytes()
     }
 
-    /// What an address of such a page is aligned to.
+    /// The alignment of a page's address.
     pub const fn alignment(self) -> Alignment {
         self.0
     }
 
-    /// How many pages hold `size`, the last one perhaps in part.
+    /// How many pages `size` takes, rounded up.
     pub const fn pages_for(self, size: Bytes) -> Pages {
         Pages(size.0.div_ceil(self.0.get()))
     }

@@ -1,18 +1,18 @@
-//! Decay: how much of what is held was not needed for a while.
+//! Decay: how much of the memory held has not been needed for some time.
 //!
-//! Ages of single pages mean little where any page serves any request. What can go is what was not
-//! needed at any moment of the last while: what is held less the most that was in use. So the most in
-//! use is noted for stretches of time, and stretches that are older than asked for are forgotten.
+//! The ages of single pages mean little if any page can serve any request. The memory to release is what
+//! was not needed at any moment of the recent past: the memory held minus the peak in use. So the peak is
+//! recorded per interval of time, and intervals older than the requested age are dropped.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::Bytes;
 
-/// How many stretches are remembered: the age is kept to an eighth.
-const STRETCHES: usize = 16;
+/// How many intervals are kept: enough to resolve the age to an eighth.
+const INTERVALS: usize = 16;
 
-/// The most in use, for stretches of time. Time is counted from a moment of the caller's choice.
+/// The peak in use per interval of time. Times count from a moment of the caller's choice.
 ///
 /// ```
 /// use core::time::Duration;
@@ -28,45 +28,45 @@ const STRETCHES: usize = 16;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Decay {
-    /// The end of each stretch, and the most that was in use in it; the oldest first.
-    stretches: VecDeque<(Duration, Bytes)>,
+    /// The end of each interval and its peak, the oldest first.
+    intervals: VecDeque<(Duration, Bytes)>,
     begun: Option<Duration>,
 }
 
 impl Decay {
-    /// Notes that no more than `most` was in use since the last note.
+    /// Records that no more than `most` was in use since the last call.
     pub fn note(&mut self, now: Duration, most: Bytes) {
         if self.begun.is_none() {
-            // What was before the first note nobody knows.
+            // Nothing is known about the time before the first call.
             self.begun = Some(now);
             return;
         }
-        self.stretches.push_back((now, most));
-        if self.stretches.len() > STRETCHES {
-            // The two shortest neighbours become one, so that the oldest are still told apart.
+        self.intervals.push_back((now, most));
+        if self.intervals.len() > INTERVALS {
+            // Merge the two shortest neighbours, so that old intervals stay distinct.
             let gap = |index: usize| {
-                let before = index.checked_sub(1).and_then(|i| self.stretches.get(i));
+                let before = index.checked_sub(1).and_then(|i| self.intervals.get(i));
                 let start = before.map_or(self.begun.unwrap_or_default(), |&(end, _)| end);
-                let end = self.stretches.get(index + 1).map_or(now, |&(end, _)| end);
+                let end = self.intervals.get(index + 1).map_or(now, |&(end, _)| end);
                 end.saturating_sub(start)
             };
-            let shortest = (0..self.stretches.len() - 1).min_by_key(|&index| gap(index));
+            let shortest = (0..self.intervals.len() - 1).min_by_key(|&index| gap(index));
             if let Some(index) = shortest
-                && let Some((_, one)) = self.stretches.remove(index)
-                && let Some((_, two)) = self.stretches.get_mut(index)
+                && let Some((_, one)) = self.intervals.remove(index)
+                && let Some((_, two)) = self.intervals.get_mut(index)
             {
                 *two = (*two).max(one);
             }
         }
     }
 
-    /// The most that was in use in the last `age`; `None` where that is longer than was watched.
+    /// The peak in use during the last `age`; `None` if recording began later than that.
     pub fn needed(&self, now: Duration, age: Duration) -> Option<Bytes> {
         let since = now.checked_sub(age)?;
         if self.begun? > since {
             return None;
         }
-        let recent = self.stretches.iter().filter(|&&(end, _)| end > since);
+        let recent = self.intervals.iter().filter(|&&(end, _)| end > since);
         Some(recent.map(|&(_, most)| most).max().unwrap_or(Bytes::ZERO))
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    /// Against all notes kept: never less than what was needed, and not older than twice the age.
+    /// Compared with a full history: never less than the true peak, and not older than twice the age.
     #[test]
     fn never_says_less_than_was_needed() {
         for seed in 0..40 {

@@ -1,113 +1,114 @@
-//! The ladder: what is tried, and in which order, before a request for memory is refused.
+//! The ladder: what a pool tries, and in which order, before it refuses a request.
 //!
 //! ```text
-//!   fold ─> deferred ─> nearest ─> others ─> room ─> idle ─> callback ─> refuse
+//!   flush ─> deferred ─> nearest ─> others ─> grow ─> idle ─> callback ─> refuse
 //!    ^                                                          │
-//!    └────────────── something was let go ─────────────────────┘
+//!    └──────────── the program released memory ────────────────┘
 //! ```
 //!
-//! Every rung makes memory that exists already usable before the next asks for more, and what costs
-//! least comes first. The ladder only says what comes next; its user looks for memory after each rung.
+//! The rungs before `grow` make existing memory usable, the cheapest first. The ladder only says what comes
+//! next; the pool looks for memory after each rung.
 //!
-//! A request may rather grow the pool than pay for some rungs ([`Avoided`]): then it passes over them up to
-//! `room`, and starts from the foot again where there is no room, with nothing left out.
+//! A request may prefer growing the pool to the cost of some rungs ([`Avoided`]): then it skips them up to
+//! `grow`, and if the pool cannot grow it starts again from the first rung without skipping any.
 
-/// One thing to try.
+/// One way to find memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rung {
-    /// Fold what the magazines hold into the heap.
-    Fold,
-    /// Do what was put off and is due: old mappings, forgotten streams, blocks used elsewhere.
+    /// Flush the thread caches into the heap.
+    FlushCaches,
+    /// Do the deferred work that is due: old mappings, forgotten streams, blocks used on other streams.
     Deferred,
-    /// Wait, on the device, for the one stream that has the best hole.
+    /// Wait, on the device, for the stream that has the best hole.
     Nearest,
-    /// Wait, on the device, for every stream that has anything.
+    /// Wait, on the device, for every stream that has a hole.
     Others,
-    /// Make room: new pages, or pages from where they lie free.
-    Room,
-    /// Wait for the device, on the host, and give back every free page; then make room.
+    /// Create pages, or move free ones.
+    Grow,
+    /// Wait on the host until the device is idle, release every free page, then grow.
     Idle,
-    /// Ask the program to let something go.
+    /// Call the program's callbacks, which may release memory.
     Callback,
-    /// There is nothing left to try.
+    /// Nothing is left to try.
     Refuse,
 }
 
-/// What a request would rather grow the pool than do.
+/// What a request skips as long as the pool can grow instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Avoided {
-    /// Empty the thread caches.
+    /// Flushing the thread caches.
     pub fold: bool,
-    /// Wait, on the device, for other streams.
+    /// Waiting, on the device, for other streams.
     pub streams: bool,
 }
 
-/// Where a request stands on the ladder.
+/// The position of one request on the ladder.
 ///
 /// ```
 /// use forebay_core::{Avoided, Ladder, Rung};
 ///
 /// let mut ladder = Ladder::new(Avoided::default());
 /// while ladder.rung() != Rung::Refuse {
-///     ladder.climb();
+///     ladder.advance();
 /// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ladder {
     rung: Rung,
     avoided: Avoided,
-    calls: u32,
+    callbacks: u32,
 }
 
 impl Ladder {
-    /// How often the program is asked to let something go for one request: one that says yes and frees
-    /// nothing must not be asked for ever.
-    pub const MOST_CALLS: u32 = 16;
+    /// How often one request calls the program's callbacks: a callback that claims to have released memory
+    /// and did not must not be called forever.
+    pub const MAX_CALLBACKS: u32 = 16;
 
-    /// At its foot.
+    /// At the first rung.
     pub const fn new(avoided: Avoided) -> Self {
-        Self { rung: Rung::Fold, avoided, calls: 0 }
+        Self { rung: Rung::FlushCaches, avoided, callbacks: 0 }
     }
 
-    /// What is passed over until there is no room.
+    /// What is skipped as long as the pool can grow.
     pub const fn avoided(&self) -> Avoided {
         self.avoided
     }
 
-    /// Starts from the foot again, with nothing left out.
+    /// Starts again from the first rung and skips nothing.
     pub const fn restart(&mut self) {
         self.avoided = Avoided { fold: false, streams: false };
-        self.rung = Rung::Fold;
+        self.rung = Rung::FlushCaches;
     }
 
-    /// What to try now.
+    /// The current rung.
     pub const fn rung(&self) -> Rung {
         self.rung
     }
 
-    /// What was tried did not bring the memory: on to the next.
-    pub const fn climb(&mut self) {
-        if matches!(self.rung, Rung::Room) && (self.avoided.fold || self.avoided.streams) {
+    /// Moves to the next rung, as the current one did not find the memory.
+    pub const fn advance(&mut self) {
+        if matches!(self.rung, Rung::Grow) && (self.avoided.fold || self.avoided.streams) {
             self.restart();
             return;
         }
         self.rung = match self.rung {
-            Rung::Fold => Rung::Deferred,
+            Rung::FlushCaches => Rung::Deferred,
             Rung::Deferred => Rung::Nearest,
             Rung::Nearest => Rung::Others,
-            Rung::Others => Rung::Room,
-            Rung::Room => Rung::Idle,
+            Rung::Others => Rung::Grow,
+            Rung::Grow => Rung::Idle,
             Rung::Idle => Rung::Callback,
             Rung::Callback | Rung::Refuse => Rung::Refuse,
         };
     }
 
-    /// The program says that it let something go: from the foot again, unless it has said so too
-    /// often.
-    pub const fn let_go(&mut self) {
-        self.calls += 1;
-        self.rung = if self.calls < Self::MOST_CALLS { Rung::Fold } else { Rung::Refuse };
+    /// Starts again from the first rung because a callback released memory, up to
+    /// [`MAX_CALLBACKS`](Self::MAX_CALLBACKS) times.
+    pub const fn memory_released(&mut self) {
+        self.callbacks += 1;
+        self.rung =
+            if self.callbacks < Self::MAX_CALLBACKS { Rung::FlushCaches } else { Rung::Refuse };
     }
 }
 
@@ -122,46 +123,46 @@ mod tests {
         while ladder.rung() != Rung::Refuse {
             assert!(!seen.contains(&ladder.rung()), "{:?} twice", ladder.rung());
             seen.push(ladder.rung());
-            ladder.climb();
+            ladder.advance();
         }
         assert_eq!(seen.len(), 7);
-        ladder.climb();
+        ladder.advance();
         assert_eq!(ladder.rung(), Rung::Refuse);
         let at = |rung| seen.iter().position(|&other| other == rung);
-        assert!(at(Rung::Fold) < at(Rung::Room), "what there is comes before what is new");
-        assert!(at(Rung::Others) < at(Rung::Room));
-        assert!(at(Rung::Room) < at(Rung::Idle), "waiting comes last");
+        assert!(at(Rung::FlushCaches) < at(Rung::Grow), "what there is comes before what is new");
+        assert!(at(Rung::Others) < at(Rung::Grow));
+        assert!(at(Rung::Grow) < at(Rung::Idle), "waiting comes last");
     }
 
     #[test]
     fn a_program_that_always_says_yes_is_not_asked_for_ever() {
         let mut ladder = Ladder::new(Avoided::default());
-        let mut calls = 0;
+        let mut callbacks = 0;
         while ladder.rung() != Rung::Refuse {
             if ladder.rung() == Rung::Callback {
-                calls += 1;
-                ladder.let_go();
+                callbacks += 1;
+                ladder.memory_released();
             } else {
-                ladder.climb();
+                ladder.advance();
             }
         }
-        assert_eq!(calls, Ladder::MOST_CALLS);
+        assert_eq!(callbacks, Ladder::MAX_CALLBACKS);
     }
 
     #[test]
     fn what_is_avoided_is_done_where_there_is_no_room() {
         for (fold, streams) in [(true, false), (false, true), (true, true)] {
             let mut ladder = Ladder::new(Avoided { fold, streams });
-            while ladder.rung() != Rung::Room {
+            while ladder.rung() != Rung::Grow {
                 assert_eq!(ladder.avoided(), Avoided { fold, streams });
-                ladder.climb();
+                ladder.advance();
             }
-            ladder.climb();
-            assert_eq!((ladder.rung(), ladder.avoided()), (Rung::Fold, Avoided::default()));
-            while ladder.rung() != Rung::Room {
-                ladder.climb();
+            ladder.advance();
+            assert_eq!((ladder.rung(), ladder.avoided()), (Rung::FlushCaches, Avoided::default()));
+            while ladder.rung() != Rung::Grow {
+                ladder.advance();
             }
-            ladder.climb();
+            ladder.advance();
             assert_eq!(ladder.rung(), Rung::Idle);
         }
     }

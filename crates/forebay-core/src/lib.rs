@@ -1,9 +1,9 @@
-//! What to do with accelerator memory, and nothing about how.
+//! The policy of forebay: what to do with device memory, apart from how to do it.
 //!
-//! This crate is the policy of forebay: quantities that cannot overflow in silence, size classes
-//! with a bound on their waste, and (as the pool grows) fit, coalescing and pressure. It is pure:
-//! no device, no thread, no clock, no unsafe code. Whatever it decides can be decided again from
-//! the same inputs, on any machine, under a debugger or a model checker.
+//! It contains quantities that cannot overflow silently, size classes with bounded waste, the address
+//! space of a pool with its holes and plans, magazines, arenas, and pressure levels. The code is pure: no
+//! device, no thread, no clock, no unsafe code. The same inputs give the same decisions on every machine,
+//! under a debugger or a model checker.
 //!
 //! ```
 //! use forebay_core::{Alignment, Bytes, SizeClasses};
@@ -30,7 +30,9 @@ mod random;
 mod size_class;
 
 pub use address::{Address, Span};
-pub use arena::{Bump, BumpFull, BumpGrow, BumpGrowth, BumpLapse, BumpMark, BumpPlace, BumpUsage};
+pub use arena::{
+    Bump, BumpBlock, BumpChunkSize, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage,
+};
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, RoundedUp, TIB};
 pub use count::counted;
 pub use decay::Decay;

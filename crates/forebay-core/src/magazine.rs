@@ -1,22 +1,22 @@
-//! Magazines: the blocks freed last, kept whole for requests of exactly their size.
+//! Magazines: the blocks freed most recently, cached for requests of exactly their size.
 //!
 //! ```text
 //!   bins      [ 64 KiB: a b c ]  [ empty ]  [ 4 KiB: d ]  [ 512 B: e f g h i j ]  ...
 //!              size hashed to a bin; a bin has blocks of one size, the one freed last on top
 //!   reserve   [ 512 B: l m n o p q ]  [ 512 B: r s t u v w ]  [ 8 KiB: x y ]  ...
-//!              what a bin held when it was full, or wanted for another size
+//!              batches from bins that were full, or that another size needed
 //!   large     [ 48 MiB: k ]
 //!              one block of a large size
 //! ```
 //!
-//! A program that allocates a hundred blocks of one size and then frees them all goes through bins
-//! alone but for one move in six to the reserve, and one in six back.
+//! A program that allocates a hundred blocks of one size and then frees them all is served by the bins,
+//! except that one free in six moves a batch to the reserve and one allocation in six moves it back.
 //!
-//! A magazine stands in front of a heap: giving a block and taking one of the same size again costs
-//! a few instructions and disturbs nothing. What it holds is lost to requests of other sizes until it
-//! is drained, so it is bounded, and whoever is about to ask for more memory drains it first. Of large
-//! blocks it holds one alone: where large blocks lie free decides where the next one goes, and so how
-//! much memory a program needs.
+//! A magazine is a cache in front of a heap: freeing a block and allocating one of the same size again
+//! costs a few instructions and leaves the heap alone. Cached blocks cannot serve requests of other sizes
+//! until they are drained, so the cache is bounded, and the pool drains it before it asks the device for
+//! more memory. A magazine caches at most one large block: the free large blocks decide where the next
+//! one is placed, and so how much memory a program needs.
 
 /// How many sizes a magazine holds at most. A training step uses some dozens of sizes at a time.
 const BINS: usize = 64;
@@ -34,9 +34,9 @@ const CLASSES: usize = 64;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bin<B> {
-    /// The size; whatever it was last where there is no block.
+    /// The size of its blocks. Stale while it is empty.
     size: u64,
-    /// How many there are.
+    /// How many blocks there are.
     count: usize,
     /// How often a block was taken and kept since the size was last another.
     taken: u64,
@@ -47,7 +47,7 @@ struct Bin<B> {
 /// The one large block.
 #[derive(Clone, Copy, Debug)]
 struct Large<B> {
-    /// Its size; whatever it was last where there is no block.
+    /// Its size. Stale while there is no block.
     size: u64,
     block: Option<B>,
     /// How often a block was taken and kept since the size was last another.
@@ -55,9 +55,9 @@ struct Large<B> {
     kept: u64,
 }
 
-/// The blocks of a bin, put aside.
+/// The blocks of a bin, moved to the reserve.
 #[derive(Clone, Copy, Debug)]
-struct Clip<B> {
+struct Batch<B> {
     count: usize,
     blocks: [Option<B>; DEPTH],
 }
@@ -69,18 +69,18 @@ pub struct Tally {
     pub taken: u64,
     /// Blocks kept.
     pub kept: u64,
-    /// The sizes of the blocks taken less those of the blocks kept; wraps.
+    /// The bytes of the blocks taken minus those of the blocks kept; wraps.
     pub balance: u64,
 }
 
-/// A bounded cache of just-freed blocks, by exact size. Sizes are in whatever unit the heap counts
-/// in, and a block is whatever tells it.
+/// A bounded cache of just-freed blocks, by exact size. Sizes are in the heap's own unit, and `B` is
+/// the heap's own description of a block.
 ///
 /// ```
 /// use forebay_core::Magazine;
 ///
 /// let mut magazine = Magazine::new(1 << 20, 1 << 18);
-/// magazine.make_way(512, |_, _| {});
+/// magazine.evict_for(512, |_, _| {});
 /// assert!(magazine.keep(512, "a"));
 /// assert_eq!(magazine.take(1024), None);
 /// assert_eq!(magazine.take(512), Some("a"));
@@ -95,17 +95,17 @@ pub struct Magazine<B> {
     bins: [Bin<B>; BINS],
     /// The sizes of the blocks in the reserve, and the blocks.
     sizes: Vec<u64>,
-    reserve: Vec<Clip<B>>,
+    reserve: Vec<Batch<B>>,
     large: Large<B>,
-    /// What bins counted before their size became another, up to the largest class that was counted:
-    /// programs have many magazines of few sizes.
+    /// The counts of bins before their size changed. Only as long as the largest class counted, since
+    /// programs have many magazines with few sizes each.
     tallies: Vec<Tally>,
 }
 
 impl<B: Copy> Magazine<B> {
-    /// An empty magazine that takes no more once it holds `bound`; with 0 it keeps nothing. The last
-    /// block may pass the bound. Sizes above `small` are large: one such block is kept whatever its size,
-    /// and does not count.
+    /// An empty magazine that stops keeping blocks once it holds `bound`; with 0 it keeps nothing. The
+    /// last block may exceed the bound. Sizes above `small` are large: one such block is kept whatever
+    /// its size, and does not count towards the bound.
     pub fn new(bound: u64, small: u64) -> Self {
         let empty = Bin { size: 0, count: 0, taken: 0, kept: 0, blocks: [None; DEPTH] };
         Self {
@@ -126,12 +126,12 @@ impl<B: Copy> Magazine<B> {
         self.held.wrapping_add(large)
     }
 
-    /// The same but for the large block.
+    /// The sum of the sizes of all blocks but the large one.
     pub fn small_held(&self) -> u64 {
         self.held
     }
 
-    /// Changes the bound; what is held beyond a smaller one stays until it is taken or drained.
+    /// Changes the bound. Blocks beyond a smaller bound stay until they are taken or drained.
     pub fn set_bound(&mut self, bound: u64) {
         self.bound = bound;
     }
@@ -139,15 +139,15 @@ impl<B: Copy> Magazine<B> {
     /// Which bin a size that is not large belongs to.
     #[inline(always)]
     fn index(size: u64) -> usize {
-        // The golden ratio spreads sizes that differ in few bits; the upper bits are the good ones.
+        // Fibonacci hashing: multiplying by the golden ratio spreads sizes best in the upper bits.
         const SPREAD: u32 = 0x9e37_79b9;
-        // Sizes that differ above 32 bits alone share a bin, as others do.
+        // Sizes that differ only above 32 bits collide, which is harmless.
         #[allow(clippy::cast_possible_truncation)]
         let hashed = (size as u32).wrapping_mul(SPREAD) >> (u32::BITS - BINS.trailing_zeros());
         hashed as usize % BINS
     }
 
-    /// The block of `size` that was kept last.
+    /// Takes the block of `size` that was kept last.
     #[inline]
     pub fn take(&mut self, size: u64) -> Option<B> {
         if size > self.small {
@@ -157,7 +157,7 @@ impl<B: Copy> Magazine<B> {
         }
     }
 
-    /// The block of `size`, which is large, if `allow` is true of it.
+    /// Takes the large block, if it has this size and `allow` accepts it.
     #[inline]
     pub fn take_large_if(&mut self, size: u64, allow: impl FnOnce(&B) -> bool) -> Option<B> {
         let large = &mut self.large;
@@ -169,8 +169,8 @@ impl<B: Copy> Magazine<B> {
         Some(block)
     }
 
-    /// As [`take`](Self::take), for a size that the caller knows not to be large. It may be left out
-    /// of the tallies, to see what keeping them costs.
+    /// As [`take`](Self::take), for a size that the caller knows not to be large. `COUNTED` is false only
+    /// in benchmarks that measure the cost of the tallies.
     #[inline(always)]
     pub fn take_small<const COUNTED: bool>(&mut self, size: u64) -> Option<B> {
         let bin = &mut self.bins[Self::index(size)];
@@ -187,14 +187,15 @@ impl<B: Copy> Magazine<B> {
         Some(block)
     }
 
-    /// Keeps a block where its size has a bin with room, and the bound is not reached. Where it says
-    /// no, [`stow`](Self::stow) may help, and [`make_way`](Self::make_way) does, unless the bound is 0.
+    /// Keeps a block if the bin of its size has room and the bound is not reached. If it returns `false`,
+    /// [`move_to_reserve`](Self::move_to_reserve) may make room, and [`evict_for`](Self::evict_for) does
+    /// unless the bound is 0.
     #[inline]
     pub fn keep(&mut self, size: u64, block: B) -> bool {
         self.keep_if(size, block, || true)
     }
 
-    /// As [`keep`](Self::keep), if `allow`, which is asked only where there is room.
+    /// As [`keep`](Self::keep), if `allow` returns true. It is called only if there is room.
     #[inline]
     pub fn keep_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
         if size > self.small {
@@ -220,8 +221,8 @@ impl<B: Copy> Magazine<B> {
         true
     }
 
-    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large. It may be left
-    /// out of the tallies, to see what keeping them costs.
+    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large. `COUNTED` is false
+    /// only in benchmarks that measure the cost of the tallies.
     #[inline(always)]
     pub fn keep_small_if<const COUNTED: bool>(
         &mut self,
@@ -250,9 +251,9 @@ impl<B: Copy> Magazine<B> {
         true
     }
 
-    /// Gives `size` room where nothing has to be put out for that: what is in its way goes to the
-    /// reserve. `false`, and nothing changed, where that is full or the bound is reached.
-    pub fn stow(&mut self, size: u64) -> bool {
+    /// Makes room for `size` without evicting anything: blocks in its way move to the reserve. Returns
+    /// `false` and changes nothing if the reserve is full or the bound is reached.
+    pub fn move_to_reserve(&mut self, size: u64) -> bool {
         if size > self.small {
             return self.large.block.is_none();
         }
@@ -269,14 +270,14 @@ impl<B: Copy> Magazine<B> {
                 return false;
             }
             self.sizes.push(bin.size);
-            self.reserve.push(bin.clip());
+            self.reserve.push(bin.batch());
         }
-        self.give_bin(index, size, None);
+        self.assign_bin(index, size, None);
         true
     }
 
-    /// Brings blocks of `size` from the reserve to their bin, where it has none; `false` where there are
-    /// none either. What the bin held takes their place.
+    /// Refills the empty bin of `size` from the reserve; `false` if the reserve has no such blocks either.
+    /// Blocks of another size in the bin take their place.
     pub fn refill(&mut self, size: u64) -> bool {
         let index = Self::index(size);
         let bin = &self.bins[index];
@@ -284,36 +285,36 @@ impl<B: Copy> Magazine<B> {
             return true;
         }
         let Some(found) = self.sizes.iter().rposition(|&other| other == size) else { return false };
-        let clip = match (self.reserve.get_mut(found), self.sizes.get_mut(found)) {
-            (Some(clip), Some(other)) if bin.count > 0 => {
+        let batch = match (self.reserve.get_mut(found), self.sizes.get_mut(found)) {
+            (Some(batch), Some(other)) if bin.count > 0 => {
                 *other = bin.size;
-                core::mem::replace(clip, bin.clip())
+                core::mem::replace(batch, bin.batch())
             }
             _ => {
                 self.sizes.swap_remove(found);
                 self.reserve.swap_remove(found)
             }
         };
-        self.give_bin(index, size, Some(clip));
+        self.assign_bin(index, size, Some(batch));
         true
     }
 
-    /// Makes a bin one of `size`, with the blocks of `clip`. What it held is elsewhere.
-    fn give_bin(&mut self, index: usize, size: u64, clip: Option<Clip<B>>) {
+    /// Assigns a bin to `size`, with the blocks of `batch`. Its former blocks are elsewhere already.
+    fn assign_bin(&mut self, index: usize, size: u64, batch: Option<Batch<B>>) {
         let bin = &mut self.bins[index % BINS];
         if bin.size != size {
             add(&mut self.tallies, bin.size, bin.taken, bin.kept);
             (bin.size, bin.taken, bin.kept) = (size, 0, 0);
         }
-        bin.count = clip.map_or(0, |clip| clip.count);
-        if let Some(clip) = clip {
-            bin.blocks = clip.blocks;
+        bin.count = batch.map_or(0, |batch| batch.count);
+        if let Some(batch) = batch {
+            bin.blocks = batch.blocks;
         }
     }
 
-    /// Gives `size` room, and puts out what stands in its way: the blocks of its bin, where it is full
-    /// or of another size, or the large block; and everything, where the bound is reached.
-    pub fn make_way(&mut self, size: u64, mut out: impl FnMut(B, u64)) {
+    /// Makes room for `size` by evicting: the blocks of its bin if it is full or of another size, the
+    /// large block if `size` is large, and every block if the bound is reached.
+    pub fn evict_for(&mut self, size: u64, mut out: impl FnMut(B, u64)) {
         if size > self.small {
             self.drain_large(out);
             return;
@@ -321,9 +322,9 @@ impl<B: Copy> Magazine<B> {
         let index = Self::index(size);
         let bin = &mut self.bins[index];
         if bin.size != size || bin.count == DEPTH {
-            let put_out = bin.put_out(&mut out);
-            self.held = self.held.wrapping_sub(put_out);
-            self.give_bin(index, size, None);
+            let evict = bin.evict(&mut out);
+            self.held = self.held.wrapping_sub(evict);
+            self.assign_bin(index, size, None);
         }
         if self.held >= self.bound {
             self.drain(|_| true, out);
@@ -345,7 +346,7 @@ impl<B: Copy> Magazine<B> {
         sums
     }
 
-    /// Puts out the large block, if there is one, as (block, size).
+    /// Evicts the large block, if there is one, as (block, size).
     #[inline]
     pub fn drain_large(&mut self, mut out: impl FnMut(B, u64)) {
         if let Some(block) = self.large.block.take() {
@@ -353,7 +354,7 @@ impl<B: Copy> Magazine<B> {
         }
     }
 
-    /// Puts out every block whose size `which` is true of, as (block, size).
+    /// Evicts every block whose size `which` accepts, as (block, size).
     pub fn drain(&mut self, which: impl Fn(u64) -> bool, mut out: impl FnMut(B, u64)) {
         if which(self.large.size) {
             self.drain_large(&mut out);
@@ -363,7 +364,7 @@ impl<B: Copy> Magazine<B> {
         }
         for bin in &mut self.bins {
             if bin.count > 0 && which(bin.size) {
-                self.held = self.held.wrapping_sub(bin.put_out(&mut out));
+                self.held = self.held.wrapping_sub(bin.evict(&mut out));
                 bin.count = 0;
             }
         }
@@ -374,8 +375,8 @@ impl<B: Copy> Magazine<B> {
                 continue;
             }
             self.sizes.swap_remove(number);
-            let clip = self.reserve.swap_remove(number);
-            for block in clip.blocks.into_iter().take(clip.count).flatten() {
+            let batch = self.reserve.swap_remove(number);
+            for block in batch.blocks.into_iter().take(batch.count).flatten() {
                 out(block, size);
                 self.held = self.held.wrapping_sub(size);
             }
@@ -396,7 +397,7 @@ impl Tally {
     }
 }
 
-/// Adds what was counted of a size to the tally of its class.
+/// Adds the counts of a size to the tally of its class.
 fn add(tallies: &mut Vec<Tally>, size: u64, taken: u64, kept: u64) {
     let class = class_of(size);
     if (taken, kept) == (0, 0) {
@@ -410,18 +411,18 @@ fn add(tallies: &mut Vec<Tally>, size: u64, taken: u64, kept: u64) {
     }
 }
 
-/// The power of two that a size counts with.
+/// The class in which a size is counted: its highest power of two.
 const fn class_of(size: u64) -> usize {
     (u64::BITS - 1 - (size | 1).leading_zeros()) as usize % CLASSES
 }
 
 impl<B: Copy> Bin<B> {
-    fn clip(&self) -> Clip<B> {
-        Clip { count: self.count, blocks: self.blocks }
+    fn batch(&self) -> Batch<B> {
+        Batch { count: self.count, blocks: self.blocks }
     }
 
-    /// Puts out all its blocks, the one freed first first; gives the sum of their sizes.
-    fn put_out(&mut self, out: &mut impl FnMut(B, u64)) -> u64 {
+    /// Evicts all its blocks, the one freed first first; returns the sum of their sizes.
+    fn evict(&mut self, out: &mut impl FnMut(B, u64)) -> u64 {
         let mut sum: u64 = 0;
         for block in self.blocks.iter_mut().take(self.count).filter_map(Option::take) {
             out(block, self.size);
@@ -462,9 +463,9 @@ mod tests {
                 if random.chance(1, 2) {
                     next += 512;
                     let room = magazine.keep(size, next)
-                        || reserve && magazine.stow(size) && magazine.keep(size, next);
+                        || reserve && magazine.move_to_reserve(size) && magazine.keep(size, next);
                     if !room {
-                        magazine.make_way(size, |block, size| drop_from(&mut lists, block, size));
+                        magazine.evict_for(size, |block, size| drop_from(&mut lists, block, size));
                         let kept = magazine.keep(size, next);
                         assert_eq!(kept, bound > 0, "seed {seed}: no way was made");
                         if !kept {
@@ -522,16 +523,16 @@ mod tests {
     #[test]
     fn one_block_is_kept_whatever_its_size() {
         let mut magazine = Magazine::new(1024, 4096);
-        magazine.make_way(1 << 40, |_, _| panic!("nothing is there"));
+        magazine.evict_for(1 << 40, |_, _| panic!("nothing is there"));
         assert!(magazine.keep(1 << 40, 'a'));
         assert!(!magazine.keep(1 << 41, 'z'), "there is one already");
-        magazine.make_way(1 << 41, |block, size| assert_eq!((block, size), ('a', 1 << 40)));
+        magazine.evict_for(1 << 41, |block, size| assert_eq!((block, size), ('a', 1 << 40)));
         assert_eq!(magazine.take(1 << 40), None, "it was put out");
-        magazine.make_way(512, |_, _| panic!("nothing is in its way"));
+        magazine.evict_for(512, |_, _| panic!("nothing is in its way"));
         assert!(magazine.keep(512, 'b'));
         assert_eq!(magazine.take(512), Some('b'));
         let mut none = Magazine::new(0, 4096);
-        none.make_way(512, |_, _| {});
+        none.evict_for(512, |_, _| {});
         assert!(!none.keep(512, 'c'));
     }
 }

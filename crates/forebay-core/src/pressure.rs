@@ -1,4 +1,4 @@
-//! Pressure: how near a pool is to its limit, and what that calls for.
+//! Pressure: how near a pool is to its limit, and how it responds.
 
 use core::fmt;
 
@@ -8,16 +8,16 @@ use crate::Bytes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Level {
-    /// So little is held that caches may grow again.
+    /// The pool holds so little that caches may grow again.
     #[default]
     Low,
-    /// Neither little nor much.
+    /// Between low and moderate.
     Normal,
-    /// Idle memory is cleaned up.
+    /// The pool flushes its caches and keeps them small.
     Moderate,
-    /// The program is warned.
+    /// The pool warns the program.
     High,
-    /// Everything idle is given back at once.
+    /// The pool releases all idle memory at once.
     Critical,
 }
 
@@ -63,25 +63,25 @@ impl Thresholds {
     }
 }
 
-/// What a change of level calls for.
+/// How a pool responds to a change of level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum Response {
     /// Nothing.
     Nothing,
-    /// Let caches be as large as they are set to be.
+    /// Let caches grow to their configured size.
     Expand,
-    /// Fold what caches hold, and keep them small from now on.
+    /// Flush the caches, and keep them small from now on.
     Clean,
-    /// That, and give back everything idle that needs no waiting for.
-    GiveBack,
+    /// Clean, and release all idle memory that can be released without waiting.
+    ReleaseIdle,
 }
 
-/// The level a pool is at, and was.
+/// Tracks the pressure level of a pool.
 ///
 /// ```
 /// use forebay_core::Bytes;
-/// use forebay_core::pressure::{Answer, Gauge, Level, Thresholds};
+/// use forebay_core::pressure::{Response, Gauge, Level, Thresholds};
 ///
 /// let thresholds = Thresholds {
 ///     low: Bytes::new(30),
@@ -91,14 +91,14 @@ pub enum Answer {
 /// };
 /// let mut gauge = Gauge::default();
 /// assert_eq!(gauge.read(&thresholds, Bytes::new(50)), None, "neither little nor much");
-/// let (level, answer) = gauge.read(&thresholds, Bytes::new(91)).ok_or("a change")?;
-/// assert_eq!((level, answer), (Level::High, Answer::Clean));
+/// let (level, response) = gauge.read(&thresholds, Bytes::new(91)).ok_or("a change")?;
+/// assert_eq!((level, response), (Level::High, Response::Clean));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Gauge {
     level: Level,
-    /// Whether caches were made small and have not been let grow since.
+    /// Whether caches were made small and not allowed to grow since.
     cleaned: bool,
 }
 
@@ -108,28 +108,28 @@ impl Gauge {
         self.level
     }
 
-    /// Reads the gauge: where the level has changed in a way that matters, gives the new one and what
-    /// to do. Between low and moderate nothing is done, so that a pool at a threshold does not clean
-    /// and expand in turns.
-    pub fn read(&mut self, thresholds: &Thresholds, held: Bytes) -> Option<(Level, Answer)> {
+    /// Updates the level and, if the change matters, returns the new level and the response. Between low
+    /// and moderate there is no response, so that a pool near a threshold does not alternate between
+    /// cleaning and expanding.
+    pub fn read(&mut self, thresholds: &Thresholds, held: Bytes) -> Option<(Level, Response)> {
         let before = core::mem::replace(&mut self.level, thresholds.level(held));
         if self.level == before {
             return None;
         }
         let rising = self.level > before;
-        let answer = match self.level {
-            Level::Critical => Answer::GiveBack,
-            Level::High | Level::Moderate if rising => Answer::Clean,
-            Level::Low if self.cleaned => Answer::Expand,
-            _ => Answer::Nothing,
+        let response = match self.level {
+            Level::Critical => Response::ReleaseIdle,
+            Level::High | Level::Moderate if rising => Response::Clean,
+            Level::Low if self.cleaned => Response::Expand,
+            _ => Response::Nothing,
         };
-        self.cleaned = match answer {
-            Answer::Clean | Answer::GiveBack => true,
-            Answer::Expand => false,
-            Answer::Nothing => self.cleaned,
+        self.cleaned = match response {
+            Response::Clean | Response::ReleaseIdle => true,
+            Response::Expand => false,
+            Response::Nothing => self.cleaned,
         };
         let tells = self.level >= Level::Moderate || before >= Level::Moderate;
-        (tells || answer != Answer::Nothing).then_some((self.level, answer))
+        (tells || response != Response::Nothing).then_some((self.level, response))
     }
 }
 
@@ -158,13 +158,13 @@ mod tests {
         let mut gauge = Gauge::default();
         let mut read = |held| gauge.read(&thresholds(), Bytes::new(held));
         assert_eq!(read(40), None);
-        assert_eq!(read(85), Some((Level::Moderate, Answer::Clean)));
+        assert_eq!(read(85), Some((Level::Moderate, Response::Clean)));
         assert_eq!(read(86), None);
-        assert_eq!(read(92), Some((Level::High, Answer::Clean)));
-        assert_eq!(read(99), Some((Level::Critical, Answer::GiveBack)));
-        assert_eq!(read(91), Some((Level::High, Answer::Nothing)));
-        assert_eq!(read(50), Some((Level::Normal, Answer::Nothing)));
-        assert_eq!(read(10), Some((Level::Low, Answer::Expand)));
+        assert_eq!(read(92), Some((Level::High, Response::Clean)));
+        assert_eq!(read(99), Some((Level::Critical, Response::ReleaseIdle)));
+        assert_eq!(read(91), Some((Level::High, Response::Nothing)));
+        assert_eq!(read(50), Some((Level::Normal, Response::Nothing)));
+        assert_eq!(read(10), Some((Level::Low, Response::Expand)));
         assert_eq!(read(50), None);
         assert_eq!(read(10), None, "nothing was cleaned since");
     }

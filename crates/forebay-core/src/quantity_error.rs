@@ -1,10 +1,10 @@
-//! The one error of this crate: a quantity that cannot be.
+//! Errors about quantities that are out of range.
 
 use core::fmt;
 
 use crate::Bytes;
 
-/// A size, an alignment or a text that is outside what is allowed, with the figures.
+/// A size, an alignment or a text that is not valid, with the figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantityError {
@@ -47,20 +47,20 @@ impl fmt::Display for QuantityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overflow { sum } => {
-                write!(f, "{sum} does not fit in 64 bits; the largest size is {} B", u64::MAX)
+                write!(f, "{sum} does not fit in 64 bits; the maximum is {} B", u64::MAX)
             }
             Self::NotAPowerOfTwo { given } => {
-                write!(f, "alignment {given} is not allowed: it must be a power of two, 1 or more")
+                write!(f, "invalid alignment {given}: expected a power of two")
             }
             Self::NotAMultiple { given, of } => {
-                write!(f, "{} B is not allowed: it must be a multiple of {}", given.get(), of)
+                write!(f, "invalid size {} B: expected a multiple of {}", given.get(), of)
             }
             Self::OutOfRange { what, given, least, most } => {
-                write!(f, "{what} {given} is not allowed: it must be from {least} to {most}")
+                write!(f, "invalid {what} {given}: expected {least} to {most}")
             }
             Self::NotASize { text } => write!(
                 f,
-                "\"{text}\" is not a size: write a number and an optional unit, as 4096, 512KiB, \
+                "\"{text}\" is not a size: expected a number and an optional unit, such as 4096, 512KiB, \
                  1.5GiB or 2GB"
             ),
         }

@@ -107,7 +107,7 @@ impl SizeClasses {
         Ok(Self { growth, granule, largest })
     }
 
-    /// What every rounded size is a multiple of.
+    /// The granule: every rounded size is a multiple of it.
     pub const fn granule(&self) -> Alignment {
         self.granule
     }
@@ -117,9 +117,9 @@ impl SizeClasses {
         self.largest.bytes()
     }
 
-    /// The size a request of `size` gets: at least `size`, no bytes for no bytes.
+    /// The block size for a request of `size`: at least `size`, and 0 for 0.
     ///
-    /// Rounding a rounded size changes nothing. An error only where the result passes 64 bits.
+    /// Rounding a rounded size changes nothing. Fails only if the result does not fit in 64 bits.
     pub fn round(&self, size: Bytes) -> Result<Bytes, QuantityError> {
         size.align_up(self.step_at(size))
     }
@@ -132,8 +132,8 @@ impl SizeClasses {
         self.step_at(size).bytes().saturating_sub(Bytes::new(1))
     }
 
-    /// The class of `size`; `None` for no bytes, for sizes above the largest class, and where
-    /// there are no classes.
+    /// The class of `size`; `None` for 0, for sizes above the largest class, and if there are no
+    /// classes.
     pub fn class_of(&self, size: Bytes) -> Option<ClassId> {
         if self.growth == Growth::Exact || size.is_zero() || size > self.largest() {
             return None;

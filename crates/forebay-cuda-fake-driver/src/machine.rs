@@ -44,12 +44,12 @@ pub(crate) struct StreamEntry {
     pub(crate) device: u32,
     pub(crate) context: u64,
     pub(crate) stream: StreamHandle,
-    pub(crate) tie: Tie,
+    pub(crate) tie: LegacySync,
 }
 
 /// How a stream stands to the legacy default stream of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tie {
+pub(crate) enum LegacySync {
     /// It is that stream.
     Legacy,
     /// Its work waits for earlier work of that stream, and the other way round.

@@ -14,7 +14,7 @@ use forebay_hal::{EventKind, Priority, Progress, StreamHandle, Streams};
 
 use crate::answer::{Answer, exports, put, said};
 use crate::context::{current, handle, here, number};
-use crate::machine::{EventEntry, StreamEntry, Tie, machine};
+use crate::machine::{EventEntry, LegacySync, StreamEntry, machine};
 
 thread_local! {
     /// The thread's own streams, by context.
@@ -56,7 +56,7 @@ pub(crate) fn stream(stream: CUstream) -> Answer<StreamEntry> {
     let (context, device) = current()?;
     let value = match number(stream) {
         0 | 1 => {
-            let (stream, tie) = (StreamHandle::DEFAULT, Tie::Legacy);
+            let (stream, tie) = (StreamHandle::DEFAULT, LegacySync::Legacy);
             return Ok(StreamEntry { device, context, stream, tie });
         }
         2 => own_stream(context, device)?,
@@ -71,7 +71,7 @@ fn own_stream(context: u64, device: u32) -> Answer<u64> {
     if let Some(known) = OWN.with_borrow(|own| own.0.get(&context).copied()) {
         return Ok(known);
     }
-    let made = make_stream(context, device, Priority::Normal, Tie::Blocking)?;
+    let made = make_stream(context, device, Priority::Normal, LegacySync::Blocking)?;
     OWN.with_borrow_mut(|own| own.0.insert(context, made));
     Ok(made)
 }
@@ -81,12 +81,12 @@ fn own_stream(context: u64, device: u32) -> Answer<u64> {
 pub(crate) fn ordered(handle: CUstream) -> Answer<StreamEntry> {
     let entry = stream(handle)?;
     match entry.tie {
-        Tie::NonBlocking => {}
-        Tie::Blocking => wait_for(entry, StreamHandle::DEFAULT)?,
-        Tie::Legacy => {
+        LegacySync::NonBlocking => {}
+        LegacySync::Blocking => wait_for(entry, StreamHandle::DEFAULT)?,
+        LegacySync::Legacy => {
             let tables = machine()?.tables();
             let blocking = tables.streams.values().filter(|other| {
-                other.tie == Tie::Blocking
+                other.tie == LegacySync::Blocking
                     && (other.context, other.device) == (entry.context, entry.device)
             });
             let blocking: Vec<StreamHandle> = blocking.map(|other| other.stream).collect();
@@ -122,7 +122,7 @@ fn end_stream(value: u64) -> Answer {
     said(machine.device(entry.device)?.destroy_stream(entry.stream))
 }
 
-fn make_stream(context: u64, device: u32, priority: Priority, tie: Tie) -> Answer<u64> {
+fn make_stream(context: u64, device: u32, priority: Priority, tie: LegacySync) -> Answer<u64> {
     let machine = machine()?;
     let stream = said(machine.device(device)?.create_stream(priority))?;
     let mut tables = machine.tables();
@@ -140,7 +140,7 @@ fn event(event: CUevent) -> Answer<EventEntry> {
 /// the blocking streams are.
 fn looked_at(handle: CUstream) -> Answer<StreamEntry> {
     let entry = stream(handle)?;
-    if entry.tie == Tie::Legacy { ordered(handle) } else { Ok(entry) }
+    if entry.tie == LegacySync::Legacy { ordered(handle) } else { Ok(entry) }
 }
 
 fn answered(progress: Progress) -> Answer {
@@ -161,7 +161,7 @@ exports! {
             0.. => Priority::Normal,
             _ => Priority::High,
         };
-        let tie = if flags & NON_BLOCKING == 0 { Tie::Blocking } else { Tie::NonBlocking };
+        let tie = if flags & NON_BLOCKING == 0 { LegacySync::Blocking } else { LegacySync::NonBlocking };
         let made = make_stream(context, device, priority, tie)?;
         // SAFETY: a place of the caller's.
         unsafe { put(place, handle(made)) }

@@ -14,7 +14,7 @@ use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::event::EventPool;
 use crate::space::Space;
-use crate::stage::Stages;
+use crate::staging::StagingBuffers;
 use crate::stream::{StreamCore, StreamPool, lock};
 use crate::sys::{RawContext, RawStream, Refusal, Table};
 use crate::task::{Signals, Workers};
@@ -35,7 +35,7 @@ pub(crate) struct Context {
     pub(crate) streams: StreamPool,
     pub(crate) events: EventPool,
     pub(crate) signals: Signals,
-    pub(crate) stages: Stages,
+    pub(crate) stages: StagingBuffers,
     pub(crate) workers: Workers,
     /// The legacy default stream, which is one for all devices opened in the context.
     pub(crate) default_stream: Arc<StreamCore>,
@@ -73,7 +73,7 @@ impl Context {
             streams: StreamPool::default(),
             events: EventPool::default(),
             signals: Signals::default(),
-            stages: Stages::default(),
+            stages: StagingBuffers::default(),
             workers: Workers::default(),
             default_stream: Arc::new(StreamCore::lent(RawStream::NULL)),
             peers: Mutex::default(),

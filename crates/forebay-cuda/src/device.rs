@@ -17,7 +17,7 @@ use forebay_sync::fork::PerProcess;
 use crate::context::Context;
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::memory::ALIGNMENT;
-use crate::refusal::{self, Asked};
+use crate::refusal::{self, CallInfo};
 use crate::space::Space;
 use crate::stream::{StreamTable, lock};
 use crate::sys::values::attribute;
@@ -154,7 +154,7 @@ impl CudaDevice {
     }
 
     /// The error of a call the driver refused.
-    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
+    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &CallInfo) -> Error {
         let figures = || self.figures().unwrap_or_default();
         refusal::error(call, refusal, asked, figures, Some(self.context.table()))
     }
@@ -269,7 +269,7 @@ unsafe impl Device for CudaDevice {
 
     fn memory_info(&self) -> Result<MemoryInfo> {
         self.figures().map_err(|refusal| {
-            let asked = Asked::of("device", &self.descriptor, "a device that is up");
+            let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
             self.refused(Call::MemoryInfo, refusal, &asked)
         })
     }

@@ -13,7 +13,7 @@ use forebay_hal::{Call, Error, Result, invalid};
 use forebay_sync::fork::{Birth, PerProcess};
 use libloading::Library;
 
-use crate::Missing;
+use crate::DriverMissing;
 use crate::context::Context;
 use crate::event::EventCore;
 use crate::refusal::plain_error;
@@ -38,7 +38,7 @@ type GetProcAddress =
 /// serves a child, which it does where the parent had not begun with it.
 static DRIVERS: PerProcess<Vec<&'static CudaDriver>> = PerProcess::new();
 
-/// A CUDA driver. Loaded once for each library, and there to the end of the process.
+/// A CUDA driver. Each library is loaded once and stays until the end of the process.
 pub struct CudaDriver {
     library: String,
     version: c_int,
@@ -52,18 +52,18 @@ pub struct CudaDriver {
     pub(crate) events_made: AtomicU64,
 }
 
-/// What was made of the driver for good, in the whole process: neither streams nor events are ever
-/// destroyed, but given out again. So these grow to what was in use at once, and no further.
+/// How many streams and events were created in the whole process. They are reused and never destroyed, so
+/// these figures grow to the peak in use at once, and no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Made {
+pub struct CreatedCounts {
     /// Streams.
     pub streams: u64,
     /// Events.
     pub events: u64,
 }
 
-/// What the driver knows of an address, whoever got the memory.
+/// What the driver knows about an address, whichever library allocated the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverPointer {
@@ -79,7 +79,7 @@ pub struct DriverPointer {
 
 impl CudaDriver {
     /// The system's driver, or the one that [`DRIVER_VARIABLE`] names.
-    pub fn load() -> core::result::Result<&'static Self, Missing> {
+    pub fn load() -> core::result::Result<&'static Self, DriverMissing> {
         match std::env::var(DRIVER_VARIABLE) {
             Ok(library) if !library.is_empty() => Self::load_first(&[&library]),
             _ => Self::load_first(&LIBRARIES),
@@ -87,11 +87,11 @@ impl CudaDriver {
     }
 
     /// The driver in the library of this name or path.
-    pub fn load_from(library: &str) -> core::result::Result<&'static Self, Missing> {
+    pub fn load_from(library: &str) -> core::result::Result<&'static Self, DriverMissing> {
         Self::load_first(&[library])
     }
 
-    fn load_first(libraries: &[&str]) -> core::result::Result<&'static Self, Missing> {
+    fn load_first(libraries: &[&str]) -> core::result::Result<&'static Self, DriverMissing> {
         let mut drivers = DRIVERS.lock();
         let mut tried = Vec::new();
         for &name in libraries {
@@ -109,18 +109,18 @@ impl CudaDriver {
                 Err(error) => tried.push((name.to_owned(), reason(&error))),
             }
         }
-        Err(Missing::Library { tried })
+        Err(DriverMissing::Library { tried })
     }
 
-    fn start(name: &str, library: Library) -> core::result::Result<Self, Missing> {
+    fn start(name: &str, library: Library) -> core::result::Result<Self, DriverMissing> {
         // Its threads run on, and its functions are in the table: it stays.
         let library: &'static Library = Box::leak(Box::new(library));
         let by_name = |symbol: &'static Symbol| find(library, symbol.export);
-        let absent = |symbol| Missing::Function { library: name.to_owned(), symbol };
+        let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
         // SAFETY: the exported name of each symbol is that of the version declared, so the
         // signatures agree; the library is never unloaded.
         let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
-        let stopped = |refusal: crate::sys::Refusal| Missing::Start {
+        let stopped = |refusal: crate::sys::Refusal| DriverMissing::Start {
             library: name.to_owned(),
             code: refusal.code,
         };
@@ -176,8 +176,8 @@ impl CudaDriver {
     }
 
     /// How many streams and events were made of it so far.
-    pub fn made(&self) -> Made {
-        Made {
+    pub fn made(&self) -> CreatedCounts {
+        CreatedCounts {
             streams: self.streams_made.load(Ordering::Relaxed),
             events: self.events_made.load(Ordering::Relaxed),
         }

@@ -14,7 +14,7 @@ use forebay_hal::{
 
 use crate::CudaDevice;
 use crate::context::Context;
-use crate::refusal::Asked;
+use crate::refusal::CallInfo;
 use crate::sys::values::event;
 use crate::sys::{Code, RawEvent, Refusal};
 
@@ -145,7 +145,7 @@ impl CudaDevice {
 
     pub(crate) fn new_event(&self, kind: EventKind) -> Result<EventHandle> {
         let core = EventCore::take(self.context, kind, self.serial).map_err(|refusal| {
-            let asked = Asked::of("kind", format!("{kind:?}"), "order or timed");
+            let asked = CallInfo::of("kind", format!("{kind:?}"), "order or timed");
             self.refused(Call::CreateEvent, refusal, &asked)
         })?;
         let handle = fresh_handle();
@@ -169,7 +169,7 @@ impl CudaDevice {
         let lane = self.stream(call, stream)?;
         let event = self.own_event(call, event)?;
         event.record(lane.raw).map_err(|refusal| {
-            let asked = Asked::of("stream", stream, "a live stream of the event's context");
+            let asked = CallInfo::of("stream", stream, "a live stream of the event's context");
             self.refused(call, refusal, &asked)
         })
     }
@@ -185,7 +185,7 @@ impl CudaDevice {
         let waited =
             self.context.call(|table| unsafe { table.stream_wait_event(lane.raw, core.raw, 0) });
         waited.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "an event of this machine"))
+            self.refused(call, refusal, &CallInfo::of("event", event, "an event of this machine"))
         })
     }
 
@@ -193,7 +193,7 @@ impl CudaDevice {
         let call = Call::QueryEvent;
         let core = self.event(call, event)?;
         core.query().map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
+            self.refused(call, refusal, &CallInfo::of("event", event, "a live event"))
         })
     }
 
@@ -201,7 +201,7 @@ impl CudaDevice {
         let call = Call::SynchronizeEvent;
         let core = self.event(call, event)?;
         core.synchronize().map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
+            self.refused(call, refusal, &CallInfo::of("event", event, "a live event"))
         })
     }
 
@@ -230,7 +230,7 @@ impl CudaDevice {
             }
             _ => {
                 let given = format!("{start} and {end}");
-                self.refused(call, refusal, &Asked::of("start", given, "events of one device"))
+                self.refused(call, refusal, &CallInfo::of("start", given, "events of one device"))
             }
         })?;
         // An end before its start is a negative time, which there is no room for: none.

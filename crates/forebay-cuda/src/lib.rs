@@ -35,23 +35,23 @@
 //! * `cuCtxSynchronize` is never called. `cuMemFree` and `cuMemFreeHost` are the only calls that
 //!   wait for the whole device; they are made where memory got by their like is given back.
 
+mod cancel;
 mod context;
+mod deferred_cleanup;
 mod device;
 mod driver;
 mod event;
-mod leftovers;
 mod managed;
 mod memory;
 mod missing;
 mod peer;
 mod pinned;
 mod pool;
-mod recall;
 mod refusal;
 mod shape;
 mod sharing;
 mod space;
-mod stage;
+mod staging;
 mod stream;
 pub mod sys;
 mod task;
@@ -59,8 +59,8 @@ mod transfer;
 mod virtual_memory;
 
 pub use device::CudaDevice;
-pub use driver::{CudaDriver, DRIVER_VARIABLE, DriverPointer, Made};
-pub use missing::Missing;
+pub use driver::{CreatedCounts, CudaDriver, DRIVER_VARIABLE, DriverPointer};
+pub use missing::DriverMissing;
 pub use pool::{
     DefaultPool, PoolTuning, default_pool, reset_default_pool_peaks, trim_default_pool,
     tune_default_pool,

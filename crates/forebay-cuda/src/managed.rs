@@ -6,7 +6,7 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::{Advice, Call, ManagedMemory, Result, StreamHandle, invalid};
 
 use crate::CudaDevice;
-use crate::refusal::Asked;
+use crate::refusal::CallInfo;
 use crate::space::{Entry, Occupant};
 use crate::sys::Location;
 use crate::sys::values::{DEVICE_CPU, advice as advices, attach, location};
@@ -98,7 +98,7 @@ unsafe impl ManagedMemory for CudaDevice {
             }
         });
         moved.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("span", span, "managed memory"))
+            self.refused(call, refusal, &CallInfo::of("span", span, "managed memory"))
         })
     }
 
@@ -134,7 +134,11 @@ unsafe impl ManagedMemory for CudaDevice {
         });
         told.map_err(|refusal| {
             let given = format!("{advice:?} for {span}");
-            self.refused(call, refusal, &Asked::of("advice", given, "advice the device can take"))
+            self.refused(
+                call,
+                refusal,
+                &CallInfo::of("advice", given, "advice the device can take"),
+            )
         })
     }
 }

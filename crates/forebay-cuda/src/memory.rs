@@ -4,7 +4,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{Call, Memory, Result};
 
 use crate::CudaDevice;
-use crate::refusal::{Asked, Meaning, meaning};
+use crate::refusal::{CallInfo, ErrorClass, meaning};
 use crate::space::{Entry, Occupant};
 use crate::sys::{Refusal, Table};
 
@@ -68,8 +68,8 @@ impl CudaDevice {
         size: Bytes,
     ) -> forebay_hal::Error {
         match meaning(refusal.code) {
-            Meaning::Invalid => self.out_of_memory(call, size),
-            _ => self.refused(call, refusal, &Asked::size(size)),
+            ErrorClass::Invalid => self.out_of_memory(call, size),
+            _ => self.refused(call, refusal, &CallInfo::size(size)),
         }
     }
 
@@ -87,8 +87,8 @@ impl CudaDevice {
                 Ok(())
             }
             Err(refusal) => {
-                let asked = Asked::of("address", entry.span.start(), "memory of this device");
-                if meaning(refusal.code) == Meaning::Lost {
+                let asked = CallInfo::of("address", entry.span.start(), "memory of this device");
+                if meaning(refusal.code) == ErrorClass::Lost {
                     // It went with the device.
                     self.space().settle(&entry);
                 } else {

@@ -10,7 +10,7 @@ use crate::sys::{Code, Symbol};
 /// Why there is no CUDA driver to use. A value, never a panic: most machines have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Missing {
+pub enum DriverMissing {
     /// None of the libraries could be loaded.
     Library {
         /// What was tried, and what the system said of each.
@@ -32,7 +32,7 @@ pub enum Missing {
     },
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for DriverMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no CUDA driver: ")?;
         match self {
@@ -49,7 +49,7 @@ impl fmt::Display for Missing {
             }
             Self::Function { library, symbol } => write!(
                 f,
-                "{library} has no {}, which came with CUDA {}.{}; install a newer driver",
+                "{library} has no {}, which CUDA {}.{} introduced; install a newer driver",
                 symbol.name,
                 symbol.version / 1000,
                 symbol.version % 1000 / 10
@@ -84,10 +84,10 @@ fn cure(code: Code) -> &'static str {
     }
 }
 
-impl core::error::Error for Missing {}
+impl core::error::Error for DriverMissing {}
 
-impl From<Missing> for Error {
-    fn from(missing: Missing) -> Self {
+impl From<DriverMissing> for Error {
+    fn from(missing: DriverMissing) -> Self {
         Self::Unsupported { call: Call::Open, missing: missing.to_string().into() }
     }
 }

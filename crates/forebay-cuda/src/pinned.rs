@@ -5,7 +5,7 @@ use forebay_hal::{Call, Error, MemoryInfo, PinnedFlags, PinnedMemory, Result, in
 use forebay_host::system::System;
 
 use crate::CudaDevice;
-use crate::refusal::{self, Asked, Meaning, meaning};
+use crate::refusal::{self, CallInfo, ErrorClass, meaning};
 use crate::space::{Entry, Occupant};
 use crate::sys::Refusal;
 use crate::sys::values::{host_alloc, host_register};
@@ -17,10 +17,10 @@ impl CudaDevice {
     /// The error of refused pinned memory, with the host's figures: that is whose memory it is.
     fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
         match meaning(refusal.code) {
-            Meaning::Invalid => host_shortage(call, size),
+            ErrorClass::Invalid => host_shortage(call, size),
             _ => {
                 let table = Some(self.context.table());
-                refusal::error(call, refusal, &Asked::size(size), host_figures, table)
+                refusal::error(call, refusal, &CallInfo::size(size), host_figures, table)
             }
         }
     }
@@ -150,10 +150,10 @@ unsafe impl PinnedMemory for CudaDevice {
         registered.map_err(|refusal| {
             self.space().entries.remove(&span.start());
             match meaning(refusal.code) {
-                Meaning::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
+                ErrorClass::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
                 _ => {
                     let allowed = "mapped host memory that no library has registered";
-                    self.refused(call, refusal, &Asked::of("span", span, allowed))
+                    self.refused(call, refusal, &CallInfo::of("span", span, allowed))
                 }
             }
         })
@@ -191,7 +191,7 @@ unsafe impl PinnedMemory for CudaDevice {
             // SAFETY: the address is written to a place of our own.
             unsafe { table.mem_host_device_pointer(&raw mut device, host.get(), 0) }
         });
-        told.map_err(|refusal| self.refused(call, refusal, &Asked::of("host", host, allowed)))?;
+        told.map_err(|refusal| self.refused(call, refusal, &CallInfo::of("host", host, allowed)))?;
         Ok(Address::new(device))
     }
 }

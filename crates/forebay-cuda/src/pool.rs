@@ -9,7 +9,7 @@ use forebay_core::Bytes;
 use forebay_hal::{Call, Error, Result};
 
 use crate::CudaDevice;
-use crate::refusal::{Asked, words};
+use crate::refusal::{CallInfo, words};
 use crate::sys::values::{attribute, memory_pool};
 use crate::sys::{RawMemoryPool, Refusal, Table};
 
@@ -204,7 +204,7 @@ impl<'a> Handle<'a> {
 
 fn refused(device: &CudaDevice, refusal: Refusal, argument: &'static str) -> Error {
     let given = words(refusal, Some(device.context.table()));
-    let asked = Asked::of(argument, given, "what the driver's default pool takes");
+    let asked = CallInfo::of(argument, given, "what the driver's default pool takes");
     device.refused(Call::MemoryInfo, refusal, &asked)
 }
 

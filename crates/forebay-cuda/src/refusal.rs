@@ -1,4 +1,4 @@
-//! What the driver's answers mean in the terms of the contract.
+//! Translates the driver's error codes to errors of the device contract.
 
 use core::ffi::CStr;
 
@@ -7,28 +7,28 @@ use forebay_hal::{Call, Error, MemoryInfo, invalid};
 
 use crate::sys::{Code, Refusal, Table};
 
-/// What an answer comes to.
+/// The class of an error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// There is not that much memory.
+pub(crate) enum ErrorClass {
+    /// Not enough memory is left.
     OutOfMemory,
-    /// An argument is wrong.
+    /// An argument is invalid.
     Invalid,
     /// The device or its context is gone, for this process at least.
     Lost,
     /// Something is in use or unfinished.
     Busy,
-    /// Not with this device, driver or system.
+    /// This device, driver or system does not support it.
     Unsupported,
-    /// For a reason that may pass.
+    /// It failed for a reason that may pass.
     Transient,
 }
 
-/// What `code` comes to. Codes not named here are newer than this list: nothing is known of them,
-/// so nothing is promised, and the device counts as lost rather than as fit to go on.
-pub(crate) const fn meaning(code: Code) -> Meaning {
+/// The class of `code`. Codes not listed here are newer than this list. As nothing is known about them, the
+/// device counts as lost rather than as usable.
+pub(crate) const fn meaning(code: Code) -> ErrorClass {
     match code {
-        Code::ERROR_OUT_OF_MEMORY => Meaning::OutOfMemory,
+        Code::ERROR_OUT_OF_MEMORY => ErrorClass::OutOfMemory,
         Code::ERROR_INVALID_VALUE
         | Code::ERROR_INVALID_DEVICE
         | Code::ERROR_INVALID_IMAGE
@@ -47,7 +47,7 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_PRIMARY_CONTEXT_ACTIVE
         | Code::ERROR_HOST_MEMORY_ALREADY_REGISTERED
         | Code::ERROR_HOST_MEMORY_NOT_REGISTERED
-        | Code::ERROR_CAPTURED_EVENT => Meaning::Invalid,
+        | Code::ERROR_CAPTURED_EVENT => ErrorClass::Invalid,
         Code::ERROR_NOT_READY
         | Code::ERROR_DEVICE_UNAVAILABLE
         | Code::ERROR_CONTEXT_ALREADY_IN_USE
@@ -59,7 +59,7 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_STREAM_CAPTURE_UNJOINED
         | Code::ERROR_STREAM_CAPTURE_ISOLATION
         | Code::ERROR_STREAM_CAPTURE_IMPLICIT
-        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => Meaning::Busy,
+        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => ErrorClass::Busy,
         Code::MISSING
         | Code::ERROR_STUB_LIBRARY
         | Code::ERROR_NO_DEVICE
@@ -72,7 +72,7 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_NOT_PERMITTED
         | Code::ERROR_NOT_SUPPORTED
         | Code::ERROR_SYSTEM_DRIVER_MISMATCH
-        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => Meaning::Unsupported,
+        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => ErrorClass::Unsupported,
         Code::ERROR_OPERATING_SYSTEM
         | Code::ERROR_LAUNCH_OUT_OF_RESOURCES
         | Code::ERROR_SYSTEM_NOT_READY
@@ -80,34 +80,34 @@ pub(crate) const fn meaning(code: Code) -> Meaning {
         | Code::ERROR_MPS_SERVER_NOT_READY
         | Code::ERROR_MPS_MAX_CLIENTS_REACHED
         | Code::ERROR_MPS_MAX_CONNECTIONS_REACHED
-        | Code::ERROR_TIMEOUT => Meaning::Transient,
+        | Code::ERROR_TIMEOUT => ErrorClass::Transient,
         // Among them the errors that stay: once a kernel has broken a context, every call in it
         // answers so for the rest of the process.
-        _ => Meaning::Lost,
+        _ => ErrorClass::Lost,
     }
 }
 
-/// What was asked of the driver, for the words of an error.
+/// The arguments of a driver call, for its error message.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    /// The argument at fault, if one is.
+pub(crate) struct CallInfo {
+    /// The argument at fault, if there is one.
     pub(crate) argument: &'static str,
-    /// What was given for it.
+    /// The value given.
     pub(crate) given: String,
-    /// What is allowed there.
+    /// What was expected.
     pub(crate) allowed: &'static str,
-    /// How much memory was asked for; zero where the call asks for none.
+    /// The requested size; zero for calls that allocate nothing.
     pub(crate) size: Bytes,
 }
 
-impl Asked {
-    /// So much memory.
+impl CallInfo {
+    /// A request for `size` bytes.
     pub(crate) fn size(size: Bytes) -> Self {
         let given = format!("{} B", size.get());
-        Self { argument: "size", given, allowed: "a size the driver can give", size }
+        Self { argument: "size", given, allowed: "a size that the driver can allocate", size }
     }
 
-    /// Something of a thing.
+    /// A call with one argument that could be at fault.
     pub(crate) fn of(
         argument: &'static str,
         given: impl core::fmt::Display,
@@ -117,12 +117,12 @@ impl Asked {
     }
 }
 
-/// The function and its answer, in words.
+/// The function and its error code, in words.
 pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     let Refusal { symbol, code } = refusal;
     if code == Code::MISSING {
         let (major, minor) = (symbol.version / 1000, symbol.version % 1000 / 10);
-        return format!("the driver has no {}, which came with CUDA {major}.{minor}", symbol.name);
+        return format!("the driver has no {}, which CUDA {major}.{minor} introduced", symbol.name);
     }
     match table.filter(|_| code.name().is_none()).and_then(|table| name_of(table, code)) {
         Some(name) => format!("{} said {name} ({})", symbol.name, code.0),
@@ -130,7 +130,7 @@ pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     }
 }
 
-/// The driver's own name for a code newer than our list.
+/// The driver's own name for a code that is newer than this list.
 fn name_of(table: &Table, code: Code) -> Option<String> {
     let mut name = core::ptr::null();
     // SAFETY: the name is written to a place of our own.
@@ -142,37 +142,37 @@ fn name_of(table: &Table, code: Code) -> Option<String> {
     Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
-/// The error of a refusal, with `figures` for one of memory.
+/// The error for a refused call, with `figures` in case memory ran out.
 pub(crate) fn error(
     call: Call,
     refusal: Refusal,
-    asked: &Asked,
+    asked: &CallInfo,
     figures: impl FnOnce() -> MemoryInfo,
     table: Option<&Table>,
 ) -> Error {
     let said = words(refusal, table);
     match meaning(refusal.code) {
-        Meaning::OutOfMemory => {
+        ErrorClass::OutOfMemory => {
             let MemoryInfo { free, total, .. } = figures();
             Error::OutOfMemory { call, requested: asked.size, free, total }
         }
-        Meaning::Invalid => {
+        ErrorClass::Invalid => {
             invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
         }
-        Meaning::Lost => Error::Lost { call, reason: said.into() },
-        Meaning::Busy => Error::Busy { call, what: said.into() },
-        Meaning::Unsupported => Error::Unsupported { call, missing: said.into() },
-        Meaning::Transient => Error::Transient { call, reason: said.into() },
+        ErrorClass::Lost => Error::Lost { call, reason: said.into() },
+        ErrorClass::Busy => Error::Busy { call, what: said.into() },
+        ErrorClass::Unsupported => Error::Unsupported { call, missing: said.into() },
+        ErrorClass::Transient => Error::Transient { call, reason: said.into() },
     }
 }
 
-/// The error of a refusal where no memory was asked for.
+/// The error for a refused call that allocates nothing.
 pub(crate) fn plain_error(
     call: Call,
     refusal: Refusal,
     (argument, allowed): (&'static str, &'static str),
 ) -> Error {
-    let asked = Asked::of(argument, "what was given", allowed);
+    let asked = CallInfo::of(argument, "what was given", allowed);
     error(call, refusal, &asked, MemoryInfo::default, None)
 }
 

@@ -11,7 +11,7 @@ pub(crate) fn host_pointer(address: u64) -> *mut u8 {
 
 /// One end of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Side {
+pub(crate) struct CopyEnd {
     pub(crate) start: u64,
     /// From a row to the next.
     pub(crate) row: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Side {
     pub(crate) slice: u64,
 }
 
-impl Side {
+impl CopyEnd {
     /// The place `rows` rows and `bytes` bytes on. Shapes are checked when they are made, so this
     /// never passes the end of the addresses.
     const fn on(self, rows: u64, bytes: u64) -> Self {
@@ -30,9 +30,9 @@ impl Side {
 
 /// A copy, with what lies side by side made one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) to: Side,
-    pub(crate) from: Side,
+pub(crate) struct CopyShape {
+    pub(crate) to: CopyEnd,
+    pub(crate) from: CopyEnd,
     pub(crate) width: u64,
     pub(crate) rows: u64,
     pub(crate) slices: u64,
@@ -41,16 +41,16 @@ pub(crate) struct Shape {
 /// Rows of one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    pub(crate) to: Side,
-    pub(crate) from: Side,
+    pub(crate) to: CopyEnd,
+    pub(crate) from: CopyEnd,
     pub(crate) width: u64,
     pub(crate) rows: u64,
 }
 
-impl Shape {
+impl CopyShape {
     pub(crate) fn new(copy: &hal::Copy) -> Self {
         let extent = copy.extent();
-        let side = |place: hal::Place, pitch: hal::Pitch| Side {
+        let side = |place: hal::Place, pitch: hal::Pitch| CopyEnd {
             start: place.address().get(),
             row: pitch.row.get(),
             slice: pitch.slice.get(),
@@ -101,9 +101,9 @@ impl Shape {
             }
             let rows = at_once.min(shape.rows - row);
             let length = width.min(shape.width - column);
-            let place = |side: Side| {
+            let place = |side: CopyEnd| {
                 let start = side.start.wrapping_add(slice.wrapping_mul(side.slice));
-                Side { start, ..side }.on(row, column)
+                CopyEnd { start, ..side }.on(row, column)
             };
             let piece = Piece { to: place(shape.to), from: place(shape.from), width: length, rows };
             // Across the row first; rows are cut only where one is longer than the room.

@@ -8,7 +8,7 @@ use forebay_hal::{Call, Error, PageHandle, Result, Sharing, invalid};
 use rustix::io::FdFlags;
 
 use crate::CudaDevice;
-use crate::refusal::{Asked, Meaning, meaning};
+use crate::refusal::{CallInfo, ErrorClass, meaning};
 use crate::space::PageOrigin;
 use crate::sys::values::handle_type;
 use crate::sys::{RawPage, Refusal};
@@ -54,7 +54,7 @@ unsafe impl Sharing for CudaDevice {
             unsafe { table.mem_export(place, found.raw, handle_type::FILE_DESCRIPTOR, 0) }
         });
         exported.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
+            self.refused(call, refusal, &CallInfo::of("page", page, "a page of this device"))
         })?;
         // SAFETY: the driver opened it for us, and nobody else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -86,8 +86,8 @@ unsafe impl Sharing for CudaDevice {
             invalid(call, "descriptor", given, A_PAGE)
         };
         imported.map_err(|refusal| match meaning(refusal.code) {
-            Meaning::OutOfMemory | Meaning::Transient => {
-                self.refused(call, refusal, &Asked::size(size))
+            ErrorClass::OutOfMemory | ErrorClass::Transient => {
+                self.refused(call, refusal, &CallInfo::size(size))
             }
             // A descriptor that is none is answered in several ways, as an unknown error among them.
             _ => not_a_page(refusal),

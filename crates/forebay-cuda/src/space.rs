@@ -122,7 +122,7 @@ impl Use {
 
 /// What the books say of a span that work is to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum SpanCheck {
     /// Memory of this device.
     Usable,
     /// Not in the books: another library's, or nobody's.
@@ -173,7 +173,8 @@ impl Space {
             Some(entry) => Ok(entry),
             None => {
                 let given = format!("{address}, {}", self.describe(address));
-                let allowed = format!("the first address of {what}, given out and not given back");
+                let allowed =
+                    format!("the first address of {what} that was allocated and not freed");
                 Err(invalid(call, argument, given, allowed))
             }
         }
@@ -217,7 +218,7 @@ impl Space {
     /// What is at `address`, in words.
     pub(crate) fn describe(&self, address: Address) -> String {
         let Some(entry) = self.find(address) else {
-            return "where this device has nothing".to_owned();
+            return "where this device has no memory".to_owned();
         };
         let offset = address.offset_from(entry.span.start()).unwrap_or_default();
         let place = if offset.is_zero() {
@@ -268,18 +269,18 @@ impl Space {
         argument: &'static str,
         span: Span,
         usage: Use,
-    ) -> Finding {
+    ) -> SpanCheck {
         let refuse = |at: Address, why: &str| {
             let given = format!("{span}, of which {at} is {}{why}", self.describe(at));
-            Finding::Refused(invalid(call, argument, given, USABLE))
+            SpanCheck::Refused(invalid(call, argument, given, USABLE))
         };
-        let Some(entry) = self.find(span.start()) else { return Finding::Unknown };
+        let Some(entry) = self.find(span.start()) else { return SpanCheck::Unknown };
         match &entry.occupant {
             Occupant::Region(mappings) => match first_unusable(mappings, span, usage) {
-                None => Finding::Usable,
+                None => SpanCheck::Usable,
                 Some(at) => refuse(at, " and not accessible"),
             },
-            _ if entry.span.contains_span(span) => Finding::Usable,
+            _ if entry.span.contains_span(span) => SpanCheck::Usable,
             _ => refuse(entry.span.end(), ", past the end of the allocation"),
         }
     }

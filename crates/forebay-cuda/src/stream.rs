@@ -1,8 +1,8 @@
-//! Streams, pooled: one that is destroyed here goes back on a list, and lives on in the driver.
+//! Pooled streams: a destroyed stream goes back to a list, and lives on in the driver.
 //!
-//! Destroying a stream while other threads call the driver is a known way to crash it, and making
-//! one takes milliseconds. So a stream made here is never destroyed. It is given out again when its
-//! work is done: a new stream must not wait for an old one's work.
+//! Destroying a stream while other threads call the driver is a known way to crash it, and creating one
+//! takes milliseconds. So a stream created here is never destroyed in the driver. It is reused once its work
+//! is done, since a new stream must not wait for an old one's work.
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -14,38 +14,38 @@ use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, invalid
 use crate::CudaDevice;
 use crate::context::Context;
 use crate::event::progress;
-use crate::refusal::Asked;
-use crate::stage::Stage;
+use crate::refusal::CallInfo;
+use crate::staging::StagingBuffer;
 use crate::sys::values::stream as flags;
 use crate::sys::{RawStream, Refusal};
 use crate::task::Signal;
 
-/// How many destroyed streams are looked at for one whose work is done before a new one is made.
+/// How many destroyed streams are checked for finished work before a new one is created.
 const LOOKS: usize = 16;
 
-/// Identities of streams made here have this bit; the driver, which counts from one, never gets as
-/// far. So the two never meet.
+/// Ids of streams created here have this bit; the driver counts from one and never gets that far, so the
+/// two never collide.
 const OURS: u64 = 1 << 63;
 
-/// The identity of the default stream.
+/// The id of the default stream.
 pub(crate) const DEFAULT_ID: StreamId = StreamId(OURS);
 
-/// What a stream has for tasks of the host in its order.
+/// What a stream needs to run host tasks in its order.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
-    /// The word its tasks are waited for by.
+pub(crate) struct TaskLane {
+    /// The signal by which the stream waits for its tasks.
     pub(crate) signal: Option<Arc<Signal>>,
-    /// Pinned memory its copies of ordinary memory go through. One piece is enough: the stream's
-    /// own order keeps one copy from overtaking another in it.
-    pub(crate) stage: Option<Stage>,
+    /// The staging buffer for its copies of pageable memory. One is enough, since copies on one stream do
+    /// not overtake each other.
+    pub(crate) stage: Option<StagingBuffer>,
 }
 
-/// Whose stream it is, and where it goes.
+/// Where a stream comes from.
 #[derive(Clone, Copy, Debug)]
-enum Home {
-    /// Made here: back to this list.
+enum StreamOrigin {
+    /// Created here; it returns to this list.
     Pool { context: &'static Context, priority: Priority, number: u64 },
-    /// Another's.
+    /// Created by another library.
     Elsewhere,
 }
 
@@ -53,14 +53,14 @@ enum Home {
 #[derive(Debug)]
 pub(crate) struct StreamCore {
     pub(crate) raw: RawStream,
-    home: Home,
-    lane: Arc<Mutex<Lane>>,
+    home: StreamOrigin,
+    lane: Arc<Mutex<TaskLane>>,
 }
 
 impl StreamCore {
-    /// A stream that someone else made.
+    /// A stream that another library created.
     pub(crate) fn lent(raw: RawStream) -> Self {
-        Self { raw, home: Home::Elsewhere, lane: Arc::default() }
+        Self { raw, home: StreamOrigin::Elsewhere, lane: Arc::default() }
     }
 
     /// Whether this stands for the default stream of whichever thread calls.
@@ -73,12 +73,12 @@ impl StreamCore {
     /// For the default stream of a thread it is a new one each time, because there is nobody to tell
     /// when the thread ends: [`end_lane`](Self::end_lane) gives up what it came to have. Only the
     /// thread itself enqueues there, so no two rows of calls mix.
-    pub(crate) fn lane(&self) -> Arc<Mutex<Lane>> {
+    pub(crate) fn lane(&self) -> Arc<Mutex<TaskLane>> {
         if self.is_per_thread() { Arc::default() } else { Arc::clone(&self.lane) }
     }
 
     /// Ends a row of calls with a lane that [`lane`](Self::lane) gave.
-    pub(crate) fn end_lane(&self, lane: &mut Lane, context: &'static Context) {
+    pub(crate) fn end_lane(&self, lane: &mut TaskLane, context: &'static Context) {
         if self.is_per_thread() {
             self.give_up(lane, context);
         }
@@ -89,7 +89,7 @@ impl StreamCore {
         self.give_up(&mut lock(&self.lane), context);
     }
 
-    fn give_up(&self, lane: &mut Lane, context: &'static Context) {
+    fn give_up(&self, lane: &mut TaskLane, context: &'static Context) {
         // A task that is still to run keeps the word.
         lane.signal = None;
         if let Some(stage) = lane.stage.take() {
@@ -100,9 +100,9 @@ impl StreamCore {
 
 impl Drop for StreamCore {
     fn drop(&mut self) {
-        if let Home::Pool { context, priority, number } = self.home {
+        if let StreamOrigin::Pool { context, priority, number } = self.home {
             let lane = Arc::clone(&self.lane);
-            context.streams.of(priority).insert(number, Spare { raw: self.raw, lane });
+            context.streams.of(priority).insert(number, IdleStream { raw: self.raw, lane });
         }
     }
 }
@@ -112,22 +112,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream that nobody uses, though its work may not be done.
+/// A stream that is no longer used, though its work may not be done.
 #[derive(Debug)]
-struct Spare {
+struct IdleStream {
     raw: RawStream,
-    lane: Arc<Mutex<Lane>>,
+    lane: Arc<Mutex<TaskLane>>,
 }
 
-/// The streams of a context that nobody uses, by the order in which they were made: the driver
-/// spreads streams over the hardware's queues in that order, so neighbours do not share one.
+/// The unused streams of a context, in the order in which they were created: the driver spreads streams
+/// over the hardware's queues in that order, so neighbours do not share one.
 #[derive(Debug, Default)]
 pub(crate) struct StreamPool {
-    spare: [Mutex<BTreeMap<u64, Spare>>; 3],
+    spare: [Mutex<BTreeMap<u64, IdleStream>>; 3],
 }
 
 impl StreamPool {
-    fn of(&self, priority: Priority) -> MutexGuard<'_, BTreeMap<u64, Spare>> {
+    fn of(&self, priority: Priority) -> MutexGuard<'_, BTreeMap<u64, IdleStream>> {
         let [low, normal, high] = &self.spare;
         lock(match priority {
             Priority::Low => low,
@@ -147,7 +147,7 @@ impl StreamPool {
         for number in numbers {
             // Taken off the list before the driver is asked, so that nobody else takes it.
             let Some(found) = context.streams.of(priority).remove(&number) else { continue };
-            let home = Home::Pool { context, priority, number };
+            let home = StreamOrigin::Pool { context, priority, number };
             let core = StreamCore { raw: found.raw, home, lane: found.lane };
             // Where it is busy, `core` goes back on the list as it goes out of scope.
             if query(context, core.raw)? == Progress::Done {
@@ -161,12 +161,12 @@ impl StreamPool {
             unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }
         })?;
         context.driver.streams_made.fetch_add(1, Ordering::Relaxed);
-        let home = Home::Pool { context, priority, number: forebay_hal::fresh_handle() };
+        let home = StreamOrigin::Pool { context, priority, number: forebay_hal::fresh_handle() };
         Ok(StreamCore { raw, home, lane: Arc::default() })
     }
 }
 
-/// The driver's number for a priority: lower goes first, and 0 is what everybody else's have.
+/// The driver's number for a priority: lower goes first, and 0 is the default.
 fn level(context: &Context, priority: Priority) -> core::ffi::c_int {
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: both are written to places of our own. Where there are no priorities both stay 0.
@@ -188,44 +188,44 @@ pub(crate) fn query(
     progress(context.call(|table| unsafe { table.stream_query(stream) }))
 }
 
-/// A stream as a device knows it.
+/// A stream in a device's table.
 #[derive(Clone, Debug)]
-struct Known {
+struct StreamEntry {
     core: Arc<StreamCore>,
     /// How often it was adopted; the default stream may be, too.
     adopted: u64,
     /// Its identity, where the driver does not tell one.
     id: StreamId,
-    whose: Whose,
+    whose: StreamOwner,
 }
 
-/// Who ends a stream.
+/// Who destroys a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    /// Nobody: there from the start.
+enum StreamOwner {
+    /// No one: it exists from the start.
     Default,
-    /// Made by this device.
+    /// This device, which created it.
     Own,
-    /// Made by another library.
+    /// Another library, which created it.
     Foreign,
 }
 
 /// The streams a device knows.
 #[derive(Debug)]
 pub(crate) struct StreamTable {
-    known: HashMap<u64, Known>,
-    /// Destroyed ones whose work may not be done.
+    known: HashMap<u64, StreamEntry>,
+    /// Destroyed streams whose work may not be done.
     draining: Vec<Arc<StreamCore>>,
     ids: u64,
-    /// Whether the threads' default streams were ever adopted. Then there may be work on them for
-    /// good, of threads that nobody knows.
+    /// Whether per-thread default streams were ever adopted. From then on unknown threads may have work on
+    /// theirs.
     per_thread: bool,
 }
 
 impl StreamTable {
     pub(crate) fn new(default: &Arc<StreamCore>) -> Self {
         let core = Arc::clone(default);
-        let known = Known { core, adopted: 0, id: DEFAULT_ID, whose: Whose::Default };
+        let known = StreamEntry { core, adopted: 0, id: DEFAULT_ID, whose: StreamOwner::Default };
         let known = HashMap::from([(StreamHandle::DEFAULT.0, known)]);
         Self { known, draining: Vec::new(), ids: OURS, per_thread: false }
     }
@@ -236,8 +236,7 @@ impl StreamTable {
         StreamId(self.ids)
     }
 
-    /// Lets go of destroyed streams whose work is done: they go back to the pool. An answer that is
-    /// none counts as busy.
+    /// Returns destroyed streams whose work is done to the pool. A stream whose query fails counts as busy.
     fn settle(&mut self, context: &Context) {
         self.draining.retain(|core| query(context, core.raw) != Ok(Progress::Done));
     }
@@ -258,14 +257,14 @@ impl StreamTable {
 
     /// The streams of others.
     pub(crate) fn foreign(&self) -> impl Iterator<Item = &Arc<StreamCore>> {
-        let foreign = self.known.values().filter(|known| known.whose == Whose::Foreign);
+        let foreign = self.known.values().filter(|known| known.whose == StreamOwner::Foreign);
         foreign.map(|known| &known.core)
     }
 }
 
 /// The stream calls of the contract.
 impl CudaDevice {
-    fn known(&self, call: Call, stream: StreamHandle) -> Result<Known> {
+    fn known(&self, call: Call, stream: StreamHandle) -> Result<StreamEntry> {
         own_thread(call, stream)?;
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
         table.known.get(&key(stream)).cloned().ok_or_else(|| not_a_stream(call, stream))
@@ -279,12 +278,12 @@ impl CudaDevice {
     pub(crate) fn new_stream(&self, priority: Priority) -> Result<StreamHandle> {
         self.streams.write().unwrap_or_else(PoisonError::into_inner).settle(self.context);
         let core = StreamPool::take(self.context, priority).map_err(|refusal| {
-            let asked = Asked::of("priority", format!("{priority:?}"), "low, normal or high");
+            let asked = CallInfo::of("priority", format!("{priority:?}"), "low, normal or high");
             self.refused(Call::CreateStream, refusal, &asked)
         })?;
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         let (handle, id) = (core.raw.0, table.next_id());
-        let known = Known { core: Arc::new(core), adopted: 0, id, whose: Whose::Own };
+        let known = StreamEntry { core: Arc::new(core), adopted: 0, id, whose: StreamOwner::Own };
         table.known.insert(handle, known);
         Ok(StreamHandle(handle))
     }
@@ -293,12 +292,12 @@ impl CudaDevice {
         let call = Call::DestroyStream;
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         match table.known.get(&key(stream)).map(|known| known.whose) {
-            Some(Whose::Own) => {}
-            Some(Whose::Default) => {
+            Some(StreamOwner::Own) => {}
+            Some(StreamOwner::Default) => {
                 let given = format!("{stream}, the default stream");
                 return Err(invalid(call, "stream", given, "a stream that create_stream made"));
             }
-            Some(Whose::Foreign) => {
+            Some(StreamOwner::Foreign) => {
                 let given = format!("{stream}, which was adopted");
                 return Err(invalid(call, "stream", given, "a stream that create_stream made"));
             }
@@ -313,7 +312,7 @@ impl CudaDevice {
 
     pub(crate) fn identity(&self, stream: StreamHandle) -> Result<StreamId> {
         let known = self.known(Call::StreamId, stream)?;
-        if known.whose != Whose::Foreign {
+        if known.whose != StreamOwner::Foreign {
             return Ok(known.id);
         }
         // Where the driver cannot tell, a thread's own stream goes by the thread, whose number never comes
@@ -339,7 +338,7 @@ impl CudaDevice {
         let call = Call::QueryStream;
         let core = self.stream(call, stream)?;
         query(self.context, core.raw).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
         })
     }
 
@@ -347,7 +346,7 @@ impl CudaDevice {
         let call = Call::SynchronizeStream;
         let core = self.stream(call, stream)?;
         self.wait_for(&core).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
         })
     }
 
@@ -356,9 +355,9 @@ impl CudaDevice {
         self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
     }
 
-    /// Waits for the streams of this device, and for no other: other libraries' work in the same
-    /// context is none of its business. Where threads' default streams were adopted it is: nothing
-    /// less than a wait for the context sees the end of those of other threads.
+    /// Waits for the streams of this device only, not for other libraries' work in the same context. If
+    /// per-thread default streams were adopted, it waits for the whole context: nothing less covers those of
+    /// other threads.
     pub(crate) fn wait_for_all(&self) -> Result<()> {
         let call = Call::SynchronizeDevice;
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
@@ -367,21 +366,21 @@ impl CudaDevice {
         if per_thread {
             // A driver without the function says so: an answer before the work is done is worse.
             return self.context.synchronize().map_err(|refusal| {
-                let asked = Asked::of("device", &self.descriptor, "a device that is up");
+                let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
                 self.refused(call, refusal, &asked)
             });
         }
         for core in &streams {
             self.wait_for(core).map_err(|refusal| {
                 let given = StreamHandle(core.raw.0);
-                let asked = Asked::of("stream", given, "a live stream");
+                let asked = CallInfo::of("stream", given, "a live stream");
                 self.refused(call, refusal, &asked)
             })?;
         }
         Ok(())
     }
 
-    /// Makes a stream known that another library made.
+    /// Adopts a stream that another library created.
     ///
     /// # Safety
     ///
@@ -412,7 +411,7 @@ impl CudaDevice {
         }
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = table.known.get_mut(&stream.0) {
-            if known.whose == Whose::Own {
+            if known.whose == StreamOwner::Own {
                 let given = format!("{stream}, which this device made");
                 return Err(invalid(call, "raw", given, "a stream that another library made"));
             }
@@ -423,7 +422,9 @@ impl CudaDevice {
         let id = table.next_id();
         let core = Arc::new(StreamCore::lent(raw));
         table.per_thread |= core.is_per_thread();
-        table.known.insert(stream.0, Known { core, adopted: 1, id, whose: Whose::Foreign });
+        table
+            .known
+            .insert(stream.0, StreamEntry { core, adopted: 1, id, whose: StreamOwner::Foreign });
         Ok(stream)
     }
 
@@ -451,7 +452,7 @@ impl CudaDevice {
             return Err(invalid(Call::ForgetStream, "stream", stream, allowed));
         };
         known.adopted -= 1;
-        if known.adopted == 0 && known.whose == Whose::Foreign {
+        if known.adopted == 0 && known.whose == StreamOwner::Foreign {
             known.core.close(self.context);
             table.known.remove(&place);
         }

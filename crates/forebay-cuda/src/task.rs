@@ -1,9 +1,9 @@
-//! Functions of the host in the order of a stream.
+//! Host tasks in stream order.
 //!
-//! The driver calls such functions itself, but one after another for all streams: one that blocks
-//! holds back all others, and the contract forbids that. So the driver's call only hands the task to
-//! a thread of our own, and the stream waits for a word in memory that the thread writes when the
-//! task is done:
+//! The driver can call host functions itself, but it does so one after another for all streams: one that
+//! blocks holds back all others, which the contract forbids. So the driver's callback only passes the task
+//! to a thread of ours, and the stream waits for a word in memory that the thread writes when the task is
+//! done:
 //!
 //! ```text
 //!   stream     ... work ][ call: hand over ][ wait: word >= 7 ][ work ...
@@ -11,7 +11,7 @@
 //!   thread                      +---> task 7 ------+ word = 7
 //! ```
 //!
-//! Numbers go up by one for each task of a stream, so one word serves a stream for ever.
+//! Numbers go up by one for each task of a stream, so one word serves a stream forever.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,9 +23,9 @@ use forebay_hal::{Call, Error, HostTask, Result, StreamHandle, run_host_task};
 
 use crate::CudaDevice;
 use crate::context::Context;
-use crate::refusal::Asked;
+use crate::refusal::CallInfo;
 use crate::shape::host_pointer;
-use crate::stream::{Lane, lock};
+use crate::stream::{TaskLane, lock};
 use crate::sys::values::{host_alloc, wait_value};
 use crate::sys::{RawStream, Refusal};
 
@@ -90,7 +90,7 @@ const fn is_before(one: u32, other: u32) -> bool {
 pub(crate) struct Signals(Mutex<Vec<Arc<Signal>>>);
 
 impl Signals {
-    /// A word that nobody uses and nothing waits for.
+    /// An unused word that nothing waits for.
     fn take(&self, context: &Context) -> core::result::Result<Arc<Signal>, Refusal> {
         let mut all = lock(&self.0);
         let idle = |signal: &&Arc<Signal>| Arc::strong_count(signal) == 1 && signal.is_settled();
@@ -127,17 +127,17 @@ impl Signals {
     }
 }
 
-/// A task on its way.
+/// A task that was submitted and has not run yet.
 #[derive(Debug)]
-struct Errand {
-    /// Taken by whoever runs it, or by who calls it off.
+struct PendingTask {
+    /// Taken by the thread that runs it, or by the one that cancels it.
     task: Mutex<Option<Task>>,
     signal: Arc<Signal>,
     number: u32,
     context: &'static Context,
 }
 
-/// A host function, which says nothing of itself.
+/// A host function; wrapped because closures have no `Debug`.
 struct Task(HostTask);
 
 impl core::fmt::Debug for Task {
@@ -146,7 +146,7 @@ impl core::fmt::Debug for Task {
     }
 }
 
-impl Errand {
+impl PendingTask {
     fn run(&self) {
         let task = lock(&self.task).take();
         if let Some(Task(task)) = task {
@@ -159,18 +159,18 @@ impl Errand {
 /// The threads that run tasks: as many as there are tasks at once, since any may block.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
-    state: Mutex<Waiting>,
+    state: Mutex<TaskQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    errands: VecDeque<Arc<Errand>>,
+struct TaskQueue {
+    errands: VecDeque<Arc<PendingTask>>,
     idle: usize,
 }
 
 impl Workers {
-    fn hand_over(&'static self, errand: Arc<Errand>) {
+    fn hand_over(&'static self, errand: Arc<PendingTask>) {
         let mut waiting = lock(&self.state);
         waiting.errands.push_back(errand);
         if waiting.errands.len() <= waiting.idle {
@@ -213,15 +213,15 @@ impl Workers {
     }
 }
 
-/// What the driver calls for a task that may take its time.
+/// The driver's callback for a task that may block.
 unsafe extern "C" fn begin(data: *mut c_void) {
     // SAFETY: `Context::enqueue` gave away one count of this errand, and the driver calls once.
-    let errand = unsafe { Arc::from_raw(data.cast_const().cast::<Errand>()) };
+    let errand = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
     let workers = &errand.context.workers;
     workers.hand_over(errand);
 }
 
-/// What the driver calls for a task that is over soon.
+/// The driver's callback for a short task.
 unsafe extern "C" fn run_now(data: *mut c_void) {
     // SAFETY: `Context::enqueue_brief` gave this box away, and the driver calls once.
     let task = unsafe { Box::from_raw(data.cast::<HostTask>()) };
@@ -229,7 +229,7 @@ unsafe extern "C" fn run_now(data: *mut c_void) {
 }
 
 impl Context {
-    /// Whether tasks that block can be had here.
+    /// Whether blocking tasks are supported here.
     pub(crate) fn has_tasks(&self) -> bool {
         let table = self.table();
         table.launch_host_function.is_some()
@@ -243,7 +243,7 @@ impl Context {
         &'static self,
         task: HostTask,
         stream: RawStream,
-        lane: &mut Lane,
+        lane: &mut TaskLane,
     ) -> core::result::Result<(), Refusal> {
         let signal = match &lane.signal {
             Some(signal) => Arc::clone(signal),
@@ -252,7 +252,8 @@ impl Context {
         lane.signal = Some(Arc::clone(&signal));
         let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
         let task = Mutex::new(Some(Task(task)));
-        let errand = Arc::new(Errand { task, signal: Arc::clone(&signal), number, context: self });
+        let errand =
+            Arc::new(PendingTask { task, signal: Arc::clone(&signal), number, context: self });
         let theirs = Arc::into_raw(Arc::clone(&errand)).cast_mut().cast::<c_void>();
         let launched = self.enter().and_then(|current| {
             // SAFETY: the stream is live, and the errand, of which the driver gets one count, is
@@ -261,7 +262,7 @@ impl Context {
         });
         let _current = launched.inspect_err(|_| {
             // SAFETY: the driver has refused it, so nobody else takes this count back.
-            drop(unsafe { Arc::from_raw(theirs.cast_const().cast::<Errand>()) });
+            drop(unsafe { Arc::from_raw(theirs.cast_const().cast::<PendingTask>()) });
         })?;
         signal.issued.store(number, Ordering::Release);
         // SAFETY: the stream is live, and the word is there for ever.
@@ -316,7 +317,7 @@ impl CudaDevice {
         let lane = core.lane();
         let mut lane = lock(&lane);
         self.context.enqueue(task, core.raw, &mut lane).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
         })
     }
 }

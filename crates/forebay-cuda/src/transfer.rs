@@ -4,12 +4,12 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
 
 use crate::CudaDevice;
-use crate::recall::Recall;
-use crate::refusal::{Asked, words};
-use crate::shape::{Piece, Shape, Side, host_pointer};
-use crate::space::{Finding, USABLE, Use};
-use crate::stage::MOST;
-use crate::stream::{Lane, StreamCore, lock};
+use crate::cancel::CancelToken;
+use crate::refusal::{CallInfo, words};
+use crate::shape::{CopyEnd, CopyShape, Piece, host_pointer};
+use crate::space::{SpanCheck, USABLE, Use};
+use crate::staging::MOST;
+use crate::stream::{StreamCore, TaskLane, lock};
 use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
 
@@ -30,17 +30,17 @@ impl CudaDevice {
         usage: Use,
     ) -> Result<()> {
         // Where all from the first byte to the last is memory, so is every row.
-        if self.space().check(call, argument, reach, usage) == Finding::Usable {
+        if self.space().check(call, argument, reach, usage) == SpanCheck::Usable {
             return Ok(());
         }
         rows.try_for_each(|row| {
             let finding = self.space().check(call, argument, row, usage);
             match finding {
-                Finding::Usable => Ok(()),
-                Finding::Refused(error) => Err(error),
+                SpanCheck::Usable => Ok(()),
+                SpanCheck::Refused(error) => Err(error),
                 // Another library's memory is as good; the driver knows whether it is any. What it
                 // rounds our own up to is nobody's, and another device's of ours is that device's.
-                Finding::Unknown => match self.context.pointer(row.start()) {
+                SpanCheck::Unknown => match self.context.pointer(row.start()) {
                     Some(known)
                         if known.span.contains_span(row) && !self.context.is_ours(known.span) =>
                     {
@@ -48,7 +48,7 @@ impl CudaDevice {
                     }
                     _ => {
                         let given =
-                            format!("{row}, where neither this device nor the driver has any");
+                            format!("{row}, where neither this device nor the driver has memory");
                         Err(invalid(call, argument, given, USABLE))
                     }
                 },
@@ -70,7 +70,7 @@ impl CudaDevice {
         task: hal::HostTask,
         bytes: Bytes,
         stream: RawStream,
-        lane: &mut Lane,
+        lane: &mut TaskLane,
     ) -> core::result::Result<(), Refusal> {
         if bytes <= BRIEF || !self.context.has_tasks() {
             self.context.enqueue_brief(task, stream)
@@ -111,7 +111,7 @@ impl CudaDevice {
     /// * As for `Transfers::copy`.
     unsafe fn copy_staged(
         &self,
-        shape: &Shape,
+        shape: &CopyShape,
         host_is_source: bool,
         core: &StreamCore,
     ) -> core::result::Result<(), Refusal> {
@@ -125,7 +125,7 @@ impl CudaDevice {
                 self.context.stages.retire(self.context, old, core.raw);
             }
         }
-        let recall = Recall::default();
+        let recall = CancelToken::default();
         // SAFETY: as the caller promised.
         let outcome =
             unsafe { self.enqueue_staged(shape, host_is_source, core, &mut lane, &recall) };
@@ -143,18 +143,18 @@ impl CudaDevice {
     /// * As for `Transfers::copy`, or `recall` is called off where this fails.
     unsafe fn enqueue_staged(
         &self,
-        shape: &Shape,
+        shape: &CopyShape,
         host_is_source: bool,
         core: &StreamCore,
-        lane: &mut Lane,
-        recall: &Recall,
+        lane: &mut TaskLane,
+        recall: &CancelToken,
     ) -> core::result::Result<(), Refusal> {
         let Some((stage, room)) = lane.stage.as_ref().map(|stage| (stage.address, stage.size))
         else {
             return Ok(());
         };
         for piece in shape.pieces(room, self.max_pitch) {
-            let packed = Side { start: stage, row: piece.width, slice: 0 };
+            let packed = CopyEnd { start: stage, row: piece.width, slice: 0 };
             let (device, host) =
                 if host_is_source { (piece.to, piece.from) } else { (piece.from, piece.to) };
             let (into, out_of) = if host_is_source { (packed, host) } else { (host, packed) };
@@ -179,7 +179,7 @@ impl CudaDevice {
     /// A copy the driver makes alone, in one call unless its rows lie too far apart. Where it fails
     /// half way and the host's memory takes part, what was enqueued is waited for: the driver
     /// cannot be told to leave that memory alone.
-    fn copy_direct(&self, copy: &hal::Copy, shape: &Shape, core: &StreamCore) -> Result<()> {
+    fn copy_direct(&self, copy: &hal::Copy, shape: &CopyShape, core: &StreamCore) -> Result<()> {
         let mut enqueued = 0_u64;
         let outcome = self.enqueue_direct(shape, core, &mut enqueued);
         let Err(refusal) = outcome else { return Ok(()) };
@@ -204,13 +204,13 @@ impl CudaDevice {
     /// Enqueues the parts of such a copy, and counts them.
     fn enqueue_direct(
         &self,
-        shape: &Shape,
+        shape: &CopyShape,
         core: &StreamCore,
         enqueued: &mut u64,
     ) -> core::result::Result<(), Refusal> {
-        let fits = |side: Side| side.row <= self.max_pitch;
+        let fits = |side: CopyEnd| side.row <= self.max_pitch;
         self.context.call(|table| match *shape {
-            Shape { slices: slices @ 2.., rows, width, to, from } if fits(to) && fits(from) => {
+            CopyShape { slices: slices @ 2.., rows, width, to, from } if fits(to) && fits(from) => {
                 let copy = Copy3d {
                     src_type: memory_type::UNIFIED,
                     src_device: from.start,
@@ -242,7 +242,7 @@ impl CudaDevice {
     fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
         let given =
             format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
-        self.refused(Call::Copy, refusal, &Asked::of("copy", given, "memory that is there"))
+        self.refused(Call::Copy, refusal, &CallInfo::of("copy", given, "allocated memory"))
     }
 }
 
@@ -290,7 +290,7 @@ unsafe impl Transfers for CudaDevice {
             let rows = copy.rows().map(|(_, from)| from);
             self.check_rows((call, "from"), copy.read(), rows, Use::Read)?;
         }
-        let shape = Shape::new(copy);
+        let shape = CopyShape::new(copy);
         let can_stage = self.context.table().launch_host_function.is_some()
             && self.context.table().mem_host_alloc.is_some();
         let outcome = match (copy.to(), copy.from()) {
@@ -332,7 +332,7 @@ unsafe impl Transfers for CudaDevice {
         });
         filled.map_err(|refusal| {
             let given = format!("{} B at {}", extent.bytes().get(), fill.to());
-            self.refused(call, refusal, &Asked::of("to", given, "memory that is there"))
+            self.refused(call, refusal, &CallInfo::of("to", given, "allocated memory"))
         })
     }
 }

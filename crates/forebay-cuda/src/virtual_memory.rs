@@ -11,7 +11,7 @@ use forebay_hal::{
 
 use crate::CudaDevice;
 use crate::context::Context;
-use crate::refusal::{Asked, Meaning, meaning};
+use crate::refusal::{CallInfo, ErrorClass, meaning};
 use crate::space::{
     Entry, Mapping, Occupant, Page, PageOrigin, PageState, Space, mapping_at, tiling,
 };
@@ -170,8 +170,8 @@ unsafe impl VirtualMemory for CudaDevice {
         let alignment = alignment.max(self.grain());
         let refused = |refusal: Refusal| match meaning(refusal.code) {
             // More addresses than there are, whichever way the driver puts it.
-            Meaning::Invalid | Meaning::OutOfMemory => self.out_of_memory(call, size),
-            _ => self.refused(call, refusal, &Asked::size(size)),
+            ErrorClass::Invalid | ErrorClass::OutOfMemory => self.out_of_memory(call, size),
+            _ => self.refused(call, refusal, &CallInfo::size(size)),
         };
         let of = |start, size| {
             Span::new(start, size).map_err(|error| Error::quantity(call, "size", &error))
@@ -215,10 +215,10 @@ unsafe impl VirtualMemory for CudaDevice {
             space.remove(call, "start", start, "a region", is_region)?
         };
         self.free_raw(entry.taken).map_err(|refusal| {
-            if meaning(refusal.code) != Meaning::Lost {
+            if meaning(refusal.code) != ErrorClass::Lost {
                 self.space().put_back(entry);
             }
-            self.refused(call, refusal, &Asked::of("start", start, "the start of a region"))
+            self.refused(call, refusal, &CallInfo::of("start", start, "the start of a region"))
         })
     }
 
@@ -249,9 +249,9 @@ unsafe impl VirtualMemory for CudaDevice {
         // SAFETY: a page that was created or imported and not released.
         let released = self.context.call(|table| unsafe { table.mem_release(found.raw) });
         if let Err(refusal) = released
-            && meaning(refusal.code) != Meaning::Lost
+            && meaning(refusal.code) != ErrorClass::Lost
         {
-            let asked = Asked::of("page", page, "a page of this device");
+            let asked = CallInfo::of("page", page, "a page of this device");
             return Err(self.refused(call, refusal, &asked));
         }
         let mut space = self.space();
@@ -262,7 +262,7 @@ unsafe impl VirtualMemory for CudaDevice {
         }
         drop(space);
         released.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
+            self.refused(call, refusal, &CallInfo::of("page", page, "a page of this device"))
         })
     }
 
@@ -305,8 +305,8 @@ unsafe impl VirtualMemory for CudaDevice {
             .context
             .call(|table| unsafe { table.mem_map(at.get(), found.size.get(), 0, found.raw, 0) });
         mapped.map_err(|refusal| {
-            let asked = Asked::of("at", span, "reserved addresses as long as the page");
-            self.refused(call, refusal, &Asked { size: found.size, ..asked })
+            let asked = CallInfo::of("at", span, "reserved addresses as long as the page");
+            self.refused(call, refusal, &CallInfo { size: found.size, ..asked })
         })?;
         let mut space = self.space();
         if let Some(mappings) = space.region_mut(at) {
@@ -341,7 +341,11 @@ unsafe impl VirtualMemory for CudaDevice {
         });
         set.map_err(|refusal| {
             let given = format!("{access:?} over {span} for device {device}");
-            self.refused(call, refusal, &Asked::of("access", given, "access the device can have"))
+            self.refused(
+                call,
+                refusal,
+                &CallInfo::of("access", given, "access the device can have"),
+            )
         })?;
         if device == self.context.ordinal {
             let mut space = self.space();
@@ -363,9 +367,9 @@ unsafe impl VirtualMemory for CudaDevice {
             .context
             .call(|table| unsafe { table.mem_unmap(span.start().get(), span.size().get()) });
         if let Err(refusal) = unmapped
-            && meaning(refusal.code) != Meaning::Lost
+            && meaning(refusal.code) != ErrorClass::Lost
         {
-            return Err(self.refused(call, refusal, &Asked::of("span", span, "whole mappings")));
+            return Err(self.refused(call, refusal, &CallInfo::of("span", span, "whole mappings")));
         }
         let mut space = self.space();
         for tile in tiles {
@@ -376,7 +380,7 @@ unsafe impl VirtualMemory for CudaDevice {
         }
         drop(space);
         unmapped.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("span", span, "whole mappings"))
+            self.refused(call, refusal, &CallInfo::of("span", span, "whole mappings"))
         })
     }
 }

@@ -73,7 +73,7 @@ fn a_driver_without_pages_pinned_and_managed_memory_keeps_the_contract() {
 #[test]
 fn a_driver_without_a_function_it_must_have_is_named() {
     let missing = FakeDriver::load_with("bare", 13_000, 1, &["cuMemAlloc"]).map(drop).unwrap_err();
-    assert!(missing.contains("has no cuMemAlloc, which came with CUDA 3.2"), "{missing}");
+    assert!(missing.contains("has no cuMemAlloc, which CUDA 3.2 introduced"), "{missing}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What every device is: the root of the contract.
+//! The root trait of the device contract.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use crate::{
     Streams, Transfers, VirtualMemory,
 };
 
-/// The kinds of device forebay knows.
+/// The kinds of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -50,7 +50,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// What a device is. Fixed for its life.
+/// The fixed properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Descriptor {
@@ -64,14 +64,14 @@ pub struct Descriptor {
     pub driver: String,
     /// What it can do.
     pub capabilities: Capabilities,
-    /// What every address of its plain memory is a multiple of, whatever was asked.
+    /// The minimum alignment of its plain memory.
     pub alignment: Alignment,
     /// The process that opened it.
     birth: Birth,
 }
 
 impl Descriptor {
-    /// A descriptor of its parts.
+    /// A descriptor without driver version and capabilities.
     pub fn new(kind: DeviceKind, ordinal: DeviceOrdinal, name: impl Into<String>) -> Self {
         Self {
             kind,
@@ -84,9 +84,9 @@ impl Descriptor {
         }
     }
 
-    /// Whether the device was opened before this process was forked from the one that opened it. Then its
-    /// threads and its driver did not come along, and its locks may be held for ever: nothing but
-    /// [`Device::descriptor`] may be called, and dropping it leaks.
+    /// Whether the device was opened by the parent, before this process was forked. Then its threads and
+    /// driver do not exist here, and its locks may stay locked forever: only [`Device::descriptor`] may be
+    /// called, and dropping the device leaks it.
     pub fn is_inherited(&self) -> bool {
         self.birth.is_elsewhere()
     }
@@ -127,15 +127,15 @@ impl fmt::Display for Descriptor {
 /// How much memory a device has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// All there is. On the host, no more than a container's limit.
+    /// The total memory. On the host, no more than a container's limit.
     pub total: Bytes,
-    /// What could still be had. Others may take it first.
+    /// The free memory. Other processes may take it first.
     pub free: Bytes,
-    /// What this device object has given out and not taken back: plain memory and pages it created.
-    /// Imported pages are their creator's. Each counts in the units the device takes memory in: what
-    /// was asked, or up to 2 MiB more.
+    /// The memory that this device object has allocated and not freed: plain memory and pages it created.
+    /// Imported pages count for their creator. Each counts in the device's granularity: the requested size
+    /// or up to 2 MiB more.
     pub held: Bytes,
-    /// What it has given out as managed memory: on some devices more than there is, since it moves.
+    /// The managed memory it has allocated. On some devices this can exceed the total, since it migrates.
     pub managed: Bytes,
 }
 
@@ -154,7 +154,7 @@ impl MemoryInfo {
     }
 }
 
-/// What kind of memory an address lies in.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum PointerKind {
@@ -170,7 +170,7 @@ pub enum PointerKind {
     Managed,
 }
 
-/// What a device knows of an address.
+/// What a device knows about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerClass {
     /// The kind of memory.
@@ -185,51 +185,50 @@ pub struct PointerClass {
 ///
 /// An implementation promises, besides the rules in the [crate's documentation](crate):
 ///
-/// * Everything the traits [`Memory`], [`Streams`], [`Transfers`] and the groups it gives demand.
-/// * A group is given always or never, and exactly where its bit is in
-///   [`Descriptor::capabilities`].
+/// * Everything that the traits [`Memory`], [`Streams`], [`Transfers`] and its optional groups demand.
+/// * A group is present always or never, and exactly if its bit is in [`Descriptor::capabilities`].
 /// * [`MemoryInfo::free`] plus [`MemoryInfo::held`] is never above [`MemoryInfo::total`].
-/// * In a forked child a device that was opened before the fork takes no lock when it is dropped: it leaks
-///   what it has. [`Descriptor::new`] notes the process, [`Descriptor::is_inherited`] tells.
-/// * Dropping the device with things still alive neither crashes nor blocks for ever. Copies, fills
-///   and kernels that nobody waited for may still run or may be let go: who wants to know, and who
-///   lent host memory to them, synchronises first.
+/// * In a forked child, a device that was opened before the fork takes no lock when it is dropped: it leaks
+///   its resources. [`Descriptor::new`] records the process, and [`Descriptor::is_inherited`] compares it.
+/// * Dropping the device while it has live objects neither crashes nor blocks forever. Copies, fills and
+///   kernels that were not waited for may or may not run: synchronise first if it matters, or if they use
+///   host memory.
 pub unsafe trait Device: Memory + Streams + Transfers + Send + Sync + fmt::Debug {
     /// What the device is.
     fn descriptor(&self) -> &Descriptor;
 
-    /// How much memory there is. Not for hot paths: a driver takes microseconds for it.
+    /// The memory figures. Not for hot paths: a driver takes microseconds for it.
     fn memory_info(&self) -> Result<MemoryInfo>;
 
-    /// What the device knows of `address`; `None` for memory that is none of its own.
+    /// What the device knows about `address`; `None` for memory that is not its own.
     fn classify(&self, address: Address) -> Result<Option<PointerClass>>;
 
-    /// Addresses apart from the memory behind them, where the device can.
+    /// Virtual memory management, if the device supports it.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
 
-    /// Pinned host memory, where the device can.
+    /// Pinned host memory, if the device supports it.
     fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
         None
     }
 
-    /// Memory that moves by itself, where the device can.
+    /// Managed memory, if the device supports it.
     fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
         None
     }
 
-    /// Other devices' memory, where the device can.
+    /// Other devices' memory, if the device supports it.
     fn peers(&self) -> Option<&dyn Peers> {
         None
     }
 
-    /// Streams that others made, where there can be any.
+    /// Streams that other libraries created, if the device supports them.
     fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
         None
     }
 
-    /// Other processes' memory, where the device can.
+    /// Memory shared with other processes, if the device supports it.
     #[cfg(unix)]
     fn sharing(&self) -> Option<&dyn Sharing> {
         None

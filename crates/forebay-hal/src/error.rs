@@ -9,38 +9,38 @@ use crate::Call;
 /// What a device call gives.
 pub type Result<T> = core::result::Result<T, Error>;
 
-/// Why a device call failed. Every variant names the call; its text says what was asked, what is
-/// allowed and what would help.
+/// Why a device call failed. Every variant names the call; its text gives the argument, what was expected
+/// and what would help.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is not that much memory left.
+    /// Not enough memory is left.
     OutOfMemory {
         /// The call that failed.
         call: Call,
-        /// How much was asked for.
+        /// The requested size.
         requested: Bytes,
-        /// How much could still be had, as far as the device knows.
+        /// The free memory, as far as the device knows.
         free: Bytes,
-        /// How much there is in all.
+        /// The memory of the device.
         total: Bytes,
     },
-    /// An argument that is not allowed: a size, an address, a handle that is not live.
+    /// An invalid argument: a size, an address, or a handle that is not live.
     Invalid {
         /// The call that failed.
         call: Call,
         /// The argument, as the interface names it.
         argument: &'static str,
-        /// What was given.
+        /// The value given.
         given: Box<str>,
-        /// What is allowed.
+        /// What was expected.
         allowed: Box<str>,
     },
     /// The device is gone: it was reset, fell off the bus, or a kernel broke it.
     Lost {
         /// The call that failed.
         call: Call,
-        /// What the driver said of it.
+        /// The driver's message.
         reason: Box<str>,
     },
     /// Something is still in use, or not finished.
@@ -57,14 +57,14 @@ pub enum Error {
         /// What is missing, and where it would come from.
         missing: Box<str>,
     },
-    /// It failed this time, for a reason that may pass.
+    /// It failed for a reason that may pass.
     Transient {
         /// The call that failed.
         call: Call,
-        /// What the driver or system said.
+        /// The message of the driver or system.
         reason: Box<str>,
     },
-    /// The device was opened by the process that this one was forked from.
+    /// The device was opened by the parent, before the process forked.
     Forked {
         /// The call that was not made.
         call: Call,
@@ -87,8 +87,8 @@ impl Error {
 
     /// Whether the same call, made again later with the same arguments, may succeed.
     ///
-    /// After [`Error::OutOfMemory`] it may once memory was given back, after [`Error::Busy`] once
-    /// the work in question is done, after [`Error::Transient`] at any time.
+    /// After [`Error::OutOfMemory`] it may once memory was freed, after [`Error::Busy`] once the work in
+    /// question is done, after [`Error::Transient`] at any time.
     pub const fn may_pass(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::Busy { .. } | Self::Transient { .. })
     }
@@ -96,23 +96,23 @@ impl Error {
     /// What the caller can do about it.
     pub const fn advice(&self) -> &'static str {
         match self {
-            Self::OutOfMemory { .. } => "free or trim memory, or ask for less, and try again",
+            Self::OutOfMemory { .. } => "free or trim memory, or request less, and try again",
             Self::Invalid { .. } => "correct the argument; trying again will not help",
             Self::Lost { .. } => "release everything of this device and open it again",
             Self::Busy { .. } => "wait for the work that uses it, and try again",
-            Self::Unsupported { .. } => "look at the device's capabilities before the call",
+            Self::Unsupported { .. } => "check the device's capabilities before the call",
             Self::Transient { .. } => "try again",
             Self::Forked { .. } => "open devices after the fork, or start the child by exec",
         }
     }
 
-    /// An [`Error::Invalid`] for a quantity that cannot be.
+    /// An [`Error::Invalid`] for an invalid quantity.
     pub fn quantity(call: Call, argument: &'static str, error: &QuantityError) -> Self {
         let allowed = match error {
             QuantityError::OutOfRange { least, most, .. } => format!("{least} to {most}"),
             QuantityError::NotAPowerOfTwo { .. } => "a power of two".to_owned(),
             QuantityError::NotAMultiple { of, .. } => format!("a multiple of {} B", of.get()),
-            QuantityError::NotASize { .. } => "a size, as 512KiB or 1.5GiB".to_owned(),
+            QuantityError::NotASize { .. } => "a size, such as 512KiB or 1.5GiB".to_owned(),
             _ => "sizes whose sum and product fit in 64 bits".to_owned(),
         };
         crate::invalid(call, argument, error, allowed)
@@ -134,11 +134,11 @@ impl fmt::Display for Error {
         match self {
             Self::OutOfMemory { call, requested, free, total } => write!(
                 f,
-                "{call}: out of memory: asked for {requested} ({} B), {free} free of {total}",
+                "{call}: out of memory: requested {requested} ({} B), {free} free of {total}",
                 requested.get()
             ),
             Self::Invalid { call, argument, given, allowed } => {
-                write!(f, "{call}: {argument} was {given}; allowed: {allowed}")
+                write!(f, "{call}: invalid {argument}: {given}; expected {allowed}")
             }
             Self::Lost { call, reason } => write!(f, "{call}: the device is lost: {reason}"),
             Self::Busy { call, what } => write!(f, "{call}: busy: {what}"),

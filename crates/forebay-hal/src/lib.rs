@@ -10,38 +10,37 @@
 //!     │   ├── Transfers       copies and fills in one, two and three dimensions
 //!     │   └── what it is: Descriptor, MemoryInfo, PointerClass
 //!     │
-//!     └── only where the hardware and driver can, as `Option<&dyn ...>`:
+//!     └── optional groups, as `Option<&dyn ...>`:
 //!             VirtualMemory   reserve, create, map, set access, unmap, release
-//!             PinnedMemory    host memory the device can reach on its own
-//!             ManagedMemory   memory that moves by itself
+//!             PinnedMemory    host memory that the device accesses directly
+//!             ManagedMemory   memory that migrates between host and device
 //!             Peers           another device's memory
 //!             Sharing         another process's memory
-//!             ForeignStreams  streams that other libraries made
+//!             ForeignStreams  streams that other libraries created
 //! ```
 //!
-//! The traits are object-safe: the pool's hot path never reaches them, so one indirect call more
-//! does not matter. Every call can fail, and fails with a typed [`Error`] that says what was asked,
-//! what is allowed and whether trying again can help. A group the device lacks is `None`; a call
-//! it lacks inside a group is [`Error::Unsupported`]. Neither is ever a panic.
+//! The traits are object-safe: the pool's hot path never reaches them, so an indirect call does not
+//! matter. Every call can fail, with a typed [`Error`] that gives the argument, what was expected and
+//! whether a retry can help. A group the device lacks is `None`; a call it lacks inside a group returns
+//! [`Error::Unsupported`]. Neither panics.
 //!
 //! # Rules for every call of every device
 //!
-//! * A call that fails has changed nothing, with two exceptions. After [`Error::Lost`] the device
-//!   gives no promise but that releasing what it gave still returns. A copy or fill that fails may
-//!   have enqueued a part of itself: see [`Transfers`] for what of it can still happen.
-//! * A handle that was never given out, or was given back, is refused with [`Error::Invalid`].
+//! * A call that fails changes nothing, with two exceptions. After [`Error::Lost`] the only guarantee is
+//!   that calls which release something still return. A copy or fill that fails may have enqueued part of
+//!   itself: see [`Transfers`] for the effects that can still happen.
+//! * A handle that never existed, or was released, is refused with [`Error::Invalid`].
 //! * Any thread may make any call at any time. Only the default stream of a thread belongs to that
-//!   thread: a call that is given another thread's is refused with [`Error::Invalid`].
-//! * The caller's current device or context is the same after a call as before it.
-//! * Only calls whose name begins with `synchronize` wait for the device. The four that give back
-//!   plain, managed, pinned and registered memory may too, where the device lacks
-//!   [`Capabilities::PROMPT_FREE`]: the drivers' own frees wait for all work there is. And a copy
-//!   that fails after a part of it was enqueued may wait for its stream before it says so, where
-//!   that part uses the caller's host memory and cannot be called off.
+//!   thread: a call with another thread's default stream is refused with [`Error::Invalid`].
+//! * A call leaves the caller's current device or context unchanged.
+//! * Only calls whose name begins with `synchronize` wait for the device, with two exceptions. On devices
+//!   without [`Capabilities::PROMPT_FREE`], the four calls that release plain, managed, pinned and
+//!   registered memory may wait, because the drivers' own frees wait for all work. And a copy that fails
+//!   after part of it was enqueued may wait for its stream before it returns, if that part uses the
+//!   caller's host memory and cannot be cancelled.
 //!
-//! Whether a device keeps all this is not a matter of opinion: the `conformance` module (feature
-//! `conformance`) has a named case for each promise, and a device's test file is a few lines that
-//! run it.
+//! The `conformance` module (feature `conformance`) has a named case for each of these guarantees, and a
+//! device's test file runs it in a few lines.
 
 mod call;
 mod capability;

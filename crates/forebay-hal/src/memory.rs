@@ -1,4 +1,4 @@
-//! Memory whose address and substance come together: plain, pinned, managed.
+//! Memory that is allocated together with its address: plain, pinned and managed.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 
@@ -10,40 +10,42 @@ use crate::{Result, StreamHandle};
 ///
 /// An implementation promises:
 ///
-/// * Memory it gives out overlaps no other memory it gave and did not take back.
-/// * The address is a multiple of the alignment asked for and of the device's own. Alignments up to
-///   2 MiB are always had; larger ones may be refused as too much.
-/// * No bytes: [`Address::NULL`], and no memory is taken. Freeing [`Address::NULL`] does nothing.
-/// * [`Error::OutOfMemory`](crate::Error::OutOfMemory) carries the size that was asked for.
-/// * After `free` the memory may be given out again at once. Whether `free` waits for work under way
-///   is told by [`Capabilities::PROMPT_FREE`](crate::Capabilities::PROMPT_FREE).
+/// * Live allocations do not overlap.
+/// * The address has the requested alignment and the device's own. Alignments up to 2 MiB are always
+///   supported; larger ones may be refused.
+/// * A request for 0 bytes returns [`Address::NULL`] and takes no memory. Freeing [`Address::NULL`] does
+///   nothing.
+/// * [`Error::OutOfMemory`](crate::Error::OutOfMemory) carries the requested size.
+/// * After `free` the memory may be allocated again at once.
+///   [`Capabilities::PROMPT_FREE`](crate::Capabilities::PROMPT_FREE) says that `free` does not wait for
+///   work in progress.
 pub unsafe trait Memory {
-    /// Gets `size` bytes at a multiple of `alignment`. What they hold is not defined.
+    /// Allocates `size` bytes with `alignment`. Their contents are undefined.
     fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address>;
 
-    /// Gives back what [`allocate`](Self::allocate) gave.
+    /// Frees memory from [`allocate`](Self::allocate).
     ///
     /// # Safety
     ///
-    /// * No work that uses the memory is under way or enqueued.
-    /// * Nobody reads or writes it from now on.
+    /// * No running or enqueued work uses the memory.
+    /// * Nothing reads or writes it from now on.
     unsafe fn free(&self, address: Address) -> Result<()>;
 }
 
 bitflags::bitflags! {
-    /// What pinned memory is to be.
+    /// Properties of pinned memory.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PinnedFlags: u32 {
         /// The device has an address for it too.
         const MAPPED = 1;
-        /// Written past the caches: fast for the device to read, slow for the host to read.
+        /// Write-combined: fast for the device to read, slow for the host to read.
         const WRITE_COMBINED = 1 << 1;
         /// Pinned for every device of the process.
         const PORTABLE = 1 << 2;
     }
 }
 
-/// Host memory that stays in place, so that the device copies to and from it on its own.
+/// Page-locked host memory, which the device copies to and from directly.
 ///
 /// # Safety
 ///
@@ -56,17 +58,17 @@ bitflags::bitflags! {
 /// * Where the system limits locked memory, the error gives that limit.
 /// * Registering memory that is registered already is refused and changes nothing.
 pub unsafe trait PinnedMemory {
-    /// Gets `size` bytes of pinned memory.
+    /// Allocates `size` bytes of pinned memory.
     fn allocate_pinned(&self, size: Bytes, flags: PinnedFlags) -> Result<Address>;
 
-    /// Gives back what [`allocate_pinned`](Self::allocate_pinned) gave.
+    /// Frees memory from [`allocate_pinned`](Self::allocate_pinned).
     ///
     /// # Safety
     ///
     /// * No work that uses the memory is under way or enqueued, and nobody uses it from now on.
     unsafe fn free_pinned(&self, address: Address) -> Result<()>;
 
-    /// Pins memory that exists.
+    /// Pins existing host memory.
     ///
     /// # Safety
     ///
@@ -80,7 +82,7 @@ pub unsafe trait PinnedMemory {
     /// * No work that uses the memory is under way or enqueued.
     unsafe fn unregister(&self, start: Address) -> Result<()>;
 
-    /// Where the device sees a host address inside mapped pinned memory.
+    /// The device address of a host address inside mapped pinned memory.
     fn device_address(&self, host: Address) -> Result<Address>;
 }
 
@@ -88,7 +90,7 @@ pub unsafe trait PinnedMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Mostly read: copies may stand in several places.
+    /// Mostly read: several devices may keep copies.
     ReadMostly,
     /// No longer mostly read.
     NotReadMostly,
@@ -102,7 +104,7 @@ pub enum Advice {
     NotAccessedBy(Option<DeviceOrdinal>),
 }
 
-/// Memory with one address for host and device, that moves to where it is used.
+/// Memory with one address for host and device that migrates to where it is used.
 ///
 /// # Safety
 ///
@@ -114,10 +116,10 @@ pub enum Advice {
 ///   no device.
 /// * No bytes: [`Address::NULL`]; freeing it does nothing.
 pub unsafe trait ManagedMemory {
-    /// Gets `size` bytes of managed memory.
+    /// Allocates `size` bytes of managed memory.
     fn allocate_managed(&self, size: Bytes) -> Result<Address>;
 
-    /// Gives back what [`allocate_managed`](Self::allocate_managed) gave.
+    /// Frees memory from [`allocate_managed`](Self::allocate_managed).
     ///
     /// # Safety
     ///

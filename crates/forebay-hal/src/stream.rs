@@ -1,4 +1,4 @@
-//! Orders of work, and points in them.
+//! Streams and events.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use forebay_core::StreamId;
 use crate::stream_end::tell_stream_end;
 use crate::{Call, Device, Error, Result, ToDevice, invalid};
 
-/// A stream as the driver names it. The value may come back after the stream was destroyed; see
+/// The driver's handle of a stream. The value may be reused after the stream was destroyed; see
 /// [`Streams::stream_id`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamHandle(pub u64);
@@ -79,7 +79,7 @@ impl fmt::Display for StreamHandle {
     }
 }
 
-/// An event as the driver names it.
+/// The driver's handle of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventHandle(pub u64);
 
@@ -89,25 +89,25 @@ impl fmt::Display for EventHandle {
     }
 }
 
-/// Which streams go first where there is a choice.
+/// The scheduling priority of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// After the others.
+    /// Below normal.
     Low,
-    /// As most.
+    /// The default.
     #[default]
     Normal,
-    /// Before the others.
+    /// Above normal.
     High,
 }
 
 /// What an event is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventKind {
-    /// Order alone: the cheaper kind.
+    /// Ordering only, which is cheaper.
     #[default]
     Order,
-    /// Order and time, for [`Streams::elapsed`].
+    /// Ordering and timing, for [`Streams::elapsed`].
     Timed,
 }
 
@@ -154,7 +154,7 @@ pub fn run_host_task(task: HostTask) {
     }
 }
 
-/// Orders of work, and points in them.
+/// Streams of work and events in them.
 ///
 /// # Safety
 ///
@@ -180,14 +180,14 @@ pub fn run_host_task(task: HostTask) {
 /// * A [`HostTask`] runs exactly once, even where its stream or device goes first; one that panics
 ///   harms no other work.
 pub unsafe trait Streams {
-    /// Makes a stream. Where priorities are not supported the priority is ignored.
+    /// Creates a stream. Devices without priorities ignore the priority.
     fn create_stream(&self, priority: Priority) -> Result<StreamHandle>;
 
-    /// Destroys a stream that `create_stream` made.
+    /// Destroys a stream from `create_stream`.
     fn destroy_stream(&self, stream: StreamHandle) -> Result<()>;
 
-    /// The stream's identity: no two streams of a device ever have the same, even where the
-    /// driver gives a handle's value out again. For adopted streams, as far as the driver tells.
+    /// The stream's unique id: no two streams of a device ever have the same, even if the driver reuses a
+    /// handle. For adopted streams, as far as the driver tells.
     fn stream_id(&self, stream: StreamHandle) -> Result<StreamId>;
 
     /// Whether all work of the stream is done.
@@ -202,13 +202,13 @@ pub unsafe trait Streams {
     /// Runs a host function in stream order.
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()>;
 
-    /// Makes an event.
+    /// Creates an event.
     fn create_event(&self, kind: EventKind) -> Result<EventHandle>;
 
     /// Destroys an event.
     fn destroy_event(&self, event: EventHandle) -> Result<()>;
 
-    /// Puts the event after all work enqueued on the stream.
+    /// Records the event after all work enqueued on the stream.
     fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()>;
 
     /// Makes later work on the stream wait for the event, on the device.
@@ -227,18 +227,17 @@ pub unsafe trait Streams {
     fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration>;
 }
 
-/// Streams that others made, as PyTorch's current stream.
+/// Streams that other libraries created, such as PyTorch's current stream.
 ///
-/// A driver's handle is trusted by the driver: a wrong one is not refused but followed. So a stream
-/// from elsewhere is made known by an unsafe call first, and every other call refuses what it does
-/// not know.
+/// A driver trusts its handles: it dereferences a wrong one instead of refusing it. So a foreign stream is
+/// first adopted by an unsafe call, and every other call refuses streams that were not.
 ///
 /// # Safety
 ///
 /// An implementation promises:
 ///
 /// * An adopted stream is a stream like any other for every call but `destroy_stream`, which
-///   refuses it: its end is its maker's.
+///   refuses it: the library that created it destroys it.
 /// * Adopting counts: a stream adopted twice is known until it was forgotten twice.
 /// * The value by which the driver knows the default stream is adopted as
 ///   [`StreamHandle::DEFAULT`]: most programs' current stream is that one.
@@ -248,7 +247,7 @@ pub unsafe trait Streams {
 ///   threads.
 /// * A stream that `create_stream` made is refused, and so is forgetting what was not adopted.
 pub unsafe trait ForeignStreams {
-    /// Makes a stream known by the value its maker's library gives it.
+    /// Adopts a stream by its driver handle.
     ///
     /// # Safety
     ///
@@ -259,22 +258,22 @@ pub unsafe trait ForeignStreams {
     /// Undoes one [`adopt_stream`](Self::adopt_stream). Does not wait for the stream's work.
     fn forget_stream(&self, stream: StreamHandle) -> Result<()>;
 
-    /// The value by which the driver knows a stream: what other libraries are to be given.
+    /// The driver handle of a stream, to pass to other libraries.
     fn raw_stream(&self, stream: StreamHandle) -> u64 {
         stream.0
     }
 }
 
-/// Who ends a stream.
+/// Who destroys a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ownership {
-    /// Made here, destroyed with this value.
+    /// Created here, destroyed when this value is dropped.
     Owned,
-    /// Made and destroyed by others.
+    /// Created and destroyed by another library.
     Foreign,
 }
 
-/// A stream of a device: made here and destroyed with this value, or lent by someone else.
+/// A stream of a device: created here and destroyed on drop, or borrowed from another library.
 #[must_use = "an owned stream is destroyed when this value goes"]
 pub struct Stream {
     device: Arc<dyn Device>,
@@ -284,7 +283,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A new stream, destroyed with the value.
+    /// Creates a stream that is destroyed on drop.
     pub fn new(device: &impl ToDevice, priority: Priority) -> Result<Self> {
         let device = device.to_device();
         device.descriptor().check_process(Call::CreateStream)?;
@@ -363,9 +362,8 @@ impl Stream {
     }
 }
 
-/// Ends something in a drop, which has nobody to tell of an error. What may pass is tried once more,
-/// so that one fault does not leak; a device that refuses again has lost it already. In a forked
-/// child it leaks: it is the parent's.
+/// Releases something in a drop, which cannot report an error. An error that may pass is retried once, so
+/// that a single fault does not leak. In a forked child it leaks, as it belongs to the parent.
 fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
     if device.descriptor().is_inherited() {
         return;
@@ -401,7 +399,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// An event of a device, destroyed with this value.
+/// An event of a device, destroyed on drop.
 #[must_use = "the event is destroyed when this value goes"]
 pub struct Event {
     device: Arc<dyn Device>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_sync::fork::Whole;
+use forebay_sync::fork::ForkSafeMutex;
 
 use crate::{Device, StreamHandle};
 
@@ -10,7 +10,7 @@ use crate::{Device, StreamHandle};
 /// may be destroyed by its maker.
 pub type StreamEnd = fn(&Arc<dyn Device>, StreamHandle);
 
-static TOLD: Whole<Vec<StreamEnd>> = Whole::new(Vec::new());
+static TOLD: ForkSafeMutex<Vec<StreamEnd>> = ForkSafeMutex::new(Vec::new());
 
 /// Calls `told` with every [`Stream`](crate::Stream) that is dropped, while the stream still exists, on the thread that
 /// drops it. The default streams are left out, because they never end. Registering a function again does nothing.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use crate::HugePages;
-use crate::mapping::{AddressRange, Grain, MemoryFile, pointer};
+use crate::mapping::{AddressRange, MemoryFile, PageKind, pointer};
 use crate::settings::Settings;
 
 /// Memory of one allocation. Dropping it gives addresses and memory back to the system.
@@ -34,7 +34,7 @@ impl Backing {
         let alignment = alignment.max(settings.alignment_for(size));
         let range = AddressRange::reserve(size, alignment).map_err(Refusal::Memory)?;
         match settings.grain {
-            Grain::System => {
+            PageKind::System => {
                 // SAFETY: the range was made just now, and nobody else knows it.
                 unsafe { range.commit(Bytes::ZERO, size, Access::ReadWrite) }
                     .map_err(Refusal::Memory)?;
@@ -42,7 +42,7 @@ impl Backing {
                 unsafe { settings.numa.apply(range.span()) }.map_err(Refusal::Policy)?;
                 advise_huge(range.span(), settings.huge_pages);
             }
-            Grain::Huge2M | Grain::Huge1G => {
+            PageKind::Huge2M | PageKind::Huge1G => {
                 let file = MemoryFile::sparse(size, settings.grain).map_err(Refusal::Memory)?;
                 // SAFETY: the range was made just now, and nobody else knows it.
                 unsafe { range.place(Bytes::ZERO, &file, Access::ReadWrite) }

@@ -32,7 +32,7 @@ pub fn largest_file() -> Bytes {
 /// What the pages of a memory file are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Grain {
+pub enum PageKind {
     /// The processor's own pages, usually 4 KiB.
     #[default]
     System,
@@ -42,7 +42,7 @@ pub enum Grain {
     Huge1G,
 }
 
-impl Grain {
+impl PageKind {
     /// What sizes and addresses are multiples of.
     pub fn alignment(self) -> Alignment {
         match self {
@@ -67,9 +67,9 @@ impl MemoryFile {
     /// Sealed against growing and shrinking, so that no holder of the descriptor can pull memory
     /// from under a mapping. Explicit huge pages are taken at once: the system refuses here, not
     /// with a signal at the first touch.
-    pub fn create(size: Bytes, grain: Grain) -> Result<Self, Errno> {
+    pub fn create(size: Bytes, grain: PageKind) -> Result<Self, Errno> {
         let file = Self::sparse(size, grain)?;
-        if grain != Grain::System {
+        if grain != PageKind::System {
             file.back(Bytes::ZERO, size)?;
         }
         Ok(file)
@@ -80,14 +80,14 @@ impl MemoryFile {
     /// Of explicit huge pages, [`back`](Self::back) what will be touched first: where the pool is
     /// empty by then, the touch would be answered with a signal. `EFBIG` for more than
     /// [`largest_file`]: growing a file past that limit would be answered with a signal too.
-    pub fn sparse(size: Bytes, grain: Grain) -> Result<Self, Errno> {
+    pub fn sparse(size: Bytes, grain: PageKind) -> Result<Self, Errno> {
         if size > largest_file() {
             return Err(Errno::FBIG);
         }
         let huge = match grain {
-            Grain::System => MemfdFlags::empty(),
-            Grain::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
-            Grain::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+            PageKind::System => MemfdFlags::empty(),
+            PageKind::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+            PageKind::Huge1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
         let descriptor = rustix::fs::memfd_create(c"forebay", flags)?;
@@ -379,7 +379,7 @@ mod tests {
     fn one_file_at_two_places_is_one_memory() {
         let range = AddressRange::reserve(Bytes::gib(64), Alignment::DEVICE_PAGE).unwrap();
         assert!(range.span().start().is_aligned_to(Alignment::DEVICE_PAGE));
-        let file = MemoryFile::create(PAGE, Grain::System).unwrap();
+        let file = MemoryFile::create(PAGE, PageKind::System).unwrap();
         let far = Bytes::gib(40);
         for offset in [Bytes::ZERO, far] {
             // SAFETY: the range is this test's own.
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn an_imported_file_is_the_exported_one_and_no_other() {
-        let file = MemoryFile::create(PAGE, Grain::System).unwrap();
+        let file = MemoryFile::create(PAGE, PageKind::System).unwrap();
         let sent = file.export().unwrap();
         assert!(MemoryFile::import(sent.as_fd(), PAGE).is_ok());
         assert_eq!(MemoryFile::import(sent.as_fd(), Bytes::mib(4)).unwrap_err(), Errno::INVAL);
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_part_given_back_reads_as_zeros_and_the_others_stay() {
         let range = AddressRange::reserve(Bytes::mib(4), Alignment::DEVICE_PAGE).unwrap();
-        let file = MemoryFile::sparse(Bytes::new(1 << 62), Grain::System).unwrap();
+        let file = MemoryFile::sparse(Bytes::new(1 << 62), PageKind::System).unwrap();
         assert_eq!(file.alignment().unwrap(), system_page());
         let far = Bytes::new(1 << 61);
         for (offset, from) in [(Bytes::ZERO, far), (PAGE, Bytes::ZERO)] {
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn what_lies_outside_is_refused() {
         let range = AddressRange::reserve(PAGE, Alignment::ONE).unwrap();
-        let file = MemoryFile::create(PAGE, Grain::System).unwrap();
+        let file = MemoryFile::create(PAGE, PageKind::System).unwrap();
         // SAFETY: the range is this test's own.
         let beyond = unsafe { range.place(Bytes::new(4096), &file, Access::Read) };
         assert_eq!(beyond.unwrap_err(), Errno::INVAL);

@@ -17,7 +17,7 @@ use forebay_hal::{Access, PageHandle};
 use rustix::io::Errno;
 
 use crate::backing::Refusal;
-use crate::mapping::{AddressRange, Grain, MemoryFile, largest_file};
+use crate::mapping::{AddressRange, MemoryFile, PageKind, largest_file};
 use crate::settings::Settings;
 
 /// The size of the file of parts, where files may be that large: the largest power of two a file
@@ -26,7 +26,7 @@ const STORE_SIZE: Bytes = Bytes::new(1 << 62);
 
 /// What a page is made of.
 #[derive(Clone, Debug)]
-pub(crate) enum Substance {
+pub(crate) enum PageBacking {
     /// The part of the store that begins there. It cannot leave the process.
     Part(Arc<MemoryFile>, Bytes),
     /// A file of its own, which can.
@@ -35,7 +35,7 @@ pub(crate) enum Substance {
     Imported(Arc<MemoryFile>),
 }
 
-impl Substance {
+impl PageBacking {
     /// The file, and where in it the page begins.
     pub(crate) fn place(&self) -> (&MemoryFile, Bytes) {
         match self {
@@ -47,7 +47,7 @@ impl Substance {
 
 /// Whether a page's handle is still good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum PageState {
     /// Given out.
     Open,
     /// Given back, and alive only where it is mapped.
@@ -58,8 +58,8 @@ pub(crate) enum Life {
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) size: Bytes,
-    pub(crate) substance: Substance,
-    pub(crate) life: Life,
+    pub(crate) substance: PageBacking,
+    pub(crate) life: PageState,
     /// At how many places it is mapped.
     pub(crate) mappings: u64,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Page {
 #[must_use = "its memory is still in the books"]
 pub(crate) struct DeadPage {
     pub(crate) size: Bytes,
-    substance: Substance,
+    substance: PageBacking,
 }
 
 /// The pages of a device.
@@ -86,7 +86,7 @@ pub(crate) struct PageTable {
 impl PageTable {
     /// The page, where the handle is good.
     pub(crate) fn open(&self, handle: PageHandle) -> Option<&Page> {
-        self.pages.get(&handle).filter(|page| page.life == Life::Open)
+        self.pages.get(&handle).filter(|page| page.life == PageState::Open)
     }
 
     /// How many pages live, released ones that are still mapped included.
@@ -95,9 +95,9 @@ impl PageTable {
     }
 
     /// Enters a page under a new handle.
-    pub(crate) fn insert(&mut self, size: Bytes, substance: Substance) -> PageHandle {
+    pub(crate) fn insert(&mut self, size: Bytes, substance: PageBacking) -> PageHandle {
         let handle = PageHandle(forebay_hal::fresh_handle());
-        self.pages.insert(handle, Page { size, substance, life: Life::Open, mappings: 0 });
+        self.pages.insert(handle, Page { size, substance, life: PageState::Open, mappings: 0 });
         handle
     }
 
@@ -117,13 +117,13 @@ impl PageTable {
 
     /// Ends a handle; gives the page where it is mapped nowhere. The handle must be good.
     pub(crate) fn release(&mut self, handle: PageHandle) -> Option<DeadPage> {
-        self.pages.get_mut(&handle)?.life = Life::Released;
+        self.pages.get_mut(&handle)?.life = PageState::Released;
         self.bury(handle)
     }
 
     fn bury(&mut self, handle: PageHandle) -> Option<DeadPage> {
         let page = self.pages.get(&handle)?;
-        if page.life == Life::Open || page.mappings > 0 {
+        if page.life == PageState::Open || page.mappings > 0 {
             return None;
         }
         let page = self.pages.remove(&handle)?;
@@ -131,7 +131,7 @@ impl PageTable {
     }
 
     /// A part of the store for a page of `size`, with nothing behind it yet.
-    pub(crate) fn take_part(&mut self, size: Bytes, grain: Grain) -> Result<Substance, Errno> {
+    pub(crate) fn take_part(&mut self, size: Bytes, grain: PageKind) -> Result<PageBacking, Errno> {
         let store = match &self.store {
             Some(store) => Arc::clone(store),
             None => {
@@ -141,7 +141,7 @@ impl PageTable {
             }
         };
         if let Some(offset) = self.spare.get_mut(&size).and_then(Vec::pop) {
-            return Ok(Substance::Part(store, offset));
+            return Ok(PageBacking::Part(store, offset));
         }
         // The system makes huge pages of a file only where address and place in the file agree.
         let huge = Alignment::DEVICE_PAGE;
@@ -149,7 +149,7 @@ impl PageTable {
         let offset = self.fresh.checked_align_up(step).ok_or(Errno::NOSPC)?;
         let end = offset.checked_add(size).filter(|&end| end <= store.size()).ok_or(Errno::FBIG)?;
         self.fresh = end;
-        Ok(Substance::Part(store, offset))
+        Ok(PageBacking::Part(store, offset))
     }
 
     /// Takes a part back whose memory is with the system again.
@@ -162,21 +162,21 @@ impl DeadPage {
     /// What it was charged for.
     pub(crate) fn charged(&self) -> Bytes {
         match self.substance {
-            Substance::Part(..) | Substance::Whole(_) => self.size,
-            Substance::Imported(_) => Bytes::ZERO,
+            PageBacking::Part(..) | PageBacking::Whole(_) => self.size,
+            PageBacking::Imported(_) => Bytes::ZERO,
         }
     }
 
     /// What is left of a page that could not be finished.
-    pub(crate) fn unborn(size: Bytes, substance: Substance) -> Self {
+    pub(crate) fn unborn(size: Bytes, substance: PageBacking) -> Self {
         Self { size, substance }
     }
 
     /// Gives the memory back to the system; the part of the store to return, where it was one.
     pub(crate) fn give_back(self) -> Option<(Bytes, Bytes)> {
         match self.substance {
-            Substance::Whole(_) | Substance::Imported(_) => None,
-            Substance::Part(file, offset) => {
+            PageBacking::Whole(_) | PageBacking::Imported(_) => None,
+            PageBacking::Part(file, offset) => {
                 // A system that refuses keeps the memory for the next page of this size.
                 let _ = file.punch(offset, self.size);
                 Some((self.size, offset))
@@ -188,7 +188,7 @@ impl DeadPage {
 /// Sees to it that the memory of a new page comes from where the settings say, and at once where
 /// they ask for explicit huge pages.
 pub(crate) fn prepare(
-    substance: &Substance,
+    substance: &PageBacking,
     size: Bytes,
     settings: &Settings,
 ) -> Result<(), Refusal> {
@@ -205,7 +205,7 @@ pub(crate) fn prepare(
         // SAFETY: the span was placed just now and is this function's own.
         unsafe { settings.numa.apply(span) }.map_err(Refusal::Policy)?;
     }
-    if settings.grain != Grain::System {
+    if settings.grain != PageKind::System {
         file.back(offset, size).map_err(Refusal::Memory)?;
     }
     Ok(())

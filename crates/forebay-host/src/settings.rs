@@ -3,7 +3,7 @@
 use forebay_core::{Alignment, Bytes, PageSize};
 use forebay_hal::{Call, Error, Granularity, Result, invalid};
 
-use crate::mapping::{Grain, system_page};
+use crate::mapping::{PageKind, system_page};
 use crate::system::{System, TransparentHuge};
 use crate::{HostOptions, HugePages, NumaPolicy};
 
@@ -13,7 +13,7 @@ pub(crate) struct Settings {
     /// The most memory the device gives out.
     pub(crate) limit: Bytes,
     /// What memory is made of.
-    pub(crate) grain: Grain,
+    pub(crate) grain: PageKind,
     /// What was wished for.
     pub(crate) huge_pages: HugePages,
     /// Whether the system gives huge pages.
@@ -27,9 +27,9 @@ impl Settings {
     pub(crate) fn resolve(options: &HostOptions, system: &System) -> Result<Self> {
         options.numa.check(&system.topology())?;
         let (grain, pool) = match options.huge_pages {
-            HugePages::Never | HugePages::Transparent => (Grain::System, None),
-            HugePages::Explicit2M => (Grain::Huge2M, Some(pool_size(system, Grain::Huge2M)?)),
-            HugePages::Explicit1G => (Grain::Huge1G, Some(pool_size(system, Grain::Huge1G)?)),
+            HugePages::Never | HugePages::Transparent => (PageKind::System, None),
+            HugePages::Explicit2M => (PageKind::Huge2M, Some(pool_size(system, PageKind::Huge2M)?)),
+            HugePages::Explicit1G => (PageKind::Huge1G, Some(pool_size(system, PageKind::Huge1G)?)),
         };
         let huge_granted = match options.huge_pages {
             HugePages::Never => false,
@@ -83,8 +83,8 @@ impl Settings {
     /// What the system could still give now, as far as it tells.
     pub(crate) fn system_free(&self, system: &System) -> Bytes {
         let free = match self.grain {
-            Grain::System => system.memory().usable_free().ok(),
-            Grain::Huge2M | Grain::Huge1G => {
+            PageKind::System => system.memory().usable_free().ok(),
+            PageKind::Huge2M | PageKind::Huge1G => {
                 let page = self.unit().bytes();
                 let pages = system.huge_pages().pool(page).map(|pool| pool.obtainable());
                 pages.and_then(|pages| page.checked_mul(pages.ok()?))
@@ -106,7 +106,7 @@ impl Settings {
 
 /// The size of the pool of explicit huge pages, surplus included; refused, with the cure, where
 /// there is none.
-fn pool_size(system: &System, grain: Grain) -> Result<Bytes> {
+fn pool_size(system: &System, grain: PageKind) -> Result<Bytes> {
     let page = grain.alignment().bytes();
     let setting =
         format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page.get() / 1024);

@@ -8,7 +8,7 @@ use forebay_hal::{Call, PageHandle, Result, Sharing, invalid, nonzero};
 use rustix::io::Errno;
 
 use crate::mapping::MemoryFile;
-use crate::page::Substance;
+use crate::page::PageBacking;
 use crate::virtual_memory::not_a_page;
 use crate::{HostDevice, errno};
 
@@ -28,10 +28,10 @@ unsafe impl Sharing for HostDevice {
             None => return Err(not_a_page(call, page)),
         };
         match substance {
-            Substance::Part(..) => {
+            PageBacking::Part(..) => {
                 Err(invalid(call, "page", page, "a page that was created shareable"))
             }
-            Substance::Whole(file) | Substance::Imported(file) => {
+            PageBacking::Whole(file) | PageBacking::Imported(file) => {
                 file.export().map_err(|errno| errno::refused(call, errno))
             }
         }
@@ -59,6 +59,6 @@ unsafe impl Sharing for HostDevice {
             );
             return Err(invalid(call, "descriptor", given, allowed));
         }
-        Ok(self.space.table().pages.insert(size, Substance::Imported(Arc::new(file))))
+        Ok(self.space.table().pages.insert(size, PageBacking::Imported(Arc::new(file))))
     }
 }

@@ -273,7 +273,8 @@ impl Table {
             Some(entry) if wanted(&entry.occupant) => {}
             _ => {
                 let given = format!("{address}, {}", self.describe(address));
-                let allowed = format!("the first address of {what}, given out and not given back");
+                let allowed =
+                    format!("the first address of {what} that was allocated and not freed");
                 return Err(invalid(call, argument, given, allowed));
             }
         }
@@ -287,7 +288,7 @@ impl Table {
     /// What is at `address`, in words.
     pub(crate) fn describe(&self, address: Address) -> String {
         let Some(entry) = self.find(address) else {
-            return "where this device has nothing".to_owned();
+            return "where this device has no memory".to_owned();
         };
         let offset = address.offset_from(entry.span.start()).unwrap_or_default();
         let place = if offset.is_zero() {

@@ -12,7 +12,7 @@ use rustix::process::Resource;
 
 use crate::backing::{Refusal, advise_huge};
 use crate::mapping::{AddressRange, MemoryFile};
-use crate::page::{DeadPage, Substance, prepare};
+use crate::page::{DeadPage, PageBacking, prepare};
 use crate::region::{Mapping, Region};
 use crate::space::{Account, Entry, Occupant, Space};
 use crate::{HostDevice, errno};
@@ -72,7 +72,7 @@ unsafe impl VirtualMemory for HostDevice {
         let space = &self.space;
         space.charge(call, size, size, Account::Held)?;
         let made = if options.shareable {
-            MemoryFile::sparse(size, space.settings.grain).map(Arc::new).map(Substance::Whole)
+            MemoryFile::sparse(size, space.settings.grain).map(Arc::new).map(PageBacking::Whole)
         } else {
             space.table().pages.take_part(size, space.settings.grain)
         };

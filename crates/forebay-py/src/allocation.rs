@@ -265,8 +265,8 @@ impl Allocation {
         if state.pins > 0 {
             let (count, of) = (state.pins, if state.pins == 1 { "view" } else { "views" });
             return Err(Failure::InUse(format!(
-                "{count} {of} of the buffer of {} B at {} still live, as arrays, memoryviews or DLPack \
-                 tensors: let them go first, or let the buffer go and leave its memory to them",
+                "{count} {of} of the buffer of {} B at {} still live (arrays, memoryviews or DLPack \
+                 tensors); delete them first, or delete the buffer and let them keep its memory",
                 self.size.get(),
                 self.address
             )));

@@ -86,8 +86,8 @@ impl SharedArena {
         match self.pins.load(Ordering::Relaxed) {
             0 => Ok(()),
             pins => Err(Failure::InUse(format!(
-                "{pins} views of buffers of the arena still live, as arrays, memoryviews or DLPack \
-                 tensors: let them go first"
+                "the arena's buffers still have {pins} live views (arrays, memoryviews or DLPack \
+                 tensors); delete them first"
             ))),
         }
     }

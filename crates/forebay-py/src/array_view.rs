@@ -44,24 +44,28 @@ impl ArrayView {
             None if left.is_multiple_of(dtype.size()) => vec![left / dtype.size()],
             None => {
                 let (name, size) = (dtype.name, dtype.size());
-                let said = format!("{left} B are no whole number of {name}, of {size} B each");
+                let said =
+                    format!("{left} B are not a whole number of {name} elements of {size} B");
                 return Err(Failure::invalid(said));
             }
         };
         if shape.len() > MOST_DIMENSIONS {
-            let said = format!("{} dimensions; at most {MOST_DIMENSIONS} are allowed", shape.len());
+            let said = format!(
+                "{} dimensions are too many: at most {MOST_DIMENSIONS} are supported",
+                shape.len()
+            );
             return Err(Failure::invalid(said));
         }
         let product = |sum: u64, &next: &u64| sum.checked_mul(next);
         let bytes = shape.iter().try_fold(dtype.size(), product).filter(|&bytes| bytes <= left);
         let bytes = bytes.ok_or_else(|| {
             let name = dtype.name;
-            Failure::invalid(format!("{shape:?} of {name} take more than the {left} B there are"))
+            Failure::invalid(format!("{shape:?} of {name} take more than the {left} B available"))
         })?;
         let start = outer.offset.saturating_add(offset);
         if !start.is_multiple_of(alignment(dtype)) {
             let (name, least) = (dtype.name, alignment(dtype));
-            let said = format!("{name} begin at multiples of {least} B, not at {start}");
+            let said = format!("{name} must be aligned to {least} B, and {start} is not");
             return Err(Failure::invalid(said));
         }
         Ok(Self { dtype, shape: shape.into(), offset: start, bytes, writable: outer.writable })
@@ -149,6 +153,6 @@ pub(crate) fn shape_argument(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Failu
     }
     given.extract::<Vec<u64>>().map_err(|_| {
         let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-        Failure::invalid(format!("{given} is no shape: allowed are whole numbers from 0 on"))
+        Failure::invalid(format!("{given} is not a shape: expected whole numbers of 0 or more"))
     })
 }

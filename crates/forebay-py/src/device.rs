@@ -37,7 +37,7 @@ pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDev
     let name: String = argument.extract().map_err(|_| {
         let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         Failure::invalid(format!(
-            "{given} is no device: allowed are forebay.Device and names, as \"host\", \"cuda:0\" or \"sim\""
+            "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\" or \"sim\""
         ))
     })?;
     OpenDevice::named(&name)

@@ -104,7 +104,7 @@ impl Dtype {
             let names: Vec<&str> = ALL.iter().map(|dtype| dtype.name).collect();
             let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
             Failure::invalid(format!(
-                "{given} is no type of elements: allowed are {}",
+                "{given} is not an element type: expected one of {}",
                 names.join(", ")
             ))
         })

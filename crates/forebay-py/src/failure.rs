@@ -58,10 +58,12 @@ impl Failure {
             | Self::Export(said)
             | Self::Unsupported(said)
             | Self::Trace(said) => said.clone(),
-            Self::Forked => "this was made before the process forked, and its threads and device did \
-                             not come along; open the device again in the child, or start children with \
+            Self::Forked => {
+                "this was made before the process forked and cannot be used in the child; \
+                             open the device again in the child, or start children with \
                              multiprocessing's \"spawn\""
-                .to_owned(),
+                    .to_owned()
+            }
             Self::Python(error) => error.to_string(),
         }
     }

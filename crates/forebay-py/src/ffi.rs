@@ -78,8 +78,8 @@ impl<'py> HostBytes<'py> {
         }
         let kind = object.get_type().name()?;
         Err(Failure::invalid(format!(
-            "the elements of this {kind} are references or addresses, which are good in this process \
-             alone: copied are numbers and plain bytes"
+            "the elements of this {kind} are references or addresses, which only this process can use; \
+             only numbers and plain bytes can be copied"
         )))
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::{Address, Pool, PoolId};
-use forebay_sync::fork::Whole;
+use forebay_sync::fork::ForkSafeMutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -38,7 +38,8 @@ impl BlockRecord {
 
 /// The live blocks by pool and address; `None` until the first. Whole in a forked child, so that the child can
 /// list and free blocks of its own.
-static LIVE_BLOCKS: Whole<Option<HashMap<(PoolId, Address), BlockRecord>>> = Whole::new(None);
+static LIVE_BLOCKS: ForkSafeMutex<Option<HashMap<(PoolId, Address), BlockRecord>>> =
+    ForkSafeMutex::new(None);
 
 /// How many frames of an origin are recorded; 0 turns it off.
 static FRAMES: AtomicUsize = AtomicUsize::new(0);
@@ -93,7 +94,7 @@ pub(crate) fn trace_origins(
 ) -> Result<(), Failure> {
     let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MOST_FRAMES);
     let depth = depth.ok_or_else(|| {
-        Failure::invalid(format!("{frames} frames cannot be noted: allowed are 0 to {MOST_FRAMES}"))
+        Failure::invalid(format!("cannot record {frames} frames: expected 0 to {MOST_FRAMES}"))
     })?;
     FRAMES.store(depth, Ordering::Relaxed);
     Ok(())

@@ -164,7 +164,7 @@ impl Memory {
         let py = source.py();
         self.with_pin(py, |pin, array| {
             if !array.writable() {
-                return Err(Failure::invalid("the memory may be read alone"));
+                return Err(Failure::invalid("the memory is read-only"));
             }
             let stream_ref = stream_or_own(pin.allocation(), stream)?;
             if let Some((from_pin, from_array)) = device_memory(source)? {
@@ -310,7 +310,7 @@ fn same_device(from: &Allocation, to: &Allocation) -> Result<(), Failure> {
     }
     let (from, to) = (from.device().name(), to.device().name());
     Err(Failure::invalid(format!(
-        "memory of {from} is not copied straight to {to}: copy it to the host first, with to_bytes()"
+        "cannot copy memory of {from} directly to {to}: copy it to the host first, with to_bytes()"
     )))
 }
 

@@ -14,7 +14,7 @@ use forebay::cuda::CudaDriver;
 use forebay::hal::DeviceKind;
 use forebay::sim::SimMachine;
 use forebay::{CudaDevice, Device, HostDevice, Pool};
-use forebay_cli::replay::Place as DeviceName;
+use forebay_cli::replay::DeviceName;
 use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
 use forebay_sync::lock;
 
@@ -159,7 +159,7 @@ pub(crate) fn check_cuda() -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Unsupported(
-        "CUDA was begun before the process forked, and a child cannot use it; start children with \
+        "CUDA was initialised before the process forked, and a child cannot use it; start children with \
          multiprocessing's \"spawn\""
             .to_owned(),
     ))

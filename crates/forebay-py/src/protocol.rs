@@ -102,20 +102,20 @@ fn export(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView, Failure> {
     let pin = py.detach(|| pin_for_host(memory))?;
     let array = memory.array();
     if flags & WRITABLE != 0 && !array.writable() {
-        return Err(Failure::Export("the memory may be read alone".to_owned()));
+        return Err(Failure::Export("the memory is read-only".to_owned()));
     }
     let dtype = array.dtype();
     let format = dtype.format.ok_or_else(|| {
         let name = dtype.name;
         Failure::Export(format!(
-            "the buffer protocol has no {name}; DLPack has, as uint16 by .view()"
+            "the buffer protocol has no {name}; use DLPack, or view it as uint16 with .view()"
         ))
     })?;
     let signed = |value: &u64| isize::try_from(*value).unwrap_or(isize::MAX);
     let item_size = signed(&dtype.size());
     let shape: Vec<isize> = array.shape().iter().map(signed).collect();
     if flags & FORTRAN == FORTRAN && shape.iter().filter(|&&length| length > 1).count() > 1 {
-        let said = "the last index runs fastest here, and the first was asked to";
+        let said = "Fortran order was requested, but the memory is in C order";
         return Err(Failure::Export(said.to_owned()));
     }
     let strides = array.strides();

@@ -30,8 +30,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
         let refused = || {
             let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
             Failure::invalid(format!(
-                "a size cannot be {given}: allowed are whole numbers of bytes from 0 to 2**64 - 1, and \
-                 texts as \"512MiB\" or \"1.5GiB\""
+                "a size cannot be {given}: expected a whole number of bytes from 0 to 2**64 - 1, or a \
+                 string such as \"512MiB\" or \"1.5GiB\""
             ))
         };
         if let Ok(text) = given.cast::<PyString>() {
@@ -61,7 +61,7 @@ where
         }
         let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         let most = T::MOST;
-        Failure::invalid(format!("{given} is out of range: allowed are 0 to {most}")).into()
+        Failure::invalid(format!("{given} is out of range: expected 0 to {most}")).into()
     })
 }
 
@@ -94,5 +94,5 @@ impl Limits for u64 {
 /// A time from a number of seconds.
 pub(crate) fn seconds(given: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(given)
-        .map_err(|_| Failure::invalid(format!("a time cannot be {given} s: 0 or more is allowed")))
+        .map_err(|_| Failure::invalid(format!("a time cannot be {given} s: expected 0 or more")))
 }

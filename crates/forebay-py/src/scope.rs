@@ -66,7 +66,7 @@ impl PyScope {
         let mut state = lock(&this.state);
         if matches!(*state, Measurement::Running(..)) {
             return Err(Failure::invalid(
-                "the measurement is under way: take another for a second",
+                "this measurement is already running; create another one",
             ));
         }
         *state = Measurement::Running(LeakOnFork::new(scope), Instant::now());
@@ -78,7 +78,7 @@ impl PyScope {
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
         let before = core::mem::replace(&mut *lock(&self.state), Measurement::NotStarted);
         let Measurement::Running(scope, began) = before else {
-            return Err(Failure::invalid("the measurement was not begun"));
+            return Err(Failure::invalid("the measurement was not started"));
         };
         let seconds = began.elapsed().as_secs_f64();
         let scope = scope.take()?;
@@ -155,7 +155,7 @@ impl PyTag {
             let found = entered.iter().rposition(|(number, _)| *number == self.number);
             let Some(found) = found else {
                 return Err(Failure::invalid(format!(
-                    "tag {:?} was not entered on this thread: tags are each thread's own",
+                    "tag {:?} was not entered on this thread; each thread has its own tags",
                     self.tag.name()
                 )));
             };
@@ -175,7 +175,7 @@ pub(crate) fn tag(name: &str) -> Result<PyTag, Failure> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let tag = Tag::named(name).ok_or_else(|| {
         Failure::invalid(format!(
-            "tag {name:?} is one too many: a process has 255; use one of them"
+            "too many tags: cannot add {name:?}, a process has at most 255; reuse one of them"
         ))
     })?;
     Ok(PyTag { tag, number: NEXT.fetch_add(1, Ordering::Relaxed) })

@@ -46,7 +46,7 @@ pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Failure> {
     }
     let given = value.repr()?;
     Err(Failure::invalid(format!(
-        "a setting cannot be {given}: allowed are numbers, texts, True, False and None"
+        "a setting cannot be {given}: expected a number, a string, True, False or None"
     )))
 }
 

@@ -227,7 +227,7 @@ pub(crate) fn stream_argument(
         let stream_ref = stream.get().stream_ref()?;
         if !Arc::ptr_eq(stream_ref.device(), device) {
             let (theirs, ours) = (stream_ref.device().name(), device.name());
-            let said = format!("the stream is of {theirs}; here streams of {ours} are allowed");
+            let said = format!("the stream belongs to {theirs}; expected a stream of {ours}");
             return Err(Failure::invalid(said));
         }
         stream_ref.check()?;
@@ -242,8 +242,8 @@ pub(crate) fn stream_argument(
 pub(crate) fn raw_stream_argument(argument: &Bound<'_, PyAny>) -> Result<u64, Failure> {
     let refused = || {
         Failure::invalid(format!(
-            "{argument:?} is no stream: allowed are None, a forebay.Stream, a driver's handle as a whole \
-             number from 0 on, and objects with __cuda_stream__, cuda_stream or ptr"
+            "{argument:?} is not a stream: expected None, a forebay.Stream, a driver's handle as a whole \
+             number, or an object with __cuda_stream__, cuda_stream or ptr"
         ))
     };
     let number = if let Ok(protocol) = argument.getattr("__cuda_stream__") {

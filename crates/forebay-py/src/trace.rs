@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use forebay::bindings::effective_settings;
 use forebay::{Bytes, Pool, Settings};
-use forebay_cli::replay::{Place as DeviceName, Policy, Row};
+use forebay_cli::replay::{DeviceName, Policy, Row};
 use forebay_trace::format::{check_ending, read_path, write_path};
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, replay as play, trace_of_history,
@@ -36,8 +36,8 @@ pub(crate) fn save(
         let said = match recorder {
             Some(_) => "nothing was recorded, or the recording was saved already",
             None => {
-                "the pool remembers no events: make it with record=True, or with history=100000 for the \
-                 last so many"
+                "the pool records no events: create it with record=True, or with history=100000 to keep \
+                 the last 100000"
             }
         };
         return Err(Failure::Trace(said.to_owned()));
@@ -76,7 +76,7 @@ pub(crate) fn replay<'py>(
         Failure::invalid(format!("a run cannot be played on {device:?}: {said}"))
     })?;
     if !(1..=MOST_PASSES).contains(&passes) {
-        let said = format!("{passes} passes: allowed are 1 to {MOST_PASSES}");
+        let said = format!("invalid passes {passes}: expected 1 to {MOST_PASSES}");
         return Err(Failure::invalid(said));
     }
     let policies = policies_of(policy)?;
@@ -111,7 +111,7 @@ fn policies_of(given: Option<&Bound<'_, PyAny>>) -> Result<Vec<Policy>, Failure>
         let found = Policy::ALL.iter().copied().find(|policy| policy.name() == name);
         found.ok_or_else(|| {
             let all: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-            Failure::invalid(format!("there is no policy {name:?}: allowed are {}", all.join(", ")))
+            Failure::invalid(format!("unknown policy {name:?}: expected one of {}", all.join(", ")))
         })
     });
     found.collect()

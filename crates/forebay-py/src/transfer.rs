@@ -22,7 +22,7 @@ impl MemoryRange<'_> {
     fn address(&self) -> Result<Address, Failure> {
         let start = self.pin.allocation().address();
         let address = start.checked_add(Bytes::new(self.offset));
-        address.ok_or_else(|| Failure::invalid("the part ends past the last address"))
+        address.ok_or_else(|| Failure::invalid("the range ends past the last address"))
     }
 
     /// The range as one end of a device copy.

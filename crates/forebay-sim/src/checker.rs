@@ -30,7 +30,7 @@ const MOST_FINDINGS: usize = 1000;
 
 /// What an operation may do with bytes it both reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum OverlapRule {
     /// It moves bytes from one place to another, and the two must not meet.
     Moves,
     /// It computes, and may update in place; but what it writes through one mapping it must not
@@ -44,7 +44,7 @@ pub(crate) struct Actor {
     pub(crate) operation: Arc<Operation>,
     pub(crate) slot: Slot,
     pub(crate) number: u64,
-    pub(crate) manner: Manner,
+    pub(crate) manner: OverlapRule,
 }
 
 impl Actor {
@@ -60,7 +60,7 @@ impl Actor {
 
 /// One use of bytes: by whom, and through which mapping, named by where it puts the first byte.
 #[derive(Clone, Debug)]
-struct Touch {
+struct AccessRecord {
     actor: Actor,
     through: Address,
 }
@@ -69,9 +69,9 @@ struct Touch {
 #[derive(Clone, Debug)]
 struct Cell {
     end: u64,
-    writer: Option<Touch>,
+    writer: Option<AccessRecord>,
     /// Reads since the last write, none in the past of another.
-    readers: Vec<Touch>,
+    readers: Vec<AccessRecord>,
 }
 
 /// What was done to one memory: an allocation or a page.
@@ -97,9 +97,9 @@ impl Shadow {
         &mut self,
         (start, end): (u64, u64),
         effect: Effect,
-        touch: &Touch,
+        touch: &AccessRecord,
         clock: &VectorClock,
-        report: &mut dyn FnMut(&Touch, Effect, u64),
+        report: &mut dyn FnMut(&AccessRecord, Effect, u64),
     ) {
         self.split(start);
         self.split(end);
@@ -177,7 +177,7 @@ pub(crate) struct Uses {
 
 /// What a call takes away from an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Removal {
     /// Every use.
     All,
     /// Writing alone.
@@ -193,10 +193,10 @@ impl Uses {
     }
 
     /// A use of what is taken that `clock` does not cover.
-    fn beyond(&self, taken: Taken, clock: &VectorClock) -> Option<&Actor> {
+    fn beyond(&self, taken: Removal, clock: &VectorClock) -> Option<&Actor> {
         let uses = match taken {
-            Taken::All => &self.all,
-            Taken::Writing => &self.writes,
+            Removal::All => &self.all,
+            Removal::Writing => &self.writes,
         };
         uses.values().find(|actor| !actor.is_before(clock))
     }
@@ -233,10 +233,10 @@ impl Checker {
         if bytes.0 >= bytes.1 {
             return;
         }
-        let touch = Touch { actor: actor.clone(), through };
+        let touch = AccessRecord { actor: actor.clone(), through };
         let mut found: Vec<(Actor, Effect, u64)> = Vec::new();
         shadow.touch(bytes, effect, &touch, clock, &mut |earlier, earlier_effect, at| {
-            let in_place = actor.manner == Manner::Computes && earlier.through == through;
+            let in_place = actor.manner == OverlapRule::Computes && earlier.through == through;
             if earlier.actor.is(actor) && (earlier_effect == effect || in_place) {
                 return;
             }
@@ -266,7 +266,7 @@ impl Checker {
     pub(crate) fn take(
         &mut self,
         call: Call,
-        (span, taken): (Span, Taken),
+        (span, taken): (Span, Removal),
         uses: &Uses,
         host: &VectorClock,
     ) {

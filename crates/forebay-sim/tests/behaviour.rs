@@ -315,7 +315,7 @@ fn many_threads_on_their_own_streams_are_clean_and_sharing_one_memory_is_not() {
 #[test]
 fn impossible_machines_are_refused_with_figures() {
     let error = SimMachine::builder().devices(0).build().unwrap_err().to_string();
-    assert!(error.contains("devices was 0; allowed: 1 to 64"), "{error}");
+    assert!(error.contains("invalid devices: 0; expected 1 to 64"), "{error}");
     assert!(SimMachine::builder().devices(65).build().is_err());
     let tiny = PageSize::new(512).unwrap();
     assert!(SimMachine::builder().granularity(tiny).build().is_err());

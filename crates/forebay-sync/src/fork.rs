@@ -1,27 +1,26 @@
-//! Forked children.
+//! What a forked child may use.
 //!
-//! A child has a copy of its parent's memory and one thread. The driver refuses it, the threads that are
-//! the host's streams are not there, and a lock that another thread of the parent held is never given up.
-//! What such a lock guards may be half changed. So nothing that was made before a fork can be used in the
-//! child, on any device, nor dropped: its [`Birth`] says so before a lock is taken, calls that can fail
-//! return an error, the others give an empty answer, and drops leak. A child may make devices and pools of
-//! its own.
+//! A child has a copy of its parent's memory and one thread. The driver refuses it, the host streams'
+//! threads do not exist in it, and a lock that another thread of the parent held stays locked forever, over
+//! data that may be half changed. So a child can neither use nor drop anything created before the fork, on
+//! any device. The [`Birth`] of a value tells before a lock is taken: calls that can fail return an error,
+//! the others return an empty answer, and drops leak. A child may create its own devices and pools.
 //!
-//! The fast path of a pool does not look: it is some twenty instructions with no load to spare, and what it
-//! does is harmless. It takes no lock and calls no driver; it hands out addresses that this very thread had
-//! cached, and changes the child's copy of them alone.
+//! The fast path of a pool does not check: it is some twenty instructions, and what it does in a child is
+//! harmless. It takes no lock and calls no driver; it returns addresses that this very thread had cached,
+//! and changes only the child's copy of them.
 //!
-//! What belongs to the whole process and not to a device or pool comes in two kinds:
+//! Data that belongs to the process rather than to a device or pool comes in two kinds:
 //!
-//! * [`Whole`]: lists that the child needs as they are, such as the slots of threads and the names of tags.
-//!   The thread that forks takes their locks first, so the child finds them whole and free.
-//! * [`PerProcess`]: lists of things that no child can use, such as events. The child begins with empty ones.
-//!   Their locks may be held while a driver is called, which a fork must not wait for.
+//! * [`ForkSafeMutex`]: lists that the child needs as they are, such as the slots of threads and the names of tags.
+//!   The forking thread takes their locks first, so the child finds them consistent and unlocked.
+//! * [`PerProcess`]: lists of things that no child can use, such as events. The child starts with empty
+//!   lists. Their locks may be held during driver calls, which a fork must not wait for.
 //!
 //! One value that a child must neither use nor drop is a [`LeakOnFork`].
 //!
-//! Nothing asks the system for the process's number. The system calls `in_child` in every child that
-//! `fork` makes. What is started by `posix_spawn`, `vfork` or `exec` replaces the memory, and is no concern.
+//! Nothing reads the process id: the system calls `in_child` in every child that `fork` creates. Processes
+//! started by `posix_spawn`, `vfork` or `exec` replace the memory and need no care.
 
 use core::any::Any;
 #[cfg(unix)]
@@ -34,47 +33,47 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::lock;
 
-/// How many forks lie between this process and the one that first made something.
+/// How many forks lie between this process and the first one that used forebay.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Something was made by another process than this one: by its parent, before a fork.
+/// The value was created before the process forked, by the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forked;
 
 impl fmt::Display for Forked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("made before the process forked")
+        f.write_str("created before the process forked; create it again in the child")
     }
 }
 
 impl core::error::Error for Forked {}
 
-/// The process in which something was made.
+/// The process in which a value was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Birth(u32);
 
 impl Birth {
-    /// Here. Forks are counted from now on.
+    /// This process. Forks are counted from now on.
     pub fn here() -> Self {
         watch();
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is another one. To be asked before any lock is taken.
+    /// Whether this is a different process. Check before taking any lock.
     pub fn is_elsewhere(self) -> bool {
         // Relaxed: the store was made by this process's only thread before it had another.
         self.0 != GENERATION.load(Ordering::Relaxed)
     }
 
-    /// An error where this process is not the one. To be asked before any lock is taken.
+    /// Fails in a different process. Check before taking any lock.
     pub fn check(self) -> Result<(), Forked> {
         if self.is_elsewhere() { Err(Forked) } else { Ok(()) }
     }
 }
 
-/// A value that only the process that made it uses and drops. A forked child gets [`Forked`] instead of the
-/// value and leaks it: the resource behind it belongs to the parent, and dropping it could wait for ever for
-/// a lock that one of the parent's threads held.
+/// A value that only the process that created it uses and drops. A forked child gets [`Forked`] instead of
+/// the value and leaks it: the resource belongs to the parent, and dropping it could wait forever for a lock
+/// that one of the parent's threads held.
 #[derive(Debug)]
 pub struct LeakOnFork<T> {
     value: ManuallyDrop<T>,
@@ -119,45 +118,45 @@ impl<T> Drop for LeakOnFork<T> {
     }
 }
 
-/// Something of the whole process behind a lock that no fork leaves locked: the thread that forks has it
-/// while it does, so the child finds it whole and free.
+/// A process-wide mutex that no fork leaves locked: the forking thread holds it during the fork, so the
+/// child finds its data consistent and unlocked.
 ///
-/// No other lock is taken while one of these is held, but in the thread that forks: so it waits for nobody
-/// who waits for it.
+/// A thread that holds one takes no other lock, so the forking thread, which takes all of them, cannot
+/// deadlock.
 #[derive(Debug)]
-pub struct Whole<T: 'static> {
+pub struct ForkSafeMutex<T: 'static> {
     value: Mutex<T>,
-    /// Whether it is among [`WHOLE`].
+    /// Whether it is among [`FORK_LOCKS`].
     listed: AtomicBool,
 }
 
-/// Everything that is taken before a fork.
-static WHOLE: Mutex<Vec<&'static dyn Hold>> = Mutex::new(Vec::new());
+/// Every mutex that is locked before a fork.
+static FORK_LOCKS: Mutex<Vec<&'static dyn LockForFork>> = Mutex::new(Vec::new());
 
 #[cfg_attr(not(unix), allow(dead_code, reason = "there is no fork"))]
-trait Hold: Sync {
-    /// Keeps it locked as long as this is there.
-    fn hold(&'static self) -> Box<dyn Any>;
+trait LockForFork: Sync {
+    /// Locks it and returns the guard.
+    fn lock_for_fork(&'static self) -> Box<dyn Any>;
 }
 
-impl<T: Send> Hold for Whole<T> {
-    fn hold(&'static self) -> Box<dyn Any> {
+impl<T: Send> LockForFork for ForkSafeMutex<T> {
+    fn lock_for_fork(&'static self) -> Box<dyn Any> {
         Box::new(lock(&self.value))
     }
 }
 
-impl<T: Send> Whole<T> {
-    /// The value, to be a static.
+impl<T: Send> ForkSafeMutex<T> {
+    /// Wraps the value of a static.
     pub const fn new(value: T) -> Self {
         Self { value: Mutex::new(value), listed: AtomicBool::new(false) }
     }
 
-    /// Locks it. No other lock is taken while the guard is there.
+    /// Locks it. The caller takes no other lock while it holds the guard.
     pub fn lock(&'static self) -> MutexGuard<'static, T> {
         if !self.listed.load(Ordering::Acquire) {
             watch();
-            // Listed with the list locked: no fork comes between the two, and nobody locks the value before.
-            let mut all = lock(&WHOLE);
+            // Registered under the list's lock, so no fork comes in between.
+            let mut all = lock(&FORK_LOCKS);
             if !self.listed.swap(true, Ordering::Release) {
                 all.push(self);
             }
@@ -166,22 +165,21 @@ impl<T: Send> Whole<T> {
     }
 }
 
-/// Something of the whole process of which a forked child has one of its own, empty at first. What the parent
-/// had is leaked in the child.
+/// A process-wide value of which a forked child starts with its own default. The child leaks the parent's.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
-    of: Whole<Option<(Birth, &'static Mutex<T>)>>,
+    of: ForkSafeMutex<Option<(Birth, &'static Mutex<T>)>>,
 }
 
 impl<T: Default + Send> PerProcess<T> {
-    /// Empty, to be a static.
+    /// An empty value for a static.
     pub const fn new() -> Self {
-        Self { of: Whole::new(None) }
+        Self { of: ForkSafeMutex::new(None) }
     }
 
-    /// Locks this process's own. Other locks may be taken while the guard is there.
+    /// Locks this process's value. The caller may take other locks while it holds the guard.
     pub fn lock(&'static self) -> MutexGuard<'static, T> {
-        // A statement of its own: the outer lock is given up before the inner one is waited for.
+        // A block of its own, so that the outer lock is released before waiting for the inner one.
         let own = {
             let mut of = self.of.lock();
             match *of {
@@ -205,19 +203,19 @@ impl<T: Default + Send> Default for PerProcess<T> {
 
 #[cfg(unix)]
 thread_local! {
-    /// What this thread holds while it forks.
-    static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+    /// The guards that this thread holds while it forks.
+    static LOCKED_FOR_FORK: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs before a fork, in the thread that forks.
 #[cfg(unix)]
 extern "C" fn before() {
-    // A thread that is ending has nowhere to keep them: then its fork is as without.
-    let _ = HELD.try_with(|kept| {
-        // Held already where the handlers were set up twice.
+    // A thread that is ending cannot keep them; its fork goes ahead without.
+    let _ = LOCKED_FOR_FORK.try_with(|kept| {
+        // Not empty if the handlers were registered twice.
         if kept.borrow().is_empty() {
-            let all = lock(&WHOLE);
-            let mut held: Vec<Box<dyn Any>> = all.iter().map(|one| one.hold()).collect();
+            let all = lock(&FORK_LOCKS);
+            let mut held: Vec<Box<dyn Any>> = all.iter().map(|one| one.lock_for_fork()).collect();
             held.push(Box::new(all));
             kept.replace(held);
         }
@@ -227,20 +225,19 @@ extern "C" fn before() {
 /// Runs in the parent after a fork, in the thread that forked.
 #[cfg(unix)]
 extern "C" fn in_parent() {
-    let _ = HELD.try_with(RefCell::take);
+    let _ = LOCKED_FOR_FORK.try_with(RefCell::take);
 }
 
-/// Has the system tell of forks.
+/// Registers the fork handlers.
 fn watch() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if WATCHED.load(Ordering::Acquire) {
         return;
     }
-    // No `Once`, which a fork of another thread would leave half done in the child for ever. Two threads may
-    // both come here: the handlers do no harm when they run twice.
-    // SAFETY: the functions are there as long as the process: libraries with data of threads' own are not
-    // unloaded. It can fail for want of memory alone; then children are not told apart, and nothing else is
-    // worse for it.
+    // Not a `Once`, which a fork in another thread could leave half done in the child. Two threads may both
+    // register: running the handlers twice is harmless.
+    // SAFETY: the handlers stay mapped as long as the process, because libraries with thread-locals are not
+    // unloaded. Registering fails only without memory; then children are not recognised as such.
     #[cfg(all(unix, not(miri)))]
     unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
@@ -251,8 +248,8 @@ fn watch() {
 /// The function that `in_child` calls last; null until [`set_child_hook`] sets one.
 static CHILD_HOOK: AtomicPtr<fn()> = AtomicPtr::new(ptr::null_mut());
 
-/// Calls `hook` in every child that is forked from now on, before anything else of forebay runs there. Any
-/// lock may be held for ever in a child, so `hook` only stores to atomics. It may run twice for one fork.
+/// Calls `hook` in every child forked from now on, before any other forebay code runs there. In a child any
+/// lock may stay locked forever, so `hook` must only store to atomics. It may run twice for one fork.
 ///
 /// There is one hook for the process: setting another replaces it.
 pub fn set_child_hook(hook: &'static fn()) {
@@ -260,11 +257,11 @@ pub fn set_child_hook(hook: &'static fn()) {
     CHILD_HOOK.store(ptr::from_ref(hook).cast_mut(), Ordering::Release);
 }
 
-/// Runs in the child, in the thread that forked, while any other lock may be held for ever.
+/// Runs in the child, in the thread that forked. Any other lock may stay locked forever.
 #[cfg(unix)]
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    let _ = HELD.try_with(RefCell::take);
+    let _ = LOCKED_FOR_FORK.try_with(RefCell::take);
     // SAFETY: the pointer is null or comes from the `&'static fn()` of `set_child_hook`.
     if let Some(hook) = unsafe { CHILD_HOOK.load(Ordering::Acquire).as_ref() } {
         hook();

@@ -1,4 +1,4 @@
-//! Gates: data that its owner enters almost for free, and any other thread by shutting the owner out.
+//! Gates: data that its owner thread accesses almost for free, and other threads by shutting the owner out.
 //!
 //! ```text
 //!   owner                         visitor, one at a time
@@ -45,17 +45,17 @@ const EMPTIED: u8 = 8;
 pub struct Gate<T> {
     inside: AtomicBool,
     state: AtomicU8,
-    room: UnsafeCell<T>,
+    data: UnsafeCell<T>,
 }
 
 // SAFETY: the flags let one thread at a time at the data, each after the other (see `pass`, `enter`
-// and `Shut`), so it is moved between threads and never shared.
+// and `ShutGate`), so it is moved between threads and never shared.
 unsafe impl<T: Send> Sync for Gate<T> {}
 
 /// The owner inside: leaves when dropped, by a panic too.
-struct Inside<'a>(&'a AtomicBool);
+struct InsideFlag<'a>(&'a AtomicBool);
 
-impl Drop for Inside<'_> {
+impl Drop for InsideFlag<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
@@ -63,13 +63,13 @@ impl Drop for Inside<'_> {
 }
 
 impl<T> Gate<T> {
-    /// An open gate with `room` behind it.
-    pub fn new(room: T) -> Self {
+    /// An open gate with `data` behind it.
+    pub fn new(data: T) -> Self {
         let state = if barrier::one_sided() { 0 } else { FENCED };
         Self {
             inside: AtomicBool::new(false),
             state: AtomicU8::new(state),
-            room: UnsafeCell::new(room),
+            data: UnsafeCell::new(data),
         }
     }
 
@@ -82,20 +82,20 @@ impl<T> Gate<T> {
     /// * The owner leaves, by dropping what it is given, before it enters or shuts this gate again.
     // A guard, not a closure: closures are inlined where the compiler likes, and this must be.
     #[inline(always)]
-    pub unsafe fn pass(&self) -> Option<Passed<'_, T>> {
+    pub unsafe fn pass(&self) -> Option<OwnerGuard<'_, T>> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::light();
-        let inside = Inside(&self.inside);
+        let inside = InsideFlag(&self.inside);
         if self.state.load(Ordering::Acquire) != 0 {
             return None;
         }
         // SAFETY: the flag is up and the gate was open after that, so whoever shuts it waits for the
         // flag to go down; the caller promises to be the only owner, and in here once.
         #[cfg(not(loom))]
-        let room = unsafe { &mut *self.room.get() };
+        let data = unsafe { &mut *self.data.get() };
         #[cfg(loom)]
-        let room = self.room.get_mut();
-        Some(Passed { room, inside })
+        let data = self.data.get_mut();
+        Some(OwnerGuard { data, inside })
     }
 
     /// Does `work` with the data; `None`, and nothing done, while the gate is shut.
@@ -106,7 +106,7 @@ impl<T> Gate<T> {
     pub unsafe fn enter<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::full();
-        let inside = Inside(&self.inside);
+        let inside = InsideFlag(&self.inside);
         let state = self.state.load(Ordering::Acquire);
         if state & SHUT != 0 {
             return None;
@@ -115,7 +115,7 @@ impl<T> Gate<T> {
             self.state.fetch_and(!EMPTIED, Ordering::Relaxed);
         }
         // SAFETY: as in `pass`.
-        let done = unsafe { with(&self.room, work) };
+        let done = unsafe { with(&self.data, work) };
         drop(inside);
         Some(done)
     }
@@ -143,34 +143,34 @@ impl<T> Gate<T> {
 }
 
 /// The owner inside, with the data. Leaves when dropped.
-pub struct Passed<'a, T> {
+pub struct OwnerGuard<'a, T> {
     // Before the flag goes down.
     #[cfg(not(loom))]
-    room: &'a mut T,
+    data: &'a mut T,
     #[cfg(loom)]
-    room: loom::cell::MutPtr<T>,
-    inside: Inside<'a>,
+    data: loom::cell::MutPtr<T>,
+    inside: InsideFlag<'a>,
 }
 
-impl<T> Passed<'_, T> {
+impl<T> OwnerGuard<'_, T> {
     /// The data.
     #[inline(always)]
-    pub fn room(&mut self) -> &mut T {
+    pub fn data(&mut self) -> &mut T {
         #[cfg(not(loom))]
-        return self.room;
+        return self.data;
         #[cfg(loom)]
         // SAFETY: as in `pass`, and the model checker looks.
-        return unsafe { self.room.deref() };
+        return unsafe { self.data.deref() };
     }
 
     /// Leaves.
     #[inline(always)]
     pub fn leave(self) {
-        let Self { room, inside } = self;
+        let Self { data, inside } = self;
         #[cfg(loom)]
-        drop(room);
+        drop(data);
         #[cfg(not(loom))]
-        let _ = room;
+        let _ = data;
         drop(inside);
     }
 }
@@ -187,27 +187,27 @@ unsafe fn with<T, R>(cell: &UnsafeCell<T>, work: impl FnOnce(&mut T) -> R) -> R 
     return work(unsafe { &mut *cell.get() });
     #[cfg(loom)]
     // SAFETY: likewise, and the model checker looks.
-    return cell.with_mut(|room| work(unsafe { &mut *room }));
+    return cell.with_mut(|data| work(unsafe { &mut *data }));
 }
 
-/// What a visitor leaves behind a gate.
+/// What a visit leaves behind the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// Nothing that a visitor could take.
-    Nothing,
-    /// Perhaps something.
-    Something,
+pub enum AfterVisit {
+    /// Nothing that another visitor could take.
+    Empty,
+    /// Perhaps something to take.
+    NotEmpty,
 }
 
 /// A gate that its visitor has shut. Opens when dropped, by a panic too.
 #[derive(Debug)]
-pub(super) struct Shut<'a, T> {
+pub(super) struct ShutGate<'a, T> {
     gate: &'a Gate<T>,
     /// Whether the owner may have entered with a light barrier.
     light: bool,
 }
 
-impl<'a, T> Shut<'a, T> {
+impl<'a, T> ShutGate<'a, T> {
     /// Shuts the owner out from its next entry on.
     ///
     /// # Safety
@@ -237,14 +237,14 @@ impl<'a, T> Shut<'a, T> {
     /// # Safety
     ///
     /// * The [barrier](Self::pass_barrier) was passed since the gate was shut.
-    pub(super) unsafe fn visit(&self, work: impl FnOnce(&mut T) -> Left) -> bool {
+    pub(super) unsafe fn visit(&self, work: impl FnOnce(&mut T) -> AfterVisit) -> bool {
         if self.gate.inside.load(Ordering::Acquire) {
             return false;
         }
         // SAFETY: the gate is shut and its owner was outside after that, so it stays outside until the
         // gate opens; this thread is the only visitor.
-        let left = unsafe { with(&self.gate.room, work) };
-        if left == Left::Nothing {
+        let left = unsafe { with(&self.gate.data, work) };
+        if left == AfterVisit::Empty {
             self.gate.state.fetch_or(EMPTIED, Ordering::Relaxed);
         }
         true
@@ -256,7 +256,7 @@ impl<'a, T> Shut<'a, T> {
     }
 }
 
-impl<T> Drop for Shut<'_, T> {
+impl<T> Drop for ShutGate<'_, T> {
     fn drop(&mut self) {
         self.gate.state.fetch_and(!SHUT, Ordering::Release);
     }
@@ -273,12 +273,12 @@ mod loom_tests {
     /// A visitor that takes what it finds, or asks the owner for it.
     fn take_or_ask(gate: &Gate<u32>) -> (u32, bool) {
         // SAFETY: the tests have one visitor.
-        let shut = [unsafe { Shut::new(gate) }];
-        Shut::pass_barrier(&shut);
+        let shut = [unsafe { ShutGate::new(gate) }];
+        ShutGate::pass_barrier(&shut);
         let mut taken = 0;
         let take = |sum: &mut u32| {
             taken = core::mem::take(sum);
-            Left::Nothing
+            AfterVisit::Empty
         };
         // SAFETY: the barrier was passed.
         let visited = unsafe { shut[0].visit(take) };
@@ -300,20 +300,20 @@ mod loom_tests {
                 let once = unsafe { owner.enter(|sum| *sum += 1) };
                 // SAFETY: likewise.
                 let twice = unsafe { owner.pass() }.map(|mut passed| {
-                    *passed.room() += 1;
+                    *passed.data() += 1;
                     passed.leave();
                 });
                 u32::from(once.is_some()) + u32::from(twice.is_some())
             });
             // SAFETY: there is one visitor.
-            let shut = [unsafe { Shut::new(&gate) }];
-            Shut::pass_barrier(&shut);
+            let shut = [unsafe { ShutGate::new(&gate) }];
+            ShutGate::pass_barrier(&shut);
             let mut seen = 0;
             // SAFETY: the barrier was passed.
             while !unsafe {
                 shut[0].visit(|sum| {
                     seen = *sum;
-                    Left::Something
+                    AfterVisit::NotEmpty
                 })
             } {
                 thread::yield_now();
@@ -322,7 +322,7 @@ mod loom_tests {
             let entered = thread.join().unwrap();
             assert!(seen <= entered);
             // SAFETY: the owner's thread has ended.
-            assert_eq!(unsafe { with(&gate.room, |sum| *sum) }, entered);
+            assert_eq!(unsafe { with(&gate.data, |sum| *sum) }, entered);
         });
     }
 
@@ -337,13 +337,13 @@ mod loom_tests {
                 let mut added = 0;
                 // SAFETY: this thread is the owner.
                 if let Some(mut passed) = unsafe { owner.pass() } {
-                    *passed.room() += 1;
+                    *passed.data() += 1;
                     added += 1;
                     passed.leave();
                 }
                 // SAFETY: likewise.
                 if let Some(mut passed) = unsafe { owner.pass() } {
-                    *passed.room() += 1;
+                    *passed.data() += 1;
                     added += 1;
                     passed.leave();
                 }
@@ -390,7 +390,7 @@ mod loom_tests {
             let (taken, asked) = take_or_ask(&gate);
             let (drained, added) = thread.join().unwrap();
             // SAFETY: the owner's thread has ended.
-            let rest = unsafe { with(&gate.room, |sum| *sum) };
+            let rest = unsafe { with(&gate.data, |sum| *sum) };
             assert_eq!(taken + drained + rest, added);
             assert!(!asked || gate.is_asked() || added == 1, "the request is lost");
         });

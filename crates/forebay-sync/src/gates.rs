@@ -19,14 +19,14 @@
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use super::gate::{Gate, Left, Shut};
+use super::gate::{AfterVisit, Gate, ShutGate};
 use super::{lock, try_lock};
 
-/// How many gates are made room for at once.
+/// How many gates a chunk has room for.
 const CHUNK: usize = 256;
 
-/// How often a visit looks again at gates whose owners are inside before it sleeps or passes them over:
-/// some microseconds. An owner that runs leaves within that; one that does not has been preempted.
+/// How often a visit polls gates whose owners are inside before it sleeps or skips them: some
+/// microseconds. A running owner leaves within that time; one that does not has been preempted.
 const LOOKS: u32 = 200;
 
 /// The first and the longest sleep between looks.
@@ -39,7 +39,7 @@ type Chunk<T> = Box<[OnceLock<Box<Gate<T>>>]>;
 pub struct Gates<T> {
     chunks: Box<[OnceLock<Chunk<T>>]>,
     /// Held by the visitor.
-    keeper: Mutex<()>,
+    visitor_lock: Mutex<()>,
 }
 
 impl<T> Gates<T> {
@@ -47,10 +47,10 @@ impl<T> Gates<T> {
     pub fn new(count: usize) -> Self {
         super::barrier::prepare();
         let chunks = (0..count.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
-        Self { chunks, keeper: Mutex::new(()) }
+        Self { chunks, visitor_lock: Mutex::new(()) }
     }
 
-    /// The gate of an owner, made where there is none; `None` for an owner beyond the last.
+    /// The gate of an owner, created if there is none; `None` for an owner beyond the last.
     pub fn get_or_make(&self, owner: usize, make: impl FnOnce() -> T) -> Option<&Gate<T>> {
         let chunk = self.chunks.get(owner / CHUNK)?;
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
@@ -58,7 +58,7 @@ impl<T> Gates<T> {
         Some(made)
     }
 
-    /// Every gate that was made. A gate made from here on is not among them: its owner came after.
+    /// Every gate that exists. Gates created during the iteration may be missing: their owners came later.
     fn made(&self) -> impl Iterator<Item = &Gate<T>> {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
         chunks.flatten().filter_map(OnceLock::get).map(|gate| &**gate)
@@ -66,7 +66,7 @@ impl<T> Gates<T> {
 
     /// Waits until no visitor has the gates shut.
     pub fn wait(&self) {
-        drop(lock(&self.keeper));
+        drop(lock(&self.visitor_lock));
     }
 
     /// Calls `work` with what is behind every gate.
@@ -75,9 +75,9 @@ impl<T> Gates<T> {
     pub fn each(&self, mut work: impl FnMut(&mut T)) {
         self.visit_all(
             |_| true,
-            |room| {
-                work(room);
-                Left::Something
+            |data| {
+                work(data);
+                AfterVisit::NotEmpty
             },
         );
     }
@@ -86,49 +86,51 @@ impl<T> Gates<T> {
     pub fn drain_all(&self, mut work: impl FnMut(&mut T)) {
         self.visit_all(
             |gate| !gate.is_emptied(),
-            |room| {
-                work(room);
-                Left::Nothing
+            |data| {
+                work(data);
+                AfterVisit::Empty
             },
         );
     }
 
     /// As [`drain_all`](Self::drain_all), without waiting: owners that are inside are asked.
     pub fn drain(&self, mut work: impl FnMut(&mut T)) {
-        let Some(keeper) = try_lock(&self.keeper) else {
-            // A visitor waits for an owner, perhaps long: all of them are asked instead.
+        let Some(visitor_lock) = try_lock(&self.visitor_lock) else {
+            // Another visitor may wait long for an owner, so leave the work to all owners instead.
             self.made().filter(|gate| !gate.is_emptied()).for_each(Gate::ask);
             return;
         };
-        let emptied = |room: &mut T| {
-            work(room);
-            Left::Nothing
+        let emptied = |data: &mut T| {
+            work(data);
+            AfterVisit::Empty
         };
-        self.visit(&keeper, |gate| !gate.is_emptied(), emptied).iter().for_each(Shut::ask);
+        self.visit(&visitor_lock, |gate| !gate.is_emptied(), emptied)
+            .iter()
+            .for_each(ShutGate::ask);
     }
 
     /// As [`each`](Self::each), without waiting: owners that are inside are asked.
     pub fn change(&self, mut work: impl FnMut(&mut T)) {
-        let Some(keeper) = try_lock(&self.keeper) else {
+        let Some(visitor_lock) = try_lock(&self.visitor_lock) else {
             self.made().for_each(Gate::ask);
             return;
         };
-        let changed = |room: &mut T| {
-            work(room);
-            Left::Something
+        let changed = |data: &mut T| {
+            work(data);
+            AfterVisit::NotEmpty
         };
-        self.visit(&keeper, |_| true, changed).iter().for_each(Shut::ask);
+        self.visit(&visitor_lock, |_| true, changed).iter().for_each(ShutGate::ask);
     }
 
-    /// Calls `work` with what is behind every gate that was not emptied and whose owner is outside; with
-    /// none while another visitor is there.
+    /// Calls `work` with the data of every gate that was not emptied and whose owner is outside. Does
+    /// nothing while another visitor is active.
     pub fn measure(&self, mut work: impl FnMut(&mut T)) {
-        let Some(keeper) = try_lock(&self.keeper) else { return };
-        let measured = |room: &mut T| {
-            work(room);
-            Left::Something
+        let Some(visitor_lock) = try_lock(&self.visitor_lock) else { return };
+        let measured = |data: &mut T| {
+            work(data);
+            AfterVisit::NotEmpty
         };
-        drop(self.visit(&keeper, |gate| !gate.is_emptied(), measured));
+        drop(self.visit(&visitor_lock, |gate| !gate.is_emptied(), measured));
     }
 
     /// Whether more than one owner has a gate, or had one.
@@ -136,10 +138,14 @@ impl<T> Gates<T> {
         self.made().nth(1).is_some()
     }
 
-    /// Visits the gates that `which` is true of, and waits for those whose owners are inside.
-    fn visit_all(&self, which: impl Fn(&Gate<T>) -> bool, mut work: impl FnMut(&mut T) -> Left) {
-        let keeper = lock(&self.keeper);
-        let mut inside = self.visit(&keeper, which, &mut work);
+    /// Visits the gates that `which` accepts, and waits for those whose owners are inside.
+    fn visit_all(
+        &self,
+        which: impl Fn(&Gate<T>) -> bool,
+        mut work: impl FnMut(&mut T) -> AfterVisit,
+    ) {
+        let visitor_lock = lock(&self.visitor_lock);
+        let mut inside = self.visit(&visitor_lock, which, &mut work);
         let (mut sleep, longest) = SLEEPS;
         while !inside.is_empty() {
             std::thread::sleep(sleep);
@@ -149,22 +155,22 @@ impl<T> Gates<T> {
         }
     }
 
-    /// Visits the gates that `which` is true of and whose owners are outside, or leave within some
-    /// microseconds. Gives the others, still shut. By a panic all gates open.
+    /// Visits the gates that `which` accepts and whose owners are outside or leave within some
+    /// microseconds. Returns the others, still shut. A panic opens all gates.
     fn visit(
         &self,
-        _keeper: &MutexGuard<'_, ()>,
+        _visitor_lock: &MutexGuard<'_, ()>,
         which: impl Fn(&Gate<T>) -> bool,
-        mut work: impl FnMut(&mut T) -> Left,
-    ) -> Vec<Shut<'_, T>> {
-        // SAFETY: the keeper is locked, so this is the only visitor, and comes after the one before.
-        let shut = |gate| unsafe { Shut::new(gate) };
-        let mut inside: Vec<Shut<'_, T>> =
+        mut work: impl FnMut(&mut T) -> AfterVisit,
+    ) -> Vec<ShutGate<'_, T>> {
+        // SAFETY: the visitor lock is held, so this is the only visitor, ordered after the one before.
+        let shut = |gate| unsafe { ShutGate::new(gate) };
+        let mut inside: Vec<ShutGate<'_, T>> =
             self.made().filter(|&gate| which(gate)).map(shut).collect();
         if inside.is_empty() {
             return inside;
         }
-        Shut::pass_barrier(&inside);
+        ShutGate::pass_barrier(&inside);
         for _ in 0..LOOKS {
             // Each opens when it was worked on.
             // SAFETY: the barrier was passed since these gates were shut.

@@ -1,13 +1,12 @@
-//! What the threads of a pool share, in small protocols that know no device. An internal part of
-//! `forebay`, in a crate of its own so that Miri and the model checker build nothing else.
+//! The synchronisation protocols of a pool, independent of any device. An internal part of `forebay`, in a
+//! crate of its own so that Miri and the model checker build nothing else.
 //!
-//! * [`thread_slot`]: a small number for each thread, its own for as long as it lives.
-//! * [`gate`]: data that one thread enters almost for free, and others by shutting it out.
-//! * [`gates`]: a gate for each thread slot, and the ways to visit all of them.
-//! * [`barrier`]: the order between owner and visitor, paid by the visitor.
-//! * [`map`]: what is known of the block at an address, found and changed without a lock.
-//! * [`fork`]: what a forked child may use, values that it leaks, and lists of the whole process that no
-//!   fork leaves locked.
+//! * [`thread_slot`]: a small number for each living thread.
+//! * [`gate`]: data that its owner thread accesses almost for free, and others by shutting the owner out.
+//! * [`gates`]: a gate for each thread slot, and ways to visit all of them.
+//! * [`barrier`]: an asymmetric barrier between owner and visitor, paid for by the visitor.
+//! * [`map`]: the state of the block at an address, found and changed without a lock.
+//! * [`fork`]: values that a forked child leaks, and process-wide data that no fork leaves locked.
 //! * [`thread`]: threads that a forked child can start.
 //! * [`tracked`]: locks that are counted in debug builds.
 //!
@@ -25,13 +24,13 @@ pub mod thread;
 pub mod thread_slot;
 pub mod tracked;
 
-/// Locks a mutex, one that a thread panicked under too: what this crate has under locks is changed in
-/// steps that each leave it whole.
+/// Locks a mutex and ignores poisoning: data behind these locks is consistent after every step, so a panic
+/// leaves it usable.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks a mutex as [`lock`] does, unless a thread has it, the calling one included.
+/// As [`lock`], but returns `None` if any thread holds the lock, including this one.
 pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

@@ -1,5 +1,5 @@
-//! The address map: what the pool knows of the block that begins at an address, found without a
-//! search and without a lock.
+//! The address map: the state of the block that begins at an address, found without a search and
+//! without a lock.
 //!
 //! ```text
 //!   address    [ the rest ][ 21 bits: which leaf ][ 26 bits: where in the leaf's 64 MiB ]
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Blocks on the large side are larger than 256 KiB, so no two of them begin in the same 256 KiB, and
-//! a slot that notes where in them its block begins is enough: a full H200 takes 9 MB of slots.
-//! Slots are made when memory is and stay as long as the map; slots that no block ever began in are
-//! never touched.
+//! one slot that records where its block begins is enough: a full H200 takes 9 MB of slots. Slots are
+//! created with the memory and live as long as the map; a slot that no block ever began in is never
+//! touched.
 //!
 //! In a region that the pool reserved, sides begin at multiples of 64 MiB, so each leaf is of one side.
 //! Segments lie where the device puts them, and those of both sides may share a leaf: there the kind is
@@ -22,9 +22,9 @@
 //! comes, the chunk gets fine slots, which continue the generations of the coarse ones. The coarse ones
 //! stay, for threads that still look at them, and are used no more: at most one set for each chunk.
 //!
-//! A slot's state is changed by whoever has the block: the allocator that hands it out, and the one
-//! caller whose free turns it from live to free. That turn is the one atomic exchange of a pair, and
-//! what makes a second free an error wherever and whenever it comes.
+//! A slot's state is changed by the owner of the block: the allocator that allocates it, and the one
+//! caller whose free changes it from live to free. That is the only atomic exchange of an allocation and
+//! its free, and it is what makes every double free an error.
 
 use core::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex};
@@ -38,46 +38,46 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-pub use slot::{Asked, BlockState, Slot, SlotRef, is_wide, tagged};
+pub use slot::{BlockState, RequestInfo, Slot, SlotRef, is_wide, tagged};
 
-/// The addresses a leaf stands for.
+/// The range of addresses that a leaf covers.
 pub const LEAF: Alignment = match Alignment::of_log2(26) {
     Some(alignment) => alignment,
     None => Alignment::ONE,
 };
 
-/// How many bits of an address choose the leaf: with those inside it 47, as many as hosts and
-/// devices use. A leaf notes the rest, so that addresses that differ there alone are told apart; they
-/// cannot be in one pool.
+/// How many bits of an address select the leaf. With the bits inside a leaf they are 47, as many as hosts
+/// and devices use. A leaf stores its full address, so addresses that differ only in the bits above are
+/// told apart, but one pool cannot contain both.
 ///
-/// Under Miri, which looks at every place of the array each time it is reached, there are few.
+/// Few under Miri, which checks the whole array on every access.
 const LEAF_BITS: u32 = if cfg!(miri) { 8 } else { 21 };
 
-/// Log 2 of the bytes to a chunk: what devices give segments in multiples of.
+/// Log 2 of the size of a chunk: devices allocate segments in multiples of it.
 const CHUNK_SHIFT: u32 = 21;
 
 /// The chunks of a leaf.
 const CHUNKS: usize = 1 << (LEAF.log2() as u32 - CHUNK_SHIFT);
 
-/// Log 2 of what blocks are multiples of.
+/// Log 2 of the granularity of blocks.
 pub const UNIT_SHIFT: u32 = Alignment::BLOCK.log2() as u32;
 
-/// Log 2 of the bytes to a slot on the large side.
+/// Log 2 of the bytes per slot on the large side.
 const LARGE_SHIFT: u32 = 18;
 
-/// What lies on the large side is larger than this.
+/// Blocks on the large side are larger than this.
 pub const SMALL: Bytes = Bytes::new(1 << LARGE_SHIFT);
 
 /// The same, in units of 512 B.
 pub const SMALL_UNITS: u64 = 1 << (LARGE_SHIFT - UNIT_SHIFT);
 
-/// The largest block there can be: 32 bits of 512 B, a little less than 2 TiB.
+/// The largest possible block: 32 bits of 512 B units, a little less than 2 TiB.
 pub const LARGEST: Bytes = Bytes::new(((1 << slot::SIZE_BITS) - 1) << UNIT_SHIFT);
 
-/// Which line of addresses.
+/// One of the two address ranges of a pool: small and large blocks are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// Blocks up to 256 KiB, so that they do not keep large pages in use.
+    /// Blocks up to 256 KiB, so that they do not pin pages that large blocks need.
     Small,
     /// All others.
     Large,
@@ -98,21 +98,21 @@ impl Side {
     }
 }
 
-/// The slots of some addresses: of a leaf, or of a run of its chunks. Or, for a leaf of segments, no
-/// slots and where those of each chunk are.
+/// The slots of a leaf or of a run of its chunks. A leaf of segments has no slots itself, only pointers
+/// to the tables of its chunks.
 #[derive(Debug)]
 struct Table {
     /// Its first address.
     start: u64,
-    /// Log 2 of the bytes to a slot.
+    /// Log 2 of the bytes per slot.
     shift: u32,
     slots: Box<[Slot]>,
-    /// Each null or a table of the map's list.
+    /// Each is null or points to a table in the map's list.
     chunks: Box<[AtomicPtr<Table>]>,
 }
 
-/// A slice of values for which all bits zero is one: asked for as zero from the system, so that what
-/// is never written takes no memory.
+/// A slice of zeroed values. The system provides zeroed pages, so parts that are never written take no
+/// memory.
 ///
 /// # Safety
 ///
@@ -144,81 +144,81 @@ impl Table {
         unsafe { chunk.as_ref() }
     }
 
-    /// The slots for `size` bytes from `start`, which are among its addresses.
+    /// The slots for `size` bytes from `start`, which lie within its range.
     fn slots_of(&self, start: u64, size: u64) -> &[Slot] {
         let first = usize::try_from((start - self.start) >> self.shift).unwrap_or(0);
         let count = usize::try_from(size >> self.shift).unwrap_or(0);
         self.slots.get(first..first + count).unwrap_or_default()
     }
 
-    /// Lets the slots continue the generations of those of `other`, which are for the same addresses and
-    /// not more.
-    fn succeed(slots: &[Slot], other: &[Slot]) {
+    /// Lets the slots continue the generations of `other`, the slots that covered the same addresses, which
+    /// are not more.
+    fn continue_generations(slots: &[Slot], other: &[Slot]) {
         let each = slots.len() / other.len().max(1);
         for (slots, other) in slots.chunks(each.max(1)).zip(other) {
             if other.was_used() {
-                slots.iter().for_each(|slot| slot.succeed(other));
+                slots.iter().for_each(|slot| slot.continue_generations(other));
             }
         }
     }
 }
 
-/// All slots of a pool. Clones are the same: who wants to know whose an address is has one, and need
-/// not keep the pool itself.
+/// All slots of a pool. Clones share the slots, so that the owner of an address can be looked up without
+/// keeping the pool alive.
 #[derive(Clone, Debug)]
 pub struct AddressMap {
-    all: Arc<Leaves>,
+    all: Arc<LeafTable>,
 }
 
 /// The leaves, by number.
 #[derive(Debug)]
-struct Leaves {
-    /// Each null or a table of `made`.
+struct LeafTable {
+    /// Each is null or points to a table in `made`.
     leaves: [AtomicPtr<Table>; 1 << LEAF_BITS],
-    /// All tables, those of chunks too. None is taken out, so what the map points to stays until it is
-    /// dropped. Locked to make more of them, and by readers only to copy the list.
+    /// All tables, including those of chunks. None is removed before the map is dropped, so the pointers
+    /// stay valid. Locked to add tables; readers lock it only to copy the list.
     made: Mutex<Vec<Arc<Table>>>,
 }
 
-impl Leaves {
-    /// The place of a leaf.
+impl LeafTable {
+    /// The entry of a leaf.
     #[inline(always)]
-    fn place(&self, number: u64) -> &AtomicPtr<Table> {
-        // As many bits as there are places.
+    fn entry(&self, number: u64) -> &AtomicPtr<Table> {
+        // As many bits as there are entries.
         #[allow(clippy::cast_possible_truncation)]
         let index = number as usize % (1 << LEAF_BITS);
         &self.leaves[index]
     }
 }
 
-/// Puts a table into the list, and then where it is found.
-fn publish(made: &mut Vec<Arc<Table>>, table: Table, places: &[AtomicPtr<Table>]) {
+/// Adds a table to the list, then publishes it in `entries`.
+fn publish(made: &mut Vec<Arc<Table>>, table: Table, entries: &[AtomicPtr<Table>]) {
     let table = Arc::new(table);
     let pointer = Arc::as_ptr(&table).cast_mut();
     made.push(table);
-    for place in places {
-        // The list is locked, so nobody else puts one there.
-        place.store(pointer, Ordering::Release);
+    for entry in entries {
+        // The list is locked, so no other thread publishes here.
+        entry.store(pointer, Ordering::Release);
     }
 }
 
-/// A live block, as its slot has it.
+/// A live block, as recorded in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveBlock {
     /// Where it begins.
     pub address: Address,
     /// How large it is.
     pub size: Bytes,
-    /// What was asked for.
+    /// The requested size.
     pub requested: Bytes,
 }
 
-/// What a leaf that is not there yet is to be.
+/// The kind of leaf to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
-    /// Of one side.
+enum LeafKind {
+    /// All slots of one side.
     Region,
-    /// Of chunks.
+    /// A table for each chunk.
     Segment,
 }
 
@@ -229,16 +229,16 @@ impl Default for AddressMap {
 }
 
 impl AddressMap {
-    /// A map of no memory.
+    /// An empty map.
     pub fn new() -> Self {
-        // Zero from the system: what is never written takes no memory.
-        let mut all = Arc::<Leaves>::new_zeroed();
+        // Zeroed pages from the system: parts that are never written take no memory.
+        let mut all = Arc::<LeafTable>::new_zeroed();
         if let Some(leaves) = Arc::get_mut(&mut all) {
-            // SAFETY: the place is there, and nothing was in it.
+            // SAFETY: the entry is there, and nothing was in it.
             unsafe { (&raw mut (*leaves.as_mut_ptr()).made).write(Mutex::default()) };
         }
-        // SAFETY: nobody else had the value, so the one field that may not be zero was written; of the
-        // other all bits zero are null pointers.
+        // SAFETY: the value is not shared yet, so the one field that may not be zero was written; in the
+        // other, zero bits are null pointers.
         Self { all: unsafe { all.assume_init() } }
     }
 
@@ -253,18 +253,18 @@ impl AddressMap {
     }
 
     fn at(&self, address: Address) -> Option<BlockState> {
-        self.slot(address)?.look(address)
+        self.slot(address)?.state_at(address)
     }
 
-    /// The slot that a block at `address` has. `None` where the pool has no memory, and for addresses
-    /// that no block begins at.
+    /// The slot of a block at `address`. `None` if the pool has no memory there, or if no block can begin
+    /// at that address.
     #[inline(always)]
     pub fn slot(&self, address: Address) -> Option<&Slot> {
-        let leaf = self.all.place(address.get() >> LEAF.log2()).load(Ordering::Acquire);
+        let leaf = self.all.entry(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: null, or a table of the list, which keeps it until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
-        // Where in the leaf: nothing above it, or it is another's; nothing below 512 B, or no block
-        // begins there.
+        // The offset in the leaf. Higher bits mean another leaf, and lower bits than 512 B mean that no
+        // block begins there.
         let within = address.get() ^ leaf.start;
         if within & !(LEAF.get() - Alignment::BLOCK.get()) != 0 {
             return None;
@@ -279,11 +279,11 @@ impl AddressMap {
         }
     }
 
-    /// The same in a leaf of segments, which is known to be that of the address. Looks for it once more,
-    /// so that the other way need not keep it.
+    /// [`slot`](Self::slot) in a leaf of segments, which is known to contain the address. Looks the leaf up
+    /// again, so that the common path need not keep it in a register.
     #[inline(always)]
     fn slot_in_chunk(&self, address: Address) -> Option<&Slot> {
-        let leaf = self.all.place(address.get() >> LEAF.log2()).load(Ordering::Acquire);
+        let leaf = self.all.entry(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: null, or a table of the list, which keeps it until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
         // As many bits as there are chunks.
@@ -293,32 +293,32 @@ impl AddressMap {
         chunk.slots.get(usize::try_from(within >> chunk.shift).ok()?)
     }
 
-    /// Makes the slots for `span` of a region, in which every leaf is of one side. `false` where the
-    /// other side has some of it, or where addresses that cannot be told from it are in the pool.
+    /// Creates the slots for `span` of a region, in which every leaf is of one side. Returns `false` if part
+    /// of it belongs to the other side, or if the pool has an indistinguishable address.
     pub fn make(&self, span: Span, side: Side) -> bool {
-        self.make_for(span, side, Memory::Region)
+        self.make_for(span, side, LeafKind::Region)
     }
 
-    /// Makes the slots for `span`, a segment, which may share its leaves with segments of the other
-    /// side. `false` where addresses that cannot be told from it are in the pool.
+    /// Creates the slots for `span`, a segment, which may share its leaves with segments of the other
+    /// side. Returns `false` if the pool has an indistinguishable address.
     pub fn make_segment(&self, span: Span, side: Side) -> bool {
-        self.make_for(span, side, Memory::Segment)
+        self.make_for(span, side, LeafKind::Segment)
     }
 
-    fn make_for(&self, span: Span, side: Side, memory: Memory) -> bool {
+    fn make_for(&self, span: Span, side: Side, memory: LeafKind) -> bool {
         let Some(last) = span.end().get().checked_sub(1) else { return true };
         let mut made = lock(&self.all.made);
         for number in span.start().get() >> LEAF.log2()..=last >> LEAF.log2() {
-            let (place, start) = (self.all.place(number), number << LEAF.log2());
-            if place.load(Ordering::Acquire).is_null() {
+            let (entry, start) = (self.all.entry(number), number << LEAF.log2());
+            if entry.load(Ordering::Acquire).is_null() {
                 let leaf = match memory {
-                    Memory::Region => Table::of_slots(start, LEAF.get(), side),
-                    Memory::Segment => Table::of_chunks(start),
+                    LeafKind::Region => Table::of_slots(start, LEAF.get(), side),
+                    LeafKind::Segment => Table::of_chunks(start),
                 };
-                publish(&mut made, leaf, core::slice::from_ref(place));
+                publish(&mut made, leaf, core::slice::from_ref(entry));
             }
             // SAFETY: a table of the list, which keeps it until the map is dropped.
-            let Some(leaf) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else {
+            let Some(leaf) = (unsafe { entry.load(Ordering::Acquire).as_ref() }) else {
                 return false;
             };
             if leaf.start != start {
@@ -327,8 +327,8 @@ impl AddressMap {
             if !leaf.chunks.is_empty() {
                 make_chunks(leaf, &mut made, span, side);
             } else if leaf.shift != side.shift()
-                // Fine slots do for either side.
-                && (memory == Memory::Region || leaf.shift != UNIT_SHIFT)
+                // Fine slots work for either side.
+                && (memory == LeafKind::Region || leaf.shift != UNIT_SHIFT)
             {
                 return false;
             }
@@ -336,14 +336,14 @@ impl AddressMap {
         true
     }
 
-    /// Every live block. Looks at every slot, without a lock: memory made meanwhile is not seen.
+    /// Every live block. Scans all slots without a lock; memory added during the scan may be missing.
     pub fn live_blocks(&self) -> Vec<LiveBlock> {
         let made = lock(&self.all.made).clone();
         let mut found = Vec::new();
         for table in made {
             for (index, slot) in (0_u64..).zip(&table.slots) {
                 let Some(known) = slot.live() else { continue };
-                // The slot's addresses, and where in them the block begins.
+                // The start of the slot's range, plus the offset of the block in it.
                 let within = known.start() & ((1 << table.shift) - 1);
                 let address = Address::new(table.start + (index << table.shift) + within);
                 let requested = Bytes::new(known.requested());
@@ -354,12 +354,12 @@ impl AddressMap {
     }
 }
 
-/// Makes the slots for what of `span` is in a leaf of segments.
+/// Creates the slots for the part of `span` that lies in a leaf of segments.
 fn make_chunks(leaf: &Table, made: &mut Vec<Arc<Table>>, span: Span, side: Side) {
-    // Counted from the start of the leaf, which some of the span is in.
+    // Offsets from the start of the leaf, which overlaps the span.
     let from = span.start().get().saturating_sub(leaf.start);
     let to = span.end().get().saturating_sub(leaf.start).min(LEAF.get());
-    // What slots a chunk is to get; `None` where it has such as will do.
+    // The kind of slots that a chunk needs; `None` if it has suitable ones.
     let wanted = |chunk: u64| {
         let (start, end) = (chunk << CHUNK_SHIFT, (chunk + 1) << CHUNK_SHIFT);
         let whole = from <= start && end <= to;
@@ -380,9 +380,9 @@ fn make_chunks(leaf: &Table, made: &mut Vec<Arc<Table>>, span: Span, side: Side)
                 continue;
             };
             let (start, size) = (leaf.start + (chunk << CHUNK_SHIFT), 1 << CHUNK_SHIFT);
-            Table::succeed(table.slots_of(start, size), old.slots_of(start, size));
+            Table::continue_generations(table.slots_of(start, size), old.slots_of(start, size));
         }
-        let places = usize::try_from(first).unwrap_or(0)..usize::try_from(next).unwrap_or(0);
-        publish(made, table, leaf.chunks.get(places).unwrap_or_default());
+        let entries = usize::try_from(first).unwrap_or(0)..usize::try_from(next).unwrap_or(0);
+        publish(made, table, leaf.chunks.get(entries).unwrap_or_default());
     }
 }

@@ -1,13 +1,12 @@
 //! Threads that a forked child can start.
 //!
-//! The standard library enters every thread that it starts or ends in a list of its own, under a lock. Where
-//! another thread of the parent held that lock at a fork, a thread that the child starts by `std::thread` waits
-//! for it for ever, and never gets to its work. The threads that are started here are not on that list.
+//! The standard library registers every thread it starts or ends in a list, under a lock. If another thread
+//! of the parent held that lock at a fork, a `std::thread` that the child starts waits for it forever and
+//! never runs. Threads started here are not on that list.
 
 use std::io;
 
-/// Does `work` on a new thread, which nobody joins. A panic ends there. In an error nothing was done, and `work`
-/// is dropped.
+/// Runs `work` on a new detached thread. A panic ends only that thread. On an error `work` is dropped unrun.
 #[cfg(any(not(unix), miri))]
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
@@ -23,14 +22,14 @@ mod system {
     use core::mem::MaybeUninit;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// How large a thread's stack is: as large as the standard library's.
+    /// The stack size of a thread, the same as the standard library's.
     const STACK: usize = 2 << 20;
 
-    /// What the thread is to do, and its name.
+    /// The thread's name and its work.
     type Start = (Vec<u8>, Box<dyn FnOnce() + Send>);
 
-    /// Does `work` on a new thread, which nobody joins. A panic ends there. In an error nothing was done, and
-    /// `work` is dropped.
+    /// Runs `work` on a new detached thread. A panic ends only that thread. On an error `work` is dropped
+    /// unrun.
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         // Linux takes names of up to 15 bytes and the zero at their end.
         let name = name.bytes().filter(|&byte| byte != 0).take(15).chain([0]).collect();

@@ -1,9 +1,9 @@
-//! Locks of a pool, counted by thread in debug builds, so that a wait for the device under one of them is
-//! found by the first test that comes by.
+//! Locks of a pool, counted per thread in debug builds, so that tests catch a wait for the device under a
+//! lock.
 //!
 //! A wait for the device may last as long as the program's own work, and that work may wait for a thread
-//! which needs the lock: so **no lock of a pool is held while the device is waited for**. Every call of a
-//! pool that can wait goes through `CallLog::wait`, which asks [`held`] here.
+//! that needs the lock. So **a pool holds none of its locks while it waits for the device**. Every call of a
+//! pool that can wait goes through `CallLog::wait`, which checks [`held`].
 
 use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use core::cell::Cell;
 
 #[cfg(debug_assertions)]
 thread_local! {
-    static HELD: Cell<u32> = const { Cell::new(0) };
+    static LOCKS_HELD: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A locked mutex of a pool.
@@ -29,7 +29,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
     Guard { guard: super::lock(mutex), _counted: Counted::new() }
 }
 
-/// The same where nobody has it, this thread too.
+/// As [`lock`], but fails if any thread holds the lock, including this one.
 pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<Guard<'_, T>> {
     super::try_lock(mutex).map(|guard| Guard { guard, _counted: Counted::new() })
 }
@@ -50,11 +50,11 @@ impl<T: ?Sized> DerefMut for Guard<'_, T> {
     }
 }
 
-/// How many locks of pools this thread holds; 0 where that is not counted.
+/// How many locks of pools this thread holds; always 0 in release builds.
 #[inline]
 pub fn held() -> u32 {
     #[cfg(debug_assertions)]
-    return HELD.try_with(Cell::get).unwrap_or(0);
+    return LOCKS_HELD.try_with(Cell::get).unwrap_or(0);
     #[cfg(not(debug_assertions))]
     0
 }
@@ -67,7 +67,7 @@ impl Counted {
     #[inline(always)]
     fn new() -> Self {
         #[cfg(debug_assertions)]
-        let _ = HELD.try_with(|held| held.set(held.get() + 1));
+        let _ = LOCKS_HELD.try_with(|held| held.set(held.get() + 1));
         Self
     }
 }
@@ -75,7 +75,7 @@ impl Counted {
 #[cfg(debug_assertions)]
 impl Drop for Counted {
     fn drop(&mut self) {
-        let _ = HELD.try_with(|held| held.set(held.get().saturating_sub(1)));
+        let _ = LOCKS_HELD.try_with(|held| held.set(held.get().saturating_sub(1)));
     }
 }
 

@@ -51,7 +51,9 @@ pub use models::Model;
 pub use pool::PoolPlayer;
 pub use record::{Recorder, trace_of_history};
 pub use replay::{
-    DriverUse, FreeOrder, Latency, Mismatch, NoData, PassReport, Placed, Player, ReplayError,
-    ReplayOptions, Verdict, Verifier, replay,
+    AddressedPlayer, DriverUse, FreeOrder, Latency, Mismatch, NoData, PassReport, Player,
+    ReplayError, ReplayOptions, Verdict, Verifier, replay,
 };
-pub use trace::{BlockIndex, Breach, Event, Remarks, Statistics, StreamIndex, Trace, TraceBuilder};
+pub use trace::{
+    BlockIndex, Event, InvalidEvent, SourceNotes, Statistics, StreamIndex, Trace, TraceBuilder,
+};

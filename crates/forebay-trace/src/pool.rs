@@ -8,7 +8,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, Device, DeviceKind, Error, Priority, Stream, StreamHandle};
 use forebay_sim::CostModel;
 
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// forebay's pool: each stream of the recording is a stream of the device.
 #[derive(Debug)]
@@ -120,14 +120,14 @@ impl Player for PoolPlayer {
         }
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: the pool gives each block memory of its own, which is its from the moment of allocation
 // in the order of the stream it was allocated on, to the free in the order of the stream of that.
-unsafe impl Placed for PoolPlayer {
+unsafe impl AddressedPlayer for PoolPlayer {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         self.live.get(usize::try_from(block.0).ok()?).copied().flatten()
     }

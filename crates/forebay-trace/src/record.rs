@@ -19,7 +19,7 @@ use forebay::guard::Observation;
 use forebay::report::{EventAction, PoolEvent};
 use forebay::{Pool, PoolOptions};
 
-use crate::{Breach, Trace, TraceBuilder};
+use crate::{InvalidEvent, Trace, TraceBuilder};
 
 /// The most events unless said: about 200 MB.
 const MOST_EVENTS: usize = 1 << 24;
@@ -113,7 +113,7 @@ impl Recorder {
 ///
 /// A history begins in the middle. A block that was freed in it and not allocated was live before it
 /// began: such blocks are allocated first, in the order of their frees and on the streams of those,
-/// as their own are not known, and [`Remarks::live_at_start`](crate::Remarks::live_at_start) has their
+/// as their own are not known, and [`SourceNotes::live_at_start`](crate::SourceNotes::live_at_start) has their
 /// number. A block that was live before and still is does not appear, so that peaks of the recording
 /// lack it.
 pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace {
@@ -159,7 +159,7 @@ impl Intake {
         }
     }
 
-    fn try_enter(&mut self, event: &PoolEvent) -> Result<(), Breach> {
+    fn try_enter(&mut self, event: &PoolEvent) -> Result<(), InvalidEvent> {
         let (key, stream) = (event.address.get(), event.stream.0);
         match event.action {
             EventAction::Allocate => {

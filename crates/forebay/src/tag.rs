@@ -4,14 +4,14 @@
 use core::marker::PhantomData;
 use std::sync::MutexGuard;
 
-use crate::sync::fork::Whole;
+use crate::sync::fork::ForkSafeMutex;
 use crate::sync::thread_slot;
 
 /// The most tags, with the unnamed one.
 const MOST: usize = 256;
 
 /// The names of tags, by number. The first is for blocks without a tag.
-static NAMES: Whole<Vec<String>> = Whole::new(Vec::new());
+static NAMES: ForkSafeMutex<Vec<String>> = ForkSafeMutex::new(Vec::new());
 
 fn names() -> MutexGuard<'static, Vec<String>> {
     let mut names = NAMES.lock();

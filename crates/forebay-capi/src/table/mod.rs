@@ -307,12 +307,15 @@ impl Registry {
         let words = match Kind::numbered(kind_of(id)) {
             _ if id == 0 => format!("the {wanted} handle is null: open one first"),
             Some(kind) if given_out && kind != E::KIND => {
-                format!("the {wanted} handle {id:#x} is that of a {}", kind.name())
+                format!(
+                    "expected a {wanted} handle, but {id:#x} is the handle of a {}",
+                    kind.name()
+                )
             }
             Some(_) if given_out => {
-                format!("the {wanted} handle {id:#x} was closed, and nothing is behind it any more")
+                format!("the {wanted} handle {id:#x} was closed")
             }
-            _ => format!("{id:#x} is no handle that was ever given out: is it set at all?"),
+            _ => format!("{id:#x} is not a handle of forebay; is the variable initialised?"),
         };
         Err(Failure::new(Status::InvalidHandle, words))
     }

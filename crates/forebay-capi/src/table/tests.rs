@@ -49,12 +49,12 @@ fn what_is_wrong_with_a_handle_is_told() {
     let closed = pool(device);
     assert_eq!(close_pool(closed), forebay_status::Ok);
     assert!(words(find::<PoolEntry>(0)).contains("is null"));
-    assert!(words(find::<PoolEntry>(device)).contains("is that of a device"));
+    assert!(words(find::<PoolEntry>(device)).contains("is the handle of a device"));
     assert!(words(find::<PoolEntry>(closed)).contains("was closed"));
     assert!(words(close::<PoolEntry>(closed)).contains("was closed"));
     for made_up in [1, u64::MAX, closed ^ (1 << 40), device & !(0xff << KIND_SHIFT)] {
         let said = words(find::<PoolEntry>(made_up));
-        assert!(said.contains("ever given out") || said.contains("is that of"), "{said}");
+        assert!(said.contains("not a handle") || said.contains("is the handle of"), "{said}");
     }
     let none = |id| with_pool(id, |_| ());
     for wrong in [0, 1, u64::MAX, device, closed] {

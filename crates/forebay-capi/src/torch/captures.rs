@@ -245,7 +245,7 @@ pub extern "C-unwind" fn forebay_torch_release_pool(device: c_int, number: PoolN
             }
         } else {
             set_last_error(&format_args!(
-                "there is no pool ({}, {}) of GPU {device} to let go",
+                "there is no pool ({}, {}) of GPU {device} to release",
                 number.first, number.second
             ));
         }

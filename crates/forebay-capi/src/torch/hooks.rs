@@ -65,7 +65,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_base_allocation(
     let found = guarded(None, || {
         let found = block_around(pointer.addr() as u64);
         if found.is_none() {
-            set_last_error(&format_args!("{pointer:p} is in no live block of forebay"));
+            set_last_error(&format_args!("{pointer:p} is not in a live block of forebay"));
         }
         found
     });
@@ -131,7 +131,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_record_stream(
         let pools = all_pools();
         let mut having = pools.into_iter().filter(|(_, pool)| pool.block_at(address).is_some());
         let Some((device, pool)) = having.next() else {
-            set_last_error(&format_args!("{pointer:p} is no live block of forebay"));
+            set_last_error(&format_args!("{pointer:p} is not a live block of forebay"));
             return false;
         };
         let known = device_pools::pool_and_stream(device, stream.addr() as u64);

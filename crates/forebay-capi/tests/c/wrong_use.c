@@ -12,15 +12,15 @@ static void nulls(forebay_device device, forebay_pool pool) {
     forebay_arena arena = {0};
     OK(forebay_arena_create(pool, 4096, 0, DEFAULT, &arena));
     void *block = NULL;
-    REFUSED(forebay_device_open(NULL, &device), INVALID, "name was null");
+    REFUSED(forebay_device_open(NULL, &device), INVALID, "invalid name: null");
     REFUSED(forebay_device_open("host", NULL), INVALID, "null");
     REFUSED(forebay_device_best(NULL), INVALID, "null");
     REFUSED(forebay_device_describe(device, NULL), INVALID, "null");
     REFUSED(forebay_pool_create(device, NULL, NULL), INVALID, "null");
     REFUSED(forebay_pool_of_process(device, NULL), INVALID, "null");
     REFUSED(forebay_pool_device(pool, NULL), INVALID, "null");
-    REFUSED(forebay_pool_set(pool, NULL, "1"), INVALID, "key was null");
-    REFUSED(forebay_pool_set(pool, "max_bytes", NULL), INVALID, "value was null");
+    REFUSED(forebay_pool_set(pool, NULL, "1"), INVALID, "invalid key: null");
+    REFUSED(forebay_pool_set(pool, "max_bytes", NULL), INVALID, "invalid value: null");
     REFUSED(forebay_pool_get(pool, "max_bytes", NULL), INVALID, "null");
     REFUSED(forebay_pool_limit(pool, NULL), INVALID, "null");
     REFUSED(forebay_pool_pressure(pool, NULL), INVALID, "null");
@@ -149,7 +149,7 @@ static void handles(forebay_device device, forebay_pool pool) {
     no_pool((forebay_pool){0});
     REFUSED(forebay_pool_close((forebay_pool){0}, NULL), HANDLE, "is null");
     no_pool((forebay_pool){device.id});
-    REFUSED(forebay_pool_close((forebay_pool){device.id}, NULL), HANDLE, "is that of a device");
+    REFUSED(forebay_pool_close((forebay_pool){device.id}, NULL), HANDLE, "is the handle of a device");
     no_pool((forebay_pool){UINT64_MAX});
     no_pool((forebay_pool){0x1234});
     no_pool((forebay_pool){(uintptr_t)&closed});

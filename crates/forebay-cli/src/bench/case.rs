@@ -1,4 +1,4 @@
-//! What can be asked for by name.
+//! The workloads by name.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -10,17 +10,17 @@ use forebay_trace::workload::Workload;
 use super::hot;
 use super::rim::Rim;
 
-/// What is measured unless something is named, in that order: what takes seconds.
+/// The workloads that run by default, in that order: those that take seconds.
 static USUAL: LazyLock<Vec<Case>> = LazyLock::new(|| {
     let played = Workload::ALL.iter().copied().map(Case::Played);
     played.chain([Case::HotPair, Case::HotStatistics, Case::HotThreads]).collect()
 });
 
-/// Everything that can be measured, in that order.
+/// All workloads, in the order in which they run.
 static ALL: LazyLock<Vec<Case>> =
     LazyLock::new(|| USUAL.iter().copied().chain(Rim::ALL.map(Case::Rim)).collect());
 
-/// Everything that can be named: a name for the whole rim beside those of its workloads.
+/// All names: those of the workloads, and one for all RIM workloads together.
 static NAMES: LazyLock<Vec<Case>> =
     LazyLock::new(|| ALL.iter().copied().chain([Case::WholeRim]).collect());
 
@@ -28,7 +28,7 @@ static NAMES: LazyLock<Vec<Case>> =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Case {
-    /// A sequence that is played on the pool and on the driver.
+    /// A sequence that runs on the pool and on the driver.
     Played(Workload),
     /// The hot pair, against mimalloc.
     HotPair,
@@ -36,15 +36,15 @@ pub enum Case {
     HotStatistics,
     /// The hot pair on several threads.
     HotThreads,
-    /// A workload at the rim of what a pool is asked to bear.
+    /// A workload of extreme load.
     Rim(Rim),
-    /// All of those.
+    /// All RIM workloads.
     WholeRim,
 }
 
 impl Case {
-    /// Those that are `wanted`, each once and in the usual order; where none is named, all but the
-    /// workloads at the rim, which take minutes.
+    /// The `wanted` workloads, each once and in the usual order; if none is named, all except the RIM
+    /// workloads, which take minutes.
     pub(super) fn chosen(wanted: &[Self]) -> impl Iterator<Item = Self> {
         let is_wanted = |case: &Self| match case {
             case if wanted.contains(case) => true,

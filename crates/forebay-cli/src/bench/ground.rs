@@ -9,7 +9,7 @@ use forebay_hal::{Device, Priority, Stream};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
-use crate::replay::Place;
+use crate::replay::DeviceName;
 
 /// How much a nearly full device has: as much as a usual card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
@@ -17,7 +17,7 @@ const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
 const FULL_DEVICE_STEP: u64 = 256 * MIB;
 
 /// A device that nobody has used yet.
-pub(crate) struct Ground {
+pub(crate) struct FreshDevice {
     pub(crate) device: Arc<dyn Device>,
     machine: Option<SimMachine>,
 }
@@ -50,11 +50,11 @@ impl Clock<'_> {
     }
 }
 
-impl Ground {
+impl FreshDevice {
     /// A fresh device with `limit` of memory; without a limit, as much as it can have.
-    pub(crate) fn open(place: Place, limit: Option<Bytes>) -> Result<Self, String> {
+    pub(crate) fn open(place: DeviceName, limit: Option<Bytes>) -> Result<Self, String> {
         match place {
-            Place::Sim => {
+            DeviceName::Sim => {
                 let machine = SimMachine::builder()
                     .memory(MemoryModel::Phantom)
                     .capacity(limit.unwrap_or(Bytes::new(TIB)))
@@ -64,20 +64,20 @@ impl Ground {
                 let device = machine.device(0).ok_or("the simulated machine has no device")?;
                 Ok(Self { device, machine: Some(machine) })
             }
-            Place::Host => {
+            DeviceName::Host => {
                 let options = HostOptions::new();
                 let options = limit.map_or(options.clone(), |limit| options.memory_limit(limit));
                 let device = options.open().map_err(|error| error.to_string())?;
                 Ok(Self { device, machine: None })
             }
             // A workload's limit is the pool's; the driver itself has what the card has.
-            Place::Cuda(_) => Ok(Self { device: place.open(None, true)?, machine: None }),
+            DeviceName::Cuda(_) => Ok(Self { device: place.open(None, true)?, machine: None }),
         }
     }
 
     /// How much a device that is to be nearly full has: half of what there is where that is less
     /// than usual.
-    pub(crate) fn full_device(place: Place) -> Result<Bytes, String> {
+    pub(crate) fn full_device(place: DeviceName) -> Result<Bytes, String> {
         let info = Self::open(place, None)?.device.memory_info();
         let free = info.map_err(|error| error.to_string())?.free;
         // In steps that leave its halves and fifths easy to read.

@@ -14,8 +14,8 @@ use forebay_core::{Bytes, KIB, MIB};
 use forebay_hal::{Call, StreamHandle};
 use forebay_trace::workload::size_name;
 
-use super::Terms;
-use super::ground::Ground;
+use super::BenchSetup;
+use super::ground::FreshDevice;
 use super::row::Row;
 use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
 use crate::progress::Progress;
@@ -136,29 +136,29 @@ fn contest(
 
 /// Pairs of `sizes` through the pool, and mimalloc's of 512 B; with the quotients.
 pub(crate) fn against_mimalloc(
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
     sizes: &[Bytes],
     progress: &Progress,
 ) -> Result<Vec<Row>, String> {
-    let ground = Ground::open(terms.place, None)?;
+    let ground = FreshDevice::open(setup.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     // A pool for each size: none finds what another left.
-    let pool = || terms.pool(&ground.device, None);
+    let pool = || setup.pool(&ground.device, None);
     let pools: Vec<(Bytes, Forebay)> =
         sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, String>>()?;
     let yardstick = Contestant {
-        row: Row::of(PAIRS, size_name(YARDSTICK), terms, "mimalloc"),
+        row: Row::of(PAIRS, size_name(YARDSTICK), setup, "mimalloc"),
         batch: Box::new(move |count| alone(&Mimalloc, YARDSTICK, stream, count)),
         best: None,
     };
     let ours = pools.iter().map(|(size, pool)| Contestant {
-        row: Row::of(PAIRS, size_name(*size), terms, "forebay"),
+        row: Row::of(PAIRS, size_name(*size), setup, "forebay"),
         batch: Box::new(move |count| alone(pool, *size, stream, count)),
         best: None,
     });
     let contestants = [yardstick].into_iter().chain(ours).collect();
-    let rows = contest(contestants, terms.effort.hot(), progress);
+    let rows = contest(contestants, setup.effort.hot(), progress);
     Ok(over_the_first(rows))
 }
 
@@ -172,21 +172,24 @@ fn over_the_first(mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// The pair of 64 KiB with statistics and without: what they cost.
-pub(super) fn against_uncounted(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
-    let ground = Ground::open(terms.place, None)?;
+pub(super) fn against_uncounted(
+    setup: BenchSetup<'_>,
+    progress: &Progress,
+) -> Result<Vec<Row>, String> {
+    let ground = FreshDevice::open(setup.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
-    let without = Uncounted(terms.pool(&ground.device, None)?);
-    let with = Forebay(terms.pool(&ground.device, None)?);
+    let without = Uncounted(setup.pool(&ground.device, None)?);
+    let with = Forebay(setup.pool(&ground.device, None)?);
     let contestant = |allocator, batch| Contestant {
-        row: Row::of(STATISTICS, size_name(THREADED), terms, allocator),
+        row: Row::of(STATISTICS, size_name(THREADED), setup, allocator),
         batch,
         best: None,
     };
     let without: Batch<'_> = Box::new(move |count| alone(&without, THREADED, stream, count));
     let with: Batch<'_> = Box::new(move |count| alone(&with, THREADED, stream, count));
     let contestants = vec![contestant("uncounted", without), contestant("forebay", with)];
-    Ok(over_the_first(contest(contestants, terms.effort.hot(), progress)))
+    Ok(over_the_first(contest(contestants, setup.effort.hot(), progress)))
 }
 
 /// One thread, two, and on in doublings to as many as the machine has cores.
@@ -202,14 +205,14 @@ fn thread_counts() -> Vec<usize> {
 
 /// The pair of 64 KiB on several threads, each with a stream of its own; with the speed-up. mimalloc
 /// beside it shows what the machine allows.
-pub(super) fn on_threads(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
+pub(super) fn on_threads(setup: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
     let counts = thread_counts();
-    let ground = Ground::open(terms.place, None)?;
+    let ground = FreshDevice::open(setup.place, None)?;
     let streams = ground.streams(counts.iter().copied().max().unwrap_or(1))?;
     let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
-    let pool = Forebay(terms.pool(&ground.device, None)?);
+    let pool = Forebay(setup.pool(&ground.device, None)?);
     let contestant = |size: Bytes, allocator, count: usize, batch| {
-        let mut row = Row::of(THREADS, size_name(size), terms, allocator);
+        let mut row = Row::of(THREADS, size_name(size), setup, allocator);
         row.threads = count as u64;
         Contestant { row, batch, best: None }
     };
@@ -226,7 +229,7 @@ pub(super) fn on_threads(terms: Terms<'_>, progress: &Progress) -> Result<Vec<Ro
         });
         contestant(YARDSTICK, "mimalloc", count, batch)
     });
-    let mut rows = contest(ours.chain(yardstick).collect(), terms.effort.threaded(), progress);
+    let mut rows = contest(ours.chain(yardstick).collect(), setup.effort.threaded(), progress);
     let ones: Vec<(&str, Option<f64>)> = rows
         .iter()
         .filter(|row| row.threads == 1)

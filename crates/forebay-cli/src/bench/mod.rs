@@ -42,14 +42,14 @@ use forebay_hal::Device;
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
 use self::foreign::Foreign;
-use self::ground::Ground;
+use self::ground::FreshDevice;
 use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
 use crate::command::BenchOptions;
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::Place;
+use crate::replay::DeviceName;
 
 /// What is to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,8 +96,8 @@ impl Effort {
 
 /// Where, how long, and with what to measure.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms<'a> {
-    pub(crate) place: Place,
+pub(crate) struct BenchSetup<'a> {
+    pub(crate) place: DeviceName,
     pub(crate) effort: Effort,
     /// What the pool goes by.
     pub(crate) settings: &'a Settings,
@@ -105,7 +105,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) foreign: &'a [Foreign],
 }
 
-impl Terms<'_> {
+impl BenchSetup<'_> {
     /// A pool on `device`. One that was set no limit gets `limit`, where a workload has one.
     fn pool(&self, device: &Arc<dyn Device>, limit: Option<Bytes>) -> Result<Pool, String> {
         let options = PoolOptions::with(self.settings.clone());
@@ -168,7 +168,9 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             return Ok(Ending::BadUsage);
         }
     };
-    if options.device != Place::Sim && options.workloads.iter().any(|case| case.chooses_devices()) {
+    if options.device != DeviceName::Sim
+        && options.workloads.iter().any(|case| case.chooses_devices())
+    {
         complain("RIM workloads choose their own devices; leave --device out");
         return Ok(Ending::BadUsage);
     }
@@ -179,8 +181,9 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             return Ok(Ending::BadUsage);
         }
     };
-    let terms = Terms { place: options.device, effort, settings: &settings, foreign: &foreign };
-    let limit = match Ground::full_device(terms.place) {
+    let setup =
+        BenchSetup { place: options.device, effort, settings: &settings, foreign: &foreign };
+    let limit = match FreshDevice::full_device(setup.place) {
         Ok(limit) => limit,
         Err(error) => {
             complain(error);
@@ -191,7 +194,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         text::heading(&settings, width, out)?;
         out.flush()?;
     }
-    let steps = Case::chosen(&options.workloads).map(|case| terms.steps(case)).sum();
+    let steps = Case::chosen(&options.workloads).map(|case| setup.steps(case)).sum();
     let progress = Progress::of("bench alloc", steps);
     let mut ending = Ending::Well;
     // The columns that found no room, in any of the tables.
@@ -200,16 +203,16 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         progress.doing(case.name());
         let rows = match case {
             Case::Played(workload) => {
-                let rows = measure(workload, terms, limit);
-                progress.advance(terms.steps(case));
+                let rows = measure(workload, setup, limit);
+                progress.advance(setup.steps(case));
                 rows
             }
-            Case::HotPair => hot::against_mimalloc(terms, &hot::SIZES, &progress),
-            Case::HotStatistics => hot::against_uncounted(terms, &progress),
-            Case::HotThreads => hot::on_threads(terms, &progress),
+            Case::HotPair => hot::against_mimalloc(setup, &hot::SIZES, &progress),
+            Case::HotStatistics => hot::against_uncounted(setup, &progress),
+            Case::HotThreads => hot::on_threads(setup, &progress),
             Case::Rim(rim) => {
-                let rows = rim.measure(terms);
-                progress.advance(terms.steps(case));
+                let rows = rim.measure(setup);
+                progress.advance(setup.steps(case));
                 rows
             }
             // The workloads stand for themselves.
@@ -246,7 +249,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
     drop(progress);
     if !options.json {
         if Case::chosen(&options.workloads).any(|case| !case.chooses_devices()) {
-            text::reading_aid(terms.place, &left_out, width, out)?;
+            text::reading_aid(setup.place, &left_out, width, out)?;
         } else {
             rim::text::reading_aid(&left_out, width, out)?;
         }
@@ -256,18 +259,18 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
 }
 
 /// Plays one workload on every allocator it concerns.
-fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
+fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
     let sequences = workload.sequences(limit).map_err(|error| error.to_string())?;
     let clock_ns = clock_overhead();
     let mut rows = Vec::new();
     for sequence in &sequences {
         let scripts = sequence.scripts();
-        let mut tables: Vec<Table<'_>> = allocators(workload, sequence, terms)
+        let mut tables: Vec<Table<'_>> = allocators(workload, sequence, setup)
             .map(|allocator| Table::new(allocator, sequence))
             .collect();
-        for _ in 0..terms.effort.rounds() {
+        for _ in 0..setup.effort.rounds() {
             for table in tables.iter_mut().filter(|table| table.error.is_none()) {
-                match play_fresh(table.allocator, terms, sequence, &scripts) {
+                match play_fresh(table.allocator, setup, sequence, &scripts) {
                     Ok((measured, clock)) => table.enter(measured, clock),
                     Err(error) => table.error = Some(error),
                 }
@@ -276,7 +279,7 @@ fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row
         // The cases of a sequence one after the other, the allocators of a case together.
         for phase in 0..sequence.phases().len() {
             rows.extend(
-                tables.iter().filter_map(|table| table.row(workload, terms, phase, clock_ns)),
+                tables.iter().filter_map(|table| table.row(workload, setup, phase, clock_ns)),
             );
         }
     }
@@ -287,19 +290,19 @@ fn measure(workload: Workload, terms: Terms<'_>, limit: Bytes) -> Result<Vec<Row
 fn allocators(
     workload: Workload,
     sequence: &Sequence,
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
 ) -> impl Iterator<Item = Allocator> {
     let small = sequence.trace().statistics().largest == Bytes::new(512);
     let yardstick = workload == Workload::MpLat && small;
     let all = [Allocator::Forebay, Allocator::Driver].into_iter();
     let yardstick = yardstick.then_some(Allocator::Mimalloc);
-    all.chain(yardstick).chain(terms.foreign.iter().copied().map(Allocator::Foreign))
+    all.chain(yardstick).chain(setup.foreign.iter().copied().map(Allocator::Foreign))
 }
 
 /// The allocators of others that were named, which are for GPUs.
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     let load = |against| match options.device {
-        Place::Cuda(ordinal) => Foreign::load(against, ordinal),
+        DeviceName::Cuda(ordinal) => Foreign::load(against, ordinal),
         place => {
             Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}"))
         }
@@ -310,18 +313,18 @@ fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
 /// Plays a sequence once, on a device and an allocator that nobody has used.
 fn play_fresh(
     allocator: Allocator,
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
     sequence: &Sequence,
     scripts: &[Script],
 ) -> Result<(Vec<Measured>, &'static str), String> {
-    let ground = Ground::open(terms.place, sequence.limit())?;
+    let ground = FreshDevice::open(setup.place, sequence.limit())?;
     let clock = match allocator {
         Allocator::Driver => ground.driver_clock(),
         _ => ground.host_clock(),
     };
     let measured = match allocator {
         Allocator::Forebay => {
-            let pool = terms.pool(&ground.device, sequence.limit())?;
+            let pool = setup.pool(&ground.device, sequence.limit())?;
             play::play(&Forebay(pool), &ground, clock, sequence, scripts)
         }
         Allocator::Driver => {
@@ -369,7 +372,7 @@ impl<'a> Table<'a> {
     fn row(
         &self,
         workload: Workload,
-        terms: Terms<'_>,
+        setup: BenchSetup<'_>,
         phase: usize,
         clock_ns: u64,
     ) -> Option<Row> {
@@ -377,7 +380,7 @@ impl<'a> Table<'a> {
         if plan.timing == Timing::Untimed {
             return None;
         }
-        let mut row = Row::of(workload.name(), &plan.case, terms, self.allocator.name());
+        let mut row = Row::of(workload.name(), &plan.case, setup, self.allocator.name());
         row.threads = self.sequence.threads() as u64;
         row.ops = plan.operations();
         row.rounds = self.rounds;

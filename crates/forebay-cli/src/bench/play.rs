@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use forebay_hal::StreamHandle;
 use forebay_trace::workload::{Script, Sequence, Step, Timing};
 
-use super::ground::{Clock, Ground};
+use super::ground::{Clock, FreshDevice};
 use super::subject::Subject;
 
 /// What one phase took.
@@ -32,14 +32,14 @@ struct Part {
 /// Plays `sequence` and gives what each of its phases took. All threads begin a phase together.
 pub(crate) fn play<S: Subject>(
     subject: &S,
-    ground: &Ground,
+    ground: &FreshDevice,
     clock: Clock<'_>,
     sequence: &Sequence,
     scripts: &[Script],
 ) -> Result<Vec<Measured>, String> {
     let streams = ground.streams(scripts.len())?;
     let gate = Barrier::new(scripts.len());
-    let performer = |script, stream| Performer { subject, ground, clock, sequence, script, stream };
+    let performer = |script, stream| Worker { subject, ground, clock, sequence, script, stream };
     let parts: Vec<Result<Vec<Part>, String>> = match (scripts, streams.as_slice()) {
         ([script], [stream]) => vec![performer(script, stream.handle()).perform(&gate)],
         _ => std::thread::scope(|scope| {
@@ -76,16 +76,16 @@ impl Part {
 }
 
 /// One thread with what it plays.
-struct Performer<'a, S> {
+struct Worker<'a, S> {
     subject: &'a S,
-    ground: &'a Ground,
+    ground: &'a FreshDevice,
     clock: Clock<'a>,
     sequence: &'a Sequence,
     script: &'a Script,
     stream: StreamHandle,
 }
 
-impl<S: Subject> Performer<'_, S> {
+impl<S: Subject> Worker<'_, S> {
     fn perform(&self, gate: &Barrier) -> Result<Vec<Part>, String> {
         let mut slots: Vec<Option<S::Held>> = Vec::new();
         slots.resize_with(self.script.slots(), || None);

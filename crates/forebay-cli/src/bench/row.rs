@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Figures, Terms};
-use crate::replay::Place;
+use super::{BenchSetup, Figures};
+use crate::replay::DeviceName;
 use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
@@ -20,7 +20,7 @@ pub struct Row {
     /// Which part of it.
     pub case: String,
     /// The device.
-    pub device: Place,
+    pub device: DeviceName,
     /// The allocator.
     pub allocator: &'static str,
     /// How many threads took part.
@@ -97,14 +97,14 @@ impl Row {
     pub(super) fn of(
         bench: &'static str,
         case: impl Into<String>,
-        terms: Terms<'_>,
+        setup: BenchSetup<'_>,
         allocator: &'static str,
     ) -> Self {
         Self {
             schema: SCHEMA,
             bench,
             case: case.into(),
-            device: terms.place,
+            device: setup.place,
             allocator,
             threads: 1,
             ops: 0,
@@ -117,7 +117,7 @@ impl Row {
             speed_up: None,
             figures: None,
             settings: match allocator {
-                "forebay" => changed(terms.settings),
+                "forebay" => changed(setup.settings),
                 _ => Named::new(),
             },
             error: None,
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::bench::Effort;
-    use crate::replay::Place;
+    use crate::replay::DeviceName;
 
     #[test]
     fn quantiles_are_those_of_all_times() {
@@ -156,9 +156,13 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_not_there() {
         let plain = Settings::default();
-        let terms =
-            Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain, foreign: &[] };
-        let row = Row::of("MP-T", "1 MiB", terms, "forebay");
+        let setup = BenchSetup {
+            place: DeviceName::Sim,
+            effort: Effort::Quick,
+            settings: &plain,
+            foreign: &[],
+        };
+        let row = Row::of("MP-T", "1 MiB", setup, "forebay");
         let said = serde_json::to_string(&row).unwrap();
         for absent in ["min_ns", "quotient", "speed_up", "error", "each", "settings", "ok"] {
             assert!(!said.contains(absent), "{said}");

@@ -43,22 +43,22 @@ impl Subject for Counter {
     }
 }
 
-fn terms(settings: &Settings) -> Terms<'_> {
-    Terms { place: Place::Sim, effort: Effort::Quick, settings, foreign: &[] }
+fn setup(settings: &Settings) -> BenchSetup<'_> {
+    BenchSetup { place: DeviceName::Sim, effort: Effort::Quick, settings, foreign: &[] }
 }
 
 #[test]
 fn a_limit_that_was_set_stands_before_a_workloads_own() {
-    let ground = Ground::open(Place::Sim, None).unwrap();
+    let ground = FreshDevice::open(DeviceName::Sim, None).unwrap();
     for (conf, limit) in [("", Bytes::gib(3)), ("max_bytes:2GiB", Bytes::gib(2))] {
         let settings = Settings::parse_conf(conf).unwrap();
-        let pool = terms(&settings).pool(&ground.device, Some(Bytes::gib(3))).unwrap();
+        let pool = setup(&settings).pool(&ground.device, Some(Bytes::gib(3))).unwrap();
         assert_eq!(pool.limit(), limit, "{conf}");
     }
 }
 
 fn played(subject: &Counter, sequence: &Sequence) -> Result<Vec<Measured>, String> {
-    let ground = Ground::open(Place::Sim, None).unwrap();
+    let ground = FreshDevice::open(DeviceName::Sim, None).unwrap();
     play::play(subject, &ground, ground.host_clock(), sequence, &sequence.scripts())
 }
 
@@ -95,7 +95,7 @@ fn an_allocator_that_refuses_fails_and_gets_everything_back() {
 #[test]
 fn a_device_that_is_too_small_is_a_failed_row() {
     let sequence = Workload::MpReuse.sequences(Bytes::gib(16)).unwrap().remove(0);
-    let ground = Ground::open(Place::Sim, Some(Bytes::mib(512))).unwrap();
+    let ground = FreshDevice::open(DeviceName::Sim, Some(Bytes::mib(512))).unwrap();
     let pool = forebay::Pool::new(&ground.device).unwrap();
     let scripts = sequence.scripts();
     let clock = ground.host_clock();
@@ -104,7 +104,7 @@ fn a_device_that_is_too_small_is_a_failed_row() {
     let mut table = Table::new(Allocator::Forebay, &sequence);
     table.error = Some(error);
     let plain = Settings::default();
-    let row = table.row(Workload::MpReuse, terms(&plain), 0, 0).unwrap();
+    let row = table.row(Workload::MpReuse, setup(&plain), 0, 0).unwrap();
     assert!(row.ns_per_op.is_none() && row.error.is_some());
 }
 
@@ -127,11 +127,11 @@ fn the_best_round_counts_and_every_pair_is_kept() {
     let best = table.best[1].clone().unwrap();
     assert_eq!((best.elapsed.as_nanos(), best.driver.unwrap().as_nanos()), (300, 7));
     let plain = Settings::default();
-    let row = table.row(Workload::MpLat, terms(&plain), 1, 20).unwrap();
+    let row = table.row(Workload::MpLat, setup(&plain), 1, 20).unwrap();
     let each = row.each.unwrap();
     assert_eq!((row.rounds, each.min_ns, each.p50_ns, each.clock_ns), (3, 300, 600, 20));
     assert_eq!(row.ns_per_op, Some(600.0), "the mean of all that were timed");
-    assert!(table.row(Workload::MpLat, terms(&plain), 0, 20).is_none(), "the warm-up has no row");
+    assert!(table.row(Workload::MpLat, setup(&plain), 0, 20).is_none(), "the warm-up has no row");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn the_driver_is_priced_by_the_table_on_the_simulated_device() {
     let scripts = sequence.scripts();
     let plain = Settings::default();
     let (measured, clock) =
-        play_fresh(Allocator::Driver, terms(&plain), &sequence, &scripts).unwrap();
+        play_fresh(Allocator::Driver, setup(&plain), &sequence, &scripts).unwrap();
     let costs = forebay_sim::CostModel::H200;
     let pair = costs.call(Call::Allocate, Bytes::mib(1)) + costs.call(Call::Free, Bytes::mib(1));
     assert_eq!((clock, measured[1].elapsed), ("model", pair * 1000));

@@ -6,23 +6,25 @@ use anstyle::Style;
 use forebay::Settings;
 
 use super::{Case, Row, hot};
-use crate::layout::{BAD, Cell, Column, GOOD, NOTE, QUIET, Room, TITLE, Table, paragraph, titled};
+use crate::layout::{
+    BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
+};
 use crate::output::Width;
-use crate::replay::{Place, no_room_for};
+use crate::replay::{DeviceName, no_room_for};
 use crate::settings::in_words;
 
 /// The mean and how it compares stay; the rest goes where the terminal is narrow.
 const COLUMNS: [Column; 10] = [
-    Column::words("case", Room::Break),
-    Column::words("allocator", Room::Break),
-    Column::figures("threads", Room::Keep),
-    Column::figures("ns/op", Room::Keep),
-    Column::figures("driver ns", Room::Drop(1)),
-    Column::figures("min", Room::Drop(5)),
-    Column::figures("p50", Room::Drop(3)),
-    Column::figures("p99", Room::Drop(2)),
-    Column::figures("p99.9", Room::Drop(4)),
-    Column::words("", Room::Break),
+    Column::words("case", WhenNarrow::Break),
+    Column::words("allocator", WhenNarrow::Break),
+    Column::figures("threads", WhenNarrow::Keep),
+    Column::figures("ns/op", WhenNarrow::Keep),
+    Column::figures("driver ns", WhenNarrow::Drop(1)),
+    Column::figures("min", WhenNarrow::Drop(5)),
+    Column::figures("p50", WhenNarrow::Drop(3)),
+    Column::figures("p99", WhenNarrow::Drop(2)),
+    Column::figures("p99.9", WhenNarrow::Drop(4)),
+    Column::words("", WhenNarrow::Break),
 ];
 
 /// Says which settings are not the defaults; nothing where all are.
@@ -128,24 +130,24 @@ fn nanos(ns: f64) -> String {
 
 /// What the figures mean, and which of them found no room.
 pub(super) fn reading_aid(
-    place: Place,
+    place: DeviceName,
     left_out: &[&str],
     width: Width,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let place = match place {
-        Place::Sim => {
+        DeviceName::Sim => {
             "The device is simulated, so driver calls are priced by the cost table of one H200: in the \
              column \"driver ns\" for the pool, and in \"ns/op\" for the driver itself. The pool's ns/op \
              also includes the time that simulating the calls took here. \"faster\" compares the sum of \
              both columns with the driver."
         }
-        Place::Host => {
+        DeviceName::Host => {
             "The driver is this machine's operating system, and its calls are included in the figures. \
              \"faster\" compares with it. No memory is touched, so the cost of the first touch of a page \
              is not included."
         }
-        Place::Cuda(_) => {
+        DeviceName::Cuda(_) => {
             "The driver is the GPU's, and its calls are included in the figures. \"faster\" compares with \
              cuMemAlloc and cuMemFree."
         }
@@ -164,7 +166,7 @@ mod tests {
     use forebay_trace::workload::Workload;
 
     use super::*;
-    use crate::bench::{Effort, Terms};
+    use crate::bench::{BenchSetup, Effort};
 
     fn stripped(text: &[u8]) -> String {
         anstream::adapter::strip_str(std::str::from_utf8(text).unwrap()).to_string()
@@ -172,9 +174,13 @@ mod tests {
 
     fn row(allocator: &'static str, ns: f64) -> Row {
         let plain = Settings::default();
-        let terms =
-            Terms { place: Place::Sim, effort: Effort::Quick, settings: &plain, foreign: &[] };
-        Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", terms, allocator) }
+        let setup = BenchSetup {
+            place: DeviceName::Sim,
+            effort: Effort::Quick,
+            settings: &plain,
+            foreign: &[],
+        };
+        Row { ns_per_op: Some(ns), ..Row::of("MP-T", "1 MiB", setup, allocator) }
     }
 
     #[test]
@@ -229,7 +235,7 @@ mod tests {
                 left_out = workload(case, &rows, width, &mut out).unwrap();
                 workload(case, &rows[..1], width, &mut out).unwrap();
             }
-            for place in [Place::Sim, Place::Host, Place::Cuda(0)] {
+            for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0)] {
                 reading_aid(place, &left_out, width, &mut out).unwrap();
             }
             let text = stripped(&out);

@@ -10,9 +10,9 @@ use forebay_sim::CostModel;
 use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
 use serde::Serialize;
 
-use crate::bench::{self, Effort, Terms, hot};
+use crate::bench::{self, BenchSetup, Effort, hot};
 use crate::progress::Progress;
-use crate::replay::{Place, Policy, Row};
+use crate::replay::{DeviceName, Policy, Row};
 use crate::settings::in_words;
 
 /// The id of the summary's form. A key that is there stays there with the same meaning.
@@ -70,7 +70,7 @@ pub struct Saving {
 struct Summary<'a> {
     schema: &'static str,
     trace: &'a str,
-    device: Option<Place>,
+    device: Option<DeviceName>,
     peak_requested_bytes: u64,
     savings: Vec<Saving>,
     hot_pair_ns: Option<f64>,
@@ -93,11 +93,11 @@ impl Story {
         let mut there = Vec::new();
         for &policy in Policy::ALL {
             progress.doing(policy.name());
-            there.extend(played(&trace, Place::Sim, Some(H200), (policy, &settings))?);
+            there.extend(played(&trace, DeviceName::Sim, Some(H200), (policy, &settings))?);
             progress.advance(1);
         }
         progress.doing("a hot pair");
-        let terms = Terms { place, effort: Effort::Full, settings: &settings, foreign: &[] };
+        let terms = BenchSetup { place, effort: Effort::Full, settings: &settings, foreign: &[] };
         let pairs = hot::against_mimalloc(terms, &[PAIR], progress)?;
         let price = |call| CostModel::H200.call(call, PAIR);
         let pair = price(Call::Allocate).saturating_add(price(Call::Free));
@@ -199,19 +199,19 @@ fn left_aside() -> Vec<String> {
 }
 
 /// A GPU or else the host, where it has room for a run of that peak; the simulated device elsewhere.
-fn best_place(peak: Bytes) -> Place {
-    let has_room = |place: &Place| {
+fn best_place(peak: Bytes) -> DeviceName {
+    let has_room = |place: &DeviceName| {
         let device = place.open(None, true).ok();
         let info = device.and_then(|device| device.memory_info().ok());
         info.is_some_and(|info| info.free >= peak.saturating_add(ROOM))
     };
-    [Place::Cuda(0), Place::Host].into_iter().find(has_room).unwrap_or(Place::Sim)
+    [DeviceName::Cuda(0), DeviceName::Host].into_iter().find(has_room).unwrap_or(DeviceName::Sim)
 }
 
 /// A cold and a warm pass of one policy.
 fn played(
     trace: &Trace,
-    place: Place,
+    place: DeviceName,
     capacity: Option<Bytes>,
     (policy, settings): (Policy, &Settings),
 ) -> Result<Vec<Row>, String> {
@@ -234,7 +234,7 @@ mod tests {
         let settings = Settings::default();
         let row = |(name, policy): (&&str, &Policy)| {
             let capacity = if short.contains(name) { Bytes::gib(8) } else { H200 };
-            played(&trace, Place::Sim, Some(capacity), (*policy, &settings)).unwrap()
+            played(&trace, DeviceName::Sim, Some(capacity), (*policy, &settings)).unwrap()
         };
         let named = [("forebay", &Policy::ALL[0]), ("torch", &Policy::ALL[1])];
         let there = named.iter().flat_map(|(name, policy)| row((name, policy))).collect();

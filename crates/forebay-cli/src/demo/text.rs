@@ -8,7 +8,7 @@ use forebay_core::{Bytes, counted};
 use super::{Saving, Story};
 use crate::layout::{BAD, NOTE, QUIET, TITLE, paragraph, titled};
 use crate::output::Width;
-use crate::replay::Place;
+use crate::replay::DeviceName;
 use crate::replay::time;
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
@@ -50,9 +50,9 @@ fn what(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
 fn here(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let [cold, warm] = story.here.as_slice() else { return Ok(()) };
     let device = match cold.device {
-        Place::Cuda(_) => "this machine's GPU",
-        Place::Host => "this machine's own memory",
-        Place::Sim => "a simulated device, as this machine has too little free memory",
+        DeviceName::Cuda(_) => "this machine's GPU",
+        DeviceName::Host => "this machine's own memory",
+        DeviceName::Sim => "a simulated device, as this machine has too little free memory",
     };
     titled(("Replayed here", TITLE), &format!("forebay's pool on {device}"), width, out)?;
     for (row, said) in [(cold, "first pass"), (warm, "second pass")] {

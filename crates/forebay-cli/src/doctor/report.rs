@@ -115,7 +115,7 @@ pub struct DeviceRow {
     /// What is missing.
     pub missing: Vec<String>,
     /// How to get what is missing.
-    pub cure: Option<Cure>,
+    pub cure: Option<Fix>,
     /// What it can do, for a device that was opened.
     pub capabilities: Vec<String>,
     /// All its memory, for a device that was opened.
@@ -156,7 +156,7 @@ impl DeviceRow {
     }
 
     /// The same with what is missing and how to get it.
-    pub(super) fn lacking(mut self, missing: Vec<String>, cure: Cure) -> Self {
+    pub(super) fn lacking(mut self, missing: Vec<String>, cure: Fix) -> Self {
         self.missing = missing;
         self.cure = Some(cure);
         self
@@ -222,7 +222,7 @@ pub struct HugePageSection {
     /// Whether explicit huge pages can be had now.
     pub granted: bool,
     /// How to get explicit huge pages, where the machine has empty pools of them.
-    pub cure: Option<Cure>,
+    pub cure: Option<Fix>,
     /// The pools, smallest pages first.
     pub pools: Vec<PoolRow>,
     /// The setting for a process's own memory.
@@ -339,21 +339,21 @@ pub struct Problem {
     /// What it leads to.
     pub why: String,
     /// What to do about it.
-    pub cure: Cure,
+    pub cure: Fix,
     /// Whether something that should work does not until this is mended. The exit status tells.
     pub fault: bool,
 }
 
 /// What to do, and what to type for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Cure {
+pub struct Fix {
     /// What to do, in words.
     pub how: String,
     /// Commands for a shell, each to be typed as it stands; none where there is nothing to type.
     pub commands: Vec<String>,
 }
 
-impl Cure {
+impl Fix {
     /// Something to do that no command does.
     pub(super) fn advice(how: impl Into<String>) -> Self {
         Self { how: how.into(), commands: Vec::new() }

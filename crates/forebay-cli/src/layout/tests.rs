@@ -17,12 +17,12 @@ fn stripped(out: &[u8]) -> String {
 
 fn sample(name: &str) -> Table {
     let mut table = Table::new([
-        Column::words("name", Room::Break),
-        Column::figures("first", Room::Keep),
-        Column::figures("spare", Room::Drop(1)),
-        Column::figures("rare", Room::Drop(2)),
-        Column::figures("never", Room::Keep),
-        Column::words("", Room::Keep),
+        Column::words("name", WhenNarrow::Break),
+        Column::figures("first", WhenNarrow::Keep),
+        Column::figures("spare", WhenNarrow::Drop(1)),
+        Column::figures("rare", WhenNarrow::Drop(2)),
+        Column::figures("never", WhenNarrow::Keep),
+        Column::words("", WhenNarrow::Keep),
     ]);
     let row = |name: &str, last: &str| {
         let wide = "1".repeat(20);

@@ -21,7 +21,7 @@ mod row;
 mod text;
 
 pub use patterns::Patterns;
-pub use place::Place;
+pub use place::DeviceName;
 pub use policy::Policy;
 pub use row::Row;
 pub(crate) use text::{no_room_for, time};
@@ -46,7 +46,7 @@ const WORTH_SHOWING: u64 = 1 << 20;
 /// Plays every run on every policy and writes what came of it to `out`, for people in lines of
 /// `width`. Escape sequences are `out`'s to strip.
 pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
-    if options.verify && options.device == Place::Sim && !options.backed {
+    if options.verify && options.device == DeviceName::Sim && !options.backed {
         complain(
             "--verify writes to every block, but the simulated device has addresses and no memory; \
              add --backed to give it memory, or replay on --device host",
@@ -62,7 +62,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         return Ok(Ending::BadUsage);
     }
     // A device that is not there is told of once, not for every run and policy.
-    if let Place::Cuda(_) = options.device
+    if let DeviceName::Cuda(_) = options.device
         && let Err(error) = options.device.open(options.capacity, true)
     {
         complain(error);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use forebay_core::{Bytes, TIB};
-use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, Missing};
+use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, DriverMissing};
 use forebay_hal::Device;
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
@@ -17,7 +17,7 @@ const CAPACITY: Bytes = Bytes::new(TIB);
 /// A device to play on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum DeviceName {
     /// A simulated accelerator, which takes no memory.
     Sim,
     /// This machine's own memory.
@@ -26,7 +26,7 @@ pub enum Place {
     Cuda(u32),
 }
 
-impl Place {
+impl DeviceName {
     /// A fresh device, or why there is none. A simulated one keeps what is written to it where it
     /// is to be `backed`; the host always does.
     pub fn open(self, capacity: Option<Bytes>, backed: bool) -> Result<Arc<dyn Device>, String> {
@@ -68,7 +68,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl DeviceName {
     /// What to say of a GPU whose number is too high where the driver shows `count` of them.
     fn beyond(self, count: u32) -> String {
         let shown = match count {
@@ -80,9 +80,9 @@ impl Place {
     }
 
     /// What to say where there is no CUDA driver: what was looked for, and what works instead.
-    fn without_driver(self, missing: &Missing) -> String {
+    fn without_driver(self, missing: &DriverMissing) -> String {
         let what = match missing {
-            Missing::Library { tried } => format!(
+            DriverMissing::Library { tried } => format!(
                 "no CUDA driver was found for {self}: {}; install NVIDIA's driver, or set \
                  {DRIVER_VARIABLE} to the path of its library",
                 looked_for(tried)
@@ -118,7 +118,7 @@ fn looked_for(tried: &[(String, String)]) -> String {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sim => f.pad("sim"),
@@ -128,7 +128,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -145,7 +145,7 @@ impl FromStr for Place {
     }
 }
 
-impl serde::Serialize for Place {
+impl serde::Serialize for DeviceName {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -157,18 +157,18 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_written() {
-        for place in [Place::Sim, Place::Host, Place::Cuda(0), Place::Cuda(7)] {
+        for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0), DeviceName::Cuda(7)] {
             assert_eq!(place.to_string().parse(), Ok(place));
         }
-        assert_eq!("cuda".parse(), Ok(Place::Cuda(0)));
+        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
         for wrong in ["", "cuda:", "cuda:x", "cuda0", "CUDA:0", "hip:0", "sim:0"] {
-            assert!(wrong.parse::<Place>().is_err(), "{wrong}");
+            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_number_that_is_too_high_is_told_with_those_that_are_there() {
-        let said = |count| Place::Cuda(7).beyond(count);
+        let said = |count| DeviceName::Cuda(7).beyond(count);
         assert!(said(0).contains("CUDA_VISIBLE_DEVICES"), "{}", said(0));
         assert!(said(1).ends_with("the CUDA driver shows only cuda:0"), "{}", said(1));
         assert!(said(2).ends_with("the CUDA driver shows cuda:0 to cuda:1"), "{}", said(2));
@@ -180,7 +180,7 @@ mod tests {
         let attempt = |name: &str| (name.to_owned(), format!("{name}: {reason}"));
         let tried = vec![attempt("libcuda.so.1"), attempt("libcuda.so")];
         assert_eq!(
-            Place::Cuda(0).without_driver(&Missing::Library { tried: tried.clone() }),
+            DeviceName::Cuda(0).without_driver(&DriverMissing::Library { tried: tried.clone() }),
             "no CUDA driver was found for cuda:0: looked for libcuda.so.1 and libcuda.so (cannot open \
              shared object file); install NVIDIA's driver, or set FOREBAY_CUDA_DRIVER to the path of \
              its library; without a GPU, use --device host or --device sim; \"forebay doctor\" shows \

@@ -4,7 +4,7 @@ use forebay::Settings;
 use forebay_trace::PassReport;
 use serde::Serialize;
 
-use super::{Place, Policy};
+use super::{DeviceName, Policy};
 use crate::settings::{Named, changed};
 
 /// The id of the form. A key that is there stays there with the same meaning.
@@ -19,7 +19,7 @@ pub struct Row {
     /// The run.
     pub trace: String,
     /// The device.
-    pub device: Place,
+    pub device: DeviceName,
     /// The allocator.
     pub policy: &'static str,
     /// Which pass, from 1.
@@ -59,7 +59,7 @@ impl Row {
     /// The row of a pass of `trace` under `policy`, which was played with `settings`.
     pub fn new(
         trace: &str,
-        device: Place,
+        device: DeviceName,
         (policy, settings): (Policy, &Settings),
         report: &PassReport,
     ) -> Self {

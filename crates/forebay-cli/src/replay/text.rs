@@ -8,24 +8,26 @@ use forebay::Settings;
 use forebay_core::{Bytes, counted};
 use forebay_trace::Trace;
 
-use super::{Place, Row};
-use crate::layout::{BAD, Cell, Column, GOOD, NOTE, QUIET, Room, TITLE, Table, paragraph, titled};
+use super::{DeviceName, Row};
+use crate::layout::{
+    BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
+};
 use crate::output::Width;
 use crate::settings::in_words;
 
 /// Peak and ratio are what runs are compared by; the rest goes where the terminal is narrow.
 const COLUMNS: [Column; 11] = [
-    Column::words("policy", Room::Break),
-    Column::figures("pass", Room::Keep),
-    Column::figures("peak", Room::Keep),
-    Column::figures("ratio", Room::Keep),
-    Column::figures("calls", Room::Drop(3)),
-    Column::figures("driver", Room::Drop(1)),
-    Column::figures("maps", Room::Drop(5)),
-    Column::figures("ns/op", Room::Drop(2)),
-    Column::figures("p99 ns", Room::Drop(4)),
-    Column::figures("OOMs", Room::Keep),
-    Column::words("", Room::Keep),
+    Column::words("policy", WhenNarrow::Break),
+    Column::figures("pass", WhenNarrow::Keep),
+    Column::figures("peak", WhenNarrow::Keep),
+    Column::figures("ratio", WhenNarrow::Keep),
+    Column::figures("calls", WhenNarrow::Drop(3)),
+    Column::figures("driver", WhenNarrow::Drop(1)),
+    Column::figures("maps", WhenNarrow::Drop(5)),
+    Column::figures("ns/op", WhenNarrow::Drop(2)),
+    Column::figures("p99 ns", WhenNarrow::Drop(4)),
+    Column::figures("OOMs", WhenNarrow::Keep),
+    Column::words("", WhenNarrow::Keep),
 ];
 
 /// What the run is.
@@ -110,14 +112,14 @@ pub(super) fn table(
 
 /// What the figures mean, and which of them found no room.
 pub(super) fn reading_aid(
-    place: Place,
+    place: DeviceName,
     left_out: &[&str],
     width: Width,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let driver = match place {
-        Place::Sim => "by the cost table of one H200",
-        Place::Host | Place::Cuda(_) => "by this machine's clock",
+        DeviceName::Sim => "by the cost table of one H200",
+        DeviceName::Host | DeviceName::Cuda(_) => "by this machine's clock",
     };
     let text = format!(
         "peak: the most memory taken from the driver. ratio: peak over the most memory requested; 1 is \
@@ -167,7 +169,7 @@ mod tests {
     fn wide_rows(trace: &Trace) -> Vec<Row> {
         let settings = Settings::default();
         let policy = Policy::Model(Model::TorchExpandable);
-        let device = Place::Sim.open(None, false).unwrap();
+        let device = DeviceName::Sim.open(None, false).unwrap();
         let mut player = policy.player(device, &settings).unwrap();
         let reports = replay(trace, &mut *player, ReplayOptions::new()).unwrap();
         let row = |report| Row {
@@ -177,7 +179,7 @@ mod tests {
             maps: 9_876_543,
             mean_ns: 1_234_567.0,
             p99_ns: 123_456_789,
-            ..Row::new(trace.name(), Place::Cuda(12), (policy, &settings), report)
+            ..Row::new(trace.name(), DeviceName::Cuda(12), (policy, &settings), report)
         };
         reports.iter().map(row).collect()
     }
@@ -203,7 +205,7 @@ mod tests {
             for rows in [&plain, &verified, &short] {
                 left_out = table(rows, width, &mut out).unwrap();
             }
-            for place in [Place::Sim, Place::Host, Place::Cuda(0)] {
+            for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0)] {
                 reading_aid(place, &left_out, width, &mut out).unwrap();
             }
             let text = String::from_utf8(out).unwrap();

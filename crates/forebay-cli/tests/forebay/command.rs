@@ -33,7 +33,7 @@ fn the_doctor_is_content_without_a_gpu() {
     }
     let verdict = "forebay works here: the host and sim devices are ready; nothing to fix";
     assert_eq!(said.lines().nth(2), Some(verdict), "first of all\n{said}");
-    for kind in ["host", "sim", "cuda", "hip", "opencl", "metal"] {
+    for kind in ["host", "sim", "cuda", "this build supports"] {
         assert!(said.lines().any(|line| line.trim_start().starts_with(kind)), "{kind}\n{said}");
     }
     assert!(run.stderr.is_empty(), "{}", text(&run.stderr));
@@ -75,7 +75,7 @@ fn json_is_one_object_on_one_line_with_the_documented_keys() {
         .iter()
         .map(|row| row["kind"].as_str().unwrap())
         .collect();
-    assert_eq!(kinds, ["host", "sim", "cuda", "hip", "opencl", "metal"]);
+    assert_eq!(kinds, ["host", "sim", "cuda"]);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_full_disk_is_a_fault_that_is_said() {
 #[test]
 fn variables_that_look_like_ours_are_named_as_not_read() {
     let run = forebay().arg("doctor").env("FOREBAY_TEST", "1").output().unwrap();
-    assert!(text(&run.stdout).contains("FOREBAY_TEST: this version reads no FOREBAY_ names"));
+    assert!(text(&run.stdout).contains("FOREBAY_TEST: not a setting of this version"));
 }
 
 /// Runs the doctor in a shell that first does as `limit` says.
@@ -206,7 +206,7 @@ fn limited(limit: &str) -> Output {
 #[test]
 fn a_host_that_cannot_work_is_not_called_ready() {
     let few = text(&limited("ulimit -n 8").stdout);
-    assert!(few.contains("1.  a process may have 8 open files"), "{few}");
+    assert!(few.contains("1.  a process is limited to 8 open files"), "{few}");
     let (problem, devices) = (few.find("Problems and how to fix them"), few.find("\nDevices"));
     assert!(problem < devices, "what to mend comes before the details\n{few}");
     // A page of the host fits under this limit, one of the simulation does not; a file that grows
@@ -218,9 +218,12 @@ fn a_host_that_cannot_work_is_not_called_ready() {
     assert!(verdict.starts_with("forebay does not work here as it is set up"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("  host    ready")), "{said}");
     assert!(said.lines().any(|line| line.starts_with("  sim     broken")), "{said}");
-    assert!(said.contains("ulimit -f") && said.contains("no file may be longer than"), "{said}");
+    assert!(
+        said.contains("ulimit -f") && said.contains("the size of a file is limited to"),
+        "{said}"
+    );
     let narrow = text(&limited("ulimit -v 400000").stdout);
-    assert!(narrow.contains("a process may use 390.63 MiB of addresses"), "{narrow}");
+    assert!(narrow.contains("a process is limited to 390.63 MiB of address space"), "{narrow}");
 }
 
 #[test]

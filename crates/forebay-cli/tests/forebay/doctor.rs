@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use forebay::config::Key;
 use forebay_cli::doctor::probe::{Environment, Probe};
-use forebay_cli::doctor::report::{Cure, DeviceRow, Owner, Report, Setting, Status};
+use forebay_cli::doctor::report::{DeviceRow, Fix, Owner, Report, Setting, Status};
 use forebay_cli::output::Width;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn row(machine: &Machine, kind: &str) -> DeviceRow {
 }
 
 /// The commands of the first problem's cure, where there is a problem.
-fn first_cure(machine: &Machine) -> Option<Cure> {
+fn first_cure(machine: &Machine) -> Option<Fix> {
     report(machine).problems.into_iter().next().map(|problem| problem.cure)
 }
 
@@ -35,14 +35,7 @@ fn a_machine_without_accelerators_is_well() {
     let kinds = report.devices.iter().map(|row| (row.kind, row.status));
     assert_eq!(
         kinds.collect::<Vec<_>>(),
-        [
-            ("host", Status::NotHere),
-            ("sim", Status::Ready),
-            ("cuda", Status::Missing),
-            ("hip", Status::Missing),
-            ("opencl", Status::Missing),
-            ("metal", if cfg!(target_os = "macos") { Status::Found } else { Status::NotHere }),
-        ]
+        [("host", Status::NotHere), ("sim", Status::Ready), ("cuda", Status::Missing),]
     );
     assert_eq!(report.huge_pages.pools[0].obtainable, Some(2));
 }
@@ -108,52 +101,6 @@ fn a_library_is_found_where_the_loader_is_told_to_look() {
         Probe::at(elsewhere.root()).environment(Environment::from_iter([variable])).report();
     assert_eq!(found.devices[2].status, Status::Found);
     assert_eq!(found.settings.iter().filter(|it| it.source == "environment").count(), 1);
-}
-
-#[test]
-fn an_amd_accelerator_is_followed_from_bare_to_whole() {
-    // The large accelerators are no display devices.
-    let machine = Machine::sound().card("0000:83:00.0", "0x1002", "0x120000");
-    let bare = row(&machine, "hip");
-    assert_eq!(bare.status, Status::Missing);
-    assert_eq!(bare.cure.unwrap().commands, ["sudo modprobe amdgpu"]);
-    let machine = machine.file("/dev/kfd", "");
-    assert!(row(&machine, "hip").summary.contains("ROCm's HIP is not"));
-    let machine = machine.file("/opt/rocm/lib/libamdhip64.so.6", LIBRARY);
-    assert_eq!(row(&machine, "hip").status, Status::Found);
-    assert!(row(&machine, "cuda").summary.contains("no NVIDIA card seen"));
-}
-
-#[test]
-fn opencl_needs_a_loader_and_a_driver_that_is_there() {
-    let machine = Machine::sound().file("/usr/lib/libOpenCL.so.1", LIBRARY);
-    assert!(row(&machine, "opencl").summary.contains("no driver for it"));
-    let machine = machine.file("/etc/OpenCL/vendors/pocl.icd", "/opt/pocl/libpocl.so.2\n");
-    let dangling = row(&machine, "opencl");
-    assert_eq!(dangling.status, Status::Missing);
-    assert!(dangling.missing[0].contains("/opt/pocl/libpocl.so.2"), "{dangling:?}");
-    let machine = machine.file("/opt/pocl/libpocl.so.2", LIBRARY);
-    let whole = row(&machine, "opencl");
-    assert_eq!(whole.status, Status::Found);
-    assert!(whole.seen.contains(&"pocl.icd: /opt/pocl/libpocl.so.2".to_owned()), "{whole:?}");
-}
-
-#[test]
-fn an_opencl_list_that_cannot_be_read_is_not_called_empty() {
-    let machine = Machine::sound().file("/usr/lib/libOpenCL.so.1", LIBRARY);
-    // A link to itself: there, and not even root can read it.
-    std::os::unix::fs::symlink("OpenCL", machine.root().join("etc/OpenCL")).unwrap();
-    let unread = row(&machine, "opencl");
-    assert!(unread.summary.contains("cannot be read"), "{unread:?}");
-    assert!(unread.missing[0].starts_with("a look at /etc/OpenCL/vendors: "), "{unread:?}");
-    assert!(unread.cure.unwrap().commands[0].contains("/etc/OpenCL/vendors"));
-}
-
-#[test]
-fn no_kind_that_is_not_driven_looks_as_if_it_were() {
-    for row in report(&Machine::sound()).devices.iter().skip(3) {
-        assert!(row.summary.ends_with("does not drive such devices yet"), "{row:?}");
-    }
 }
 
 /// Where cargo has put the driver made of the simulated device: beside the test, or a folder up.
@@ -390,7 +337,7 @@ fn each_setting_that_is_refused_is_a_problem_with_its_own_cure() {
         .map(|problem| (problem.what.as_str(), problem.cure.commands[0].as_str()))
         .collect();
     let [lots, nonsense, history, poison] = problems.as_slice() else { panic!("{problems:?}") };
-    assert!(lots.0.starts_with("max_bytes cannot be \"lots\" (FOREBAY_CONF, entry 1): allowed is"));
+    assert!(lots.0.starts_with("max_bytes cannot be \"lots\" (FOREBAY_CONF, entry 1): expected"));
     assert_eq!(lots.1, "echo \"$FOREBAY_CONF\"");
     assert_eq!(nonsense.0, "\"nonsense\" is not key:value (FOREBAY_CONF, entry 3)");
     assert_eq!(history.1, "unset FOREBAY_HISTORY");
@@ -437,7 +384,9 @@ fn settings_stand_in_columns_and_their_cure_is_beside_the_complaint() {
     let bad = doctor(&[], &[("FOREBAY_CONF", "max_byte:8GiB")]);
     assert_eq!(bad.status.code(), Some(1), "a setting that is refused is a fault");
     let said = String::from_utf8(bad.stdout).unwrap();
-    assert!(said.contains("  1.  \"max_byte\" is no key (FOREBAY_CONF, entry 1): did you mean"));
+    assert!(
+        said.contains("  1.  unknown setting \"max_byte\" (FOREBAY_CONF, entry 1): did you mean")
+    );
     assert!(said.contains("\n          echo \"$FOREBAY_CONF\"\n"), "{said}");
     assert!(said.lines().any(|it| it == "  max_bytes           none                default"));
 }
@@ -471,12 +420,11 @@ proptest! {
     /// Nothing that a file holds brings the doctor down or steers the terminal.
     #[test]
     fn no_content_brings_it_down(
-        contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 8),
+        contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 7),
     ) {
         let paths = [
             "/proc/driver/nvidia/version",
             "/etc/ld.so.conf",
-            "/etc/OpenCL/vendors/any.icd",
             "/sys/bus/pci/devices/0/class",
             "/sys/bus/pci/devices/0/vendor",
             "/etc/os-release",

@@ -1,8 +1,8 @@
-//! Why a record does not fit what the address space knows.
+//! Why an address space refused a call.
 
 use super::Offset;
 
-/// Why a record does not fit what the address space knows.
+/// Why an address space refused a call. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressSpaceError {
@@ -23,7 +23,7 @@ pub enum AddressSpaceError {
         /// Where.
         at: Offset,
     },
-    /// A page is not free from end to end, or a block to be freed was not taken.
+    /// A page to be removed is not entirely free, or a block to be freed was not allocated.
     InUse {
         /// Where.
         at: Offset,
@@ -34,13 +34,15 @@ impl core::fmt::Display for AddressSpaceError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Malformed { at, size } => {
-                write!(f, "{size} B at {at:#x} cannot be on the space")
+                write!(f, "{size} B at {at:#x} are not whole granules within one reserved range")
             }
             Self::Occupied { at } => {
-                write!(f, "{at:#x} has a page, an alias or a reserved range already")
+                write!(f, "{at:#x} already has a page, an alias or a reserved range")
             }
             Self::Absent { at } => write!(f, "no page or alias begins at {at:#x}"),
-            Self::InUse { at } => write!(f, "what is at {at:#x} is in use"),
+            Self::InUse { at } => {
+                write!(f, "the page at {at:#x} is in use, or the block there is not allocated")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Spans of addresses: reserved ranges, the gaps in them, and where pages lie side by side.
+//! Spans of addresses: reserved ranges, the gaps in them, and runs of adjacent pages.
 //!
 //! ```text
 //!   reserved   [                 one range                 ]      [        another        ]
@@ -7,8 +7,8 @@
 //!   gaps                       [  gap ]        [    gap    ]              [      gap      ]
 //! ```
 //!
-//! A gap is within one reserved range, and so is a page: ranges that touch were reserved by calls of
-//! their own, and a driver maps no page across two.
+//! A gap lies within one reserved range, and so does a page: ranges that touch were reserved by separate
+//! calls, and a driver maps no page across two.
 
 use std::collections::BTreeMap;
 
@@ -19,26 +19,26 @@ use super::Offset;
 pub(super) struct Spans(BTreeMap<Offset, Offset>);
 
 impl Spans {
-    /// The span that has all of `start..end`.
+    /// The span that contains all of `start..end`.
     #[inline]
     pub(super) fn around(&self, start: Offset, end: Offset) -> Option<(Offset, Offset)> {
         let (&first, &last) = self.0.range(..=start).next_back()?;
         (end <= last).then_some((first, last))
     }
 
-    /// Whether a span has a byte of `start..end`.
+    /// Whether a span overlaps `start..end`.
     pub(super) fn meets(&self, start: Offset, end: Offset) -> bool {
         let below = self.0.range(..end).next_back();
         below.is_some_and(|(_, &last)| last > start)
     }
 
-    /// Adds a span that meets none.
+    /// Adds a span that overlaps none.
     pub(super) fn add(&mut self, start: Offset, end: Offset) {
         self.0.insert(start, end);
     }
 
-    /// Adds a span that meets none and makes it one with those that touch it, below and above where
-    /// that is wanted.
+    /// Adds a span that overlaps none and merges it with the spans that touch it, if `below` and `above`
+    /// allow.
     pub(super) fn add_joined(&mut self, start: Offset, end: Offset, below: bool, above: bool) {
         let next = if above { self.0.remove(&end) } else { None };
         let end = next.unwrap_or(end);
@@ -48,7 +48,7 @@ impl Spans {
         }
     }
 
-    /// Takes `start..end` out of the span that has all of it.
+    /// Removes `start..end` from the span that contains it.
     pub(super) fn cut(&mut self, start: Offset, end: Offset) {
         let Some((first, last)) = self.around(start, end) else { return };
         self.0.remove(&first);

@@ -1,26 +1,24 @@
 //! Groups: holes that are free in the order of the same streams.
 //!
 //! ```text
-//!   group   set       holes                         a hole names its group, and the group has the set
+//!   group   set       holes                         a hole has the id of its group; the group has the set
 //!     0     {A}       .. ...    . ....
 //!     1     {A, B}      .    ..       .
 //!     2     {B}                     .    ...
 //! ```
 //!
-//! No two groups have the same set. A stream that waits for another changes the sets of a few groups
-//! instead of those of all their holes, and a request looks only at the groups whose set has its
-//! stream.
+//! No two groups have the same set. When a stream waits for another, the sets of a few groups change
+//! instead of every hole, and a request examines only the groups whose set contains its stream.
 //!
-//! Requests and blocks that come back name one stream by its number. Which groups that stream may
-//! have is kept by number, as a word of bits for the first groups, so that neither builds a set nor
-//! compares two.
+//! Allocations and frees name one stream by its number. The groups that a stream may use are indexed by
+//! that number, as a bit mask for the first groups, so that neither builds nor compares sets.
 
 use std::collections::BTreeMap;
 
 use super::streams::Streams;
 use super::tree::Tree;
 
-/// The number of a group. It is given to another once the group has no holes.
+/// The number of a group. It is reused once the group has no holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupId(u32);
 
@@ -40,24 +38,24 @@ impl GroupId {
     }
 }
 
-/// How many groups have a bit in a word: the numbers of groups are given again, so a program needs
-/// more only where it has holes in as many orders at once.
+/// How many groups have a bit in a mask. Numbers are reused, so a program needs more only while its
+/// holes have more than this many different sets.
 const FIRST: usize = 64;
 
-/// How many groups without holes are kept: they are likely to get one again.
+/// How many empty groups are kept: they are likely to be used again.
 const MOST_SPARE: usize = 16;
 
-/// In whose order something is done: that of one stream as a rule.
+/// A set of streams by reference, or one stream by its number, which is the common case.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order<'a> {
-    /// The stream with this number, or nobody where no set has such a number.
+pub(super) enum StreamsRef<'a> {
+    /// The stream with this number. Numbers from [`Streams::MOST`] on are in no set.
     One(u32),
-    /// All of these. What is one stream is [`Order::One`].
+    /// All of these streams. A set of one stream is [`StreamsRef::One`] instead.
     Many(&'a Streams),
 }
 
-impl<'a> Order<'a> {
-    /// The order of a set.
+impl<'a> StreamsRef<'a> {
+    /// A reference to a set.
     #[inline]
     pub(super) fn of(streams: &'a Streams) -> Self {
         match streams.lowest().filter(|_| streams.is_single()) {
@@ -66,7 +64,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Whether memory that is free in the order of `set` may go to it.
+    /// Whether it may use memory that is free in the order of `set`.
     fn may_have(&self, set: &Streams) -> bool {
         match *self {
             Self::One(number) if number < Streams::MOST => set.has_number(number),
@@ -90,9 +88,9 @@ pub(super) struct Group {
     pub(super) set: Streams,
     /// How many holes it has.
     pub(super) count: usize,
-    /// Whether it is among the spare groups, which it is until those are looked through.
+    /// Whether it is in [`Groups::spare`]. A group that gets holes again stays there until the next sweep.
     is_spare: bool,
-    /// Its holes, where there are many and the groups have trees of their own.
+    /// Its holes, while the groups have trees of their own.
     pub(super) tree: Tree,
 }
 
@@ -102,9 +100,9 @@ impl Group {
     }
 }
 
-/// The groups that one stream may have, but for the group of what is free for all.
+/// The groups that one stream may use, except the one that every stream may use.
 #[derive(Clone, Debug)]
-struct Having {
+struct StreamGroups {
     ids: Vec<GroupId>,
     /// The bits of those that have one.
     first: u64,
@@ -112,8 +110,8 @@ struct Having {
     single: GroupId,
 }
 
-impl Having {
-    fn nothing() -> Self {
+impl StreamGroups {
+    fn empty() -> Self {
         Self { ids: Vec::new(), first: 0, single: GroupId::NONE }
     }
 }
@@ -124,19 +122,20 @@ pub(super) struct Groups {
     slots: Vec<Group>,
     unused: Vec<GroupId>,
     by_set: BTreeMap<Streams, GroupId>,
-    by_stream: Vec<Having>,
-    /// The group of what is free for all, and that of what is nobody's, or none.
-    everybodys: GroupId,
-    everybodys_bit: u64,
-    nobodys: GroupId,
-    /// How many groups have holes, and the bits of those that have one.
+    by_stream: Vec<StreamGroups>,
+    /// The group of memory that every stream may use, its bit, and the group of memory that no stream may
+    /// use yet. [`GroupId::NONE`] if absent.
+    any_stream: GroupId,
+    any_stream_bit: u64,
+    no_stream: GroupId,
+    /// How many groups have holes, and the mask of those among the first groups.
     live: usize,
     live_first: u64,
-    /// How many that have none have holes.
+    /// How many groups beyond the mask have holes.
     live_rest: usize,
-    /// Groups that had no holes when they were put here.
+    /// Groups that were empty when they were pushed here.
     spare: Vec<GroupId>,
-    /// The group that was looked for last.
+    /// The group that was looked up last.
     recent: GroupId,
 }
 
@@ -147,9 +146,9 @@ impl Default for Groups {
             unused: Vec::new(),
             by_set: BTreeMap::new(),
             by_stream: Vec::new(),
-            everybodys: GroupId::NONE,
-            everybodys_bit: 0,
-            nobodys: GroupId::NONE,
+            any_stream: GroupId::NONE,
+            any_stream_bit: 0,
+            no_stream: GroupId::NONE,
             live: 0,
             live_first: 0,
             live_rest: 0,
@@ -159,16 +158,16 @@ impl Default for Groups {
     }
 }
 
-/// Which groups may go to somebody.
+/// The groups that a taker may use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Serving<'a> {
+pub(super) struct UsableGroups<'a> {
     groups: &'a Groups,
-    taker: Order<'a>,
+    taker: StreamsRef<'a>,
     first: u64,
 }
 
-impl Serving<'_> {
-    /// Whether the holes of a group may.
+impl UsableGroups<'_> {
+    /// Whether it contains a group.
     #[inline]
     pub(super) fn has(&self, id: GroupId) -> bool {
         if id.slot() < FIRST {
@@ -177,19 +176,19 @@ impl Serving<'_> {
         self.taker.may_have(self.groups.set(id))
     }
 
-    /// Whether all holes there are may.
+    /// Whether it contains every group that has holes.
     #[inline]
     pub(super) fn has_all(&self) -> bool {
         self.groups.live_first & !self.first == 0 && self.all_of_rest(|has| has)
     }
 
-    /// Whether no hole may.
+    /// Whether it contains no group that has holes.
     #[inline]
     pub(super) fn has_none(&self) -> bool {
         self.groups.live_first & self.first == 0 && self.all_of_rest(|has| !has)
     }
 
-    /// Whether something is true of all groups that have holes and no bit.
+    /// Whether `is_so` holds for every group beyond the mask that has holes.
     #[inline]
     fn all_of_rest(&self, is_so: impl Fn(bool) -> bool) -> bool {
         let rest = self.groups.slots.get(FIRST..).unwrap_or(&[]);
@@ -200,7 +199,7 @@ impl Serving<'_> {
 }
 
 impl Groups {
-    /// How many groups there are, those without holes too.
+    /// How many groups there are, including empty ones.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_set.len()
@@ -228,12 +227,12 @@ impl Groups {
         self.slots.get(id.slot()).map_or(&Streams::NONE, |group| &group.set)
     }
 
-    /// Every group and its set, those without holes too.
+    /// Every group and its set, including empty ones.
     pub(super) fn each(&self) -> impl Iterator<Item = (GroupId, &Streams)> {
         self.by_set.iter().map(|(set, &id)| (id, set))
     }
 
-    /// Takes the trees of all groups away.
+    /// Drops the trees of all groups.
     pub(super) fn drop_trees(&mut self) {
         self.slots.iter_mut().for_each(|group| group.tree = Tree::unused());
     }
@@ -243,66 +242,66 @@ impl Groups {
         self.by_set.get(set).copied()
     }
 
-    /// The group of what is nobody's, or none.
+    /// The group of memory that no stream may use yet, or [`GroupId::NONE`].
     #[inline]
-    pub(super) fn nobodys(&self) -> GroupId {
-        self.nobodys
+    pub(super) fn no_stream(&self) -> GroupId {
+        self.no_stream
     }
 
     #[inline]
-    fn of_stream(&self, number: u32) -> Option<&Having> {
+    fn of_stream(&self, number: u32) -> Option<&StreamGroups> {
         self.by_stream.get(number as usize)
     }
 
-    /// The group of one stream alone, or none.
+    /// The group whose set is this stream alone, or [`GroupId::NONE`].
     #[inline]
     pub(super) fn single(&self, number: u32) -> GroupId {
-        self.of_stream(number).map_or(GroupId::NONE, |having| having.single)
+        self.of_stream(number).map_or(GroupId::NONE, |entry| entry.single)
     }
 
-    /// The groups that have all of `some`, but for the one of what is free for all.
-    pub(super) fn having(&self, some: &Streams) -> impl Iterator<Item = GroupId> {
+    /// The groups whose set contains all of `some`, except the one that every stream may use.
+    pub(super) fn containing(&self, some: &Streams) -> impl Iterator<Item = GroupId> {
         let groups = some.lowest().and_then(|lowest| self.of_stream(lowest));
-        let groups = groups.map_or(&[][..], |having| &having.ids);
+        let groups = groups.map_or(&[][..], |entry| &entry.ids);
         groups.iter().copied().filter(move |&id| self.set(id).has(some))
     }
 
-    /// The groups whose holes may go to `taker`.
-    pub(super) fn serving(&self, taker: Order<'_>) -> impl Iterator<Item = GroupId> {
+    /// The groups that `taker` may use.
+    pub(super) fn usable_by(&self, taker: StreamsRef<'_>) -> impl Iterator<Item = GroupId> {
         let number = match taker {
-            Order::One(number) => Some(number),
-            Order::Many(streams) => streams.lowest(),
+            StreamsRef::One(number) => Some(number),
+            StreamsRef::Many(streams) => streams.lowest(),
         };
         let groups = number.and_then(|number| self.of_stream(number));
-        let groups = groups.map_or(&[][..], |having| &having.ids);
-        let is_one = matches!(taker, Order::One(_));
+        let groups = groups.map_or(&[][..], |entry| &entry.ids);
+        let is_one = matches!(taker, StreamsRef::One(_));
         let groups = groups.iter().filter(move |&&id| is_one || taker.may_have(self.set(id)));
-        let all = Some(self.everybodys).filter(|&id| id != GroupId::NONE);
+        let all = Some(self.any_stream).filter(|&id| id != GroupId::NONE);
         groups.copied().chain(all)
     }
 
-    /// The same to be asked of one group after another.
+    /// The same as a set, to test one group after another.
     #[inline]
-    pub(super) fn serving_set<'a>(&'a self, taker: Order<'a>) -> Serving<'a> {
+    pub(super) fn usable_set<'a>(&'a self, taker: StreamsRef<'a>) -> UsableGroups<'a> {
         let first = match taker {
-            Order::One(number) => self.of_stream(number).map_or(0, |having| having.first),
-            Order::Many(_) => self.serving(taker).fold(0, |bits, id| bits | id.bit()),
+            StreamsRef::One(number) => self.of_stream(number).map_or(0, |entry| entry.first),
+            StreamsRef::Many(_) => self.usable_by(taker).fold(0, |bits, id| bits | id.bit()),
         };
-        Serving { groups: self, taker, first: first | self.everybodys_bit }
+        UsableGroups { groups: self, taker, first: first | self.any_stream_bit }
     }
 
-    /// Whether all holes there are may go to `taker`, as far as that is seen at a glance.
+    /// Whether `taker` may use all holes, as far as the masks tell; `false` means unknown.
     #[inline(always)]
-    pub(super) fn all_serve(&self, taker: Order<'_>) -> bool {
-        let Order::One(number) = taker else { return false };
-        let first = self.of_stream(number).map_or(0, |having| having.first);
-        self.live_first & !(first | self.everybodys_bit) == 0 && self.live_rest == 0
+    pub(super) fn all_usable_by(&self, taker: StreamsRef<'_>) -> bool {
+        let StreamsRef::One(number) = taker else { return false };
+        let first = self.of_stream(number).map_or(0, |entry| entry.first);
+        self.live_first & !(first | self.any_stream_bit) == 0 && self.live_rest == 0
     }
 
-    /// The group of an order, made where there is none.
+    /// The group of a referenced set, created if there is none.
     #[inline]
-    pub(super) fn intern_order(&mut self, order: Order<'_>) -> GroupId {
-        if let Order::One(number) = order {
+    pub(super) fn intern_ref(&mut self, order: StreamsRef<'_>) -> GroupId {
+        if let StreamsRef::One(number) = order {
             let single = self.single(number);
             if single != GroupId::NONE {
                 return single;
@@ -311,7 +310,7 @@ impl Groups {
         self.intern(&order.set())
     }
 
-    /// The group of a set, made where there is none.
+    /// The group of a set, created if there is none.
     #[inline]
     pub(super) fn intern(&mut self, set: &Streams) -> GroupId {
         if self.get(self.recent).is_some_and(|group| group.set == *set) {
@@ -328,13 +327,13 @@ impl Groups {
             self.slots.push(Group::empty());
             GroupId(number)
         });
-        self.enter(id, set);
+        self.index_set(id, set);
         id
     }
 
-    /// Notes that a group has some holes more.
+    /// Counts holes added to a group.
     #[inline]
-    pub(super) fn gained(&mut self, id: GroupId, holes: usize) {
+    pub(super) fn hole_added(&mut self, id: GroupId, holes: usize) {
         let Some(group) = self.get_mut(id) else { return };
         let was_empty = group.count == 0;
         group.count += holes;
@@ -343,7 +342,7 @@ impl Groups {
         }
     }
 
-    /// Notes whether a group has holes, which has changed.
+    /// Records that a group has become empty or has ceased to be.
     fn set_live(&mut self, id: GroupId, is_live: bool) {
         let (bit, rest) = (id.bit(), usize::from(id.slot() >= FIRST));
         if is_live {
@@ -357,41 +356,41 @@ impl Groups {
         }
     }
 
-    /// Notes that a group has one hole less.
+    /// Counts a hole removed from a group.
     #[inline]
-    pub(super) fn lost(&mut self, id: GroupId) {
+    pub(super) fn hole_removed(&mut self, id: GroupId) {
         let Some(group) = self.get_mut(id) else { return };
         group.count = group.count.saturating_sub(1);
         if group.count == 0 {
-            self.emptied(id);
+            self.park_empty(id);
         }
     }
 
-    fn emptied(&mut self, id: GroupId) {
+    fn park_empty(&mut self, id: GroupId) {
         self.set_live(id, false);
         let Some(group) = self.get_mut(id) else { return };
         if core::mem::replace(&mut group.is_spare, true) {
             return;
         }
         if self.spare.len() >= MOST_SPARE {
-            self.let_spare_go();
+            self.drop_spare();
         }
         self.spare.push(id);
     }
 
-    /// Lets all spare groups go that are still without holes.
-    pub(super) fn let_spare_go(&mut self) {
+    /// Discards all spare groups that are still empty.
+    pub(super) fn drop_spare(&mut self) {
         for id in core::mem::take(&mut self.spare) {
             let Some(group) = self.get_mut(id) else { continue };
             group.is_spare = false;
             if group.count == 0 {
-                self.leave(id);
+                self.unindex_set(id);
                 self.discard(id);
             }
         }
     }
 
-    /// Lets a group go that has left the indices. Its holes are another's.
+    /// Discards a group that is no longer indexed. Its holes have moved to another group.
     pub(super) fn discard(&mut self, id: GroupId) {
         let Some(group) = self.get_mut(id) else { return };
         let old = core::mem::replace(group, Group::empty());
@@ -406,53 +405,53 @@ impl Groups {
         self.unused.push(id);
     }
 
-    /// Takes the set of a group out of the indices, before it changes.
-    pub(super) fn leave(&mut self, id: GroupId) {
+    /// Removes the set of a group from the indexes, before the set changes.
+    pub(super) fn unindex_set(&mut self, id: GroupId) {
         let set = *self.set(id);
         self.by_set.remove(&set);
         if set.is_all() {
-            (self.everybodys, self.everybodys_bit) = (GroupId::NONE, 0);
+            (self.any_stream, self.any_stream_bit) = (GroupId::NONE, 0);
             return;
         }
         if set.is_empty() {
-            self.nobodys = GroupId::NONE;
+            self.no_stream = GroupId::NONE;
         }
         for number in set.numbers() {
-            let Some(having) = self.by_stream.get_mut(number as usize) else { continue };
-            if let Some(index) = having.ids.iter().position(|&other| other == id) {
-                having.ids.swap_remove(index);
+            let Some(entry) = self.by_stream.get_mut(number as usize) else { continue };
+            if let Some(index) = entry.ids.iter().position(|&other| other == id) {
+                entry.ids.swap_remove(index);
             }
-            having.first &= !id.bit();
-            if having.single == id {
-                having.single = GroupId::NONE;
+            entry.first &= !id.bit();
+            if entry.single == id {
+                entry.single = GroupId::NONE;
             }
         }
     }
 
-    /// Gives a group that has left the indices a set that no other has.
-    pub(super) fn enter(&mut self, id: GroupId, set: &Streams) {
+    /// Gives a group that is not indexed a set that no other group has, and indexes it.
+    pub(super) fn index_set(&mut self, id: GroupId, set: &Streams) {
         self.by_set.insert(*set, id);
         if let Some(group) = self.get_mut(id) {
             group.set = *set;
         }
         if set.is_all() {
-            (self.everybodys, self.everybodys_bit) = (id, id.bit());
+            (self.any_stream, self.any_stream_bit) = (id, id.bit());
             return;
         }
         if set.is_empty() {
-            self.nobodys = id;
+            self.no_stream = id;
         }
         let is_single = set.is_single();
         for number in set.numbers() {
             let number = number as usize;
             if self.by_stream.len() <= number {
-                self.by_stream.resize_with(number.saturating_add(1), Having::nothing);
+                self.by_stream.resize_with(number.saturating_add(1), StreamGroups::empty);
             }
-            if let Some(having) = self.by_stream.get_mut(number) {
-                having.ids.push(id);
-                having.first |= id.bit();
+            if let Some(entry) = self.by_stream.get_mut(number) {
+                entry.ids.push(id);
+                entry.first |= id.bit();
                 if is_single {
-                    having.single = id;
+                    entry.single = id;
                 }
             }
         }

@@ -1,31 +1,31 @@
-//! Holes: free memory, and in whose order.
+//! Holes: free memory, and the streams in whose order it is free.
 //!
 //! ```text
 //!   the tree of all holes     by address, and the largest of every part
-//!   ----------------------    only where there are many holes, of several groups:
+//!   ----------------------    only with many holes in several groups:
 //!   a tree for each group     its own holes
-//!   seams                     where two holes touch that no stream may have both of
-//!   ----------------------    only where somebody asked who has the smallest of many:
+//!   seams                     where two holes touch that no stream may use both of
+//!   ----------------------    only after a request asked for the smallest of many holes:
 //!   lengths                   holes by length
 //! ```
 //!
-//! With few holes, looking at those that are large enough costs less than keeping more than one tree.
+//! With few holes, scanning those that are large enough costs less than maintaining several trees.
 
 use std::collections::BTreeSet;
 
 use super::gaps::Spans;
-use super::groups::{GroupId, Groups, Order};
-use super::lengths::{FEW, Lengths};
+use super::groups::{GroupId, Groups, StreamsRef};
+use super::lengths::{Lengths, SCAN_LIMIT};
 use super::streams::Streams;
-use super::tree::{Hole, Place, Quick, Tree};
+use super::tree::{Cursor, FastAdd, Hole, Tree};
 
 /// All holes.
 #[derive(Clone, Debug)]
 pub(super) struct Holes {
     pub(super) all: Tree,
     pub(super) groups: Groups,
-    /// Where the groups have trees of their own. Many holes are of several groups then, or were and
-    /// have not become few since.
+    /// Present while the groups have trees of their own: from when there are many holes in several
+    /// groups until there are few.
     pub(super) seams: Option<Seams>,
     pub(super) lengths: Option<Lengths>,
     count: usize,
@@ -45,10 +45,9 @@ impl Default for Holes {
     }
 }
 
-/// Where two holes touch that are not one, by their groups.
+/// The addresses where two unmerged holes touch, by their groups.
 ///
-/// A stream that waits can make one hole of two only where their groups change, so these are looked
-/// at and no others.
+/// When a stream waits, only holes whose groups change can merge, so only their seams are examined.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seams(BTreeSet<(GroupId, GroupId, u64)>);
 
@@ -90,9 +89,9 @@ impl Seams {
     }
 }
 
-/// Which neighbours a new hole may be one with: not those in another island of pages.
+/// Which neighbours a new hole may merge with: not those in another island of pages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(super) struct MayMerge {
     pub(super) below: bool,
     pub(super) above: bool,
 }
@@ -108,7 +107,7 @@ impl Holes {
 
     /// The size of the largest, in whatever order it is free.
     pub(super) fn largest(&self) -> u64 {
-        self.all.most()
+        self.all.largest()
     }
 
     /// Each hole. Neighbours that are free in different orders are apart.
@@ -124,7 +123,7 @@ impl Holes {
     }
 
     /// Every stream in whose order something is free that `taker` may not have.
-    pub(super) fn owners_beyond(&self, taker: &Streams) -> Streams {
+    pub(super) fn other_owners(&self, taker: &Streams) -> Streams {
         let some = |id: GroupId| self.groups.get(id).is_some_and(|group| group.count > 0);
         let beyond = self.groups.each().filter(|(id, set)| some(*id) && !set.serve(taker));
         beyond.fold(Streams::NONE, |all, (_, set)| all.or(*set))
@@ -132,24 +131,24 @@ impl Holes {
 
     /// Whether a hole of `size` bytes may go to `taker`.
     pub(super) fn can_take(&self, size: u64, taker: &Streams) -> bool {
-        let taker = Order::of(taker);
+        let taker = StreamsRef::of(taker);
         if self.seams.is_none() {
-            let serving = self.groups.serving_set(taker);
-            return self.all.lowest_of(size, |id| serving.has(id)).is_some();
+            let usable = self.groups.usable_set(taker);
+            return self.all.lowest_of(size, |id| usable.has(id)).is_some();
         }
-        let holds = |id| self.groups.get(id).is_some_and(|group| group.tree.most() >= size);
-        self.groups.serving(taker).any(holds)
+        let holds = |id| self.groups.get(id).is_some_and(|group| group.tree.largest() >= size);
+        self.groups.usable_by(taker).any(holds)
     }
 
     /// The holes that may go to `taker` and have at least `least` bytes, which are more than none.
     pub(super) fn holes_for(&self, taker: &Streams, least: u64) -> Vec<Hole> {
-        let taker = Order::of(taker);
+        let taker = StreamsRef::of(taker);
         if self.seams.is_some() {
-            return self.groups.serving(taker).flat_map(|id| self.holes_of(id, least)).collect();
+            return self.groups.usable_by(taker).flat_map(|id| self.holes_of(id, least)).collect();
         }
-        let (serving, mut holes) = (self.groups.serving_set(taker), Vec::new());
+        let (usable, mut holes) = (self.groups.usable_set(taker), Vec::new());
         self.all.each_of_size(least, |hole| {
-            holes.extend(Some(*hole).filter(|hole| serving.has(hole.group)));
+            holes.extend(Some(*hole).filter(|hole| usable.has(hole.group)));
             false
         });
         holes
@@ -158,19 +157,19 @@ impl Holes {
     /// Takes `size` bytes off the start of the lowest hole that has them in the order of `taker`;
     /// gives where they begin.
     #[inline]
-    pub(super) fn take(&mut self, size: u64, taker: Order<'_>) -> Option<u64> {
+    pub(super) fn take(&mut self, size: u64, taker: StreamsRef<'_>) -> Option<u64> {
         if self.seams.is_some() {
-            return self.take_among(size, taker);
+            return self.take_from_groups(size, taker);
         }
-        let hole = if self.groups.all_serve(taker) && self.all.is_low() {
-            self.all.take_quick(size)?
+        let hole = if self.groups.all_usable_by(taker) && self.all.is_low() {
+            self.all.take_fast(size)?
         } else {
-            self.take_of_some(size, taker)?
+            self.take_filtered(size, taker)?
         };
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         if rest.start == rest.end {
-            self.lost(hole.group);
+            self.hole_removed(hole.group);
         }
         if self.lengths.is_some() {
             self.note_length(Some(hole), Some(rest).filter(|rest| rest.start < rest.end));
@@ -178,100 +177,114 @@ impl Holes {
         Some(hole.start)
     }
 
-    /// Takes off the lowest hole of those that are free in the order of `taker`: gives it as it was. Counts
-    /// nothing.
+    /// Takes from the lowest hole that is free in the order of `taker` and returns the hole as it was.
+    /// Does not update the counts.
     #[inline(never)]
-    fn take_of_some(&mut self, size: u64, taker: Order<'_>) -> Option<Hole> {
-        let serving = self.groups.serving_set(taker);
-        if serving.has_all() {
-            return self.all.take_slowly(size);
+    fn take_filtered(&mut self, size: u64, taker: StreamsRef<'_>) -> Option<Hole> {
+        let usable = self.groups.usable_set(taker);
+        if usable.has_all() {
+            return self.all.take_slow(size);
         }
-        if serving.has_none() {
+        if usable.has_none() {
             return None;
         }
-        let (place, hole) = self.all.lowest_of(size, |id| serving.has(id))?;
-        self.all.take_at(place, hole, size);
+        let (cursor, hole) = self.all.lowest_of(size, |id| usable.has(id))?;
+        self.all.take_at(cursor, hole, size);
         Some(hole)
     }
 
     /// The same where groups have trees of their own.
-    fn take_among(&mut self, size: u64, taker: Order<'_>) -> Option<u64> {
+    fn take_from_groups(&mut self, size: u64, taker: StreamsRef<'_>) -> Option<u64> {
         let found = |id| self.groups.get(id)?.tree.lowest(size).map(|found| found.1);
-        let lowest = self.groups.serving(taker).filter_map(found).min_by_key(|hole| hole.start);
+        let lowest = self.groups.usable_by(taker).filter_map(found).min_by_key(|hole| hole.start);
         let hole = lowest?;
-        let (place, _) = self.all.find(hole.start)?;
-        if let Some(below) = self.all.below(place).filter(|below| below.end == hole.start) {
-            self.seam_out(below.group, hole.group, hole.start);
+        let (cursor, _) = self.all.find(hole.start)?;
+        if let Some(below) = self.all.below(cursor).filter(|below| below.end == hole.start) {
+            self.remove_seam(below.group, hole.group, hole.start);
         }
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         let rest = Some(rest).filter(|rest| rest.start < rest.end);
         if rest.is_none() {
-            let above = self.all.after(place).filter(|above| above.start == hole.end);
+            let above = self.all.after(cursor).filter(|above| above.start == hole.end);
             if let Some(above) = above {
-                self.seam_out(hole.group, above.group, hole.end);
+                self.remove_seam(hole.group, above.group, hole.end);
             }
         }
-        self.cut_at(place, hole, rest);
+        self.cut_at(cursor, hole, rest);
         Some(hole.start)
     }
 
-    /// Adds a hole free in the order of `owner` and makes it one with neighbours that have a stream in
-    /// common with it: first the one below, then the one above. `false`, and nothing changed, where
-    /// another shares a byte with it.
+    /// Adds a hole free in the order of `owner` and merges it with neighbours that share a stream with
+    /// it: first the one below, then the one above. Returns `false` and changes nothing if it overlaps
+    /// another hole.
     #[inline]
-    pub(super) fn add(&mut self, start: u64, end: u64, owner: Order<'_>, open: Open) -> bool {
-        let Order::One(number) = owner else { return self.add_between(start, end, owner, open) };
+    pub(super) fn add(
+        &mut self,
+        start: u64,
+        end: u64,
+        owner: StreamsRef<'_>,
+        may_merge: MayMerge,
+    ) -> bool {
+        let StreamsRef::One(number) = owner else {
+            return self.add_slow(start, end, owner, may_merge);
+        };
         let group = self.groups.single(number);
         let is_plain = self.all.is_low() && self.seams.is_none() && self.lengths.is_none();
         if group == GroupId::NONE || !is_plain {
-            return self.add_between(start, end, owner, open);
+            return self.add_slow(start, end, owner, may_merge);
         }
-        // What a set of one stream has in common with another is that stream.
+        // A set of one stream can share only that stream.
         let groups = &self.groups;
         let joins = |id: GroupId| groups.set(id).has_number(number);
-        match self.all.add_quick(Hole { start, end, group }, open, joins) {
-            Quick::Added => self.gained(group),
-            Quick::Joined(old) => self.replaced(old, group),
-            Quick::Bridged(below, above) => {
+        match self.all.add_fast(Hole { start, end, group }, may_merge, joins) {
+            FastAdd::Added => self.hole_added(group),
+            FastAdd::Joined(old) => self.replaced(old, group),
+            FastAdd::Bridged(below, above) => {
                 self.replaced(below, group);
-                self.lost(above);
+                self.hole_removed(above);
             }
-            Quick::Refused => return false,
-            Quick::Elsewhere => return self.add_between(start, end, owner, open),
+            FastAdd::Refused => return false,
+            FastAdd::Elsewhere => return self.add_slow(start, end, owner, may_merge),
         }
         self.bytes += end - start;
         true
     }
 
-    /// Notes that a hole has another group.
+    /// Updates the counts after a hole moved from one group to another.
     #[inline]
     fn replaced(&mut self, old: GroupId, new: GroupId) {
         if old != new {
-            self.gained(new);
-            self.lost(old);
+            self.hole_added(new);
+            self.hole_removed(old);
         }
     }
 
-    /// The same wherever its neighbours are, and in whatever order they are free.
+    /// [`add`](Self::add) without the restrictions of the fast path.
     #[inline(never)]
-    fn add_between(&mut self, start: u64, end: u64, owner: Order<'_>, open: Open) -> bool {
-        let place = self.all.locate(start);
-        let (below, above) = (self.all.below(place), self.all.above(place));
+    fn add_slow(
+        &mut self,
+        start: u64,
+        end: u64,
+        owner: StreamsRef<'_>,
+        may_merge: MayMerge,
+    ) -> bool {
+        let cursor = self.all.locate(start);
+        let (below, above) = (self.all.below(cursor), self.all.above(cursor));
         if below.is_some_and(|below| below.end > start)
             || above.is_some_and(|above| above.start < end)
         {
             return false;
         }
-        let touched_below = below.filter(|below| below.end == start && open.below);
-        let touched_above = above.filter(|above| above.start == end && open.above);
+        let touched_below = below.filter(|below| below.end == start && may_merge.below);
+        let touched_above = above.filter(|above| above.start == end && may_merge.above);
         let (below, above, group) = match owner {
-            Order::One(number) if number < Streams::MOST => {
+            StreamsRef::One(number) if number < Streams::MOST => {
                 let joins = |other: &Hole| self.groups.set(other.group).has_number(number);
                 let (below, above) = (touched_below.filter(joins), touched_above.filter(joins));
-                (below, above, self.groups.intern_order(owner))
+                (below, above, self.groups.intern_ref(owner))
             }
-            Order::One(_) | Order::Many(_) => {
+            StreamsRef::One(_) | StreamsRef::Many(_) => {
                 let mut union = owner.set();
                 let mut join = |other: &Hole| {
                     let other = self.groups.set(other.group);
@@ -287,38 +300,38 @@ impl Holes {
             }
         };
         // Counted at once: the group may have no other hole, and must stay.
-        self.gained(group);
+        self.hole_added(group);
         if let Some(other) = touched_below.filter(|_| below.is_none()) {
-            self.seam_in(other.group, group, start);
+            self.add_seam(other.group, group, start);
         }
         if let Some(other) = touched_above.filter(|_| above.is_none()) {
-            self.seam_in(other.group, group, end);
+            self.add_seam(other.group, group, end);
         }
         self.bytes += end - start;
         let start = below.map_or(start, |below| below.start);
         let end = above.map_or(end, |above| above.end);
-        self.unite(Hole { start, end, group }, [below, above]);
+        self.replace_parts(Hole { start, end, group }, [below, above]);
         true
     }
 
-    /// Puts `hole`, which is counted already, in the place of `parts`: all of them holes within it.
-    pub(super) fn unite(&mut self, hole: Hole, parts: [Option<Hole>; 2]) {
+    /// Replaces `parts`, all of them holes within `hole`, with `hole`, which is counted already.
+    pub(super) fn replace_parts(&mut self, hole: Hole, parts: [Option<Hole>; 2]) {
         // The outer ends of its parts may touch others.
         for part in parts.into_iter().flatten() {
             for at in [part.start, part.end] {
                 let outer = at == hole.start || at == hole.end;
                 if let Some((low, high)) = self.touching(at).filter(|_| outer)
-                    && self.seam_out(low.group, high.group, at)
+                    && self.remove_seam(low.group, high.group, at)
                 {
                     let other = if at == hole.start { low.group } else { high.group };
-                    self.seam_in(other, hole.group, at);
+                    self.add_seam(other, hole.group, at);
                 }
             }
         }
         let mut parts = parts.into_iter().flatten();
         let Some(first) = parts.next() else {
             self.all.put(hole);
-            if let Some(group) = self.own_tree(hole.group) {
+            if let Some(group) = self.group_tree(hole.group) {
                 group.put(hole);
             }
             self.note_length(None, Some(hole));
@@ -328,109 +341,109 @@ impl Holes {
             self.all.drop_at(part.start);
             self.forget(part);
         }
-        if let Some((place, _)) = self.all.find(first.start) {
-            self.all.change(place, first, hole);
+        if let Some((cursor, _)) = self.all.find(first.start) {
+            self.all.change(cursor, first, hole);
         }
         self.move_between_groups(first, hole);
-        self.lost(first.group);
+        self.hole_removed(first.group);
     }
 
     /// Changes a hole in the indices of its group, or moves it to another. The tree of all holes has
     /// the new one already.
     pub(super) fn move_between_groups(&mut self, old: Hole, new: Hole) {
         if old.group == new.group {
-            if let Some(tree) = self.own_tree(old.group)
-                && let Some((place, _)) = tree.find(old.start)
+            if let Some(tree) = self.group_tree(old.group)
+                && let Some((cursor, _)) = tree.find(old.start)
             {
-                tree.change(place, old, new);
+                tree.change(cursor, old, new);
             }
         } else {
-            if let Some(tree) = self.own_tree(old.group) {
+            if let Some(tree) = self.group_tree(old.group) {
                 tree.drop_at(old.start);
             }
-            if let Some(tree) = self.own_tree(new.group) {
+            if let Some(tree) = self.group_tree(new.group) {
                 tree.put(new);
             }
         }
         self.note_length(Some(old), Some(new));
     }
 
-    /// Leaves `rest` of a hole.
+    /// Shrinks a hole to `rest`, or removes it.
     pub(super) fn cut(&mut self, hole: Hole, rest: Option<Hole>) {
-        if let Some((place, _)) = self.all.find(hole.start) {
-            self.cut_at(place, hole, rest);
+        if let Some((cursor, _)) = self.all.find(hole.start) {
+            self.cut_at(cursor, hole, rest);
         }
     }
 
-    fn cut_at(&mut self, place: Place, hole: Hole, rest: Option<Hole>) {
+    fn cut_at(&mut self, cursor: Cursor, hole: Hole, rest: Option<Hole>) {
         match rest {
             Some(rest) => {
-                self.all.change(place, hole, rest);
+                self.all.change(cursor, hole, rest);
                 self.move_between_groups(hole, rest);
             }
             None => {
-                self.all.remove(place);
+                self.all.remove(cursor);
                 self.forget(hole);
             }
         }
     }
 
-    /// Takes a hole that the tree of all holes has no longer out of everything else.
+    /// Removes a hole that is no longer in the tree of all holes from the other indexes.
     fn forget(&mut self, hole: Hole) {
-        if let Some(tree) = self.own_tree(hole.group) {
+        if let Some(tree) = self.group_tree(hole.group) {
             tree.drop_at(hole.start);
         }
         self.note_length(Some(hole), None);
-        self.lost(hole.group);
+        self.hole_removed(hole.group);
     }
 
     /// The tree of a group, where groups have trees.
-    pub(super) fn own_tree(&mut self, id: GroupId) -> Option<&mut Tree> {
+    pub(super) fn group_tree(&mut self, id: GroupId) -> Option<&mut Tree> {
         self.seams.as_ref()?;
         self.groups.get_mut(id).map(|group| &mut group.tree)
     }
 
     /// Notes that a group has one hole more.
     #[inline]
-    pub(super) fn gained(&mut self, id: GroupId) {
+    pub(super) fn hole_added(&mut self, id: GroupId) {
         self.count += 1;
-        self.groups.gained(id, 1);
+        self.groups.hole_added(id, 1);
     }
 
     /// Notes that a group has one hole less.
     #[inline]
-    fn lost(&mut self, id: GroupId) {
+    fn hole_removed(&mut self, id: GroupId) {
         self.count -= 1;
-        self.groups.lost(id);
+        self.groups.hole_removed(id);
     }
 
-    pub(super) fn seam_in(&mut self, one: GroupId, two: GroupId, at: u64) {
+    pub(super) fn add_seam(&mut self, one: GroupId, two: GroupId, at: u64) {
         if let Some(seams) = &mut self.seams {
             seams.insert(one, two, at);
         }
     }
 
-    pub(super) fn seam_out(&mut self, one: GroupId, two: GroupId, at: u64) -> bool {
+    pub(super) fn remove_seam(&mut self, one: GroupId, two: GroupId, at: u64) -> bool {
         self.seams.as_mut().is_some_and(|seams| seams.remove(one, two, at))
     }
 
-    /// Gives the groups trees of their own where there are many holes of several groups, and takes
-    /// them away where there are few. In between they stay as they are, so that what this costs is
-    /// paid for by the holes that came or went. `runs` is what holes may lie across.
+    /// Builds a tree for each group when there are many holes in several groups, and drops the trees
+    /// when there are few. The two thresholds differ, so the cost is amortised over the holes added
+    /// or removed in between. Holes stay within one of `runs`.
     #[inline]
     pub(super) fn adapt(&mut self, runs: &Spans) {
         if self.seams.is_none() {
-            if self.count > FEW && self.groups.live() > 1 {
-                self.split(runs);
+            if self.count > SCAN_LIMIT && self.groups.live() > 1 {
+                self.build_group_trees(runs);
             }
-        } else if self.count < FEW / 2 {
+        } else if self.count < SCAN_LIMIT / 2 {
             self.seams = None;
             self.groups.drop_trees();
         }
     }
 
     #[cold]
-    fn split(&mut self, runs: &Spans) {
+    fn build_group_trees(&mut self, runs: &Spans) {
         let mut seams = Seams::default();
         let mut last = Hole::default();
         for hole in self.all.each() {
@@ -444,26 +457,26 @@ impl Holes {
         }
         self.seams = Some(seams);
         if self.lengths.is_none() {
-            self.lengths = Some(self.somebodys_lengths());
+            self.lengths = Some(self.owned_lengths());
         }
     }
 
-    /// The lengths of all holes that are somebody's.
-    pub(super) fn somebodys_lengths(&self) -> Lengths {
-        let nobodys = self.groups.nobodys();
-        Lengths::new(self.all.each().filter(|hole| hole.group != nobodys))
+    /// An index by length of all holes that some stream may use.
+    pub(super) fn owned_lengths(&self) -> Lengths {
+        let no_stream = self.groups.no_stream();
+        Lengths::new(self.all.each().filter(|hole| hole.group != no_stream))
     }
 
-    /// Keeps the lengths, where there are any.
+    /// Updates the index of lengths, if there is one.
     #[inline]
     pub(super) fn note_length(&mut self, old: Option<Hole>, new: Option<Hole>) {
         let Some(lengths) = &mut self.lengths else { return };
-        let nobodys = self.groups.nobodys();
-        let is_somebodys = |hole: &Hole| hole.group != nobodys;
-        if let Some(old) = old.filter(is_somebodys) {
+        let no_stream = self.groups.no_stream();
+        let is_owned = |hole: &Hole| hole.group != no_stream;
+        if let Some(old) = old.filter(is_owned) {
             lengths.remove(old);
         }
-        if let Some(new) = new.filter(is_somebodys) {
+        if let Some(new) = new.filter(is_owned) {
             lengths.insert(new);
         }
         if lengths.is_stale() {
@@ -472,8 +485,7 @@ impl Holes {
     }
 }
 
-/// Whether two neighbours are one: where both are free in the order of some stream, or both are
-/// nobody's.
+/// Whether two neighbours merge: they share a stream, or neither has any.
 pub(super) fn joins(one: &Streams, two: &Streams) -> bool {
     one == two || one.meets(two)
 }

@@ -1,18 +1,18 @@
 //! Holes by length, to find the smallest one for a size.
 //!
-//! Only a request that could wait for another stream needs them, so the index is made where groups get
-//! trees of their own, or for the first such request after that, and dropped once as many holes have
-//! changed as it took to make it without anybody asking. A program with one stream never has it, and
-//! neither has one with few holes: looking at all of them costs less than keeping it.
+//! Only a request that could wait for another stream needs the index. So it is built when groups get trees
+//! of their own, or for the first such request after that, and dropped once it went unused for as many
+//! changes as building it cost. A program with one stream never has it, nor has one with few holes, where a
+//! scan costs less than maintaining it.
 
 use std::collections::BTreeSet;
 
 use super::groups::GroupId;
 use super::tree::Hole;
 
-/// Up to this many holes are looked at one by one. A thousand take about a microsecond, which is what
-/// the index costs a block that is taken and freed. Tests have few holes and are to have the index.
-pub(super) const FEW: usize = if cfg!(test) { 16 } else { 1024 };
+/// Up to this many holes are scanned. Scanning a thousand takes about a microsecond, which is what the index
+/// costs for one allocation and its free. Smaller in tests, so that they reach the index with few holes.
+pub(super) const SCAN_LIMIT: usize = if cfg!(test) { 16 } else { 1024 };
 
 /// Holes by length, and by where they begin.
 type ByLength = BTreeSet<(u64, u64)>;
@@ -20,17 +20,17 @@ type ByLength = BTreeSet<(u64, u64)>;
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lengths {
-    /// All holes that are somebody's, the shortest first and the lowest of equals. Without their groups,
-    /// so that nothing changes here where a group does.
+    /// All holes that some stream may use, the shortest first and the lowest of equals. Without their
+    /// groups, so that a changed group changes nothing here.
     all: ByLength,
     /// The same by group.
     grouped: Vec<ByLength>,
-    /// How many holes have changed since somebody asked.
+    /// How many holes have changed since the last lookup.
     changes: usize,
 }
 
 impl Lengths {
-    /// An index of `holes`, none of which is nobody's.
+    /// An index of `holes`, each of which some stream may use.
     pub(super) fn new(holes: impl Iterator<Item = Hole>) -> Self {
         let mut index = Self::default();
         let mut grouped: Vec<Vec<(u64, u64)>> = Vec::new();
@@ -88,10 +88,10 @@ impl Lengths {
         }
     }
 
-    /// Whether nobody has asked for so long that making it anew costs no more than what was spent on
-    /// keeping it; or whether there are few holes.
+    /// Whether maintaining it since the last lookup has cost as much as rebuilding it would, or there are
+    /// few holes.
     pub(super) fn is_stale(&self) -> bool {
-        self.changes > 64 + 4 * self.all.len() || self.all.len() < FEW / 2
+        self.changes > 64 + 4 * self.all.len() || self.all.len() < SCAN_LIMIT / 2
     }
 
     /// The shortest hole of at least `size` bytes, the lowest of equals: its length, and where it begins.

@@ -1,5 +1,5 @@
 //! The addresses of a pool as one space: which are backed by pages, which of those are free, and in
-//! whose order.
+//! the order of which streams.
 //!
 //! ```text
 //!   addresses   ────────────────────────────────────────────────────────────────────>
@@ -10,20 +10,19 @@
 //!                   {A}       {A, B}              {B}     {B}
 //! ```
 //!
-//! A **hole** is free memory with pages behind all of it. It is free in the order of some streams:
-//! those on which it was freed, and those that have waited for them since. Neighbouring holes are
-//! one where a stream is common to both. Holes that are free in the order of the same streams are a
-//! **group**. Where addresses are reserved and nothing is mapped there is a **gap**, and where a page
-//! was taken from but its old mapping still stands there is an **alias**: both are addresses that no
-//! block may have.
+//! A **hole** is free memory, backed by pages throughout. It is free in the order of some streams:
+//! those on which it was freed, and those that have waited for them since. Neighbouring holes merge
+//! if they have a stream in common. Holes with the same set of streams form a **group**. A **gap** is
+//! reserved addresses with nothing mapped, and an **alias** is addresses whose page has moved away
+//! while the old mapping still exists. No block may lie in a gap or an alias.
 //!
-//! The address space decides nothing about growing; it answers questions and records what was done, each
-//! record leaving it whole. [`Plan`] is where the deciding is.
+//! The address space does not decide when to grow: it answers questions and records what was done, and
+//! it is consistent after every call. [`Plan`] makes the decisions.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `streams` | sets of streams |
-//! | `tree` | holes by address, and the lowest of a size |
+//! | `tree` | holes by address, and the lowest hole of a size |
 //! | `groups`, `hole`, `relabel`, `lengths` | holes of many streams |
 //! | `gaps` | reserved ranges, gaps, and pages side by side |
 //! | `plan`, `window` | how to make room |
@@ -47,47 +46,47 @@ use crate::{Bytes, PageSize};
 
 pub use error::AddressSpaceError;
 use gaps::Spans;
-use groups::Order;
-use hole::{Holes, Open};
-pub use plan::{Growth, Lack, Plan, Step};
+use groups::StreamsRef;
+use hole::{Holes, MayMerge};
+pub use plan::{Growth, Plan, PlanError, Step};
 pub use streams::Streams;
 
 /// An address in the address space.
 pub type Offset = u64;
 
-/// A hole fits well where no more than this part of a block is left over: 8 means an eighth.
-const SNUG: u64 = 8;
+/// A hole is a good fit if at most this fraction of the block is left over: 8 means an eighth.
+const GOOD_FIT: u64 = 8;
 
-/// No address space has addresses from here on: no machine has.
+/// One past the highest address: no supported machine has 57-bit addresses or more.
 const END: Offset = 1 << 57;
 
-/// How many runs are remembered, a power of two.
+/// How many recent runs are cached, a power of two.
 const RECENT: usize = 64;
 
-/// Runs that were looked for lately, by some bits of the address: blocks come back to few of them.
+/// A cache of runs that were looked up lately, indexed by some bits of the address: frees hit few runs.
 type Recent = [(Offset, Offset); RECENT];
 
-/// Runs that have no addresses.
+/// An empty cache: no address lies in these runs.
 const NO_RUNS: Recent = [(Offset::MAX, 0); RECENT];
 
-/// How many bits below those an address has: 32 MiB, so that most pages have an entry of their own.
+/// The address bits below the cache index: 32 MiB, so that most pages have an entry of their own.
 const RECENT_SHIFT: u32 = 25;
 
 /// A page in the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Placed {
+struct PlacedPage {
     size: u64,
     page: u64,
 }
 
-/// What a block may span.
+/// Whether a block may cross from one page to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Boundaries {
-    /// Pages that lie side by side are as one: holes and blocks go across.
+    /// Adjacent pages are contiguous: holes and blocks cross from one to the next.
     Joined,
-    /// Every page is an island, as where a device gives segments: no hole and no block goes from
-    /// one to another, and a page may be put at any address.
+    /// Every page is an island, as on a device that allocates whole segments: no hole and no block
+    /// crosses from one to another, and a page may be at any address.
     Apart,
 }
 
@@ -100,10 +99,10 @@ pub enum Boundaries {
 /// let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
 /// let (at, a) = (0x7000_0000_0000, Streams::only(0));
 /// space.reserve(at, Bytes::gib(64))?;
-/// space.place(at, Bytes::mib(2), 7, a)?;
-/// let block = space.take(Bytes::mib(1), a).ok_or("a hole of 2 MiB holds 1 MiB")?;
+/// space.add_page(at, Bytes::mib(2), 7, a)?;
+/// let block = space.allocate(Bytes::mib(1), a).ok_or("a hole of 2 MiB holds 1 MiB")?;
 /// assert_eq!((block, space.free_bytes()), (at, Bytes::mib(1)));
-/// space.give(block, Bytes::mib(1), a)?;
+/// space.free(block, Bytes::mib(1), a)?;
 /// assert_eq!(space.largest_hole(), Bytes::mib(2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -112,12 +111,12 @@ pub struct AddressSpace {
     granule: PageSize,
     boundaries: Boundaries,
     reserved: Spans,
-    /// Where pages may be put.
+    /// Reserved addresses without a page or an alias.
     gaps: Spans,
-    pages: BTreeMap<Offset, Placed>,
+    pages: BTreeMap<Offset, PlacedPage>,
     aliases: BTreeMap<Offset, u64>,
     holes: Holes,
-    /// What a block may span: pages that lie side by side, or each page.
+    /// The ranges within which a block may lie: runs of adjacent pages, or each page.
     runs: Spans,
     recent: Recent,
     backed: u64,
@@ -143,8 +142,8 @@ impl AddressSpace {
         }
     }
 
-    /// Adds a range of addresses in which pages may be put. It may touch others; a page lies in one
-    /// of them. An address space whose pages are apart needs none, and has none.
+    /// Adds a range of addresses in which pages may be placed. It may touch other ranges, but a page
+    /// lies within one. An address space with [`Boundaries::Apart`] needs no ranges and refuses them.
     pub fn reserve(&mut self, at: Offset, size: Bytes) -> Result<(), AddressSpaceError> {
         let end = self.whole_granules(at, size.get())?;
         if self.boundaries == Boundaries::Apart {
@@ -163,7 +162,7 @@ impl AddressSpace {
         Bytes::new(self.reserved.each().map(|(start, end)| end - start).sum())
     }
 
-    /// What pages are multiples of.
+    /// The granularity: every page size is a multiple of it.
     pub fn granule(&self) -> PageSize {
         self.granule
     }
@@ -183,7 +182,7 @@ impl AddressSpace {
         Bytes::new(self.taken())
     }
 
-    /// The size of the largest hole, in whatever order it is free.
+    /// The size of the largest hole, whatever its streams.
     pub fn largest_hole(&self) -> Bytes {
         Bytes::new(self.holes.largest())
     }
@@ -193,25 +192,25 @@ impl AddressSpace {
         self.holes.len()
     }
 
-    /// Takes the start of the lowest hole that holds `size` and is free in the order of all of
-    /// `streams`. Where `streams` is empty, only what is free for all will do. `None` where there
-    /// is no such hole, and where `size` is nothing.
+    /// Allocates from the start of the lowest hole that has `size` bytes and is free in the order of
+    /// all of `streams`. If `streams` is empty, only memory that is free for all streams qualifies.
+    /// Returns `None` if there is no such hole or `size` is 0.
     ///
-    /// The lowest, not the smallest: what lives long gathers at the low end, and the high end,
-    /// which large requests grow from, comes free in whole pages.
+    /// The lowest hole, not the smallest: long-lived blocks gather at the low end, so whole pages
+    /// become free at the high end, where large requests grow.
     #[inline]
-    pub fn take(&mut self, size: Bytes, streams: Streams) -> Option<Offset> {
-        self.take_in(size, Order::of(&streams))
+    pub fn allocate(&mut self, size: Bytes, streams: Streams) -> Option<Offset> {
+        self.allocate_in(size, StreamsRef::of(&streams))
     }
 
-    /// The same for one stream, by its number, which is faster.
+    /// [`allocate`](Self::allocate) for one stream, given by its number. Faster.
     #[inline]
-    pub fn take_for(&mut self, size: Bytes, number: u32) -> Option<Offset> {
-        self.take_in(size, Order::One(number))
+    pub fn allocate_for(&mut self, size: Bytes, number: u32) -> Option<Offset> {
+        self.allocate_in(size, StreamsRef::One(number))
     }
 
     #[inline]
-    fn take_in(&mut self, size: Bytes, taker: Order<'_>) -> Option<Offset> {
+    fn allocate_in(&mut self, size: Bytes, taker: StreamsRef<'_>) -> Option<Offset> {
         if size.is_zero() {
             return None;
         }
@@ -226,34 +225,34 @@ impl AddressSpace {
         self.backed - self.holes.bytes()
     }
 
-    /// Makes `size` bytes from `at` free, in the order of `streams`.
+    /// Frees `size` bytes from `at`, in the order of `streams`.
     #[inline]
-    pub fn give(
+    pub fn free(
         &mut self,
         at: Offset,
         size: Bytes,
         streams: Streams,
     ) -> Result<(), AddressSpaceError> {
-        self.give_in(at, size, Order::of(&streams))
+        self.free_in(at, size, StreamsRef::of(&streams))
     }
 
-    /// The same for one stream, by its number, which is faster.
+    /// [`free`](Self::free) for one stream, given by its number. Faster.
     #[inline]
-    pub fn give_for(
+    pub fn free_for(
         &mut self,
         at: Offset,
         size: Bytes,
         number: u32,
     ) -> Result<(), AddressSpaceError> {
-        self.give_in(at, size, Order::One(number))
+        self.free_in(at, size, StreamsRef::One(number))
     }
 
     #[inline]
-    fn give_in(
+    fn free_in(
         &mut self,
         at: Offset,
         size: Bytes,
-        owner: Order<'_>,
+        owner: StreamsRef<'_>,
     ) -> Result<(), AddressSpaceError> {
         let end = at.checked_add(size.get()).filter(|_| !size.is_zero());
         let end = end.ok_or(AddressSpaceError::Malformed { at, size: size.get() })?;
@@ -262,9 +261,9 @@ impl AddressSpace {
         let recent = self.recent.get(part).filter(|run| run.0 <= at && end <= run.1).copied();
         let run = recent.or_else(|| self.runs.around(at, end));
         let run = run.ok_or(AddressSpaceError::InUse { at })?;
-        // Nothing touches it beyond the run but what is on another island.
-        let open = Open { below: at > run.0, above: end < run.1 };
-        if !self.holes.add(at, end, owner, open) {
+        // A hole that touches it from beyond the run lies on another island.
+        let may_merge = MayMerge { below: at > run.0, above: end < run.1 };
+        if !self.holes.add(at, end, owner, may_merge) {
             return Err(AddressSpaceError::InUse { at });
         }
         self.holes.adapt(&self.runs);
@@ -274,21 +273,21 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The streams in whose order a hole is free that `taker` should wait for rather than cut one
-    /// of its own, or grow; any one of them will do. `None` where it has a hole that fits well, and
-    /// where nobody has a smaller one that holds `size`.
+    /// The streams that own a hole worth waiting for: `taker` should wait for one of them rather than
+    /// split a larger hole of its own, or grow. `None` if `taker` has a hole that fits well, or no
+    /// other stream has a smaller one of at least `size` bytes.
     ///
-    /// A wait costs less than a hundredth of a page and brings all that the other stream has freed
-    /// so far; a large hole cut for a small block is not whole again until the block is freed.
+    /// A wait costs less than a hundredth of a new page and gains everything the other stream has
+    /// freed so far; a large hole split for a small block stays split until the block is freed.
     #[inline]
-    pub fn worth_waiting_for(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
-        self.holes.better_elsewhere(size.get(), size.get() / SNUG, Order::of(&taker))
+    pub fn better_owner(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
+        self.holes.better_owner(size.get(), size.get() / GOOD_FIT, StreamsRef::of(&taker))
     }
 
-    /// The same for one stream, by its number, which is faster.
+    /// [`better_owner`](Self::better_owner) for one stream, given by its number. Faster.
     #[inline]
-    pub fn better_for(&mut self, size: Bytes, number: u32) -> Option<Streams> {
-        self.holes.better_elsewhere(size.get(), size.get() / SNUG, Order::One(number))
+    pub fn better_owner_for(&mut self, size: Bytes, number: u32) -> Option<Streams> {
+        self.holes.better_owner(size.get(), size.get() / GOOD_FIT, StreamsRef::One(number))
     }
 
     /// Every stream in whose order something is free.
@@ -296,48 +295,48 @@ impl AddressSpace {
         self.holes.owners()
     }
 
-    /// Whether no hole is free in the order of `stream`, but for those that are free for all.
+    /// Whether no hole is free in the order of `stream`, except those that are free for all streams.
     pub fn owns_nothing(&self, stream: Streams) -> bool {
         self.holes.has_none_of(&stream)
     }
 
     /// Records that `taker` has waited for `owner`: what is free in the order of `owner` is now
-    /// free in the order of `taker` too. Nothing is free in the order of an empty set.
-    pub fn waited(&mut self, taker: Streams, owner: Streams) {
+    /// free in the order of `taker` too. With an empty `owner` nothing changes.
+    pub fn record_wait(&mut self, taker: Streams, owner: Streams) {
         self.holes.waited(&taker, &owner, &self.runs);
     }
 
     /// Records that `taker` has waited for each of `owners`: what is free in the order of any of them is now
-    /// free in the order of `taker` too. As [`waited`](Self::waited) for one after the other, in one pass.
-    pub fn waited_for_any(&mut self, taker: Streams, owners: Streams) {
-        self.holes.waited_for_any(&taker, &owners, &self.runs);
+    /// free in the order of `taker` too. Like one [`record_wait`](Self::record_wait) for each, in one pass.
+    pub fn record_wait_any(&mut self, taker: Streams, owners: Streams) {
+        self.holes.record_wait_any(&taker, &owners, &self.runs);
     }
 
-    /// Records that everything freed on any of `streams` is known to be over: it is free for all.
-    /// With [`Streams::ALL`] that is everything, memory that is nobody's too.
-    pub fn idle(&mut self, streams: Streams) {
+    /// Records that all work on `streams` has completed: memory freed on any of them is free for all.
+    /// With [`Streams::ALL`] that is every hole, including those that no stream could use yet.
+    pub fn record_idle(&mut self, streams: Streams) {
         self.holes.idle(&streams, &self.runs);
     }
 
-    /// Records that stream `from` has ended and that `to` come after it: what was free in the order
-    /// of `from` is free in the order of `to` instead, and nobody's where `to` is empty. The number
-    /// may then be another stream's. What is free for all stays so.
+    /// Records that stream `from` has ended and that `to` are ordered after it: memory that was free in
+    /// the order of `from` is free in the order of `to` instead, or of no stream if `to` is empty. The
+    /// number may then be reused. Memory that is free for all streams stays so.
     pub fn hand_over(&mut self, from: Streams, to: Streams) {
         self.holes.hand_over(&from, &to, &self.runs);
     }
 
-    /// Every stream in whose order something is free that `taker` may not have.
-    pub fn owners_beyond(&self, taker: Streams) -> Streams {
-        self.holes.owners_beyond(&taker)
+    /// Every stream that owns a hole `taker` may not use.
+    pub fn other_owners(&self, taker: Streams) -> Streams {
+        self.holes.other_owners(&taker)
     }
 
-    /// Whether a hole holds `size` and may go to `taker`.
+    /// Whether some hole of at least `size` bytes may be used by `taker`.
     pub fn can_take(&self, size: Bytes, taker: Streams) -> bool {
         self.holes.can_take(size.get(), &taker)
     }
 
-    /// Puts page `page` in the address space, free in the order of `streams`.
-    pub fn place(
+    /// Adds page `page` at `at`, free in the order of `streams`.
+    pub fn add_page(
         &mut self,
         at: Offset,
         size: Bytes,
@@ -348,11 +347,11 @@ impl AddressSpace {
         let end = self.vacant(at, size)?;
         let joined = self.boundaries == Boundaries::Joined;
         // Holes are in pages, and no page is there.
-        let open = Open { below: joined, above: joined };
-        if !self.holes.add(at, end, Order::of(&streams), open) {
+        let may_merge = MayMerge { below: joined, above: joined };
+        if !self.holes.add(at, end, StreamsRef::of(&streams), may_merge) {
             return Err(AddressSpaceError::InUse { at });
         }
-        self.pages.insert(at, Placed { size, page });
+        self.pages.insert(at, PlacedPage { size, page });
         self.gaps.cut(at, end);
         self.runs.add_joined(at, end, joined, joined);
         self.holes.adapt(&self.runs);
@@ -361,10 +360,10 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Takes the page at `at` off the address space; its addresses become an alias until
-    /// [`clear`](Self::clear). Gives the page, its size, and the streams in whose order all of it
-    /// was free: none where its parts have no stream in common.
-    pub fn lift(&mut self, at: Offset) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
+    /// Removes the page at `at`, which must be free; its addresses become an alias until
+    /// [`clear_alias`](Self::clear_alias). Returns the page, its size, and the streams in whose order all
+    /// of it was free, which is an empty set if its parts have no stream in common.
+    pub fn remove_page(&mut self, at: Offset) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
         let placed = *self.pages.get(&at).ok_or(AddressSpaceError::Absent { at })?;
         let end = at + placed.size;
         let streams = self.holes.covering(at, end).ok_or(AddressSpaceError::InUse { at })?;
@@ -377,17 +376,18 @@ impl AddressSpace {
         Ok((placed.page, Bytes::new(placed.size), streams))
     }
 
-    /// Keeps addresses where nothing is from being planned with, as an alias does, until
-    /// [`clear`](Self::clear): something is about to be put there.
-    pub fn hold(&mut self, at: Offset, size: Bytes) -> Result<(), AddressSpaceError> {
+    /// Claims unused addresses for a page that is about to be mapped there. Like an alias, no plan uses
+    /// them until [`clear_alias`](Self::clear_alias).
+    pub fn claim_gap(&mut self, at: Offset, size: Bytes) -> Result<(), AddressSpaceError> {
         let end = self.vacant(at, size.get())?;
         self.gaps.cut(at, end);
         self.aliases.insert(at, end - at);
         Ok(())
     }
 
-    /// Records that the mapping behind an alias is gone: its addresses are a gap again.
-    pub fn clear(&mut self, at: Offset) -> Result<(), AddressSpaceError> {
+    /// Records that the old mapping of an alias is gone, or that a claim has ended: its addresses are a
+    /// gap again.
+    pub fn clear_alias(&mut self, at: Offset) -> Result<(), AddressSpaceError> {
         let size = self.aliases.remove(&at).ok_or(AddressSpaceError::Absent { at })?;
         if self.boundaries == Boundaries::Joined {
             let end = at + size;
@@ -397,30 +397,30 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The pages that are free from end to end, in whatever order their parts are, for trimming:
-    /// where, and how large.
-    pub fn idle_pages(&self) -> impl Iterator<Item = (Offset, Bytes)> {
+    /// The pages that are entirely free, whatever the streams of their parts: address and size. Trimming
+    /// releases these.
+    pub fn free_pages(&self) -> impl Iterator<Item = (Offset, Bytes)> {
         let pages = self.pages.iter().map(|(&at, placed)| (at, placed.size));
         let free = pages.filter(|&(at, size)| self.holes.covers(at, at + size));
         free.map(|(at, size)| (at, Bytes::new(size)))
     }
 
-    /// The bytes of all pages that are free from end to end, in whatever order their parts are.
+    /// The bytes of all pages that are entirely free, whatever the streams of their parts.
     pub fn free_whole_pages(&self) -> Bytes {
-        self.idle_pages().fold(Bytes::ZERO, |sum, (_, size)| sum.saturating_add(size))
+        self.free_pages().fold(Bytes::ZERO, |sum, (_, size)| sum.saturating_add(size))
     }
 
-    /// The page that begins at `at`: which, and how large.
+    /// The page that begins at `at`, and its size.
     pub fn page(&self, at: Offset) -> Option<(u64, Bytes)> {
         self.pages.get(&at).map(|placed| (placed.page, Bytes::new(placed.size)))
     }
 
-    /// Every page in the address space: where, which, and how large.
+    /// Every page: address, page, size.
     pub fn pages(&self) -> impl Iterator<Item = (Offset, u64, Bytes)> {
         self.pages.iter().map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
     }
 
-    /// Every page that has a byte of `start..end`: where, which, and how large.
+    /// Every page that overlaps `start..end`: address, page, size.
     pub fn pages_in(
         &self,
         start: Offset,
@@ -433,7 +433,7 @@ impl AddressSpace {
         pages.map(|(&at, placed)| (at, placed.page, Bytes::new(placed.size)))
     }
 
-    /// Whether `size` bytes from `at` are whole granules that can be in an address space; gives their end.
+    /// Checks that `size` bytes from `at` are whole granules within the address space; returns their end.
     fn whole_granules(&self, at: Offset, size: u64) -> Result<Offset, AddressSpaceError> {
         let granule = self.granule.bytes().get();
         let whole = size > 0 && at.is_multiple_of(granule) && size.is_multiple_of(granule);
@@ -441,7 +441,7 @@ impl AddressSpace {
         end.ok_or(AddressSpaceError::Malformed { at, size })
     }
 
-    /// Whether `size` bytes from `at` can take a page or alias; gives their end.
+    /// Checks that `size` bytes from `at` can take a page or an alias; returns their end.
     fn vacant(&self, at: Offset, size: u64) -> Result<Offset, AddressSpaceError> {
         let end = self.whole_granules(at, size)?;
         match self.boundaries {
@@ -458,7 +458,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether a page or alias has a byte of `at..end`.
+    /// Whether a page or an alias overlaps `at..end`.
     fn is_occupied(&self, at: Offset, end: Offset) -> bool {
         let page = self.pages.range(..end).next_back().map(|(&start, page)| start + page.size);
         let alias = self.aliases.range(..end).next_back().map(|(&start, &size)| start + size);

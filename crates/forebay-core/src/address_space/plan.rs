@@ -1,50 +1,48 @@
-//! Plans: how a request that no hole holds is to be met.
+//! Plans: how to make room for a request that fits no hole.
 //!
 //! ```text
-//!   the window that misses least is chosen, and its gaps are filled:
+//!   choose the window with the fewest missing bytes, and fill its gaps:
 //!
 //!   [ page  ..][ gap ][..  page ]          before: two holes, neither large enough
 //!   [ page  ..][ moved or new ][.. page ]  after: one
 //! ```
 //!
-//! Pages that lie free elsewhere are moved before any is made, so that memory is taken from the
-//! device only where none is free in whole pages. A program that needs more than ever before is
-//! let have a little more than that without moving: it is likely still to grow, and would need the
-//! pages in any case.
+//! Free pages are moved from elsewhere before new ones are created, so that the pool takes memory from
+//! the device only when it has no whole page free. An exception is a program at a new peak: it may grow
+//! a little beyond the peak without moving pages, because it is likely to grow further and to need the
+//! new pages anyway.
 //!
-//! What a driver charges is charged a page, not a byte: few and large pages are fast, many and
-//! small ones are tight. So pages grow with what the pool holds, up to a size at which a page is
-//! still likely to become wholly free.
+//! Driver calls cost time per page, not per byte: few large pages are fast, many small ones waste less.
+//! So the page size grows with the pool, up to a size at which a page is still likely to become
+//! entirely free.
 //!
-//! What is promised: where the pages that are free from end to end in the order of the taker, and
-//! what may still be made, come to the request in whole granules, there is a plan, as long as some
-//! gap has that many addresses and a page more; where none has, the plan lacks addresses and no
-//! memory. Bytes of pages that are partly in use cannot be moved, and are promised to nobody but the
-//! requests that fit them.
+//! Guarantee: if the entirely free pages that the taker may use, plus what the limit still allows to be
+//! created, add up to the request in whole granules, there is a plan, provided some gap is larger than
+//! the request by one page. If no gap is, the error is [`PlanError::Addresses`], not
+//! [`PlanError::Limit`]. Free bytes in partly used pages cannot be moved and do not count.
 
-use super::window::{Stretch, openings};
+use super::window::{FreeRange, openings};
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 
-/// How a pool grows. The reason for each default is beside it.
+/// How a pool grows. Each field gives the reason for its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
-    /// The largest page. 32 MiB: by the measured costs of an H200 a gibibyte of such pages takes
-    /// 1.3 ms to create, map and open, against 4.6 ms of 8 MiB and 0.5 ms of 128 MiB, which are
-    /// wholly free less often.
+    /// The largest page. 32 MiB: by the costs measured on an H200, a gibibyte of such pages takes
+    /// 1.3 ms to create, map and open for access. With 8 MiB it takes 4.6 ms, and with 128 MiB 0.5 ms,
+    /// but such large pages are entirely free less often.
     pub largest_page: Bytes,
-    /// A page is at most this part of what is held, so that a small program does not take large
-    /// ones: 12 means a twelfth, which leaves less than that unused at the end.
+    /// A page is at most this fraction of the memory held, so that a small program does not take large
+    /// pages: 12 means a twelfth, so less than a twelfth stays unused at the end.
     pub part: u64,
-    /// How many pages a program that needs more than ever before may stand above that before pages
-    /// are moved.
+    /// How many pages a program at a new peak may hold beyond its need before pages are moved.
     pub spare_pages: u64,
-    /// And no more than this part of it: 16 means a sixteenth. Of a small program a few pages are
-    /// much.
+    /// The spare pages are also at most this fraction of its need: 16 means a sixteenth. A few pages
+    /// are a lot for a small program.
     pub spare_part: u64,
-    /// Whether free pages are moved at all. Where what is behind an address must stay there they are
-    /// not, and more is made instead.
+    /// Whether free pages may be moved at all. If the memory behind an address must stay the same they
+    /// may not, and new pages are created instead.
     pub moves: bool,
 }
 
@@ -55,15 +53,15 @@ impl Default for Growth {
 }
 
 impl Growth {
-    /// The size of a new page where `held` bytes will be held: a power of two.
+    /// The size of a new page for a pool that will hold `held` bytes: a power of two.
     pub(super) fn page(&self, held: u64, granule: u64) -> u64 {
         let part = (held / self.part.max(1)).max(granule);
         let part = 1_u64 << part.ilog2();
         part.clamp(granule, self.largest_page.get().max(granule))
     }
 
-    /// What the address space may hold before pages of `page` bytes are moved, where `live` bytes will be
-    /// in blocks and `peak` were at the most.
+    /// How many bytes may be backed before pages of `page` bytes are moved, if `live` bytes will be in
+    /// blocks and the previous peak was `peak`.
     pub(super) fn ceiling(&self, page: u64, live: u64, peak: u64) -> u64 {
         if live <= peak {
             return 0;
@@ -73,18 +71,18 @@ impl Growth {
     }
 }
 
-/// One thing to be done, in order.
+/// One step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Make a page of this size and put it there.
+    /// Create a page and map it.
     Create {
         /// Where.
         at: Offset,
         /// How large.
         size: Bytes,
     },
-    /// Take the page that lies free at `from` and put it at `to`.
+    /// Move the free page at `from` to `to`.
     Move {
         /// Where it is.
         from: Offset,
@@ -95,38 +93,38 @@ pub enum Step {
     },
 }
 
-/// How a request that no hole holds is to be met.
+/// How to make room for a request that fits no hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What to do, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// What is missing for a plan.
+/// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Lack {
-    /// Nothing was asked for.
-    Nothing,
-    /// Memory: the limit leaves no way.
+pub enum PlanError {
+    /// The request was for 0 bytes.
+    NoBytes,
+    /// The limit leaves too little memory.
     Limit,
-    /// Addresses: once enough are reserved there is a plan.
+    /// No reserved range has enough unused addresses. Once one has, there is a plan.
     Addresses,
 }
 
-impl core::fmt::Display for Lack {
+impl core::fmt::Display for PlanError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::Nothing => "a request for no bytes needs no plan",
+            Self::NoBytes => "a request for 0 bytes needs no plan",
             Self::Limit => "the limit leaves no room for the request",
             Self::Addresses => "no reserved range has room for the request; reserve another",
         })
     }
 }
 
-impl core::error::Error for Lack {}
+impl core::error::Error for PlanError {}
 
-/// What a plan is made for.
+/// The request that a plan is made for.
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
     size: u64,
@@ -136,39 +134,39 @@ struct Request<'a> {
 }
 
 impl Plan {
-    /// A plan for `size` bytes free in the order of `taker`, one stream, that leaves at most
-    /// `limit` bytes in the address space, or as many as there are.
+    /// A plan to make `size` bytes free in the order of `taker`, which is one stream, such that the address
+    /// space holds at most `limit` bytes or does not grow.
     ///
-    /// Its pages are to be put in the address space in the order of `taker`, new ones too: a page free for
-    /// all would become one with a neighbour that the taker may not have.
+    /// Its pages, including new ones, must be added in the order of `taker`: a page free for all streams
+    /// would merge with a neighbour that the taker may not use.
     pub fn make(
         space: &AddressSpace,
         size: Bytes,
         taker: Streams,
         growth: &Growth,
         limit: Bytes,
-    ) -> Result<Self, Lack> {
+    ) -> Result<Self, PlanError> {
         if size.is_zero() {
-            return Err(Lack::Nothing);
+            return Err(PlanError::NoBytes);
         }
         let request = Request { size: size.get(), taker: &taker, growth, limit: limit.get() };
         if space.has_hole(&request) {
             return Ok(Self { steps: Vec::new() });
         }
-        let stretches = space.stretches(&taker);
-        let windows = openings(&stretches).filter_map(|opening| space.window(opening, size.get()));
-        let least = windows.min().and_then(|window| space.fill(&stretches, window.at, &request));
-        // In a window between blocks a page may be too large for its gap, and pages within it stay
-        // where they are. In a large gap any page fits, and all can go there.
+        let ranges = space.ranges(&taker);
+        let windows = openings(&ranges).filter_map(|opening| space.window(opening, size.get()));
+        let least = windows.min().and_then(|window| space.fill(&ranges, window.at, &request));
+        // In a window between blocks, a page may be too large for its gap, and the pages inside the window
+        // cannot move. In a large gap every page fits and every free page can move.
         let plan = least.or_else(|| {
             let end = space.last_gap().filter(|gap| gap.1 - gap.0 >= request.size)?;
-            space.fill(&stretches, end.0, &request)
+            space.fill(&ranges, end.0, &request)
         });
-        plan.map_or_else(|| space.fill_elsewhere(&stretches, &request), Ok)
+        plan.map_or_else(|| space.fill_elsewhere(&ranges, &request), Ok)
     }
 
-    /// How large the next segment is for a request of `size`, on a device that maps no pages: a block
-    /// cannot lie in two. `None` where the limit leaves no way.
+    /// The size of the next segment for a request of `size`, on a device without page mapping, where a
+    /// block cannot span two segments. `None` if the limit leaves too little memory.
     pub fn segment(
         space: &AddressSpace,
         size: Bytes,
@@ -182,7 +180,7 @@ impl Plan {
         Some(Bytes::new(least.max(page.min(room / granule * granule))))
     }
 
-    /// The bytes of all pages that are to be made.
+    /// The bytes of all pages that the plan creates.
     pub fn created(&self) -> Bytes {
         self.steps.iter().fold(Bytes::ZERO, |sum, step| match step {
             Step::Create { size, .. } => sum.saturating_add(*size),
@@ -192,7 +190,7 @@ impl Plan {
 }
 
 impl AddressSpace {
-    /// Whether a hole holds the request already.
+    /// Whether the request fits a hole already.
     fn has_hole(&self, request: &Request<'_>) -> bool {
         self.holes.can_take(request.size, request.taker)
     }
@@ -205,31 +203,35 @@ impl AddressSpace {
         self.gaps.around(end.checked_sub(1)?, end)
     }
 
-    /// The steps that fill the lowest gap in which any page fits; or what is lacking.
-    fn fill_elsewhere(&self, stretches: &[Stretch], request: &Request<'_>) -> Result<Plan, Lack> {
+    /// A plan that fills the lowest gap in which every page fits, or why there is none.
+    fn fill_elsewhere(
+        &self,
+        ranges: &[FreeRange],
+        request: &Request<'_>,
+    ) -> Result<Plan, PlanError> {
         let granule = self.granule.bytes().get();
-        let whole = request.size.checked_next_multiple_of(granule).ok_or(Lack::Limit)?;
+        let whole = request.size.checked_next_multiple_of(granule).ok_or(PlanError::Limit)?;
         let donors = self.donors(0, 0, request.taker);
         let pages = donors.iter().filter(|_| request.growth.moves).map(|donor| donor.1);
         let (movable, largest) =
             pages.fold((0_u64, 0), |(sum, most), page| (sum.saturating_add(page), page.max(most)));
         let room = request.limit.saturating_sub(self.backed) / granule * granule;
         if whole > room.saturating_add(movable) {
-            return Err(Lack::Limit);
+            return Err(PlanError::Limit);
         }
         let needed = whole.saturating_add(largest);
         let mut gaps = self.gaps.each().filter(|gap| gap.1 - gap.0 >= needed);
-        let filled = gaps.next().and_then(|gap| self.fill(stretches, gap.0, request));
-        filled.ok_or(Lack::Addresses)
+        let filled = gaps.next().and_then(|gap| self.fill(ranges, gap.0, request));
+        filled.ok_or(PlanError::Addresses)
     }
 
-    /// The steps that leave `size` bytes from `at` backed.
-    fn fill(&self, stretches: &[Stretch], at: Offset, request: &Request<'_>) -> Option<Plan> {
+    /// A plan after which all bytes of the request are backed from `at` on.
+    fn fill(&self, ranges: &[FreeRange], at: Offset, request: &Request<'_>) -> Option<Plan> {
         let Request { size, taker, growth, limit } = *request;
         let granule = self.granule.bytes().get();
         let end = at.checked_add(size)?;
-        let first = stretches.partition_point(|it| it.end <= at);
-        let inside = stretches.get(first..)?.iter().take_while(|it| it.start < end);
+        let first = ranges.partition_point(|it| it.end <= at);
+        let inside = ranges.get(first..)?.iter().take_while(|it| it.start < end);
         let gaps = inside.filter(|it| it.is_gap).map(|gap| {
             let from = gap.start.max(at / granule * granule);
             let to = end.next_multiple_of(granule).min(gap.end);
@@ -268,12 +270,12 @@ impl AddressSpace {
         Some(Plan { steps })
     }
 
-    /// Pages outside `at..end` that are free in the order of `taker`, those of the smallest holes
-    /// first: they are the least likely to be asked for.
+    /// Pages outside `at..end` that are free in the order of `taker`, those in the smallest holes
+    /// first: these holes are the least likely to serve a request.
     fn donors(&self, at: Offset, end: Offset, taker: &Streams) -> Vec<(Offset, u64)> {
         let granule = self.granule.bytes().get();
-        // Neighbouring holes that both serve the taker are one, so a page is free for it only
-        // within one hole.
+        // Neighbouring holes that the taker may use are merged, so a page that is free for it lies within
+        // one hole.
         let mut pages: Vec<(u64, core::cmp::Reverse<u64>, Offset)> = Vec::new();
         for hole in self.holes.holes_for(taker, granule) {
             for (&from, placed) in self.pages.range(hole.start..hole.end) {

@@ -1,4 +1,4 @@
-//! Sets of streams: in whose order memory is free.
+//! Sets of streams, which say in whose order memory is free.
 
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
@@ -8,15 +8,15 @@ const WORDS: usize = 32;
 
 /// A set of streams, by small numbers.
 ///
-/// [`Streams::ALL`] is more than the set of all numbers: it also has every stream that has no number
-/// and every stream that will ever get one. So a number can be given to another stream without
-/// taking it out of what is free for all.
+/// [`Streams::ALL`] is more than the set of all numbers: it also contains every stream without a number
+/// and every stream that will ever get one. So a number can be reused without taking it out of the
+/// memory that is free for all.
 ///
-/// Most sets have one stream. The summary tells which words have any, so that comparing two sets
-/// looks at one word of each as a rule.
+/// Most sets have one stream. The summary says which words are not zero, so that comparing two sets
+/// usually reads one word of each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Streams {
-    /// Whether streams without a number are in it as well. Only [`Streams::ALL`] has them.
+    /// Whether it also contains streams without a number. Only [`Streams::ALL`] does.
     rest: bool,
     /// Which words are not zero.
     summary: u32,
@@ -32,8 +32,8 @@ impl Streams {
     /// How many streams can be told apart.
     pub const MOST: u32 = 2048;
 
-    /// The set of one stream. Numbers from [`Streams::MOST`] on give the empty set: memory freed
-    /// there is nobody's until it is known to be idle.
+    /// The set of one stream. Numbers from [`Streams::MOST`] on give the empty set: no stream may use
+    /// memory freed there until the device is known to be idle.
     #[inline]
     pub const fn only(number: u32) -> Self {
         let mut set = Self::NONE;
@@ -44,13 +44,13 @@ impl Streams {
         set
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether it contains all of `other`.
     #[inline]
     pub fn contains(&self, other: Self) -> bool {
         self.has(&other)
     }
 
-    /// The same of a set that need not be copied.
+    /// [`contains`](Self::contains) without copying the other set.
     #[inline]
     pub(super) fn has(&self, other: &Self) -> bool {
         if other.summary & !self.summary != 0 || other.rest && !self.rest {
@@ -59,8 +59,8 @@ impl Streams {
         other.filled().all(|word| self.word(word) & other.word(word) == other.word(word))
     }
 
-    /// Whether what is free in the order of all of these may go to `taker`. A taker that is no
-    /// stream that can be told apart may only have what is free for all.
+    /// Whether `taker` may use memory that is free in the order of these streams. An empty taker is a
+    /// stream without a number: it may only use memory that is free for all.
     #[inline]
     pub(super) fn serve(&self, taker: &Self) -> bool {
         if taker.is_empty() { self.rest } else { self.has(taker) }
@@ -85,25 +85,25 @@ impl Streams {
         self.rest
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.summary == 0
     }
 
-    /// What is in both.
+    /// The intersection.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self::of(self.rest && other.rest, |word| self.word(word) & other.word(word))
     }
 
-    /// What is in either.
+    /// The union.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self::of(self.rest || other.rest, |word| self.word(word) | other.word(word))
     }
 
-    /// What is in it and not in `other`.
+    /// The difference: the streams in `self` but not in `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self::of(self.rest && !other.rest, |word| self.word(word) & !other.word(word))
@@ -182,7 +182,7 @@ impl PartialOrd for Streams {
     }
 }
 
-/// An order for maps, and nothing more.
+/// An arbitrary total order, for use as a map key.
 impl Ord for Streams {
     fn cmp(&self, other: &Self) -> Ordering {
         let brief = (self.summary, self.rest).cmp(&(other.summary, other.rest));

@@ -79,39 +79,39 @@ impl Pair {
         said.ok()
     }
 
-    fn place(&mut self, at: u64, size: u64, streams: Streams) -> Option<()> {
+    fn add_page(&mut self, at: u64, size: u64, streams: Streams) -> Option<()> {
         self.pages += 1;
         let (page, bytes) = (self.pages, Bytes::new(size));
-        self.both(|l| l.place(at, bytes, page, streams), |m| m.place(at, size, page, streams))
+        self.both(|l| l.add_page(at, bytes, page, streams), |m| m.add_page(at, size, page, streams))
     }
 
-    fn take(&mut self, size: u64, streams: Streams) -> Option<u64> {
+    fn allocate(&mut self, size: u64, streams: Streams) -> Option<u64> {
         let (said, due) =
-            (self.space.take(Bytes::new(size), streams), self.model.take(size, streams));
+            (self.space.allocate(Bytes::new(size), streams), self.model.allocate(size, streams));
         assert_eq!(said, due);
         said
     }
 
-    fn give(&mut self, at: u64, size: u64, streams: Streams) -> Option<()> {
-        self.both(|l| l.give(at, Bytes::new(size), streams), |m| m.give(at, size, streams))
+    fn free(&mut self, at: u64, size: u64, streams: Streams) -> Option<()> {
+        self.both(|l| l.free(at, Bytes::new(size), streams), |m| m.free(at, size, streams))
     }
 
-    fn waited(&mut self, taker: Streams, owner: Streams) {
-        self.space.waited(taker, owner);
+    fn record_wait(&mut self, taker: Streams, owner: Streams) {
+        self.space.record_wait(taker, owner);
         self.model.extend(|set| !owner.is_empty() && set.contains(owner), taker);
     }
 
-    fn idle(&mut self, streams: Streams) {
-        self.space.idle(streams);
+    fn record_idle(&mut self, streams: Streams) {
+        self.space.record_idle(streams);
         self.model.extend(|set| is_over(set, streams), Streams::ALL);
     }
 
-    fn lift(&mut self, at: u64) -> Option<(u64, Bytes, Streams)> {
-        self.both(|l| l.lift(at), |m| m.lift(at))
+    fn remove_page(&mut self, at: u64) -> Option<(u64, Bytes, Streams)> {
+        self.both(|l| l.remove_page(at), |m| m.remove_page(at))
     }
 
-    fn clear(&mut self, at: u64) -> Option<()> {
-        self.both(|l| l.clear(at), |m| m.clear(at))
+    fn clear_alias(&mut self, at: u64) -> Option<()> {
+        self.both(|l| l.clear_alias(at), |m| m.clear_alias(at))
     }
 
     /// Makes a plan and carries it out as a pool does.
@@ -135,16 +135,16 @@ impl Pair {
             match step {
                 Step::Create { at, size } => {
                     made += size.get();
-                    self.place(at, size.get(), taker).unwrap();
+                    self.add_page(at, size.get(), taker).unwrap();
                 }
                 Step::Move { from, to, size } => {
-                    let (page, lifted, free) = self.lift(from).unwrap();
+                    let (page, lifted, free) = self.remove_page(from).unwrap();
                     assert_eq!(lifted, size);
                     assert!(free.contains(taker), "a page that the taker may not write is moved");
                     moved += size.get();
                     let bytes = size.get();
-                    let space = |space: &mut AddressSpace| space.place(to, size, page, taker);
-                    self.both(space, |m| m.place(to, bytes, page, taker)).unwrap();
+                    let space = |space: &mut AddressSpace| space.add_page(to, size, page, taker);
+                    self.both(space, |m| m.add_page(to, bytes, page, taker)).unwrap();
                 }
             }
         }
@@ -154,35 +154,35 @@ impl Pair {
         let spared = live > peak && backed.get() + missing <= limit.get().min(live);
         assert!(moved == 0 || !spared, "moved without need");
         self.check();
-        assert!(self.clone().take(size, taker).is_some(), "{size} B do not fit after the plan");
+        assert!(self.clone().allocate(size, taker).is_some(), "{size} B do not fit after the plan");
         true
     }
 
     fn happen(&mut self, event: &Event) {
         match *event {
-            Event::Take { size, streams } => drop(self.take(size, streams)),
+            Event::Take { size, streams } => drop(self.allocate(size, streams)),
             Event::Give { block, streams } => {
                 if let Some((at, size)) = pick(&self.model.live(), block) {
-                    self.give(at, size, streams).unwrap();
+                    self.free(at, size, streams).unwrap();
                 }
             }
-            Event::GiveAnything { at, size, streams } => drop(self.give(at, size, streams)),
-            Event::Waited { taker, owner } => self.waited(taker, owner),
-            Event::Idle { streams } => self.idle(streams),
-            Event::Place { at, size, streams } => drop(self.place(at, size, streams)),
+            Event::GiveAnything { at, size, streams } => drop(self.free(at, size, streams)),
+            Event::Waited { taker, owner } => self.record_wait(taker, owner),
+            Event::Idle { streams } => self.record_idle(streams),
+            Event::Place { at, size, streams } => drop(self.add_page(at, size, streams)),
             Event::Lift { page } => {
                 if let Some((at, _)) = pick(&self.model.free_pages(), page) {
-                    self.lift(at).unwrap();
+                    self.remove_page(at).unwrap();
                 }
             }
-            Event::LiftAnything { at } => drop(self.lift(at)),
+            Event::LiftAnything { at } => drop(self.remove_page(at)),
             Event::Clear { alias } => {
                 let aliases: Vec<u64> = self.model.aliases.keys().copied().collect();
                 if let Some(at) = pick(&aliases, alias) {
-                    self.clear(at).unwrap();
+                    self.clear_alias(at).unwrap();
                 }
             }
-            Event::ClearAnything { at } => drop(self.clear(at)),
+            Event::ClearAnything { at } => drop(self.clear_alias(at)),
             Event::Plan { size, taker, growth, room } => {
                 let limit = Bytes::new(self.space.backed_bytes().get() + room);
                 self.plan(size, Streams::only(taker), &growth, limit);
@@ -209,7 +209,7 @@ impl Pair {
         let pages = space.pages().map(|(at, page, size)| (at, (size.get(), page)));
         assert!(pages.eq(model.pages.clone()));
         assert_eq!(space.aliases, model.aliases);
-        let idle: Vec<_> = space.idle_pages().map(|(at, size)| (at, size.get())).collect();
+        let idle: Vec<_> = space.free_pages().map(|(at, size)| (at, size.get())).collect();
         assert_eq!(idle, model.free_pages());
     }
 }
@@ -330,7 +330,7 @@ proptest! {
             pair.happen(event);
         }
         let taker = Streams::only(taker);
-        let named = pair.space.worth_waiting_for(Bytes::new(size), taker);
+        let named = pair.space.better_owner(Bytes::new(size), taker);
         let smallest = |model: &Model, own: bool| {
             let fits = model.holes().into_iter().filter(|hole| hole.1 - hole.0 >= size);
             let whose = fits.filter(|hole| !hole.2.is_empty() && hole.2.contains(taker) == own);
@@ -342,9 +342,9 @@ proptest! {
             prop_assert!(own.is_none_or(|own| own > size + size / 8));
             for number in owners.numbers() {
                 let mut pair = pair.clone();
-                pair.waited(taker, Streams::only(number));
+                pair.record_wait(taker, Streams::only(number));
                 pair.check();
-                prop_assert!(pair.take(size, taker).is_some());
+                prop_assert!(pair.allocate(size, taker).is_some());
             }
         } else {
             prop_assert!(own.is_some_and(|own| own <= size + size / 8) || own <= other.or(own));
@@ -400,12 +400,12 @@ proptest! {
     ) {
         let mut pair = Pair::new();
         for (granule, _) in (0..).zip(&backed).filter(|(_, backed)| **backed) {
-            pair.place(granule * GRANULE, GRANULE, A).unwrap();
+            pair.add_page(granule * GRANULE, GRANULE, A).unwrap();
         }
         let taken: Vec<_> =
-            blocks.iter().map(|&(size, freed)| (pair.take(size, A), size, freed)).collect();
+            blocks.iter().map(|&(size, freed)| (pair.allocate(size, A), size, freed)).collect();
         for (at, size, _) in taken.into_iter().filter(|(.., freed)| *freed) {
-            at.map(|at| pair.give(at, size, A));
+            at.map(|at| pair.free(at, size, A));
         }
         let held = pair.space.backed_bytes();
         let free = pair.model.free_pages().len();
@@ -422,71 +422,75 @@ proptest! {
 fn neighbours_merge_only_with_a_stream_in_common() {
     let mut pair = Pair::new();
     for (at, streams) in [(0, A), (1, B), (2, B.or(C)), (3, A)] {
-        pair.place(at * GRANULE, GRANULE, streams).unwrap();
+        pair.add_page(at * GRANULE, GRANULE, streams).unwrap();
     }
     pair.check();
     assert_eq!(pair.space.hole_count(), 3);
     assert_eq!(pair.space.largest_hole().get(), 2 * GRANULE);
-    assert_eq!(pair.take(2 * GRANULE, A), None);
-    assert_eq!(pair.take(2 * GRANULE, C), None, "the part that only B may have is in that hole");
-    assert_eq!(pair.take(2 * GRANULE, B), Some(GRANULE));
+    assert_eq!(pair.allocate(2 * GRANULE, A), None);
+    assert_eq!(
+        pair.allocate(2 * GRANULE, C),
+        None,
+        "the part that only B may have is in that hole"
+    );
+    assert_eq!(pair.allocate(2 * GRANULE, B), Some(GRANULE));
 }
 
 #[test]
 fn waiting_merges() {
     let mut pair = Pair::new();
-    pair.place(0, GRANULE, A).unwrap();
-    pair.place(GRANULE, GRANULE, B).unwrap();
-    assert_eq!(pair.take(2 * GRANULE, A), None);
-    pair.waited(A, B);
+    pair.add_page(0, GRANULE, A).unwrap();
+    pair.add_page(GRANULE, GRANULE, B).unwrap();
+    assert_eq!(pair.allocate(2 * GRANULE, A), None);
+    pair.record_wait(A, B);
     pair.check();
     assert_eq!(pair.space.hole_count(), 1);
-    assert_eq!(pair.take(2 * GRANULE, B), None, "B has not waited for A");
-    assert_eq!(pair.take(2 * GRANULE, A), Some(0));
+    assert_eq!(pair.allocate(2 * GRANULE, B), None, "B has not waited for A");
+    assert_eq!(pair.allocate(2 * GRANULE, A), Some(0));
 }
 
 #[test]
 fn the_lowest_hole_is_taken_however_large() {
     let mut pair = Pair::new();
-    pair.place(0, 4 * GRANULE, A).unwrap();
-    pair.place(5 * GRANULE, GRANULE, A).unwrap();
-    assert_eq!(pair.take(CELL, A), Some(0));
-    assert_eq!(pair.take(4 * GRANULE, A), None);
-    assert_eq!(pair.take(4 * GRANULE - CELL, A), Some(CELL));
-    assert_eq!(pair.take(CELL, A), Some(5 * GRANULE), "there is no other");
+    pair.add_page(0, 4 * GRANULE, A).unwrap();
+    pair.add_page(5 * GRANULE, GRANULE, A).unwrap();
+    assert_eq!(pair.allocate(CELL, A), Some(0));
+    assert_eq!(pair.allocate(4 * GRANULE, A), None);
+    assert_eq!(pair.allocate(4 * GRANULE - CELL, A), Some(CELL));
+    assert_eq!(pair.allocate(CELL, A), Some(5 * GRANULE), "there is no other");
 }
 
 #[test]
 fn a_stream_waits_rather_than_cut_a_large_hole() {
     let mut pair = Pair::new();
-    let worth = |pair: &mut Pair, cells| pair.space.worth_waiting_for(Bytes::new(cells * CELL), A);
+    let worth = |pair: &mut Pair, cells| pair.space.better_owner(Bytes::new(cells * CELL), A);
     assert_eq!(worth(&mut pair, 1), None, "nobody has anything");
-    pair.place(0, 4 * GRANULE, A).unwrap();
+    pair.add_page(0, 4 * GRANULE, A).unwrap();
     assert_eq!(worth(&mut pair, 1), None, "nobody else has");
-    pair.place(5 * GRANULE, 2 * GRANULE, B).unwrap();
+    pair.add_page(5 * GRANULE, 2 * GRANULE, B).unwrap();
     assert_eq!(worth(&mut pair, 1), Some(B));
     assert_eq!(worth(&mut pair, 17), None, "B has none that large");
     assert_eq!(worth(&mut pair, 33), None, "nor has anyone");
-    pair.place(8 * GRANULE, GRANULE, A).unwrap();
+    pair.add_page(8 * GRANULE, GRANULE, A).unwrap();
     assert_eq!(worth(&mut pair, 8), None, "its own fits exactly");
     assert_eq!(worth(&mut pair, 7), None, "what is left is less than B's would leave");
     assert_eq!(worth(&mut pair, 9), Some(B));
     // B frees exactly 15 cells, A has 16: one in fifteen is left over, and that is well enough.
-    assert_eq!(pair.take(CELL, B), Some(5 * GRANULE));
-    pair.place(12 * GRANULE, 2 * GRANULE, A).unwrap();
+    assert_eq!(pair.allocate(CELL, B), Some(5 * GRANULE));
+    pair.add_page(12 * GRANULE, 2 * GRANULE, A).unwrap();
     assert_eq!(worth(&mut pair, 15), None, "its own fits well");
     assert_eq!(worth(&mut pair, 14), Some(B), "an eighth of 14 cells is less than two");
-    pair.place(10 * GRANULE, GRANULE, Streams::NONE).unwrap();
-    assert_eq!(pair.space.worth_waiting_for(Bytes::new(CELL), C), Some(A), "nobody's is not had");
+    pair.add_page(10 * GRANULE, GRANULE, Streams::NONE).unwrap();
+    assert_eq!(pair.space.better_owner(Bytes::new(CELL), C), Some(A), "nobody's is not had");
 }
 
 #[test]
 fn a_hole_that_another_made_its_own_is_waited_for() {
     let mut pair = Pair::new();
-    pair.place(0, GRANULE, A.or(B)).unwrap();
-    assert_eq!(pair.space.worth_waiting_for(Bytes::new(GRANULE), A), None);
-    pair.place(GRANULE, GRANULE, B).unwrap();
-    assert_eq!(pair.space.worth_waiting_for(Bytes::new(GRANULE), A), Some(B));
+    pair.add_page(0, GRANULE, A.or(B)).unwrap();
+    assert_eq!(pair.space.better_owner(Bytes::new(GRANULE), A), None);
+    pair.add_page(GRANULE, GRANULE, B).unwrap();
+    assert_eq!(pair.space.better_owner(Bytes::new(GRANULE), A), Some(B));
 }
 
 /// The holes' index splits, fills up and empties again. The address space of the model is too short to have
@@ -496,10 +500,10 @@ fn a_line_of_many_holes_finds_the_lowest() {
     let granule = PageSize::new(GRANULE).unwrap();
     let mut space = space_of(granule, Bytes::mib(16));
     let page = Bytes::mib(4);
-    space.place(0, page, 1, A).unwrap();
+    space.add_page(0, page, 1, A).unwrap();
     let cell = Bytes::new(CELL);
-    let all: Vec<u64> = (0..page.get() / CELL).map(|_| space.take(cell, A).unwrap()).collect();
-    assert_eq!((space.take(cell, A), space.hole_count()), (None, 0));
+    let all: Vec<u64> = (0..page.get() / CELL).map(|_| space.allocate(cell, A).unwrap()).collect();
+    assert_eq!((space.allocate(cell, A), space.hole_count()), (None, 0));
     let mut random = crate::Random::new(7);
     let mut live: std::collections::BTreeSet<u64> = all.into_iter().collect();
     let mut free: std::collections::BTreeSet<u64> = std::collections::BTreeSet::new();
@@ -511,13 +515,13 @@ fn a_line_of_many_holes_finds_the_lowest() {
             };
             live.remove(&at);
             free.insert(at);
-            space.give(at, cell, A).unwrap();
-            assert!(space.give(at, cell, A).is_err(), "freed twice");
+            space.free(at, cell, A).unwrap();
+            assert!(space.free(at, cell, A).is_err(), "freed twice");
         } else {
             let size = 1 + random.below(3);
             let run = |at: u64| (1..size).all(|next| free.contains(&(at + next * CELL)));
             let due = free.iter().copied().find(|&at| run(at));
-            assert_eq!(space.take(Bytes::new(size * CELL), A), due);
+            assert_eq!(space.allocate(Bytes::new(size * CELL), A), due);
             for at in due.into_iter().flat_map(|at| (0..size).map(move |next| at + next * CELL)) {
                 free.remove(&at);
                 live.insert(at);
@@ -531,35 +535,35 @@ fn a_line_of_many_holes_finds_the_lowest() {
 fn streams_that_cannot_be_told_apart_have_nothing_in_common() {
     let nameless = Streams::only(Streams::MOST);
     let mut pair = Pair::new();
-    pair.place(0, GRANULE, B).unwrap();
-    assert_eq!(pair.take(CELL, nameless), None, "B may still be using it");
-    pair.waited(A, nameless);
-    assert_eq!(pair.take(CELL, A), None, "A has not waited for B");
-    pair.idle(nameless);
-    assert_eq!(pair.take(CELL, A), None, "B is not idle");
+    pair.add_page(0, GRANULE, B).unwrap();
+    assert_eq!(pair.allocate(CELL, nameless), None, "B may still be using it");
+    pair.record_wait(A, nameless);
+    assert_eq!(pair.allocate(CELL, A), None, "A has not waited for B");
+    pair.record_idle(nameless);
+    assert_eq!(pair.allocate(CELL, A), None, "B is not idle");
     pair.check();
-    pair.place(2 * GRANULE, GRANULE, nameless).unwrap();
-    assert_eq!(pair.take(CELL, nameless), None, "one nameless stream is not another");
-    pair.idle(Streams::ALL);
-    assert_eq!(pair.take(CELL, nameless), Some(0));
+    pair.add_page(2 * GRANULE, GRANULE, nameless).unwrap();
+    assert_eq!(pair.allocate(CELL, nameless), None, "one nameless stream is not another");
+    pair.record_idle(Streams::ALL);
+    assert_eq!(pair.allocate(CELL, nameless), Some(0));
     pair.check();
 }
 
 #[test]
 fn streams_that_are_idle_together_are_idle_each() {
     let mut pair = Pair::new();
-    pair.place(0, GRANULE, A).unwrap();
-    pair.place(GRANULE, GRANULE, B).unwrap();
-    pair.idle(A.or(B));
+    pair.add_page(0, GRANULE, A).unwrap();
+    pair.add_page(GRANULE, GRANULE, B).unwrap();
+    pair.record_idle(A.or(B));
     pair.check();
-    assert_eq!(pair.take(2 * GRANULE, C), Some(0));
+    assert_eq!(pair.allocate(2 * GRANULE, C), Some(0));
 }
 
 #[test]
 fn nothing_is_not_a_block() {
     let mut space = space_of(PageSize::new(GRANULE).unwrap(), Bytes::new(SPACE));
-    space.place(0, Bytes::new(GRANULE), 1, A).unwrap();
-    assert_eq!(space.take(Bytes::ZERO, A), None);
+    space.add_page(0, Bytes::new(GRANULE), 1, A).unwrap();
+    assert_eq!(space.allocate(Bytes::ZERO, A), None);
     let plan = Plan::make(&space, Bytes::ZERO, A, &Growth::default(), Bytes::MAX);
-    assert_eq!(plan, Err(Lack::Nothing));
+    assert_eq!(plan, Err(PlanError::NoBytes));
 }

@@ -1,19 +1,18 @@
 //! Windows: where a block could lie once gaps are filled.
 //!
 //! ```text
-//!   hole   gap        hole  gap         an opening: gaps, and the usable holes that touch them
+//!   hole   gap        hole  gap         an opening: gaps and the usable holes that touch them
 //!   [....][          ][..][      ]
-//!      [   window   ]                   what is missing is what the gaps have of it
+//!      [   window   ]                   the missing bytes are those of its gaps
 //! ```
 //!
-//! Only gaps and the holes beside them are looked at: a hole that touches no gap has no more room
-//! than it has.
+//! Only gaps and the holes beside them are considered: a hole that touches no gap cannot be extended.
 
 use super::{AddressSpace, Offset, Streams};
 
 /// A part of an opening: a hole, or a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct FreeRange {
     pub(super) start: Offset,
     pub(super) end: Offset,
     pub(super) is_gap: bool,
@@ -23,54 +22,57 @@ pub(super) struct Stretch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Window {
     pub(super) missing: u64,
-    /// What of its opening stays free: a small opening that is used up is worth more than a large
-    /// one that is cut.
+    /// The bytes of its opening that stay free: using up a small opening is better than splitting a
+    /// large one.
     pub(super) left: u64,
     pub(super) at: Offset,
 }
 
-/// The stretches in runs without anything in between.
-pub(super) fn openings(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
-    stretches.chunk_by(|one, next| one.end == next.start)
+/// Groups the ranges into runs that touch.
+pub(super) fn openings(ranges: &[FreeRange]) -> impl Iterator<Item = &[FreeRange]> {
+    ranges.chunk_by(|one, next| one.end == next.start)
 }
 
 impl AddressSpace {
     /// The gaps, and the holes beside them that `taker` can use, in order.
-    pub(super) fn stretches(&self, taker: &Streams) -> Vec<Stretch> {
-        let mut stretches: Vec<Stretch> = Vec::new();
+    pub(super) fn ranges(&self, taker: &Streams) -> Vec<FreeRange> {
+        let mut ranges: Vec<FreeRange> = Vec::new();
         for (start, end) in self.gaps.each() {
-            let gap = Stretch { start, end, is_gap: true };
+            let gap = FreeRange { start, end, is_gap: true };
             let below = self.holes.all.ending_at(start);
             let above = self.holes.all.find(end).map(|found| found.1);
             let usable = |hole: super::tree::Hole| {
                 let (start, end) = (hole.start, hole.end);
-                self.holes.set(&hole).serve(taker).then_some(Stretch { start, end, is_gap: false })
+                self.holes.set(&hole).serve(taker).then_some(FreeRange {
+                    start,
+                    end,
+                    is_gap: false,
+                })
             };
             // The hole between two gaps is above the one and below the other.
-            let below = below.and_then(usable).filter(|below| stretches.last() != Some(below));
-            stretches.extend(below.into_iter().chain([gap]).chain(above.and_then(usable)));
+            let below = below.and_then(usable).filter(|below| ranges.last() != Some(below));
+            ranges.extend(below.into_iter().chain([gap]).chain(above.and_then(usable)));
         }
-        stretches
+        ranges
     }
 
-    /// The best window for `size` in an opening: from the start of one of its stretches, or up to
+    /// The best window for `size` in an opening: from the start of one of its ranges, or up to
     /// the end of one of its holes.
     ///
     /// Both ends of a window only ever go up, so all windows are measured in one pass.
-    pub(super) fn window(&self, opening: &[Stretch], size: u64) -> Option<Window> {
+    pub(super) fn window(&self, opening: &[FreeRange], size: u64) -> Option<Window> {
         let granule = self.granule.bytes().get();
         let (start, end) = (opening.first()?.start, opening.last()?.end);
         let left = (end - start).checked_sub(size)?;
         let lengths = opening.iter().map(|it| if it.is_gap { it.end - it.start } else { 0 });
-        // What is missing below each stretch, and below the end of the opening.
+        // The missing bytes below each range, and below the end of the opening.
         let mut below = vec![0];
         below.extend(lengths.scan(0_u64, |sum, length| {
             *sum += length;
             Some(*sum)
         }));
-        // What of the gaps lies below `at`, which is in the stretch with this number: granules
-        // that a window from `at` shares count as above, those that a window up to it shares as
-        // below.
+        // The bytes of gaps below `at`, which lies in the range with this number. A granule that `at`
+        // divides counts as above for a window that starts there, and as below for one that ends there.
         let under = |number: usize, at: Offset, up: bool| -> u64 {
             let sum = below.get(number).copied().unwrap_or(0);
             match opening.get(number) {

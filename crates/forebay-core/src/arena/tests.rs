@@ -37,7 +37,7 @@ struct Model {
     chunks: usize,
     position: u64,
     high_water: u64,
-    blocks: Vec<Given<(BumpPlace, Bytes)>>,
+    blocks: Vec<Given<(BumpBlock, Bytes)>>,
     marks: Vec<Given<BumpMark>>,
 }
 
@@ -258,12 +258,12 @@ fn what_was_never_handed_out_is_not_found() {
     for (offset, size) in [(60, 80), (170, 20), (180, 1), (u64::MAX, 1), (1, u64::MAX)] {
         let refused = bump.resolve(offset, Bytes::new(size), 0);
         let size = Bytes::new(size);
-        assert_eq!(refused, Err(BumpLapse::NotGiven { offset, size, used: Bytes::new(180) }));
+        assert_eq!(refused, Err(BumpStale::NotAllocated { offset, size, used: Bytes::new(180) }));
     }
     let refused = bump.resolve(100, Bytes::new(80), 1);
-    assert_eq!(refused, Err(BumpLapse::Lapsed { generation: 1, current: 0 }));
+    assert_eq!(refused, Err(BumpStale::Lapsed { generation: 1, current: 0 }));
     assert_eq!(bump.resolve(100, Bytes::new(80), 0), Ok(second.address));
     // A mark of another bump that got further.
     let mut other = one_chunk(BumpGrowth::Fixed, 100);
-    assert!(matches!(other.rewind(bump.mark()), Err(BumpLapse::NotGiven { offset: 180, .. })));
+    assert!(matches!(other.rewind(bump.mark()), Err(BumpStale::NotAllocated { offset: 180, .. })));
 }

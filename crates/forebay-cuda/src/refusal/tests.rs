@@ -11,7 +11,7 @@ fn refusal(code: Code) -> Refusal {
 fn error_of(code: Code) -> Error {
     let figures =
         || MemoryInfo { total: Bytes::gib(8), free: Bytes::gib(1), ..MemoryInfo::default() };
-    error(Call::Allocate, refusal(code), &Asked::size(Bytes::gib(2)), figures, None)
+    error(Call::Allocate, refusal(code), &CallInfo::size(Bytes::gib(2)), figures, None)
 }
 
 #[test]
@@ -71,5 +71,5 @@ fn what_stays_broken_is_lost_and_what_may_pass_may_pass() {
 #[test]
 fn a_function_the_driver_lacks_is_named_with_the_version_that_brought_it() {
     let text = error_of(Code::MISSING).to_string();
-    assert!(text.contains("the driver has no cuMemAlloc, which came with CUDA 3.2"), "{text}");
+    assert!(text.contains("the driver has no cuMemAlloc, which CUDA 3.2 introduced"), "{text}");
 }

@@ -26,7 +26,7 @@ fn pairs_of_rows(copy: &Copy) -> Vec<(u64, u64)> {
     pairs
 }
 
-fn pairs_of_pieces(shape: &Shape, room: u64, max_pitch: u64) -> Vec<(u64, u64)> {
+fn pairs_of_pieces(shape: &CopyShape, room: u64, max_pitch: u64) -> Vec<(u64, u64)> {
     let mut pairs = Vec::new();
     for piece in shape.pieces(Bytes::new(room), max_pitch) {
         assert!(piece.bytes().get() <= room, "{piece:?} in {room} B");
@@ -51,7 +51,7 @@ fn pieces_have_every_byte_of_the_shape_once() {
         ((0, 64), (0, 32), (30, 1, 5)),
     ] {
         let copy = copy(to, from, extent);
-        let (shape, right) = (Shape::new(&copy), pairs_of_rows(&copy));
+        let (shape, right) = (CopyShape::new(&copy), pairs_of_rows(&copy));
         assert_eq!(shape.bytes(), copy.extent().bytes());
         for room in [1, 3, 16, 17, 40, 64, 1 << 20] {
             for max_pitch in [4, 1 << 30] {
@@ -64,9 +64,9 @@ fn pieces_have_every_byte_of_the_shape_once() {
 
 #[test]
 fn what_lies_side_by_side_is_one() {
-    let whole = Shape::new(&copy((16, 112), (16, 112), (16, 7, 3)));
+    let whole = CopyShape::new(&copy((16, 112), (16, 112), (16, 7, 3)));
     assert_eq!((whole.width, whole.rows, whole.slices), (336, 1, 1));
-    let slices = Shape::new(&copy((16, 112), (16, 160), (16, 7, 3)));
+    let slices = CopyShape::new(&copy((16, 112), (16, 160), (16, 7, 3)));
     assert_eq!((slices.width, slices.rows, slices.slices), (112, 3, 1));
     assert_eq!((slices.to.row, slices.from.row), (112, 160));
 }

@@ -23,9 +23,9 @@ enum State {
 
 /// A host task that blocks its stream until the gate is opened. Opens when dropped.
 #[must_use]
-pub(super) struct Gate(Arc<(Mutex<State>, Condvar)>);
+pub(super) struct Latch(Arc<(Mutex<State>, Condvar)>);
 
-impl Gate {
+impl Latch {
     /// Closes a gate on `stream`: what is enqueued there from now on waits.
     pub(super) fn close(bench: &Bench, stream: StreamHandle) -> Step<Self> {
         let shared = Arc::new((Mutex::new(State::Closed), Condvar::new()));
@@ -68,7 +68,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for Latch {
     fn drop(&mut self) {
         // A case that ends early leaves no thread blocked behind it.
         self.release();

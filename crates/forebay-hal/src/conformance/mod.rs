@@ -110,7 +110,7 @@ pub trait Fixture: Send + Sync + 'static {
 /// What a case needs of the fixture, besides capabilities of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wants {
+pub enum Requirement {
     /// One device.
     Device,
     /// Two, from [`Fixture::pair`].
@@ -132,7 +132,7 @@ pub struct Case {
     /// What the device must be capable of.
     pub needs: Capabilities,
     /// What the fixture must offer.
-    pub wants: Wants,
+    pub wants: Requirement,
     /// The test itself.
     pub run: fn(&Bench) -> Verdict,
 }

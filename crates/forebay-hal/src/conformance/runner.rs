@@ -11,7 +11,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 
 use super::bench::LastCall;
 use super::verdict::{Step, ensure, ensure_equal};
-use super::{Bench, Case, Failure, Fixture, Outcome, Wants, cases};
+use super::{Bench, Case, Failure, Fixture, Outcome, Requirement, cases};
 
 /// No case takes this long unless something waits for ever. Cases take a second at most on the
 /// slowest device seen; a gate gives up after three.
@@ -30,7 +30,7 @@ pub fn run(case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
 /// It runs in a thread, so that a device that blocks for ever fails the case and not the suite;
 /// such a thread is left behind.
 pub fn run_within(deadline: Duration, case: &'static Case, fixture: &Arc<dyn Fixture>) -> Outcome {
-    if case.wants == Wants::AddressChecks && !fixture.checks_addresses() {
+    if case.wants == Requirement::AddressChecks && !fixture.checks_addresses() {
         return Outcome::Skipped("addresses are not checked when a call is made".to_owned());
     }
     let (sender, receiver) = mpsc::channel();
@@ -57,21 +57,23 @@ fn run_here(case: &Case, fixture: &Arc<dyn Fixture>, steps: Arc<LastCall>) -> Ou
     let attempt = || -> Step<Option<String>> {
         let opening = |error| Failure::from(error).during("opening the device");
         let (device, partner, foreign) = match case.wants {
-            Wants::Pair => {
+            Requirement::Pair => {
                 let Some(pair) = fixture.pair() else {
                     return Ok(Some("there is no second device".to_owned()));
                 };
                 let (one, two) = pair.map_err(opening)?;
                 (one, Some(two), None)
             }
-            Wants::ForeignStream => {
+            Requirement::ForeignStream => {
                 let Some(given) = fixture.foreign_stream() else {
                     return Ok(Some("nobody else makes streams there".to_owned()));
                 };
                 let (device, raw) = given.map_err(opening)?;
                 (device, None, Some(raw))
             }
-            Wants::Device | Wants::AddressChecks => (fixture.open().map_err(opening)?, None, None),
+            Requirement::Device | Requirement::AddressChecks => {
+                (fixture.open().map_err(opening)?, None, None)
+            }
         };
         let missing = case.needs.difference(device.descriptor().capabilities);
         if !missing.is_empty() {

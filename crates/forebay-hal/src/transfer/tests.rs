@@ -73,7 +73,7 @@ fn a_bad_pitch_says_what_is_allowed() {
         Copy::planes(device(0), bytes(7), device(100), bytes(8), (bytes(8), 2)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "copy: to was row pitch 7 B; allowed: 8 B (the width) or more (correct the argument; \
+        "copy: invalid to: row pitch 7 B; expected 8 B (the width) or more (correct the argument; \
          trying again will not help)"
     );
     let extent = Extent { width: bytes(8), rows: 2, slices: 2 };

@@ -86,7 +86,7 @@ fn more_than_the_system_has_is_refused_before_it_kills() {
     assert!(matches!(error, Err(Error::OutOfMemory { .. })));
     assert_eq!(limited(Bytes::MAX).memory_info().unwrap().total, info.total);
     let nothing = HostOptions::new().memory_limit(Bytes::ZERO).open().unwrap_err();
-    assert!(nothing.to_string().contains("memory_limit was 0 B"), "{nothing}");
+    assert!(nothing.to_string().contains("invalid memory_limit: 0 B"), "{nothing}");
 }
 
 #[test]

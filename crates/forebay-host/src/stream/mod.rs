@@ -24,7 +24,7 @@ use forebay_hal::{
 };
 
 pub(crate) use event::Event;
-pub(crate) use queue::{Queue, Refused};
+pub(crate) use queue::{EnqueueError, Queue};
 pub(crate) use worker::Command;
 
 use crate::HostDevice;
@@ -225,8 +225,8 @@ impl HostDevice {
     ) -> Result<()> {
         queue.push(command, &self.space).map_err(|refused| match refused {
             // Another thread destroyed it since it was looked up.
-            Refused::Closed => not_a_stream(call, stream),
-            Refused::NoThread(error) => Error::Transient {
+            EnqueueError::Closed => not_a_stream(call, stream),
+            EnqueueError::NoThread(error) => Error::Transient {
                 call,
                 reason: format!(
                     "no thread for {stream}: {error}; destroy streams that are idle, or raise the \

@@ -11,7 +11,7 @@ use crate::space::Space;
 
 /// Whether a stream takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum QueueState {
     /// It does.
     Open,
     /// It was destroyed, or its device was: what is enqueued still runs, and nothing more comes.
@@ -29,7 +29,7 @@ enum Worker {
 
 /// Why work was not enqueued.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum EnqueueError {
     /// The stream was destroyed.
     Closed,
     /// The system gave no thread for it.
@@ -54,7 +54,7 @@ struct State {
     enqueued: u64,
     /// How many of them are finished.
     finished: u64,
-    life: Life,
+    life: QueueState,
     worker: Worker,
 }
 
@@ -64,7 +64,7 @@ impl Queue {
             commands: VecDeque::new(),
             enqueued: 0,
             finished: 0,
-            life: Life::Open,
+            life: QueueState::Open,
             worker: Worker::Unstarted,
         };
         Self {
@@ -89,14 +89,14 @@ impl Queue {
         self: &Arc<Self>,
         command: Command,
         space: &Arc<Space>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), EnqueueError> {
         let mut state = self.state();
-        if state.life == Life::Closed {
-            return Err(Refused::Closed);
+        if state.life == QueueState::Closed {
+            return Err(EnqueueError::Closed);
         }
         if state.worker == Worker::Unstarted {
             // Before the command is entered: where there is no thread, nothing has changed.
-            worker::start(Arc::clone(self), Arc::clone(space)).map_err(Refused::NoThread)?;
+            worker::start(Arc::clone(self), Arc::clone(space)).map_err(EnqueueError::NoThread)?;
             state.worker = Worker::Started;
         }
         state.commands.push_back(command);
@@ -107,7 +107,7 @@ impl Queue {
 
     /// Lets the worker end once what is enqueued has run. Does not wait.
     pub(crate) fn close(&self) {
-        self.state().life = Life::Closed;
+        self.state().life = QueueState::Closed;
         self.came.notify_one();
     }
 
@@ -118,7 +118,7 @@ impl Queue {
             if let Some(command) = state.commands.pop_front() {
                 return Some(command);
             }
-            if state.life == Life::Closed {
+            if state.life == QueueState::Closed {
                 return None;
             }
             state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -72,9 +72,9 @@ fn a_wait_is_for_the_record_it_found_and_not_a_later_one() {
 }
 
 /// Something that panics when it is dropped, thrown by a task that panics.
-struct Grenade;
+struct PanicsOnDrop;
 
-impl Drop for Grenade {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         // A second panic while the first unwinds would end the process, as it does anywhere.
         if !thread::panicking() {
@@ -89,7 +89,7 @@ fn a_task_that_panics_harms_nothing() {
     let (send, receive) = channel();
     // resume_unwind: a panic without the message, which would only frighten readers of the log.
     let panics: HostTask = Box::new(|| std::panic::resume_unwind(Box::new("task")));
-    let throws: HostTask = Box::new(|| std::panic::resume_unwind(Box::new(Grenade)));
+    let throws: HostTask = Box::new(|| std::panic::resume_unwind(Box::new(PanicsOnDrop)));
     device.enqueue_host(panics, StreamHandle::DEFAULT).unwrap();
     device.enqueue_host(throws, StreamHandle::DEFAULT).unwrap();
     device.enqueue_host(Box::new(move || send.send(1).unwrap()), StreamHandle::DEFAULT).unwrap();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use forebay_core::Bytes;
 
 use super::file::quoted;
-use super::mounts::{GroupMount, GroupPlace};
+use super::mounts::{GroupMount, GroupPath};
 use super::{Reading, System, Unknown};
 
 /// The groups this process is in.
@@ -192,13 +192,13 @@ impl System {
     pub(super) fn processor_quota(&self) -> Option<u64> {
         let (mounts, paths) = (self.group_mounts().ok()?, self.text(GROUPS).ok()?);
         let unified = self.unified_place(&mounts, &paths);
-        let unified = unified.iter().flat_map(GroupPlace::upwards).filter_map(|directory| {
+        let unified = unified.iter().flat_map(GroupPath::upwards).filter_map(|directory| {
             let text = self.text(directory.join("cpu.max")).ok()?;
             let (quota, period) = text.trim().split_once(' ')?;
             hundredths(quota.parse().ok()?, period.parse().ok()?)
         });
         let own = self.controller_place(&mounts, &paths, "cpu");
-        let own = own.iter().flat_map(GroupPlace::upwards).filter_map(|directory| {
+        let own = own.iter().flat_map(GroupPath::upwards).filter_map(|directory| {
             // "-1" for no limit is no unsigned number.
             let quota = self.number(directory.join("cpu.cfs_quota_us")).ok()?;
             hundredths(quota, self.number(directory.join("cpu.cfs_period_us")).ok()?)
@@ -206,7 +206,7 @@ impl System {
         unified.chain(own).min()
     }
 
-    fn unified_place(&self, mounts: &[GroupMount], paths: &str) -> Option<GroupPlace> {
+    fn unified_place(&self, mounts: &[GroupMount], paths: &str) -> Option<GroupPath> {
         let path = paths.lines().find_map(|line| line.strip_prefix("0::"))?;
         self.group_directory(mounts.iter().filter(|mount| mount.is_unified()), path)
     }
@@ -216,7 +216,7 @@ impl System {
         mounts: &[GroupMount],
         paths: &str,
         controller: &str,
-    ) -> Option<GroupPlace> {
+    ) -> Option<GroupPath> {
         let path = paths.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             controllers.split(',').any(|name| name == controller).then_some(path)

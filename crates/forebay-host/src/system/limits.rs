@@ -34,7 +34,7 @@ const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 
 /// A limit with the part a process may raise by itself. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ceiling {
+pub struct ResourceLimit {
     /// What holds now.
     pub soft: Option<u64>,
     /// How far the process itself may raise it.
@@ -86,18 +86,18 @@ impl Processors {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of locked memory: what pinned memory is taken from.
-    pub locked_memory: Reading<Ceiling>,
+    pub locked_memory: Reading<ResourceLimit>,
     /// Whether the limit on locked memory does not apply to this process.
     pub locks_freely: Reading<bool>,
     /// Open files: each page shared with other processes takes one.
-    pub open_files: Reading<Ceiling>,
+    pub open_files: Reading<ResourceLimit>,
     /// Bytes of addresses: what regions are reserved from.
-    pub address_space: Reading<Ceiling>,
+    pub address_space: Reading<ResourceLimit>,
     /// Bytes of one file. Pages lie in memory files, to which this applies too; a process that
     /// makes a longer one is ended by a signal.
-    pub file_size: Reading<Ceiling>,
+    pub file_size: Reading<ResourceLimit>,
     /// Threads of this user, those of other processes among them: each stream is one.
-    pub threads: Reading<Ceiling>,
+    pub threads: Reading<ResourceLimit>,
     /// Whether the limit on threads does not apply to this process.
     pub spawns_freely: Reading<bool>,
     /// Whether this process may raise its hard limits.
@@ -143,10 +143,10 @@ impl System {
 
     /// The limit on `resource`: from the system itself where that is this machine, else from the
     /// line of the file that begins with `name`.
-    fn ceiling(&self, name: &str, resource: Resource) -> Reading<Ceiling> {
+    fn ceiling(&self, name: &str, resource: Resource) -> Reading<ResourceLimit> {
         if self.is_here() {
             let limit = rustix::process::getrlimit(resource);
-            return Ok(Ceiling { soft: limit.current, hard: limit.maximum });
+            return Ok(ResourceLimit { soft: limit.current, hard: limit.maximum });
         }
         let text = self.text(LIMITS)?;
         let missing = || Unknown::malformed(Path::new(LIMITS), format!("has no line \"{name}\""));
@@ -157,7 +157,7 @@ impl System {
             number => number.parse().ok().map(Some),
         };
         match (limit(), limit()) {
-            (Some(soft), Some(hard)) => Ok(Ceiling { soft, hard }),
+            (Some(soft), Some(hard)) => Ok(ResourceLimit { soft, hard }),
             _ => Err(Unknown::malformed(
                 Path::new(LIMITS),
                 format!("{name}: expected two limits, found {}", quoted(rest)),

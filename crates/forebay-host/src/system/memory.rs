@@ -15,14 +15,14 @@ const MEMINFO: &str = "/proc/meminfo";
 /// Who sets a bound on memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Whence {
+pub enum BoundSource {
     /// The memory of the machine.
     Machine,
     /// A container: the control group whose file this is.
     Container(PathBuf),
 }
 
-impl fmt::Display for Whence {
+impl fmt::Display for BoundSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Machine => f.write_str("the machine's memory"),
@@ -37,7 +37,7 @@ pub struct Bound {
     /// How much.
     pub bytes: Bytes,
     /// Who says so.
-    pub whence: Whence,
+    pub whence: BoundSource,
 }
 
 /// The memory of the machine and of the containers this process is in, at one moment.
@@ -72,13 +72,13 @@ impl SystemMemory {
 
     /// [`usable_total`](Self::usable_total) and who sets it.
     pub fn total_bound(&self) -> Reading<Bound> {
-        let machine = Bound { bytes: self.total.clone()?, whence: Whence::Machine };
+        let machine = Bound { bytes: self.total.clone()?, whence: BoundSource::Machine };
         Ok(self.tightest(machine, GroupMemory::ceiling))
     }
 
     /// [`usable_free`](Self::usable_free) and who sets it.
     pub fn free_bound(&self) -> Reading<Bound> {
-        let machine = Bound { bytes: self.available.clone()?, whence: Whence::Machine };
+        let machine = Bound { bytes: self.available.clone()?, whence: BoundSource::Machine };
         let free = self.tightest(machine, GroupMemory::room);
         // The figures are read one after the other, while others take and give back.
         Ok(self.total_bound().ok().filter(|total| total.bytes < free.bytes).unwrap_or(free))
@@ -86,7 +86,7 @@ impl SystemMemory {
 
     /// Whether a container limits this process to less than the machine has.
     pub fn is_contained(&self) -> bool {
-        self.total_bound().is_ok_and(|bound| bound.whence != Whence::Machine)
+        self.total_bound().is_ok_and(|bound| bound.whence != BoundSource::Machine)
     }
 
     fn tightest(
@@ -97,7 +97,7 @@ impl SystemMemory {
         let groups = self.groups.iter().filter_map(of_group);
         groups.fold(machine, |tightest, (bytes, file)| {
             if bytes < tightest.bytes {
-                Bound { bytes, whence: Whence::Container(file) }
+                Bound { bytes, whence: BoundSource::Container(file) }
             } else {
                 tightest
             }

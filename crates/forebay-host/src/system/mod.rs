@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 pub use control_group::{GroupMemory, GroupVersion};
 pub use file::{Cause, Reading, Unknown};
 pub use huge_pages::{HugePagePool, HugePages, ShmemHuge, TransparentHuge};
-pub use limits::{Ceiling, Limits, Overcommit, Processors};
-pub use memory::{Bound, SystemMemory, Whence};
+pub use limits::{Limits, Overcommit, Processors, ResourceLimit};
+pub use memory::{Bound, BoundSource, SystemMemory};
 pub use topology::{NumaNode, Topology};
 
 /// The machine, seen through its files.

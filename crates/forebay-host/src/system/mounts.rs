@@ -59,15 +59,15 @@ impl System {
         &self,
         mounts: impl Iterator<Item = &'a GroupMount>,
         path: &str,
-    ) -> Option<GroupPlace> {
+    ) -> Option<GroupPath> {
         let mut fallback = None;
         for mount in mounts {
             if let Some(directory) = mount.directory(path)
                 && self.place(&directory).is_dir()
             {
-                return Some(GroupPlace { top: mount.point.clone(), directory });
+                return Some(GroupPath { top: mount.point.clone(), directory });
             }
-            fallback.get_or_insert_with(|| GroupPlace {
+            fallback.get_or_insert_with(|| GroupPath {
                 top: mount.point.clone(),
                 directory: mount.point.clone(),
             });
@@ -78,14 +78,14 @@ impl System {
 
 /// Where the files of the process's group are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct GroupPlace {
+pub(super) struct GroupPath {
     /// The highest directory that can be seen.
     pub(super) top: PathBuf,
     /// The group's own.
     pub(super) directory: PathBuf,
 }
 
-impl GroupPlace {
+impl GroupPath {
     /// The group and all its ancestors that can be seen, from the group upwards.
     pub(super) fn upwards(&self) -> impl Iterator<Item = &Path> {
         self.directory.ancestors().take_while(|directory| directory.starts_with(&self.top))

@@ -64,20 +64,20 @@ fn mib(count: u64) -> String {
 }
 
 /// What binds and from which file, in MiB.
-fn bound(bound: Reading<Bound>) -> (u64, Whence) {
+fn bound(bound: Reading<Bound>) -> (u64, BoundSource) {
     let bound = bound.unwrap();
     (bound.bytes.get() / MIB, bound.whence)
 }
 
-fn container(file: &str) -> Whence {
-    Whence::Container(file.into())
+fn container(file: &str) -> BoundSource {
+    BoundSource::Container(file.into())
 }
 
 #[test]
 fn without_groups_the_machine_binds() {
     let memory = Fake::machine().system().memory();
-    assert_eq!(bound(memory.total_bound()), (8192, Whence::Machine));
-    assert_eq!(bound(memory.free_bound()), (6144, Whence::Machine));
+    assert_eq!(bound(memory.total_bound()), (8192, BoundSource::Machine));
+    assert_eq!(bound(memory.free_bound()), (6144, BoundSource::Machine));
     assert_eq!(memory.swap_total, Ok(Bytes::gib(2)));
     assert_eq!(memory.swap_free, Ok(Bytes::ZERO));
     assert!(memory.unknown.is_empty() && !memory.is_contained());
@@ -110,7 +110,7 @@ fn the_tightest_ancestor_binds_and_total_and_free_may_differ_in_whence() {
 #[test]
 fn a_limit_above_the_machine_is_none_and_a_throttle_is_one() {
     let fake = Fake::machine().unified("/us").group("/us", &mib(100_000), 100, 0);
-    assert_eq!(bound(fake.system().memory().total_bound()), (8192, Whence::Machine));
+    assert_eq!(bound(fake.system().memory().total_bound()), (8192, BoundSource::Machine));
     let fake = fake.file("/sys/fs/cgroup/us/memory.high", mib(512));
     let high = container("/sys/fs/cgroup/us/memory.high");
     assert_eq!(bound(fake.system().memory().total_bound()), (512, high.clone()));
@@ -193,7 +193,7 @@ fn the_first_version_is_read_with_its_ancestors() {
     assert_eq!(memory.groups.last().unwrap().limit, Ok(None), "the kernel's largest is no limit");
     // Told not to bind those below, the ancestor does not.
     let fake = fake.file("/sys/fs/cgroup/memory/docker/memory.use_hierarchy", "0\n");
-    assert_eq!(bound(fake.system().memory().total_bound()), (8192, Whence::Machine));
+    assert_eq!(bound(fake.system().memory().total_bound()), (8192, BoundSource::Machine));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn limits_are_read_from_the_root_given() {
     assert_eq!(limits.locked_bytes(), Some(Bytes::new(65_536)));
     assert_eq!(limits.locked_memory.as_ref().unwrap().hard, None);
     assert!(limits.address_space.as_ref().unwrap_err().reason.contains("two limits"));
-    assert_eq!(limits.open_files, Ok(Ceiling { soft: Some(1024), hard: Some(4096) }));
+    assert_eq!(limits.open_files, Ok(ResourceLimit { soft: Some(1024), hard: Some(4096) }));
     assert_eq!(limits.max_maps, Ok(65_530));
     assert_eq!(limits.overcommit, Ok(Overcommit::Never));
     assert_eq!(limits.processors.usable(), Some(4));
@@ -356,8 +356,8 @@ fn threads_are_limited_for_all_but_the_first_root_and_the_capable() {
         .file("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbroken\nada:x:1000:1000::/:/bin/sh\n");
     let plain = status(fake, 1000, "0");
     let limits = plain.system().limits();
-    assert_eq!(limits.threads, Ok(Ceiling { soft: Some(100), hard: Some(200) }));
-    assert_eq!(limits.file_size, Ok(Ceiling { soft: Some(1 << 20), hard: None }));
+    assert_eq!(limits.threads, Ok(ResourceLimit { soft: Some(100), hard: Some(200) }));
+    assert_eq!(limits.file_size, Ok(ResourceLimit { soft: Some(1 << 20), hard: None }));
     assert_eq!((limits.spawns_freely, limits.raises_freely), (Ok(false), Ok(false)));
     assert_eq!(plain.system().user(), Ok(1000));
     assert_eq!(plain.system().user_name(1000).as_deref(), Some("ada"));

@@ -194,7 +194,7 @@ fn a_copy_may_cross_mappings_but_no_hole_and_no_closed_door() {
     let foreign = Copy::linear(elsewhere, Place::Device(at(0)), Bytes::new(8)).unwrap();
     // SAFETY: refused.
     let foreign = unsafe { device.copy(&foreign, StreamHandle::DEFAULT) }.unwrap_err();
-    assert!(foreign.to_string().contains("this device has nothing"), "{foreign}");
+    assert!(foreign.to_string().contains("this device has no memory"), "{foreign}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) fn export<'py>(
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let device = dlpack_device(pin.allocation())?;
     if request.copy == Some(true) || request.device.is_some_and(|wanted| wanted != device) {
-        let said = "a buffer is lent where it is: ask with copy=False or None and its own device, or \
+        let said = "a buffer is exported without a copy: pass copy=False or None and its own device, or \
                     copy it with to_bytes() or copy_to()";
         return Err(Failure::Export(said.to_owned()));
     }
@@ -66,7 +66,7 @@ pub(crate) fn export<'py>(
         };
     }
     if !array.writable() {
-        let said = "the memory may be read alone, which only DLPack from version 1 on can say";
+        let said = "the memory is read-only, which only DLPack 1 and later can express";
         return Err(Failure::Export(said.to_owned()));
     }
     let exported = make_tensor(pin, array, device, |tensor| Managed {

@@ -99,8 +99,9 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyCapsule>, Failure
     }
     let Ok(method) = object.getattr(intern!(py, "__dlpack__")) else {
         let kind = object.get_type().name()?;
-        let said =
-            format!("{kind} has no __dlpack__: allowed are objects that have, and its capsules");
+        let said = format!(
+            "{kind} has no __dlpack__: expected an object with __dlpack__, or a DLPack capsule"
+        );
         return Err(Failure::invalid(said));
     };
     let request = PyDict::new(py);
@@ -133,7 +134,7 @@ fn take(capsule: &Bound<'_, PyCapsule>) -> Result<ImportedTensor, Failure> {
             let imported = ImportedTensor::Versioned(managed);
             let major = (*managed.cast::<ManagedVersioned>()).major;
             if major != VERSION.0 {
-                let said = format!("DLPack of version {major} is not known here; version 1 is");
+                let said = format!("DLPack version {major} is not supported; version 1 is");
                 return Err(Failure::Unsupported(said));
             }
             return Ok(imported);
@@ -159,13 +160,13 @@ fn describe(
     let (shape, strides) =
         unsafe { (list(tensor.shape, dimensions), list(tensor.strides, dimensions)) };
     if shape.is_none() && dimensions > 0 {
-        return Err(Failure::invalid("the tensor has dimensions and no lengths"));
+        return Err(Failure::invalid("the tensor has dimensions but no shape"));
     }
     let lengths: Option<Vec<u64>> =
         shape.unwrap_or_default().iter().map(|&length| u64::try_from(length).ok()).collect();
-    let lengths = lengths.ok_or_else(|| Failure::invalid("the tensor has a length below zero"))?;
+    let lengths = lengths.ok_or_else(|| Failure::invalid("the tensor has a negative length"))?;
     let bytes = lengths.iter().try_fold(dtype.size(), |sum, &next| sum.checked_mul(next));
-    let bytes = bytes.ok_or_else(|| Failure::invalid("the tensor is larger than memory can be"))?;
+    let bytes = bytes.ok_or_else(|| Failure::invalid("the tensor is larger than any memory"))?;
     let array = ArrayView::imported(dtype, lengths, bytes, imported.writable());
     if let Some(strides) = strides.filter(|_| bytes > 0) {
         let ours = array.strides();
@@ -176,8 +177,8 @@ fn describe(
                 && ours != theirs.and_then(|stride| u64::try_from(stride).ok())
         };
         if (0..dimensions).any(differs) {
-            let said = "the tensor is not in one piece with the last index running fastest; make a \
-                        contiguous copy of it first";
+            let said =
+                "the tensor is not contiguous in C order; make a contiguous copy of it first";
             return Err(Failure::invalid(said));
         }
     }
@@ -197,8 +198,7 @@ fn describe(
             (OpenDevice::named(&format!("cuda:{}", tensor.device_id))?, MemorySpace::Device)
         }
         other => {
-            let said =
-                format!("memory of DLPack's device kind {other}: the host and CUDA are known");
+            let said = format!("DLPack device type {other} is not supported; host and CUDA are");
             return Err(Failure::Unsupported(said));
         }
     };

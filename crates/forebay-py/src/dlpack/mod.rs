@@ -75,7 +75,7 @@ pub(crate) fn dlpack_device(allocation: &Allocation) -> Result<(i32, i32), Failu
         (MemorySpace::Host | MemorySpace::HostDevice, _) => Ok((device_type::CPU, 0)),
         (MemorySpace::Device, DeviceKind::Cuda) => Ok((device_type::CUDA, ordinal)),
         (MemorySpace::Device, kind) => {
-            Err(Failure::Export(format!("DLPack has no place for memory of a {kind} device")))
+            Err(Failure::Export(format!("DLPack has no device type for memory of a {kind} device")))
         }
     }
 }

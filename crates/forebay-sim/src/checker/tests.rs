@@ -33,7 +33,7 @@ impl Bench {
             device: DeviceOrdinal(0),
             stream: StreamId(stream as u64),
         };
-        Actor { operation: Arc::new(operation), slot, number, manner: Manner::Moves }
+        Actor { operation: Arc::new(operation), slot, number, manner: OverlapRule::Moves }
     }
 
     fn touch(&mut self, stream: usize, bytes: (u64, u64), effect: Effect) -> u64 {
@@ -117,7 +117,7 @@ fn one_operation_that_reads_what_it_writes_is_an_overlap() {
 fn an_update_in_place_is_no_overlap_unless_through_another_mapping() {
     for (through, findings) in [(HERE, 0), (Address::new(1 << 30), 1)] {
         let mut bench = Bench::new();
-        let actor = Actor { manner: Manner::Computes, ..bench.act(0) };
+        let actor = Actor { manner: OverlapRule::Computes, ..bench.act(0) };
         let clock = bench.clocks[0].clone();
         let touch = |bench: &mut Bench, bytes, effect, through| {
             bench.checker.touch(&mut bench.shadow, bytes, effect, (&actor, through), &clock);
@@ -142,11 +142,11 @@ fn what_is_covered_is_forgotten_and_what_is_taken_must_be_covered() {
     uses.note(Effect::Reads, &bench.act(1));
     let span = Span::new(Address::new(64), Bytes::new(8)).unwrap();
     let covering = bench.clocks[1].clone();
-    bench.checker.take(Call::Free, (span, Taken::All), &uses, &covering);
+    bench.checker.take(Call::Free, (span, Removal::All), &uses, &covering);
     assert_eq!(bench.checker.findings().1, 0);
-    bench.checker.take(Call::SetAccess, (span, Taken::Writing), &uses, &past);
+    bench.checker.take(Call::SetAccess, (span, Removal::Writing), &uses, &past);
     assert_eq!(bench.checker.findings().1, 0, "it only reads");
-    bench.checker.take(Call::Unmap, (span, Taken::All), &uses, &past);
+    bench.checker.take(Call::Unmap, (span, Removal::All), &uses, &past);
     let (findings, _) = bench.checker.findings();
     assert!(findings[0].to_string().contains("unmap took 0x40..0x48"), "{}", findings[0]);
 }

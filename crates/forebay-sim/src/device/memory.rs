@@ -7,7 +7,7 @@ use forebay_hal::{
 };
 
 use super::SimDevice;
-use crate::checker::{Taken, Uses};
+use crate::checker::{Removal, Uses};
 use crate::engine::{Block, Job, State, Store, Work, system_refused, unknown_device};
 use crate::machine::MemoryModel;
 
@@ -64,7 +64,7 @@ impl SimDevice {
             .is_some_and(|block| block.kind == kind && block.store.is_registered() == registered);
         let Some(block) = fits.then(|| space.blocks.remove(&address)).flatten() else {
             let there = match space.classify(address) {
-                None => "no memory of this device: never given out, or given back".to_owned(),
+                None => "not memory of this device: never allocated, or freed".to_owned(),
                 Some(class) => format!("{:?} memory, {}", class.kind, class.span),
             };
             let given = format!("{address}: {there}");
@@ -76,7 +76,7 @@ impl SimDevice {
             PointerKind::Managed => space.managed = space.managed.saturating_sub(size),
             _ => space.held = space.held.saturating_sub(size),
         }
-        state.check_taken(call, block.span, Taken::All, &block.uses);
+        state.check_taken(call, block.span, Removal::All, &block.uses);
         state.charge_wait(self.ordinal);
         state.charge(call, size);
         verdict
@@ -100,10 +100,10 @@ impl SimDevice {
 /// What a call that gives memory back takes.
 fn allowed_to_release(call: Call) -> &'static str {
     match call {
-        Call::FreePinned => "an address that allocate_pinned gave and nobody freed",
-        Call::FreeManaged => "an address that allocate_managed gave and nobody freed",
+        Call::FreePinned => "an address that allocate_pinned returned and that was not freed",
+        Call::FreeManaged => "an address that allocate_managed returned and that was not freed",
         Call::Unregister => "the first address of registered memory",
-        _ => "an address that allocate gave and nobody freed",
+        _ => "an address that allocate returned and that was not freed",
     }
 }
 

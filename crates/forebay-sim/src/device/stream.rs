@@ -46,7 +46,7 @@ unsafe impl Streams for SimDevice {
             return Err(invalid(call, "stream", stream, "a stream that was created"));
         }
         let Some(id) = state.handles.remove(&(self.ordinal, stream)) else {
-            let allowed = "a stream that this device created and nobody destroyed";
+            let allowed = "a stream that this device created and that was not destroyed";
             return Err(invalid(call, "stream", stream, allowed));
         };
         if state.options.handles == HandleReuse::AtOnce {

@@ -8,8 +8,8 @@ use forebay_hal::{
 };
 
 use super::SimDevice;
-use crate::checker::Manner;
-use crate::engine::{Job, Move, Piece, Space, Spot, Wire, Work, refused};
+use crate::checker::OverlapRule;
+use crate::engine::{CopyEnd, CopyPiece, Job, Piece, Space, Wire, Work, refused};
 use crate::finding::Effect;
 use crate::kernel::{Kernel, KernelBody, KernelMemory};
 
@@ -18,7 +18,7 @@ use crate::kernel::{Kernel, KernelBody, KernelMemory};
 const MOST_ROWS: usize = 1 << 20;
 
 /// One side of a row, cut where its memory changes.
-type Side = Vec<(Spot, Bytes)>;
+type Side = Vec<(CopyEnd, Bytes)>;
 
 impl SimDevice {
     /// The memory behind one side of a row, with its uses noted in `job`.
@@ -46,12 +46,12 @@ impl SimDevice {
             (Place::Host(_), Some(block)) => vec![Piece::of(&block.store, block.span, span)],
             (Place::Host(_), None) => {
                 job.host_uses.push((effect, span));
-                return Ok(vec![(Spot::Host(span.start()), span.size())]);
+                return Ok(vec![(CopyEnd::Host(span.start()), span.size())]);
             }
         };
         let mut side = Side::new();
         for piece in pieces {
-            side.push((Spot::Store(Arc::clone(&piece.store), piece.offset), piece.size));
+            side.push((CopyEnd::Store(Arc::clone(&piece.store), piece.offset), piece.size));
             job.uses.push((effect, self.ordinal, piece));
         }
         Ok(side)
@@ -81,7 +81,7 @@ impl SimDevice {
         let tell = |effect| move |piece: &Piece| (effect, self.ordinal, piece.clone());
         let read = reads.iter().map(tell(Effect::Reads));
         let mut job = Job::named(kernel.name);
-        job.manner = Manner::Computes;
+        job.manner = OverlapRule::Computes;
         job.uses = read.chain(writes.iter().map(tell(Effect::Writes))).collect();
         job.duration = kernel.duration;
         let body: KernelBody = kernel.body.unwrap_or_else(|| Box::new(|_| {}));
@@ -101,12 +101,12 @@ fn few_enough(call: Call, rows: usize) -> Result<()> {
 }
 
 /// Cuts the two sides of a row to the same lengths.
-fn pair(to: Side, from: Side, moves: &mut Vec<Move>) -> Option<()> {
+fn pair(to: Side, from: Side, moves: &mut Vec<CopyPiece>) -> Option<()> {
     let (mut to, mut from) = (to.into_iter(), from.into_iter());
     let (mut left, mut right) = (to.next(), from.next());
     while let (Some((to_spot, to_size)), Some((from_spot, from_size))) = (left, right) {
         let size = to_size.min(from_size);
-        moves.push(Move {
+        moves.push(CopyPiece {
             to: to_spot.clone(),
             from: from_spot.clone(),
             size: size.to_usize().ok()?,
@@ -118,11 +118,11 @@ fn pair(to: Side, from: Side, moves: &mut Vec<Move>) -> Option<()> {
 }
 
 /// What is left of a part after its first `taken` bytes.
-fn rest(spot: Spot, size: Bytes, taken: Bytes) -> Option<(Spot, Bytes)> {
+fn rest(spot: CopyEnd, size: Bytes, taken: Bytes) -> Option<(CopyEnd, Bytes)> {
     let left = size.checked_sub(taken).filter(|left| !left.is_zero())?;
     let spot = match spot {
-        Spot::Host(address) => Spot::Host(address.checked_add(taken)?),
-        Spot::Store(store, offset) => Spot::Store(store, offset.checked_add(taken)?),
+        CopyEnd::Host(address) => CopyEnd::Host(address.checked_add(taken)?),
+        CopyEnd::Store(store, offset) => CopyEnd::Store(store, offset.checked_add(taken)?),
     };
     Some((spot, left))
 }
@@ -192,9 +192,9 @@ unsafe impl Transfers for SimDevice {
 pub(super) fn peer_moves(
     to: (DeviceOrdinal, Vec<Piece>),
     from: (DeviceOrdinal, Vec<Piece>),
-) -> (Vec<Move>, Vec<(Effect, DeviceOrdinal, Piece)>) {
+) -> (Vec<CopyPiece>, Vec<(Effect, DeviceOrdinal, Piece)>) {
     let spots = |pieces: &[Piece]| -> Side {
-        let spot = |piece: &Piece| Spot::Store(Arc::clone(&piece.store), piece.offset);
+        let spot = |piece: &Piece| CopyEnd::Store(Arc::clone(&piece.store), piece.offset);
         pieces.iter().map(|piece| (spot(piece), piece.size)).collect()
     };
     let mut moves = Vec::new();

@@ -11,7 +11,7 @@ use forebay_hal::{
 use forebay_host::mapping::AddressRange;
 
 use super::SimDevice;
-use crate::checker::{Taken, Uses};
+use crate::checker::{Removal, Uses};
 use crate::engine::{
     Mapping, Page, PageState, Region, Space, State, Store, system_refused, unknown_device,
 };
@@ -229,8 +229,8 @@ unsafe impl VirtualMemory for SimDevice {
         for (span, uses) in granted {
             match access {
                 Access::ReadWrite => {}
-                Access::Read => state.check_taken(call, span, Taken::Writing, &uses),
-                _ => state.check_taken(call, span, Taken::All, &uses),
+                Access::Read => state.check_taken(call, span, Removal::Writing, &uses),
+                _ => state.check_taken(call, span, Removal::All, &uses),
             }
             state.charge(call, span.size());
         }
@@ -258,7 +258,7 @@ unsafe impl VirtualMemory for SimDevice {
         }
         taken.iter().for_each(|mapping| drop_if_done(space, mapping.page));
         for mapping in &taken {
-            state.check_taken(call, mapping.span, Taken::All, &mapping.uses);
+            state.check_taken(call, mapping.span, Removal::All, &mapping.uses);
             state.charge(call, mapping.span.size());
         }
         verdict

@@ -31,8 +31,8 @@ pub(crate) use self::space::{
     Block, Mapping, Page, PageState, Piece, Refusal, Region, Space, Wire,
 };
 pub(crate) use self::store::{Store, system_refused};
-pub(crate) use self::work::{Move, Spot, Work};
-use crate::checker::{Actor, Checker, Manner, Shadow, Taken, Uses};
+pub(crate) use self::work::{CopyEnd, CopyPiece, Work};
+use crate::checker::{Actor, Checker, OverlapRule, Removal, Shadow, Uses};
 use crate::clock::{Slot, VectorClock};
 use crate::cost::CostModel;
 use crate::fault::{FaultKind, Faults};
@@ -110,7 +110,7 @@ pub(crate) struct Engine {
 /// What an operation does, for the checker and the clock.
 pub(crate) struct Job {
     pub(crate) name: String,
-    pub(crate) manner: Manner,
+    pub(crate) manner: OverlapRule,
     /// The wire it goes over, if it does.
     pub(crate) wire: Option<Wire>,
     pub(crate) uses: Vec<(Effect, DeviceOrdinal, Piece)>,
@@ -123,7 +123,7 @@ impl Job {
     pub(crate) fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            manner: Manner::Moves,
+            manner: OverlapRule::Moves,
             wire: None,
             uses: Vec::new(),
             host_uses: Vec::new(),
@@ -395,7 +395,7 @@ impl State {
     }
 
     /// Tells the checker that `call` takes something away.
-    pub(crate) fn check_taken(&mut self, call: Call, span: Span, taken: Taken, uses: &Uses) {
+    pub(crate) fn check_taken(&mut self, call: Call, span: Span, taken: Removal, uses: &Uses) {
         self.checker.take(call, (span, taken), uses, &self.host);
     }
 

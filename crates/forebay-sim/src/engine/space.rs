@@ -193,7 +193,7 @@ impl Space {
             }
             return Ok(vec![Piece::of(&block.store, block.span, span)]);
         }
-        let because = "no memory of this device: never given out, or given back";
+        let because = "not memory of this device: never allocated, or freed";
         let region = self.region_at(start).ok_or(Refusal { at: start, because })?;
         let mut pieces = Vec::new();
         let mut at = start;

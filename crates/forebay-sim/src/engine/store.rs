@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{Access, Call, Error, MemoryInfo};
-use forebay_host::mapping::{AddressRange, Grain, MemoryFile};
+use forebay_host::mapping::{AddressRange, MemoryFile, PageKind};
 use rustix::io::Errno;
 
 use crate::checker::Shadow;
 
 /// Where a store's bytes are.
 #[derive(Debug)]
-enum Home {
+enum Storage {
     /// Nowhere: phantom memory.
     Nowhere,
     /// In addresses of the store's own.
@@ -28,7 +28,7 @@ enum Home {
 #[derive(Debug)]
 pub(crate) struct Store {
     /// Where the simulation itself reads and writes.
-    home: Home,
+    home: Storage,
     /// What can be mapped elsewhere or leave the process; only pages have it.
     file: Option<MemoryFile>,
     /// What was done to the bytes. It lives as long as anything that can reach them.
@@ -36,13 +36,13 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    fn at(home: Home, file: Option<MemoryFile>) -> Arc<Self> {
+    fn at(home: Storage, file: Option<MemoryFile>) -> Arc<Self> {
         Arc::new(Self { home, file, shadow: Mutex::default() })
     }
 
     /// Memory that keeps nothing.
     pub(crate) fn phantom() -> Arc<Self> {
-        Self::at(Home::Nowhere, None)
+        Self::at(Storage::Nowhere, None)
     }
 
     /// Memory that its owner keeps.
@@ -52,7 +52,7 @@ impl Store {
     /// * The span is mapped until the store is gone: operations may hold it a while longer than
     ///   the device does, and then do not use it.
     pub(crate) unsafe fn registered(span: Span) -> Arc<Self> {
-        Self::at(Home::Registered(span), None)
+        Self::at(Storage::Registered(span), None)
     }
 
     /// Memory that the host can read and write at its own address too.
@@ -60,12 +60,12 @@ impl Store {
         let home = AddressRange::reserve(size, alignment)?;
         // SAFETY: the range was reserved a line above and is known to nobody.
         unsafe { home.commit(Bytes::ZERO, home.span().size(), Access::ReadWrite) }?;
-        Ok(Self::at(Home::Own(home), None))
+        Ok(Self::at(Storage::Own(home), None))
     }
 
     /// A page of `size` fresh bytes.
     pub(crate) fn page(size: Bytes) -> Result<Arc<Self>, Errno> {
-        Self::of_file(MemoryFile::create(size, Grain::System)?)
+        Self::of_file(MemoryFile::create(size, PageKind::System)?)
     }
 
     /// A page whose bytes are those of `file`.
@@ -73,7 +73,7 @@ impl Store {
         let home = AddressRange::reserve(file.size(), Alignment::HOST_PAGE)?;
         // SAFETY: the range was reserved a line above and is known to nobody.
         unsafe { home.place(Bytes::ZERO, &file, Access::ReadWrite) }?;
-        Ok(Self::at(Home::Own(home), Some(file)))
+        Ok(Self::at(Storage::Own(home), Some(file)))
     }
 
     /// What was done to the bytes. The engine's lock is held by whoever asks, so this one is free.
@@ -83,7 +83,7 @@ impl Store {
 
     /// Whether the bytes are in memory that its owner registered.
     pub(crate) fn is_registered(&self) -> bool {
-        matches!(self.home, Home::Registered(_))
+        matches!(self.home, Storage::Registered(_))
     }
 
     pub(crate) fn file(&self) -> Option<&MemoryFile> {
@@ -93,18 +93,18 @@ impl Store {
     /// The address of the first byte where the host sees it; null for phantom memory.
     pub(crate) fn address(&self) -> Address {
         match &self.home {
-            Home::Nowhere => Address::NULL,
-            Home::Own(range) => range.span().start(),
-            Home::Registered(span) => span.start(),
+            Storage::Nowhere => Address::NULL,
+            Storage::Own(range) => range.span().start(),
+            Storage::Registered(span) => span.start(),
         }
     }
 
     /// The pointer to `offset`; `None` for phantom memory and past the end.
     pub(crate) fn pointer(&self, offset: Bytes) -> Option<NonNull<u8>> {
         match &self.home {
-            Home::Nowhere => None,
-            Home::Own(range) => range.pointer(offset),
-            Home::Registered(span) => {
+            Storage::Nowhere => None,
+            Storage::Own(range) => range.pointer(offset),
+            Storage::Registered(span) => {
                 let address = span.start().checked_add(offset)?;
                 let pointer =
                     ptr::with_exposed_provenance_mut(usize::try_from(address.get()).ok()?);

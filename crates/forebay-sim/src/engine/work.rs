@@ -12,14 +12,14 @@ use crate::kernel::{KernelBody, KernelMemory};
 
 /// One end of a move.
 #[derive(Clone, Debug)]
-pub(crate) enum Spot {
+pub(crate) enum CopyEnd {
     /// Host memory that the caller of `copy` promised.
     Host(Address),
     /// Memory of a simulated device.
     Store(Arc<Store>, Bytes),
 }
 
-impl Spot {
+impl CopyEnd {
     /// The pointer; `None` for phantom memory.
     fn pointer(&self) -> Option<*mut u8> {
         match self {
@@ -34,16 +34,16 @@ impl Spot {
 
 /// Bytes to be copied in one go.
 #[derive(Clone, Debug)]
-pub(crate) struct Move {
-    pub(crate) to: Spot,
-    pub(crate) from: Spot,
+pub(crate) struct CopyPiece {
+    pub(crate) to: CopyEnd,
+    pub(crate) from: CopyEnd,
     pub(crate) size: usize,
 }
 
 /// What is to be done.
 pub(crate) enum Work {
     /// Copy bytes.
-    Moves(Vec<Move>),
+    Moves(Vec<CopyPiece>),
     /// Fill bytes.
     Fill(Vec<Piece>, Pattern),
     /// Run a simulated kernel.
@@ -75,7 +75,7 @@ impl Work {
     }
 }
 
-fn run_move(step: &Move) {
+fn run_move(step: &CopyPiece) {
     let (Some(to), Some(from)) = (step.to.pointer(), step.from.pointer()) else { return };
     // SAFETY: a store's pointer is good for the rest of the store, which the move holds alive and
     // within which `resolve` cut it. A host address was promised by the caller of `copy` to be

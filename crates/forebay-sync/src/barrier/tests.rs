@@ -86,7 +86,7 @@ mod sandbox {
                         while !stop.load(Ordering::Relaxed) {
                             // SAFETY: this thread alone has this number.
                             if let Some(mut passed) = unsafe { gate.pass() } {
-                                passed.room().iter_mut().for_each(|sum| *sum += 1);
+                                passed.data().iter_mut().for_each(|sum| *sum += 1);
                                 passed.leave();
                                 added += 1;
                                 continue;

@@ -9,7 +9,7 @@ fn add(gates: &Gates<[u64; 4]>, gate: &Gate<[u64; 4]>, heeded: &AtomicU64) {
     let add = |sums: &mut [u64; 4]| sums.iter_mut().for_each(|sum| *sum += 1);
     // SAFETY: the caller's thread alone has this owner's number, and `add` enters no gate.
     if let Some(mut passed) = unsafe { gate.pass() } {
-        add(passed.room());
+        add(passed.data());
         return passed.leave();
     }
     let heed = |sums: &mut [u64; 4]| {
@@ -217,9 +217,9 @@ fn emptied_gates_are_skipped_until_their_owner_enters() {
 /// Room for very many owners costs little before they come, and there is none beyond.
 #[test]
 fn gates_are_made_room_for_in_chunks() {
-    let gates: Gates<u32> = Gates::new(crate::thread_slot::MOST_SLOTS);
+    let gates: Gates<u32> = Gates::new(crate::thread_slot::MAX_SLOTS);
     assert!(gates.chunks.len() * size_of::<OnceLock<Chunk<u32>>>() <= 8192);
-    let last = crate::thread_slot::MOST_SLOTS - 1;
+    let last = crate::thread_slot::MAX_SLOTS - 1;
     assert!(gates.get_or_make(last, || 1).is_some());
     assert!(gates.get_or_make(last + 1, || 1).is_none());
     assert_eq!(gates.chunks.iter().filter_map(OnceLock::get).count(), 1);

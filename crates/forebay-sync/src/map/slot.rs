@@ -1,4 +1,4 @@
-//! Slots: what the pool knows of the block that begins at an address, in two words.
+//! Slots: the state of the block that begins at an address, in two words.
 //!
 //! ```text
 //!   word              [ generation 51 | start 9 | wide 1 | used 1 | state 2 ]
@@ -6,23 +6,23 @@
 //!   more, if wide     [ log 2 of the size 8       | requested 48             | tag 8 ]
 //! ```
 //!
-//! The size less what was requested is what rounding added. Where that is below 16 MiB, 24 bits of the
-//! request and the size tell the rest. A block is wide where it is more, which only rounding to powers of
-//! two comes to; wide blocks are freed by the slow path.
+//! The size minus the requested size is what rounding added. If that is below 16 MiB, the size and the low
+//! 24 bits of the request determine the request. Otherwise the block is wide, which happens only with
+//! rounding to powers of two; wide blocks are freed by the slow path.
 //!
-//! **Writers.** The allocator that owns a free block writes both words, `more` first and `word` last.
-//! Everybody else changes `word` alone, by compare-exchange: the free that claims the block, and the note
-//! that it is used on further streams. So `more` does not change while a block is live.
+//! **Writers.** The allocator that owns a free block writes both words, `more` first and `word` last. All
+//! others change only `word`, by compare-exchange: the free that claims the block, and the call that
+//! records uses on further streams. So `more` does not change while a block is live.
 //!
-//! **Readers** load `word`, then `more`. The load of `word` acquires, so `more` is that of the block seen
-//! or of a later one at the address, never of an earlier one. To exclude a later one, [`Slot::look`]
-//! loads `word` again and repeats where it changed. The fast path does not: it claims the block by
-//! exchanging `word`, which fails where the block was handed out again, since `word` holds the whole
-//! generation. What it read is counted only after the claim.
+//! **Readers** load `word`, then `more`. The load of `word` acquires, so `more` belongs to the block seen or
+//! to a later one at the address, never to an earlier one. To exclude a later one, [`Slot::state_at`] loads
+//! `word` again and repeats if it changed. The fast path does not: it claims the block by exchanging
+//! `word`, which fails if the block was allocated again, since `word` holds the whole generation. It uses
+//! what it read only after the claim.
 //!
-//! **Generations** are 51 bits. An address that is allocated and freed every 50 ns comes round after three
-//! and a half years, and then a handle of exactly that age would have to be freed, or a thread to have
-//! stopped for as long between its look and its claim.
+//! **Generations** have 51 bits. For an address that is allocated and freed every 50 ns they wrap after
+//! three and a half years. An error would then take a stale handle of exactly that age, or a thread that
+//! stopped for as long between its read and its claim.
 
 use core::ptr::NonNull;
 
@@ -31,12 +31,12 @@ use forebay_core::{Address, Bytes};
 use super::UNIT_SHIFT;
 use crate::atomic::{AtomicU64, Ordering};
 
-// The word of a slot, from its low end. Laid out so that freeing is adding one, and handing out again
-// what was freed is one more addition: the generation at the top overflows into nothing.
+// The word of a slot, from its low end. Laid out so that freeing is adding one, and allocating again is
+// one more addition: the generation at the top overflows harmlessly.
 const STATE: u64 = 0b11;
 const LIVE: u64 = 1;
 const FREE: u64 = 2;
-/// Live, and freed by the handle that owns it alone. Of the states only the live ones have the lowest bit.
+/// Live, and only the handle that owns it may free it. Only live states have the lowest bit set.
 const OWNED: u64 = 3;
 /// Uses on further streams were recorded.
 const USED: u64 = 1 << 2;
@@ -50,24 +50,24 @@ const GENERATION_SHIFT: u32 = START_SHIFT + 9;
 const TAG_BITS: u32 = 8;
 const UNITS_SHIFT: u32 = 32;
 pub(super) const SIZE_BITS: u32 = 64 - UNITS_SHIFT;
-/// What is added to a request by rounding, where the block is not wide, is less.
+/// A block is wide if rounding added this many bytes or more.
 const WIDE_FROM: u64 = 1 << (UNITS_SHIFT - TAG_BITS);
 const LOG2_SHIFT: u32 = 56;
 
-/// What was asked for, and the tag that it was asked for under.
+/// The requested size and the tag of the request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct RequestInfo {
     requested: u64,
     tag: u8,
 }
 
-/// What was asked for, under which tag.
+/// The requested size with its tag.
 #[inline(always)]
-pub fn tagged(requested: Bytes, tag: u8) -> Asked {
-    Asked { requested: requested.get(), tag }
+pub fn tagged(requested: Bytes, tag: u8) -> RequestInfo {
+    RequestInfo { requested: requested.get(), tag }
 }
 
-/// Whether a block is wide that rounding has added so much to.
+/// Whether a block is wide if rounding added this many bytes.
 #[inline]
 pub fn is_wide(added: Bytes) -> bool {
     added.get() >= WIDE_FROM
@@ -75,8 +75,8 @@ pub fn is_wide(added: Bytes) -> bool {
 
 /// The second word for a block that is not wide.
 #[inline(always)]
-fn narrow(size: Bytes, asked: Asked) -> u64 {
-    // The size is a multiple of 512, so shifted by less than to bit 32 it leaves what is below free.
+fn narrow(size: Bytes, asked: RequestInfo) -> u64 {
+    // The size is a multiple of 512, so the shift leaves the bits below 32 clear.
     let units = size.get() << (UNITS_SHIFT - UNIT_SHIFT);
     // Its low 24 bits.
     #[allow(clippy::cast_possible_truncation)]
@@ -85,7 +85,7 @@ fn narrow(size: Bytes, asked: Asked) -> u64 {
 }
 
 /// The second word for a block, and whether it is wide.
-fn encode(size: Bytes, asked: Asked) -> (u64, u64) {
+fn encode(size: Bytes, asked: RequestInfo) -> (u64, u64) {
     if !is_wide(Bytes::new(size.get().saturating_sub(asked.requested))) {
         return (narrow(size, asked), 0);
     }
@@ -94,14 +94,14 @@ fn encode(size: Bytes, asked: Asked) -> (u64, u64) {
     (log2 << LOG2_SHIFT | asked.requested << TAG_BITS | u64::from(asked.tag), WIDE)
 }
 
-/// What is known of the block that begins in a slot's addresses.
+/// The state of the block that begins in a slot's address range.
 #[derive(Debug)]
 pub struct Slot {
     word: AtomicU64,
     more: AtomicU64,
 }
 
-/// A block as it was seen.
+/// The state of a block when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockState {
     word: u64,
@@ -116,9 +116,9 @@ impl BlockState {
     fn narrow(word: u64, more: u64) -> Self {
         let units = more >> UNITS_SHIFT;
         let size = units << UNIT_SHIFT;
-        // The low 24 bits of the size less those of the request. Ones below them, so that the tag takes
-        // nothing away; and written so that it has no part in common with `requested_small`, or that is
-        // computed by way of this.
+        // The low 24 bits of the size minus those of the request. The ones below keep the tag from
+        // borrowing. Written differently from `requested_small` on purpose: otherwise the compiler
+        // computes that through this.
         #[allow(clippy::cast_possible_truncation)]
         let added = (size << TAG_BITS | 0xff).wrapping_sub(more) as u32 >> TAG_BITS;
         Self { word, units, requested: size.wrapping_sub(u64::from(added)), more }
@@ -145,13 +145,13 @@ impl BlockState {
         Bytes::new(self.units << UNIT_SHIFT)
     }
 
-    /// What was asked for.
+    /// The requested size.
     #[inline(always)]
     pub fn requested(self) -> u64 {
         self.requested
     }
 
-    /// The same of a block of the small side, for less.
+    /// The requested size of a small block. Cheaper than [`requested`](Self::requested).
     #[inline(always)]
     pub fn requested_small(self) -> u64 {
         // The size is below 16 MiB, so the low 24 bits are all there are.
@@ -166,7 +166,7 @@ impl BlockState {
         self.more.to_le_bytes()[0]
     }
 
-    /// Which block at its address it is.
+    /// How many blocks its slot has had, modulo 2^51.
     #[inline(always)]
     pub fn generation(self) -> u64 {
         self.word >> GENERATION_SHIFT
@@ -190,7 +190,7 @@ impl BlockState {
         self.word & STATE == OWNED
     }
 
-    /// How far from a multiple of 256 KiB it begins.
+    /// Its offset from a multiple of 256 KiB.
     pub(super) fn start(self) -> u64 {
         (self.word & START) >> START_SHIFT << UNIT_SHIFT
     }
@@ -208,19 +208,19 @@ impl Slot {
         Self { word: AtomicU64::new(count << GENERATION_SHIFT), more: AtomicU64::new(0) }
     }
 
-    /// Notes that a block of `size` at `address` is live; gives its generation. The caller owns the
+    /// Records that a block of `size` at `address` is live; returns its generation. The caller owns the
     /// memory.
-    pub fn hand_out(&self, address: Address, size: Bytes, asked: Asked) -> u64 {
+    pub fn mark_live(&self, address: Address, size: Bytes, asked: RequestInfo) -> u64 {
         let before = self.word.load(Ordering::Relaxed) >> GENERATION_SHIFT;
         let next = before.wrapping_add(1) << GENERATION_SHIFT;
         let (more, wide) = encode(size, asked);
         self.publish(next | start_of(address) | wide | LIVE, more)
     }
 
-    /// The same for a block that was freed and is whole since: it has its start already. Neither the
-    /// block before nor this one is [wide](is_wide).
+    /// [`mark_live`](Self::mark_live) for a block that was freed and cached unchanged, so that its start is
+    /// recorded already. Neither the block before nor this one is [wide](is_wide).
     #[inline(always)]
-    pub fn hand_out_again(&self, size: Bytes, asked: Asked) -> u64 {
+    pub fn mark_live_again(&self, size: Bytes, asked: RequestInfo) -> u64 {
         let before = self.word.load(Ordering::Relaxed);
         let word = before.wrapping_add((1 << GENERATION_SHIFT) - (FREE - LIVE));
         self.publish(word, narrow(size, asked))
@@ -228,15 +228,15 @@ impl Slot {
 
     #[inline(always)]
     fn publish(&self, word: u64, more: u64) -> u64 {
-        // Both release: whoever sees this `more` sees that the block before it was freed.
+        // Both release: a thread that sees this `more` also sees that the block before it was freed.
         self.more.store(more, Ordering::Release);
         self.word.store(word, Ordering::Release);
         word >> GENERATION_SHIFT
     }
 
-    /// What is known of the block at `address`, live or freed; `None` where there never was one, or
-    /// the last one in this slot began elsewhere.
-    pub fn look(&self, address: Address) -> Option<BlockState> {
+    /// The state of the block at `address`, live or freed; `None` if there never was one, or the last one
+    /// in this slot began elsewhere.
+    pub fn state_at(&self, address: Address) -> Option<BlockState> {
         let known = self.read();
         let begins = known.word & STATE != 0 && known.word & START == start_of(address);
         begins.then_some(known)
@@ -249,8 +249,8 @@ impl Slot {
         live.then(|| self.read()).filter(|known| known.live())
     }
 
-    /// Both words as they are at one moment, if the block is live. The size of a freed one may already be
-    /// that of the block about to be handed out, which only the text of an error shows.
+    /// A consistent copy of both words, if the block is live. The size of a freed block may already be that
+    /// of its successor, which only shows in the text of an error.
     fn read(&self) -> BlockState {
         loop {
             let word = self.word.load(Ordering::Acquire);
@@ -263,8 +263,8 @@ impl Slot {
         }
     }
 
-    /// What is known of the block at `address`, if it is live, was used nowhere else and is not wide.
-    /// All but the generation may be that of a later block, unless the block is claimed.
+    /// The state of the block at `address`, if it is live, was used on no further stream and is not wide.
+    /// Until the block is claimed, all but the generation may be that of a later block.
     #[inline(always)]
     pub fn plain(&self, address: Address) -> Option<BlockState> {
         let word = self.word.load(Ordering::Acquire);
@@ -274,54 +274,54 @@ impl Slot {
         (differs & (STATE | USED | WIDE | START) == LIVE).then_some(known)
     }
 
-    /// The same of block `generation`, taken to be so: only the claim tells. The caller has the block, or
-    /// had it, so what is read here is no older than that.
+    /// The state that block `generation` at `address` should have, to be verified by the claim. The caller
+    /// holds or held a handle to the block, so the value read here is not older than the block.
     #[inline(always)]
-    pub fn assumed(&self, address: Address, generation: u64) -> BlockState {
+    pub fn expected(&self, address: Address, generation: u64) -> BlockState {
         let word = generation << GENERATION_SHIFT | start_of(address) | LIVE;
         BlockState::narrow(word, self.more.load(Ordering::Relaxed))
     }
 
-    /// Turns a block that was found [`plain`](Self::plain) from live to free, if it still is as it
-    /// was.
+    /// Changes a block that was found [`plain`](Self::plain) from live to free, unless its state changed
+    /// since.
     #[inline(always)]
     pub fn claim_plain(&self, known: BlockState) -> bool {
-        self.turn(known, known.word.wrapping_add(FREE - LIVE))
+        self.exchange(known, known.word.wrapping_add(FREE - LIVE))
     }
 
-    /// Turns the block that was looked at from live to free, if it still is as it was.
+    /// Changes a block from live to free, unless its state changed since it was read.
     #[inline]
     pub fn claim(&self, known: BlockState) -> bool {
-        known.live() && self.turn(known, known.word & !(STATE | USED) | FREE)
+        known.live() && self.exchange(known, known.word & !(STATE | USED) | FREE)
     }
 
-    /// Makes a handle the owner of a live block, or no longer, if the block still is as it was.
+    /// Sets whether a handle owns a live block, unless its state changed since it was read.
     #[inline]
     pub fn set_owned(&self, known: BlockState, owned: bool) -> bool {
         let state = if owned { OWNED } else { LIVE };
-        known.live() && self.turn(known, known.word & !STATE | state)
+        known.live() && self.exchange(known, known.word & !STATE | state)
     }
 
-    /// Makes a claimed block live again: the free could not be done.
+    /// Makes a claimed block live again, because the free failed.
     #[inline]
     pub fn unclaim(&self, known: BlockState) {
         self.word.store(known.word, Ordering::Release);
     }
 
-    /// Notes that uses on further streams are recorded, if the block still is as it was.
+    /// Marks that uses on further streams are recorded, unless the state changed since it was read.
     #[inline]
     pub fn mark_used(&self, known: BlockState) -> bool {
-        self.turn(known, known.word | USED)
+        self.exchange(known, known.word | USED)
     }
 
     #[inline(always)]
-    fn turn(&self, known: BlockState, word: u64) -> bool {
+    fn exchange(&self, known: BlockState, word: u64) -> bool {
         self.word.compare_exchange(known.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Continues the generations of `other`, which had the same addresses. Nobody else sees this slot
-    /// yet, and no block of `other` is handed out any more.
-    pub(super) fn succeed(&self, other: &Self) {
+    /// Continues the generations of `other`, which covered the same addresses. This slot is not published
+    /// yet, and no block of `other` will be allocated again.
+    pub(super) fn continue_generations(&self, other: &Self) {
         let generation = other.word.load(Ordering::Acquire) >> GENERATION_SHIFT;
         self.word.store(generation << GENERATION_SHIFT, Ordering::Relaxed);
     }
@@ -332,13 +332,13 @@ impl Slot {
         self.word.load(Ordering::Relaxed) & WIDE != 0
     }
 
-    /// Whether a block was ever handed out here.
+    /// Whether a block was ever allocated here.
     pub(super) fn was_used(&self) -> bool {
         self.word.load(Ordering::Acquire) != 0
     }
 }
 
-/// A slot that outlives the borrow it was found by, as long as its map does.
+/// A pointer to a slot, valid as long as the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRef(NonNull<Slot>);
 
@@ -346,7 +346,7 @@ pub struct SlotRef(NonNull<Slot>);
 unsafe impl Send for SlotRef {}
 
 impl SlotRef {
-    /// The place of `slot`.
+    /// A pointer to `slot`.
     #[inline(always)]
     pub fn new(slot: &Slot) -> Self {
         Self(NonNull::from(slot))
@@ -359,7 +359,7 @@ impl SlotRef {
     /// * The map it was found in is alive.
     #[inline(always)]
     pub unsafe fn get<'a>(self) -> &'a Slot {
-        // SAFETY: a slot stays where it is until its map is dropped, which the caller says it is not.
+        // SAFETY: a slot does not move until its map is dropped, and the caller guarantees that it is not.
         unsafe { self.0.as_ref() }
     }
 }

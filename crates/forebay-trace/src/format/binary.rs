@@ -146,7 +146,7 @@ pub(super) fn read(
     let stored = cursor.number("the length of the name")?;
     let stored = cursor.take(stored, "the name")?;
     let stored = core::str::from_utf8(stored)
-        .map_err(|_| cursor.broken("bytes that are no text", "the name in UTF-8"))?;
+        .map_err(|_| cursor.broken("bytes that are not UTF-8", "the name in UTF-8"))?;
     let mut intake =
         Intake::new(if stored.is_empty() { name } else { stored }, Format::Binary, options);
     intake.builder.remarks().failed_allocations = cursor.number("the failed allocations")?;
@@ -157,7 +157,7 @@ pub(super) fn read(
         let at = cursor.position();
         let handle = cursor.number("a stream's handle")?;
         let format = Format::Binary;
-        intake.builder.stream(handle).map_err(|breach| FormatError::Breach {
+        intake.builder.stream(handle).map_err(|breach| FormatError::InvalidEvent {
             format,
             at,
             breach,
@@ -187,7 +187,9 @@ fn checked(bytes: &[u8]) -> Result<&[u8], FormatError> {
             Format::Binary,
             Position::Byte(body.len() as u64),
             format!("the checksum {stored:#010x}"),
-            format!("{computed:#010x}, of what stands before it: the file is damaged or cut"),
+            format!(
+                "{computed:#010x}, the checksum of the data before it: the file is damaged or truncated"
+            ),
         ));
     }
     Ok(body)

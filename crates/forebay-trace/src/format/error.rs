@@ -4,7 +4,7 @@ use core::fmt;
 use std::io;
 
 use super::Format;
-use crate::Breach;
+use crate::InvalidEvent;
 
 /// Where in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +52,13 @@ pub enum FormatError {
         expected: String,
     },
     /// An event that breaks a rule of recordings.
-    Breach {
+    InvalidEvent {
         /// Which format.
         format: Format,
         /// Where.
         at: Position,
         /// The rule.
-        breach: Breach,
+        breach: InvalidEvent,
     },
     /// More than the reader was allowed to take.
     TooLarge {
@@ -119,7 +119,7 @@ impl fmt::Display for FormatError {
             Self::Malformed { format, at, found, expected } => {
                 write!(f, "{format}, {at}: found {found}; expected {expected}")
             }
-            Self::Breach { format, at, breach } => write!(f, "{format}, {at}: {breach}"),
+            Self::InvalidEvent { format, at, breach } => write!(f, "{format}, {at}: {breach}"),
             Self::TooLarge { what, limit } => write!(
                 f,
                 "more than {limit} {what}; if the file is sound, read it with larger limits"
@@ -136,7 +136,7 @@ impl core::error::Error for FormatError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Io { error, .. } => Some(error),
-            Self::Breach { breach, .. } => Some(breach),
+            Self::InvalidEvent { breach, .. } => Some(breach),
             _ => None,
         }
     }

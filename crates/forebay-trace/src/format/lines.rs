@@ -44,7 +44,7 @@ impl<'a> Lines<'a> {
             .checked_sub(length)
             .ok_or(FormatError::TooLarge { what: "bytes", limit: self.limit })?;
         let line = core::str::from_utf8(&self.buffer).map_err(|_| {
-            FormatError::malformed(self.format, at, "bytes that are no text", "UTF-8")
+            FormatError::malformed(self.format, at, "bytes that are not UTF-8", "UTF-8")
         })?;
         Ok(Some((at, line.trim_end_matches(['\n', '\r']))))
     }

@@ -32,7 +32,7 @@ use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 use self::error::shortened;
-use crate::{Breach, Trace, TraceBuilder};
+use crate::{InvalidEvent, Trace, TraceBuilder};
 
 /// A form of recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,14 +131,14 @@ impl Intake {
     fn event(
         &mut self,
         at: Position,
-        enter: impl FnOnce(&mut TraceBuilder) -> Result<(), Breach>,
+        enter: impl FnOnce(&mut TraceBuilder) -> Result<(), InvalidEvent>,
     ) -> Result<(), FormatError> {
         self.left = self
             .left
             .checked_sub(1)
             .ok_or(FormatError::TooLarge { what: "events", limit: self.limit })?;
         let format = self.format;
-        enter(&mut self.builder).map_err(|breach| FormatError::Breach { format, at, breach })
+        enter(&mut self.builder).map_err(|breach| FormatError::InvalidEvent { format, at, breach })
     }
 }
 

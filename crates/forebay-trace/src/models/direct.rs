@@ -7,7 +7,7 @@ use forebay_hal::StreamHandle;
 
 use super::driver::Driver;
 use super::{missing, refused};
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// Asks the driver for every block and gives it back at once: the least memory plain allocations
 /// can do with, at the driver's price for each.
@@ -49,13 +49,13 @@ impl Player for Direct {
         self.driver.used()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: the driver gave the block memory of at least its size; and it is the block's until it is freed.
-unsafe impl Placed for Direct {
+unsafe impl AddressedPlayer for Direct {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         self.live.get(&block).map(|&(at, _)| at)
     }

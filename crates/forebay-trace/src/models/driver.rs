@@ -11,12 +11,12 @@ use forebay_hal::{
 };
 use forebay_sim::CostModel;
 
-use super::packing::{Freed, Packing, UNIT};
+use super::packing::{FreeOutcome, Packing, UNIT};
 use crate::DriverUse;
 
 /// Where the time of a call comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Price {
+enum CostSource {
     /// The cost table: the device is simulated, and the clock would tell of the simulation.
     Table(CostModel),
     /// The clock.
@@ -31,7 +31,7 @@ enum Price {
 #[derive(Debug)]
 pub struct Driver {
     device: Arc<dyn Device>,
-    price: Price,
+    price: CostSource,
     used: DriverUse,
     packing: Packing,
     /// Plain allocations that take whole units, by address.
@@ -44,8 +44,8 @@ impl Driver {
     /// The driver of `device`.
     pub fn new(device: Arc<dyn Device>) -> Result<Self> {
         let price = match device.descriptor().kind {
-            DeviceKind::Sim => Price::Table(CostModel::H200),
-            _ => Price::Clock,
+            DeviceKind::Sim => CostSource::Table(CostModel::H200),
+            _ => CostSource::Clock,
         };
         let capacity = device.memory_info()?.total;
         Ok(Self {
@@ -78,18 +78,18 @@ impl Driver {
     pub fn allocate(&mut self, size: Bytes) -> Result<Address> {
         self.used.creates += 1;
         self.priced(Call::Allocate, size, |driver| match driver.price {
-            Price::Table(_) if Packing::packs(size) => driver.allocate_packed(size),
-            Price::Table(_) => driver.allocate_whole(size, UNIT),
-            Price::Clock => driver.allocate_whole(size, Alignment::HOST_PAGE),
+            CostSource::Table(_) if Packing::packs(size) => driver.allocate_packed(size),
+            CostSource::Table(_) => driver.allocate_whole(size, UNIT),
+            CostSource::Clock => driver.allocate_whole(size, Alignment::HOST_PAGE),
         })
     }
 
     /// Gives plain memory back, by its address and the size that was asked for.
     pub fn free(&mut self, at: Address, size: Bytes) -> Result<()> {
         self.priced(Call::Free, size, |driver| match driver.packing.free(at) {
-            Freed::Kept => Ok(()),
-            Freed::Emptied(unit) => driver.free_whole(unit),
-            Freed::NotPacked => driver.free_whole(at),
+            FreeOutcome::Kept => Ok(()),
+            FreeOutcome::Emptied(unit) => driver.free_whole(unit),
+            FreeOutcome::NotPacked => driver.free_whole(at),
         })
     }
 
@@ -199,7 +199,7 @@ impl Driver {
         make: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
         self.used.calls += 1;
-        let began = (self.price == Price::Clock).then(Instant::now);
+        let began = (self.price == CostSource::Clock).then(Instant::now);
         let made = make(self);
         let took = began.map_or_else(|| self.tabled(call, size), |began| began.elapsed());
         self.used.time = self.used.time.saturating_add(took);
@@ -209,8 +209,8 @@ impl Driver {
     /// What the table says of a call; nothing where the clock tells.
     fn tabled(&self, call: Call, size: Bytes) -> Duration {
         match self.price {
-            Price::Table(costs) => costs.call(call, size),
-            Price::Clock => Duration::ZERO,
+            CostSource::Table(costs) => costs.call(call, size),
+            CostSource::Clock => Duration::ZERO,
         }
     }
 }

@@ -91,7 +91,7 @@ pub struct UnknownModel {
 impl fmt::Display for UnknownModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Model::ALL.iter().map(|model| model.name()).collect();
-        write!(f, "\"{}\" is no model; allowed: {}", self.given, names.join(", "))
+        write!(f, "unknown model \"{}\"; expected one of {}", self.given, names.join(", "))
     }
 }
 

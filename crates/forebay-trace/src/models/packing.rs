@@ -29,7 +29,7 @@ pub(super) struct Packing {
 
 /// What freeing did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Freed {
+pub(super) enum FreeOutcome {
     /// The unit still holds something.
     Kept,
     /// The unit from this address holds nothing any more and is no longer packed in.
@@ -62,8 +62,8 @@ impl Packing {
     }
 
     /// Gives back what lies at `at`.
-    pub(super) fn free(&mut self, at: Address) -> Freed {
-        let Some(mut size) = self.taken.remove(&at) else { return Freed::NotPacked };
+    pub(super) fn free(&mut self, at: Address) -> FreeOutcome {
+        let Some(mut size) = self.taken.remove(&at) else { return FreeOutcome::NotPacked };
         let mut start = at;
         // Neighbours in the same unit only: the next unit may belong to somebody else tomorrow.
         let below = self.by_address.range(..at).next_back().map(|(&from, &hole)| (from, hole));
@@ -82,10 +82,10 @@ impl Packing {
             size = size.saturating_add(hole);
         }
         if size == UNIT.bytes() {
-            return Freed::Emptied(start);
+            return FreeOutcome::Emptied(start);
         }
         self.add_hole(start, size);
-        Freed::Kept
+        FreeOutcome::Kept
     }
 
     fn add_hole(&mut self, at: Address, size: Bytes) {
@@ -117,12 +117,12 @@ mod tests {
         let spots: Vec<Address> = (0..4).map(|_| packing.take(half).unwrap()).collect();
         assert_eq!(spots.iter().map(|at| at.get() / MIB).collect::<Vec<_>>(), [4, 5, 6, 7]);
         assert_eq!(packing.take(Bytes::new(1)), None);
-        assert_eq!(packing.free(spots[1]), Freed::Kept);
-        assert_eq!(packing.free(spots[2]), Freed::Kept, "no merging across units");
+        assert_eq!(packing.free(spots[1]), FreeOutcome::Kept);
+        assert_eq!(packing.free(spots[2]), FreeOutcome::Kept, "no merging across units");
         assert_eq!(packing.take(Bytes::new(MIB + 1)), None);
-        assert_eq!(packing.free(spots[0]), Freed::Emptied(Address::new(4 * MIB)));
-        assert_eq!(packing.free(spots[0]), Freed::NotPacked);
-        assert_eq!(packing.free(spots[3]), Freed::Emptied(Address::new(6 * MIB)));
+        assert_eq!(packing.free(spots[0]), FreeOutcome::Emptied(Address::new(4 * MIB)));
+        assert_eq!(packing.free(spots[0]), FreeOutcome::NotPacked);
+        assert_eq!(packing.free(spots[3]), FreeOutcome::Emptied(Address::new(6 * MIB)));
         assert_eq!(packing.take(half), None, "empty units are gone");
     }
 }

@@ -13,7 +13,7 @@ use forebay_hal::StreamHandle;
 
 use super::driver::Driver;
 use super::{missing, refused};
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// The smallest class.
 const LEAST: u64 = 512;
@@ -94,13 +94,13 @@ impl Player for PowersOfTwo {
         self.driver.used()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: the driver gave the block memory of its class, which is no smaller than its size; and it is the block's until it is freed.
-unsafe impl Placed for PowersOfTwo {
+unsafe impl AddressedPlayer for PowersOfTwo {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         self.live.get(&block).map(|&(at, _)| at)
     }

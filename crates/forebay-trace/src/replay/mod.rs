@@ -8,7 +8,7 @@ mod player;
 mod verify;
 
 pub use latency::Latency;
-pub use player::{DriverUse, FreeOrder, Placed, Player, ReplayError};
+pub use player::{AddressedPlayer, DriverUse, FreeOrder, Player, ReplayError};
 pub use verify::{Mismatch, NoData, Verdict, Verifier};
 
 use core::fmt;
@@ -111,7 +111,7 @@ impl PassReport {
 
 /// Which blocks the player has at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum LiveBlocks {
     /// Not allocated, freed again, or never got.
     No,
     /// Allocated on that stream.
@@ -158,12 +158,12 @@ fn play_passes(
     player: &mut dyn Player,
     options: &mut ReplayOptions<'_>,
 ) -> Result<Vec<PassReport>, ReplayError> {
-    let mut held = vec![Held::No; trace.blocks()];
+    let mut held = vec![LiveBlocks::No; trace.blocks()];
     let mut reports = Vec::new();
     for pass in 1..=options.passes.max(1) {
         let mut report = play(trace, player, pass, &mut held, options)?;
         for (index, held) in held.iter_mut().enumerate() {
-            if let Held::On(stream) = core::mem::replace(held, Held::No) {
+            if let LiveBlocks::On(stream) = core::mem::replace(held, LiveBlocks::No) {
                 // Blocks are numbered in 31 bits, so this never saturates.
                 let block = BlockIndex(u32::try_from(index).unwrap_or(u32::MAX));
                 if let Some(verifier) = &mut options.verify {
@@ -185,7 +185,7 @@ fn play(
     trace: &Trace,
     player: &mut dyn Player,
     pass: u32,
-    held: &mut [Held],
+    held: &mut [LiveBlocks],
     options: &mut ReplayOptions<'_>,
 ) -> Result<PassReport, ReplayError> {
     let before = player.driver();
@@ -216,7 +216,7 @@ fn play(
                 match got {
                     Ok(()) => {
                         if let Some(held) = held.get_mut(block.0 as usize) {
-                            *held = Held::On(stream);
+                            *held = LiveBlocks::On(stream);
                         }
                         if let Some(verifier) = &mut options.verify {
                             verifier.write(player, block, size, stream)?;
@@ -234,8 +234,8 @@ fn play(
                 requested = requested.saturating_sub(trace.size(block));
                 let was = held
                     .get_mut(block.0 as usize)
-                    .map_or(Held::No, |held| core::mem::replace(held, Held::No));
-                if let Held::On(_) = was {
+                    .map_or(LiveBlocks::No, |held| core::mem::replace(held, LiveBlocks::No));
+                if let LiveBlocks::On(_) = was {
                     if let Some(verifier) = &mut options.verify {
                         verifier.read(player, block, stream)?;
                     }

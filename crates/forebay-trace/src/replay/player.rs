@@ -91,13 +91,13 @@ impl fmt::Display for ReplayError {
         match self {
             Self::OutOfMemory { requested, reserved, capacity } => write!(
                 f,
-                "out of memory: {requested} asked for with {reserved} of {capacity} taken from the \
+                "out of memory: {requested} requested with {reserved} of {capacity} taken from the \
                  driver; a larger device or a tighter policy would help"
             ),
             Self::Shortage { requested, limit, held, live, largest_free, device_free } => {
                 let (needed, device) =
                     (live.saturating_add(*requested), held.saturating_add(*device_free));
-                write!(f, "out of memory: {requested} asked for with {live} in blocks; ")?;
+                write!(f, "out of memory: {requested} requested with {live} in blocks; ")?;
                 if needed > *limit && *limit < device {
                     write!(
                         f,
@@ -166,7 +166,7 @@ pub trait Player {
     fn driver(&self) -> DriverUse;
 
     /// Where blocks lie, for whoever looks at what they hold; `None` where a player does not tell.
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         None
     }
 
@@ -196,7 +196,7 @@ pub enum FreeOrder {
 ///   player was made on, from its allocation to its free.
 /// * Work on a block that is enqueued on the stream it was allocated on, or after that, finds this
 ///   memory; and so does work that comes before its free, as [`free_order`](Self::free_order) says.
-pub unsafe trait Placed {
+pub unsafe trait AddressedPlayer {
     /// Where a live block begins; null for a block of no bytes, `None` for one that is not live.
     fn address(&self, block: BlockIndex) -> Option<Address>;
 

@@ -100,7 +100,7 @@ fn what_was_not_got_is_counted_and_not_freed() {
     );
     assert_eq!((reports[0].out_of_memory, reports[0].operations), (1, 3));
     let first = reports[0].first_out_of_memory.as_ref().unwrap().to_string();
-    assert!(first.contains("100 B asked for with 0 B of 95 B"), "{first}");
+    assert!(first.contains("100 B requested with 0 B of 95 B"), "{first}");
     assert_eq!(reports[0].peak_requested, Bytes::new(130), "the program's, not the allocator's");
 }
 

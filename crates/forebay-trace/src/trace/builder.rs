@@ -5,12 +5,12 @@ use std::collections::HashMap;
 
 use forebay_core::Bytes;
 
-use super::{FREE, Remarks, Trace};
+use super::{FREE, SourceNotes, Trace};
 
 /// A rule of recordings that an event broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Breach {
+pub enum InvalidEvent {
     /// A block was freed that is free.
     FreedTwice {
         /// The id, address or pointer of the source.
@@ -37,7 +37,7 @@ pub enum Breach {
     },
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for InvalidEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FreedTwice { key } => {
@@ -65,7 +65,7 @@ impl fmt::Display for Breach {
     }
 }
 
-impl core::error::Error for Breach {}
+impl core::error::Error for InvalidEvent {}
 
 /// The most blocks of a recording: their number shares 32 bits with the kind of event.
 const MOST_BLOCKS: u32 = FREE;
@@ -79,7 +79,7 @@ enum Name {
     /// A block that is live.
     Live(u32),
     /// A block that was freed; the name may come back.
-    Freed,
+    FreeOutcome,
 }
 
 /// A recording in the making.
@@ -105,7 +105,7 @@ impl TraceBuilder {
                 sizes: Vec::new(),
                 marks: Vec::new(),
                 lanes: Vec::new(),
-                remarks: Remarks::default(),
+                remarks: SourceNotes::default(),
             },
             names: HashMap::new(),
             stream_indices: HashMap::new(),
@@ -124,20 +124,20 @@ impl TraceBuilder {
     }
 
     /// Enters a stream ahead of its first event, which fixes its index.
-    pub fn stream(&mut self, handle: u64) -> Result<(), Breach> {
+    pub fn stream(&mut self, handle: u64) -> Result<(), InvalidEvent> {
         self.lane(handle).map(|_| ())
     }
 
     /// `size` bytes were allocated on the stream `handle`; from now on `key` names them.
-    pub fn allocate(&mut self, key: u64, size: Bytes, handle: u64) -> Result<(), Breach> {
+    pub fn allocate(&mut self, key: u64, size: Bytes, handle: u64) -> Result<(), InvalidEvent> {
         if let Some(Name::Live(_)) = self.names.get(&key) {
-            return Err(Breach::StillLive { key });
+            return Err(InvalidEvent::StillLive { key });
         }
-        let live = self.live.checked_add(size).ok_or(Breach::TooMuchLive { size })?;
+        let live = self.live.checked_add(size).ok_or(InvalidEvent::TooMuchLive { size })?;
         let block = u32::try_from(self.trace.sizes.len())
             .ok()
             .filter(|&block| block < MOST_BLOCKS)
-            .ok_or(Breach::TooManyBlocks)?;
+            .ok_or(InvalidEvent::TooManyBlocks)?;
         let lane = self.lane(handle)?;
         self.live = live;
         self.names.insert(key, Name::Live(block));
@@ -148,14 +148,14 @@ impl TraceBuilder {
     }
 
     /// What `key` names was freed on the stream `handle`.
-    pub fn free(&mut self, key: u64, handle: u64) -> Result<(), Breach> {
+    pub fn free(&mut self, key: u64, handle: u64) -> Result<(), InvalidEvent> {
         let block = match self.names.get(&key) {
             Some(Name::Live(block)) => *block,
-            Some(Name::Freed) => return Err(Breach::FreedTwice { key }),
-            None => return Err(Breach::NeverAllocated { key }),
+            Some(Name::FreeOutcome) => return Err(InvalidEvent::FreedTwice { key }),
+            None => return Err(InvalidEvent::NeverAllocated { key }),
         };
         let lane = self.lane(handle)?;
-        self.names.insert(key, Name::Freed);
+        self.names.insert(key, Name::FreeOutcome);
         let size = self.trace.sizes.get(block as usize).copied().unwrap_or(0);
         self.live = self.live.saturating_sub(Bytes::new(size));
         self.trace.marks.push(block | FREE);
@@ -169,7 +169,7 @@ impl TraceBuilder {
     }
 
     /// What the source says beside the events.
-    pub fn remarks(&mut self) -> &mut Remarks {
+    pub fn remarks(&mut self) -> &mut SourceNotes {
         &mut self.trace.remarks
     }
 
@@ -179,11 +179,12 @@ impl TraceBuilder {
     }
 
     /// The index of a stream, a new one for a handle not seen before.
-    fn lane(&mut self, handle: u64) -> Result<u16, Breach> {
+    fn lane(&mut self, handle: u64) -> Result<u16, InvalidEvent> {
         if let Some(&lane) = self.stream_indices.get(&handle) {
             return Ok(lane);
         }
-        let lane = u16::try_from(self.trace.streams.len()).map_err(|_| Breach::TooManyStreams)?;
+        let lane =
+            u16::try_from(self.trace.streams.len()).map_err(|_| InvalidEvent::TooManyStreams)?;
         self.trace.streams.push(handle);
         self.stream_indices.insert(handle, lane);
         Ok(lane)
@@ -199,14 +200,14 @@ mod tests {
     fn a_breach_is_refused_and_changes_nothing() {
         let mut builder = TraceBuilder::new("breaches");
         builder.allocate(7, Bytes::new(100), 0).unwrap();
-        assert_eq!(builder.allocate(7, Bytes::new(1), 9), Err(Breach::StillLive { key: 7 }));
-        assert_eq!(builder.free(8, 9), Err(Breach::NeverAllocated { key: 8 }));
+        assert_eq!(builder.allocate(7, Bytes::new(1), 9), Err(InvalidEvent::StillLive { key: 7 }));
+        assert_eq!(builder.free(8, 9), Err(InvalidEvent::NeverAllocated { key: 8 }));
         builder.free(7, 0).unwrap();
-        assert_eq!(builder.free(7, 0), Err(Breach::FreedTwice { key: 7 }));
+        assert_eq!(builder.free(7, 0), Err(InvalidEvent::FreedTwice { key: 7 }));
         let much = Bytes::MAX;
         builder.allocate(1, much, 0).unwrap();
         let size = Bytes::new(1);
-        assert_eq!(builder.allocate(2, size, 0), Err(Breach::TooMuchLive { size }));
+        assert_eq!(builder.allocate(2, size, 0), Err(InvalidEvent::TooMuchLive { size }));
         let trace = builder.finish();
         assert_eq!(trace.len(), 3);
         assert_eq!(trace.streams(), [0], "a refused event brings no stream");
@@ -236,7 +237,7 @@ mod tests {
         for handle in 0..MOST_STREAMS as u64 {
             builder.stream(handle).unwrap();
         }
-        assert_eq!(builder.stream(MOST_STREAMS as u64), Err(Breach::TooManyStreams));
+        assert_eq!(builder.stream(MOST_STREAMS as u64), Err(InvalidEvent::TooManyStreams));
         assert_eq!(builder.stream(3), Ok(()));
     }
 }

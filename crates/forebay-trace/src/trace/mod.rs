@@ -13,7 +13,7 @@
 mod builder;
 mod statistics;
 
-pub use builder::{Breach, TraceBuilder};
+pub use builder::{InvalidEvent, TraceBuilder};
 pub use statistics::Statistics;
 
 use core::fmt;
@@ -64,7 +64,7 @@ pub enum Event {
 /// What a recording's source had to say that is no event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Remarks {
+pub struct SourceNotes {
     /// Allocations the recorded program asked for and did not get.
     pub failed_allocations: u64,
     /// Blocks that were live before the recording began; they are allocated first.
@@ -90,7 +90,7 @@ const FREE: u32 = 1 << 31;
 /// let trace = builder.finish();
 /// assert_eq!(trace.len(), 3);
 /// assert_eq!(trace.statistics().never_freed, 1);
-/// # Ok::<(), forebay_trace::Breach>(())
+/// # Ok::<(), forebay_trace::InvalidEvent>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
@@ -99,7 +99,7 @@ pub struct Trace {
     sizes: Vec<u64>,
     marks: Vec<u32>,
     lanes: Vec<u16>,
-    remarks: Remarks,
+    remarks: SourceNotes,
 }
 
 impl Trace {
@@ -141,7 +141,7 @@ impl Trace {
     }
 
     /// What the source said beside the events.
-    pub fn remarks(&self) -> Remarks {
+    pub fn remarks(&self) -> SourceNotes {
         self.remarks
     }
 

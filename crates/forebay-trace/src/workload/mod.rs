@@ -37,7 +37,7 @@ use core::str::FromStr;
 
 use forebay_core::Bytes;
 
-use crate::Breach;
+use crate::InvalidEvent;
 
 /// The workloads that concern allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +139,7 @@ impl Workload {
 
     /// What is asked of an allocator. `limit` is how much a device may have where a workload is
     /// about a device that is nearly full; the others do not look at it.
-    pub fn sequences(self, limit: Bytes) -> Result<Vec<Sequence>, Breach> {
+    pub fn sequences(self, limit: Bytes) -> Result<Vec<Sequence>, InvalidEvent> {
         match self {
             Self::MpT => pairs::after_one_warm(1000),
             Self::MpLat => pairs::each_timed(),
@@ -176,7 +176,7 @@ pub struct UnknownWorkload {
 impl fmt::Display for UnknownWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
-        write!(f, "\"{}\" is no workload; allowed: {}", self.given, names.join(", "))
+        write!(f, "unknown workload \"{}\"; expected one of {}", self.given, names.join(", "))
     }
 }
 

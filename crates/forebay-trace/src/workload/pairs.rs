@@ -2,11 +2,11 @@
 
 use forebay_core::{Bytes, KIB, MIB, Random};
 
-use super::sequence::{Composer, Key, Sequence};
+use super::sequence::{Key, Sequence, SequenceBuilder};
 use super::size_name;
-use crate::Breach;
+use crate::InvalidEvent;
 
-type Sequences = Result<Vec<Sequence>, Breach>;
+type Sequences = Result<Vec<Sequence>, InvalidEvent>;
 
 /// What most of these workloads ask for.
 const BLOCK: Bytes = Bytes::new(MIB);
@@ -26,7 +26,7 @@ const SMALL_LIVE: usize = 50;
 
 /// `count` pairs, of which one before them is not timed.
 pub(super) fn after_one_warm(count: u32) -> Sequences {
-    let mut sequence = Composer::new("pairs of 1 MiB");
+    let mut sequence = SequenceBuilder::new("pairs of 1 MiB");
     sequence.pair(BLOCK)?;
     sequence.untimed();
     sequence.pairs(BLOCK, count)?;
@@ -37,7 +37,7 @@ pub(super) fn after_one_warm(count: u32) -> Sequences {
 pub(super) fn each_timed() -> Sequences {
     let one = |size: u64| {
         let size = Bytes::new(size);
-        let mut sequence = Composer::new("pairs one by one");
+        let mut sequence = SequenceBuilder::new("pairs one by one");
         sequence.pairs(size, 100)?;
         sequence.untimed();
         sequence.pairs(size, 1000)?;
@@ -48,7 +48,7 @@ pub(super) fn each_timed() -> Sequences {
 }
 
 pub(super) fn throughput() -> Sequences {
-    let mut sequence = Composer::new("many pairs");
+    let mut sequence = SequenceBuilder::new("many pairs");
     sequence.pairs(BLOCK, 10_000)?;
     sequence.together("1 MiB");
     Ok(vec![sequence.finish()])
@@ -56,7 +56,7 @@ pub(super) fn throughput() -> Sequences {
 
 pub(super) fn mixed() -> Sequences {
     let mut random = Random::new(MIXED_SEED);
-    let mut sequence = Composer::new("pairs of mixed sizes");
+    let mut sequence = SequenceBuilder::new("pairs of mixed sizes");
     for size in MIXED {
         sequence.pair(Bytes::new(size))?;
     }
@@ -70,7 +70,7 @@ pub(super) fn mixed() -> Sequences {
 }
 
 pub(super) fn concurrent() -> Sequences {
-    let mut sequence = Composer::new("pairs on four threads");
+    let mut sequence = SequenceBuilder::new("pairs on four threads");
     for _ in 0..2500 {
         for thread in 0..4 {
             sequence.pair_on(BLOCK, thread)?;
@@ -81,7 +81,7 @@ pub(super) fn concurrent() -> Sequences {
 }
 
 pub(super) fn held_twice() -> Sequences {
-    let mut sequence = Composer::new("held, freed, and again");
+    let mut sequence = SequenceBuilder::new("held, freed, and again");
     for case in ["1000 x 1 MiB, cold", "1000 x 1 MiB, warm"] {
         sequence.batch(BLOCK, 1000)?;
         sequence.together(case);
@@ -90,7 +90,7 @@ pub(super) fn held_twice() -> Sequences {
 }
 
 pub(super) fn held_once() -> Sequences {
-    let mut sequence = Composer::new("held, then released");
+    let mut sequence = SequenceBuilder::new("held, then released");
     for case in ["100 x 1 MiB, cold", "100 x 1 MiB, warm"] {
         sequence.batch(BLOCK, 100)?;
         sequence.together(case);
@@ -100,7 +100,7 @@ pub(super) fn held_once() -> Sequences {
 
 pub(super) fn newest_first() -> Sequences {
     let mut random = Random::new(SMALL_SEED);
-    let mut sequence = Composer::new("small blocks that come and go");
+    let mut sequence = SequenceBuilder::new("small blocks that come and go");
     let mut live: Vec<Key> = Vec::with_capacity(SMALL_LIVE + 1);
     for _ in 0..100_000 {
         let size = random.pick(&SMALL).copied().unwrap_or(KIB);

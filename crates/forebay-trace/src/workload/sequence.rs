@@ -2,7 +2,7 @@
 
 use forebay_core::Bytes;
 
-use crate::{Breach, Trace, TraceBuilder};
+use crate::{InvalidEvent, Trace, TraceBuilder};
 
 /// How a phase is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(super) struct Key(u64);
 
 /// A sequence in the making.
 #[derive(Debug)]
-pub(super) struct Composer {
+pub(super) struct SequenceBuilder {
     builder: TraceBuilder,
     phases: Vec<Phase>,
     told: usize,
@@ -78,7 +78,7 @@ pub(super) struct Composer {
     limit: Option<Bytes>,
 }
 
-impl Composer {
+impl SequenceBuilder {
     /// An empty sequence.
     pub(super) fn new(name: &str) -> Self {
         let builder = TraceBuilder::new(name);
@@ -92,38 +92,38 @@ impl Composer {
     }
 
     /// A block that stays.
-    pub(super) fn hold(&mut self, size: Bytes) -> Result<Key, Breach> {
+    pub(super) fn hold(&mut self, size: Bytes) -> Result<Key, InvalidEvent> {
         self.hold_on(size, 0)
     }
 
     /// The end of a block that stayed.
-    pub(super) fn release(&mut self, key: Key) -> Result<(), Breach> {
+    pub(super) fn release(&mut self, key: Key) -> Result<(), InvalidEvent> {
         self.builder.free(key.0, 0)
     }
 
     /// A block that goes at once.
-    pub(super) fn pair(&mut self, size: Bytes) -> Result<(), Breach> {
+    pub(super) fn pair(&mut self, size: Bytes) -> Result<(), InvalidEvent> {
         self.pair_on(size, 0)
     }
 
     /// So many of them.
-    pub(super) fn pairs(&mut self, size: Bytes, count: u32) -> Result<(), Breach> {
+    pub(super) fn pairs(&mut self, size: Bytes, count: u32) -> Result<(), InvalidEvent> {
         (0..count).try_for_each(|_| self.pair(size))
     }
 
     /// A block that goes at once, on a thread of its own.
-    pub(super) fn pair_on(&mut self, size: Bytes, thread: u64) -> Result<(), Breach> {
+    pub(super) fn pair_on(&mut self, size: Bytes, thread: u64) -> Result<(), InvalidEvent> {
         let key = self.hold_on(size, thread)?;
         self.builder.free(key.0, thread)
     }
 
     /// So many blocks held together, then freed in the order they came.
-    pub(super) fn batch(&mut self, size: Bytes, count: u32) -> Result<(), Breach> {
-        let held: Result<Vec<Key>, Breach> = (0..count).map(|_| self.hold(size)).collect();
+    pub(super) fn batch(&mut self, size: Bytes, count: u32) -> Result<(), InvalidEvent> {
+        let held: Result<Vec<Key>, InvalidEvent> = (0..count).map(|_| self.hold(size)).collect();
         held?.into_iter().try_for_each(|key| self.release(key))
     }
 
-    fn hold_on(&mut self, size: Bytes, thread: u64) -> Result<Key, Breach> {
+    fn hold_on(&mut self, size: Bytes, thread: u64) -> Result<Key, InvalidEvent> {
         let key = Key(self.keys);
         self.keys += 1;
         self.builder.allocate(key.0, size, thread)?;

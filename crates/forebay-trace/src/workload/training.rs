@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 
 use forebay_core::{Bytes, KIB, MIB, Random};
 
-use super::sequence::{Composer, Key, Sequence};
+use super::sequence::{Key, Sequence, SequenceBuilder};
 use super::size_name;
-use crate::Breach;
+use crate::InvalidEvent;
 
-type Sequences = Result<Vec<Sequence>, Breach>;
+type Sequences = Result<Vec<Sequence>, InvalidEvent>;
 
 /// Bytes of a number.
 const FLOAT: u64 = 4;
@@ -44,14 +44,14 @@ const PRESSURE_SEED: u64 = 0x4745_5052_4500;
 pub(super) fn same() -> Sequences {
     let one = |size: u64| {
         let size = Bytes::new(size);
-        let mut sequence = Composer::new("the same size");
+        let mut sequence = SequenceBuilder::new("the same size");
         sequence.pairs(size, 1000)?;
         sequence.together(size_name(size));
         Ok(sequence.finish())
     };
     let sizes = [4 * KIB, 40_000, 400_000, 4 * MIB, 64 * MIB];
-    let mut all: Vec<Sequence> = sizes.into_iter().map(one).collect::<Result<_, Breach>>()?;
-    let mut cycles = Composer::new("cycles of one size");
+    let mut all: Vec<Sequence> = sizes.into_iter().map(one).collect::<Result<_, InvalidEvent>>()?;
+    let mut cycles = SequenceBuilder::new("cycles of one size");
     for _ in 0..20 {
         cycles.batch(Bytes::mib(4), 50)?;
     }
@@ -63,14 +63,14 @@ pub(super) fn same() -> Sequences {
 pub(super) fn large() -> Sequences {
     let one = |mib: u64| {
         let size = Bytes::mib(mib);
-        let mut sequence = Composer::new("large blocks");
+        let mut sequence = SequenceBuilder::new("large blocks");
         sequence.pairs(size, 100)?;
         sequence.together(size_name(size));
         Ok(sequence.finish())
     };
     let mut all: Vec<Sequence> =
-        [1, 4, 16, 64, 256].into_iter().map(one).collect::<Result<_, Breach>>()?;
-    let mut held = Composer::new("large blocks held");
+        [1, 4, 16, 64, 256].into_iter().map(one).collect::<Result<_, InvalidEvent>>()?;
+    let mut held = SequenceBuilder::new("large blocks held");
     held.batch(Bytes::mib(64), 20)?;
     held.together("20 x 64 MiB");
     all.push(held.finish());
@@ -87,7 +87,7 @@ fn layer(batch: u64) -> [Bytes; 10] {
 }
 
 /// Forwards: every activation is held, and the logits after them.
-fn forward(sequence: &mut Composer, batch: u64) -> Result<Vec<(Key, Bytes)>, Breach> {
+fn forward(sequence: &mut SequenceBuilder, batch: u64) -> Result<Vec<(Key, Bytes)>, InvalidEvent> {
     let logits = Bytes::new(batch * LENGTH * VOCABULARY * FLOAT);
     let layers = (0..LAYERS).flat_map(|_| layer(batch));
     layers.chain([logits]).map(|size| Ok((sequence.hold(size)?, size))).collect()
@@ -95,7 +95,7 @@ fn forward(sequence: &mut Composer, batch: u64) -> Result<Vec<(Key, Bytes)>, Bre
 
 /// Backwards: for each activation, the last first, a gradient of its size comes; the activation
 /// and the gradient it was made from go.
-fn backward(sequence: &mut Composer, held: Vec<(Key, Bytes)>) -> Result<(), Breach> {
+fn backward(sequence: &mut SequenceBuilder, held: Vec<(Key, Bytes)>) -> Result<(), InvalidEvent> {
     let mut before: Option<Key> = None;
     for (activation, size) in held.into_iter().rev() {
         let gradient = sequence.hold(size)?;
@@ -108,7 +108,7 @@ fn backward(sequence: &mut Composer, held: Vec<(Key, Bytes)>) -> Result<(), Brea
 }
 
 pub(super) fn transformer() -> Sequences {
-    let mut sequence = Composer::new("training a transformer");
+    let mut sequence = SequenceBuilder::new("training a transformer");
     for step in 0..STEPS {
         let held = forward(&mut sequence, BATCH)?;
         backward(&mut sequence, held)?;
@@ -125,7 +125,7 @@ pub(super) fn transformer() -> Sequences {
 pub(super) fn accumulation() -> Sequences {
     let square = HIDDEN * HIDDEN * FLOAT;
     let weights = [3 * square, square, 4 * square, 4 * square].map(Bytes::new);
-    let mut sequence = Composer::new("accumulating gradients");
+    let mut sequence = SequenceBuilder::new("accumulating gradients");
     for round in 0..ROUNDS {
         let mut gradients: Vec<Key> = Vec::new();
         for micro_step in 0..MICRO_STEPS {
@@ -148,7 +148,7 @@ pub(super) fn accumulation() -> Sequences {
 
 pub(super) fn variable() -> Sequences {
     let mut random = Random::new(BATCHES_SEED);
-    let mut sequence = Composer::new("batches that vary");
+    let mut sequence = SequenceBuilder::new("batches that vary");
     let mut live: VecDeque<Key> = VecDeque::new();
     for _ in 0..1000 {
         let samples = random.pick(&BATCHES).copied().unwrap_or(1);
@@ -167,8 +167,8 @@ pub(super) fn variable() -> Sequences {
 }
 
 /// A device filled to four fifths, with every other block freed again.
-fn holed(name: &str, limit: Bytes) -> Result<(Composer, Vec<Key>), Breach> {
-    let mut sequence = Composer::new(name).limit(limit);
+fn holed(name: &str, limit: Bytes) -> Result<(SequenceBuilder, Vec<Key>), InvalidEvent> {
+    let mut sequence = SequenceBuilder::new(name).limit(limit);
     let count = limit.get() / 5 * 4 / FILLER.get();
     let (mut kept, mut freed) = (Vec::new(), Vec::new());
     for index in 0..count {

@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::{Address, BumpPlace, Bytes};
+use forebay_core::{Address, BumpBlock, Bytes};
 
 /// The number of an arena. No two arenas of a process ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,8 +53,8 @@ pub struct ArenaBlock<'a> {
 }
 
 impl ArenaBlock<'_> {
-    pub(super) fn new(arena: ArenaId, place: BumpPlace, size: Bytes) -> Self {
-        let BumpPlace { address, offset, generation } = place;
+    pub(super) fn new(arena: ArenaId, place: BumpBlock, size: Bytes) -> Self {
+        let BumpBlock { address, offset, generation } = place;
         let token = ArenaToken { arena, generation, offset, size };
         Self { address, token, arena: PhantomData }
     }

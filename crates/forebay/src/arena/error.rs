@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use forebay_core::{BumpFull, BumpLapse, Bytes, QuantityError};
+use forebay_core::{BumpFull, BumpStale, Bytes, QuantityError};
 
 use super::ArenaId;
 use crate::Error;
@@ -23,7 +23,7 @@ pub enum ArenaError {
     /// The size in bytes does not fit in 64 bits.
     Quantity(QuantityError),
     /// The token or checkpoint is not, or no longer, valid.
-    Lapsed(BumpLapse),
+    Lapsed(BumpStale),
     /// The token or checkpoint is from another arena.
     WrongArena {
         /// The arena that was called.
@@ -94,8 +94,8 @@ impl From<BumpFull> for ArenaError {
     }
 }
 
-impl From<BumpLapse> for ArenaError {
-    fn from(lapse: BumpLapse) -> Self {
+impl From<BumpStale> for ArenaError {
+    fn from(lapse: BumpStale) -> Self {
         Self::Lapsed(lapse)
     }
 }

@@ -24,10 +24,10 @@ mod tests;
 use core::cell::RefCell;
 use core::fmt;
 
-use forebay_core::{Address, Alignment, Bump, BumpMark, BumpPlace, Bytes, Span};
+use forebay_core::{Address, Alignment, Bump, BumpBlock, BumpMark, Bytes, Span};
 use forebay_hal::StreamHandle;
 
-pub use forebay_core::{BumpFull, BumpGrowth, BumpLapse, BumpUsage};
+pub use forebay_core::{BumpFull, BumpGrowth, BumpStale, BumpUsage};
 
 pub use block::{ArenaBlock, ArenaId, ArenaSlice, ArenaToken};
 pub use error::ArenaError;
@@ -212,7 +212,7 @@ impl<A: Allocate> Arena<A> {
         Ok(ArenaSlice::new(block, count))
     }
 
-    fn place(&self, size: Bytes, alignment: Alignment) -> Result<BumpPlace, ArenaError> {
+    fn place(&self, size: Bytes, alignment: Alignment) -> Result<BumpBlock, ArenaError> {
         let taken = self.bump.borrow_mut().take(size, alignment);
         if let Ok(place) = taken {
             return Ok(place);
@@ -270,7 +270,7 @@ impl<A: Allocate> Arena<A> {
         self.check(token.arena)?;
         let ArenaToken { generation, offset, size, .. } = token;
         let address = self.bump.borrow().resolve(offset, size, generation)?;
-        Ok(ArenaBlock::new(self.id, BumpPlace { address, offset, generation }, size))
+        Ok(ArenaBlock::new(self.id, BumpBlock { address, offset, generation }, size))
     }
 
     fn check(&self, owner: ArenaId) -> Result<(), ArenaError> {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{BumpLapse, QuantityError, Random};
+use forebay_core::{BumpStale, QuantityError, Random};
 use forebay_hal::{Call, Device, Priority, Streams};
 use forebay_sim::{Kernel, MemoryModel, SimDevice, SimMachine};
 
@@ -232,7 +232,7 @@ fn a_rewind_is_exact_and_what_lies_behind_it_lapses() {
 
     arena.rewind(inner).unwrap();
     assert!(arena.resolve(second).is_ok());
-    assert!(matches!(arena.resolve(third), Err(ArenaError::Lapsed(BumpLapse::Lapsed { .. }))));
+    assert!(matches!(arena.resolve(third), Err(ArenaError::Lapsed(BumpStale::Lapsed { .. }))));
     arena.rewind(outer).unwrap();
     assert_eq!(arena.usage().used, used);
     // The same place again, and not the same block.
@@ -261,7 +261,7 @@ fn tokens_and_checkpoints_of_elsewhere_are_refused() {
     assert_eq!(one.rewind(two.checkpoint()), Err(wrong));
     let forged = ArenaToken { arena: one.id(), offset: 50, size: Bytes::new(51), ..theirs };
     let refused = one.resolve(forged).unwrap_err();
-    assert!(matches!(refused, ArenaError::Lapsed(BumpLapse::NotGiven { .. })), "{refused}");
+    assert!(matches!(refused, ArenaError::Lapsed(BumpStale::NotAllocated { .. })), "{refused}");
     let forged = ArenaToken { size: Bytes::MAX, ..forged };
     assert!(one.resolve(forged).is_err());
 }

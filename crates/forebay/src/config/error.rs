@@ -1,4 +1,4 @@
-//! Why settings are refused.
+//! Why settings are invalid.
 
 use core::fmt;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use super::nearest::nearest;
 use super::settings::Entry;
 use super::source::Source;
 
-/// Why settings are refused: what was given, where, and what is allowed.
+/// Why settings are invalid: what was given, where, and what was expected.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// There is no such key.
+    /// There is no such setting.
     UnknownKey {
-        /// What was given.
+        /// The name given.
         name: String,
         /// Where.
         source: Source,
-        /// The key that was meant, as far as can be told.
+        /// The key that was probably meant.
         suggestion: Option<Key>,
     },
     /// The key does not take that value.
@@ -30,11 +30,11 @@ pub enum ConfigError {
         /// Where.
         source: Source,
     },
-    /// Two keys have values that do not go together.
+    /// Two keys have values that conflict.
     Disagreement {
         /// The one.
         one: Box<Entry>,
-        /// What it must be to the other, as "must be less than".
+        /// How the two must relate, such as "must be less than".
         rule: &'static str,
         /// The other.
         other: Box<Entry>,
@@ -53,14 +53,14 @@ pub enum ConfigError {
         /// Where.
         source: Source,
     },
-    /// A variable holds bytes that are no text.
+    /// A variable holds bytes that are not UTF-8.
     NotText {
         /// What can be read of it.
         value: String,
         /// Where.
         source: Source,
     },
-    /// A file cannot be read, or is not as it should be.
+    /// A file cannot be read, or is malformed.
     File {
         /// Which.
         path: PathBuf,
@@ -74,14 +74,14 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The error for a name that is no key, with the key that was likely meant.
+    /// The error for an unknown name, with the key that was probably meant.
     pub(super) fn unknown_key(name: &str, source: Source) -> Self {
         let suggestion = nearest(name, slips(name));
         Self::UnknownKey { name: name.to_owned(), source, suggestion }
     }
 
-    /// Where what is refused was set; of two keys that do not go together, one that someone set.
-    /// `None` for a file as a whole.
+    /// Where the invalid value was set; of two keys that conflict, one that is not a default. `None` for a
+    /// file as a whole.
     pub fn origin(&self) -> Option<&Source> {
         match self {
             Self::UnknownKey { source, .. }
@@ -112,25 +112,25 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownKey { name, source: Source::Environment { variable }, suggestion } => {
-                write!(f, "{} is no variable of forebay", Quoted(variable))?;
+                write!(f, "unknown variable {}: ", Quoted(variable))?;
                 match suggestion {
-                    Some(key) => write!(f, ": did you mean {}?", key.variable()),
-                    None => write!(f, " and no key is called {}", Quoted(name)),
+                    Some(key) => write!(f, "did you mean {}?", key.variable()),
+                    None => write!(f, "there is no setting {}", Quoted(name)),
                 }
             }
             Self::UnknownKey { name, source, suggestion } => {
-                write!(f, "{} is no key ({source}): ", Quoted(name))?;
+                write!(f, "unknown setting {} ({source}): ", Quoted(name))?;
                 match suggestion {
                     Some(key) => write!(f, "did you mean {key}?"),
                     None => {
                         let keys: Vec<&str> = Key::ALL.iter().map(|key| key.name()).collect();
-                        write!(f, "the keys are {}", keys.join(", "))
+                        write!(f, "the settings are {}", keys.join(", "))
                     }
                 }
             }
             Self::BadValue { key, value, source } => {
                 let allowed = key.allowed();
-                write!(f, "{key} cannot be {} ({source}): allowed is {allowed}", Quoted(value))
+                write!(f, "{key} cannot be {} ({source}): expected {allowed}", Quoted(value))
             }
             Self::Disagreement { one, rule, other } => write!(
                 f,
@@ -139,7 +139,7 @@ impl fmt::Display for ConfigError {
             ),
             Self::Fixed { in_force, wanted } => write!(
                 f,
-                "{} cannot become {} while a pool lives: it is {} ({}); build another pool with it",
+                "{} cannot change to {} in a running pool: it is {} ({}); create another pool with it",
                 in_force.key,
                 Quoted(wanted),
                 in_force.value,
@@ -181,23 +181,22 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 /// The key and the value of an entry written as in a shell or a file, `key=value`, or with nothing but
-/// a space in between. `None` where what comes first is no key, nor nearly one.
+/// a space in between. `None` if it does not start with a key or nearly one.
 fn meant(entry: &str) -> Option<(Key, &str)> {
     let (name, value) = entry.split_once('=').or_else(|| entry.split_once(char::is_whitespace))?;
     let name = name.trim();
     let key = Key::named(name).or_else(|| nearest(name, slips(name)))?;
-    // Several entries run into one are no value.
+    // Several entries run together are not a value.
     let one = !value.trim().is_empty() && !value.contains(['=', ';']);
     Some((key, if one { value.trim() } else { "VALUE" }))
 }
 
-/// How many letters of a name may be wrong: two in five. Beyond that it is another word.
+/// How many letters of a name may be wrong: two in five. More would be another word.
 fn slips(name: &str) -> usize {
     (name.chars().count() * 2 / 5).max(1)
 }
 
-/// Something given from outside, in quotes: nothing in it steers a terminal, and what is very long
-/// is cut.
+/// Outside input in quotes: control characters are escaped, and long text is cut.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -206,7 +205,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The same without quotes, for what can be typed as it stands.
+/// The same without quotes, for text that can be typed as it is.
 struct Plain<'a>(&'a str);
 
 impl Plain<'_> {

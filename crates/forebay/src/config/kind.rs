@@ -69,7 +69,7 @@ impl<T: Kind> Bounds<T> {
 
 impl Kind for Bytes {
     const NAME: &'static str = "size";
-    const FORM: &'static str = "a size, as 8GiB, 1.5GiB, 512 MiB or 4096";
+    const FORM: &'static str = "a size, such as 8GiB, 1.5GiB, 512 MiB or 4096";
 
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
@@ -90,7 +90,7 @@ impl Kind for Bytes {
 /// No limit where there is none.
 impl Kind for Option<Bytes> {
     const NAME: &'static str = "size or none";
-    const FORM: &'static str = "a size, as 8GiB, 512 MiB or 4096, or none for no limit";
+    const FORM: &'static str = "a size, such as 8GiB, 512 MiB or 4096, or none for no limit";
 
     fn read(text: &str) -> Option<Self> {
         read_or("none", text, Bytes::read)
@@ -107,7 +107,7 @@ impl Kind for Option<Bytes> {
 
 impl Kind for PageSize {
     const NAME: &'static str = "power of two";
-    const FORM: &'static str = "a size that is a power of two, as 2MiB or 32MiB";
+    const FORM: &'static str = "a size that is a power of two, such as 2MiB or 32MiB";
 
     fn read(text: &str) -> Option<Self> {
         Self::new(Bytes::read(text)?.get()).ok()
@@ -125,7 +125,7 @@ pub(super) fn page_of(size: Bytes) -> PageSize {
 
 impl Kind for Fraction {
     const NAME: &'static str = "fraction";
-    const FORM: &'static str = "a fraction from 0 to 1, as 0.8 or 80%";
+    const FORM: &'static str = "a fraction from 0 to 1, such as 0.8 or 80%";
 
     fn read(text: &str) -> Option<Self> {
         Self::read(text)
@@ -155,7 +155,7 @@ impl Kind for bool {
 
 impl Kind for u64 {
     const NAME: &'static str = "number";
-    const FORM: &'static str = "a whole number, as 0 or 65536";
+    const FORM: &'static str = "a whole number, such as 0 or 65536";
 
     fn read(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -183,7 +183,7 @@ const WRITTEN: usize = 4;
 
 impl Kind for Duration {
     const NAME: &'static str = "duration";
-    const FORM: &'static str = "a duration with its unit, as 10s, 250ms, 5min or 1h";
+    const FORM: &'static str = "a duration with its unit, such as 10s, 250ms, 5min or 1h";
 
     /// Reads "10s", "1.5 h", "250ms". A number alone is refused: nobody could tell of what.
     fn read(text: &str) -> Option<Self> {
@@ -220,7 +220,7 @@ impl Kind for Duration {
 /// Never where there is none.
 impl Kind for Option<Duration> {
     const NAME: &'static str = "duration or never";
-    const FORM: &'static str = "a duration with its unit, as 60s, 250ms or 5min, or never";
+    const FORM: &'static str = "a duration with its unit, such as 60s, 250ms or 5min, or never";
 
     fn read(text: &str) -> Option<Self> {
         read_or("never", text, Duration::read)

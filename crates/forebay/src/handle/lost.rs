@@ -4,11 +4,11 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_hal::StreamHandle;
 
-use crate::sync::fork::Whole;
+use crate::sync::fork::ForkSafeMutex;
 use crate::{Block, Error};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-static LATEST: Whole<Option<LostFree>> = Whole::new(None);
+static LATEST: ForkSafeMutex<Option<LostFree>> = ForkSafeMutex::new(None);
 
 /// A block that a drop could not free.
 ///

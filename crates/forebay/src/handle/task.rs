@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
-use crate::sync::fork::{Birth, Whole};
+use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{lock, thread};
 use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
@@ -268,7 +268,7 @@ impl Desk {
 
 /// The helper threads and what they have to do.
 struct Workers {
-    desk: Whole<Desk>,
+    desk: ForkSafeMutex<Desk>,
     arrival: Condvar,
 }
 
@@ -276,7 +276,7 @@ static WORKERS: Workers = Workers::new();
 
 impl Workers {
     const fn new() -> Self {
-        Self { desk: Whole::new(Desk::new(None)), arrival: Condvar::new() }
+        Self { desk: ForkSafeMutex::new(Desk::new(None)), arrival: Condvar::new() }
     }
 
     fn desk(&'static self) -> MutexGuard<'static, Desk> {

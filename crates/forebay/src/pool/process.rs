@@ -9,7 +9,7 @@ use forebay_hal::{Call, Device, StreamHandle, ToDevice};
 use crate::pool::Pool;
 use crate::pool::calls::registry::{self, Owner};
 use crate::pool::common::options::PoolOptions;
-use crate::sync::fork::{PerProcess, Whole};
+use crate::sync::fork::{ForkSafeMutex, PerProcess};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};
 
@@ -36,7 +36,7 @@ impl DevicePool {
 static DEVICE_POOLS: PerProcess<Vec<Arc<DevicePool>>> = PerProcess::new();
 
 /// The settings of process pools, if the program set any; else those of the environment.
-static WANTED: Whole<Option<Settings>> = Whole::new(None);
+static WANTED: ForkSafeMutex<Option<Settings>> = ForkSafeMutex::new(None);
 
 fn device_pools() -> MutexGuard<'static, Vec<Arc<DevicePool>>> {
     DEVICE_POOLS.lock()

@@ -142,7 +142,7 @@ impl Shared {
             options,
             last_large: Arc::clone(&heap.last_large),
             map: AddressMap::new(),
-            rows: Gates::new(thread_slot::MOST_SLOTS),
+            rows: Gates::new(thread_slot::MAX_SLOTS),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
             captures: backing.captures.clone(),
@@ -228,7 +228,7 @@ impl Shared {
 
     /// The live block at `address`, and what was asked for.
     pub(in crate::pool) fn block_at(&self, address: Address) -> Option<(Block, Bytes)> {
-        let known = self.map.slot(address)?.look(address).filter(|known| known.live())?;
+        let known = self.map.slot(address)?.state_at(address).filter(|known| known.live())?;
         let (size, pool) = (known.size(), self.id);
         let block = Block { address, size, pool, generation: known.generation() };
         Some((block, Bytes::new(known.requested())))

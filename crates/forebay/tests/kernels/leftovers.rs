@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use forebay::cuda::{CudaDriver, Made};
+use forebay::cuda::{CreatedCounts, CudaDriver};
 use forebay::hal::{Fill, Pattern, Transfers};
 use forebay::{Bytes, CudaDevice, Device, Pool, PoolOptions, Priority, Stream};
 
@@ -95,7 +95,7 @@ pub(crate) fn nothing_is_left(driver: &'static CudaDriver, real: bool) -> Step {
     }
     let took = begun.elapsed();
     let after = settled(&device, &before)?;
-    let Made { streams, events, .. } = driver.made();
+    let CreatedCounts { streams, events, .. } = driver.made();
     let (more_streams, more_events) = (streams - made.streams, events - made.events);
     println!(
         "record: {{\"case\":\"nothing left behind\",\"cycles\":{done},\"wanted\":{wanted},\

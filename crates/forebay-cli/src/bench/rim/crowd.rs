@@ -15,7 +15,7 @@ use forebay::Pool;
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, STACK, Times, nanos, pairs, phantom, ratio, said};
 
@@ -36,29 +36,29 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Steps of plain work that are timed at once.
 const WORK: u64 = 10_000;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let (crowds, growths): (&[usize], u32) = match terms.effort {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    let (crowds, growths): (&[usize], u32) = match setup.effort {
         Effort::Full => (&CROWDS, GROWTHS),
         Effort::Quick => (&[4], 20),
     };
-    let mut alone = Rim::Crowd.row(terms, "alone");
-    grow(terms, &new_pool(terms)?, growths)?.enter(&mut alone);
+    let mut alone = Rim::Crowd.row(setup, "alone");
+    grow(setup, &new_pool(setup)?, growths)?.enter(&mut alone);
     let steps = steps_for(alone.each.map_or(0, |each| each.p50_ns));
     let mut rows = vec![alone];
     for &crowd in crowds {
         let case = format!("{crowd} busy threads");
-        let mut growing = Rim::Crowd.row(terms, &case);
-        let mut control = Rim::Crowd.row_of(terms, &case, "control");
+        let mut growing = Rim::Crowd.row(setup, &case);
+        let mut control = Rim::Crowd.row_of(setup, &case, "control");
         (growing.threads, control.threads) = (crowd as u64 + 1, crowd as u64 + 1);
-        let pool = new_pool(terms)?;
-        let times = beside(&pool, crowd, || grow(terms, &pool, growths))?;
+        let pool = new_pool(setup)?;
+        let times = beside(&pool, crowd, || grow(setup, &pool, growths))?;
         if times.count() < u64::from(growths) {
             let cut = format!("cut off: {} of {growths} allocations", times.count());
             growing.figures().cut_off = Some(cut);
         }
         times.enter(&mut growing);
-        let busy = new_pool(terms)?;
-        beside(&busy, crowd, || Ok(plain_work(terms, steps, growths)))?.enter(&mut control);
+        let busy = new_pool(setup)?;
+        beside(&busy, crowd, || Ok(plain_work(setup, steps, growths)))?.enter(&mut control);
         if crowd == 64 {
             let p99 = growing.each.map(|each| each.p99_ns as f64 / 1e6);
             growing.aim("p99 in milliseconds", p99, 5.0);
@@ -69,9 +69,9 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn new_pool(terms: Terms<'_>) -> Result<Pool, String> {
+fn new_pool(setup: BenchSetup<'_>) -> Result<Pool, String> {
     let (_machine, device) = phantom(140)?;
-    terms.pool(&device, None)
+    setup.pool(&device, None)
 }
 
 /// Does `work` while so many threads do pairs on `pool`.
@@ -106,8 +106,8 @@ fn beside<T>(
 }
 
 /// Allocations that grow the pool, with a pause after each.
-fn grow(terms: Terms<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
-    let deadline = Deadline::after(terms.effort, 15);
+fn grow(setup: BenchSetup<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
+    let deadline = Deadline::after(setup.effort, 15);
     let mut times = Times::default();
     for _ in 0..growths {
         times.time(|| pool.allocate(GROWTH, STREAM)).map_err(said)?;
@@ -120,8 +120,8 @@ fn grow(terms: Terms<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
 }
 
 /// Plain work of so many steps, with the same pauses.
-fn plain_work(terms: Terms<'_>, steps: u64, rounds: u32) -> Times {
-    let deadline = Deadline::after(terms.effort, 15);
+fn plain_work(setup: BenchSetup<'_>, steps: u64, rounds: u32) -> Times {
+    let deadline = Deadline::after(setup.effort, 15);
     let mut times = Times::default();
     for _ in 0..rounds {
         times.time(|| work(steps));

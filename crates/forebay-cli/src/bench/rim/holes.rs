@@ -9,7 +9,7 @@ use forebay::{Block, Pool};
 use forebay_core::{Bytes, Random};
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, Times, counted, grouped, phantom, ratio, said, streams};
 
@@ -30,15 +30,15 @@ const STEP: u64 = 512;
 
 type Laid = (Block, StreamHandle);
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let counts: &[(usize, f64)] = match terms.effort {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    let counts: &[(usize, f64)] = match setup.effort {
         Effort::Full => &COUNTS,
         Effort::Quick => &QUICK_COUNTS,
     };
     let mut rows: Vec<Row> = Vec::new();
     for &streams in &STREAMS {
         for (index, &(count, at_most)) in counts.iter().enumerate() {
-            let mut row = among(terms, count, streams)?;
+            let mut row = among(setup, count, streams)?;
             let mean = row.ns_per_op;
             // The rows of one stream stand first, in the same order.
             let (one_stream, fewest) = (rows.get(index), rows.len().checked_sub(index));
@@ -60,25 +60,25 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn among(terms: Terms<'_>, holes: usize, stream_count: usize) -> Result<Row, String> {
+fn among(setup: BenchSetup<'_>, holes: usize, stream_count: usize) -> Result<Row, String> {
     let case = format!("{}, {}", counted(holes, "hole"), counted(stream_count, "stream"));
-    let mut row = Rim::Holes.row(terms, case);
+    let mut row = Rim::Holes.row(setup, case);
     let (_machine, device) = phantom(192)?;
-    let pool = terms.pool(&device, None)?;
+    let pool = setup.pool(&device, None)?;
     let streams = streams(&device, stream_count)?;
     let streams: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
     let mut random = Random::new(0x0123_4567);
-    let filling = Deadline::after(terms.effort, 30);
+    let filling = Deadline::after(setup.effort, 30);
     let (mut live, made) = lay(&pool, &streams, holes, &mut random, filling)?;
     if made < holes {
         row.figures().cut_off =
             Some(filling.cut(format_args!("{} holes were made", grouped(made))));
     }
-    let most = match terms.effort {
+    let most = match setup.effort {
         Effort::Full => 50_000,
         Effort::Quick => 1_000,
     };
-    let deadline = Deadline::after(terms.effort, 10);
+    let deadline = Deadline::after(setup.effort, 10);
     let mut times = Times::default();
     for _ in 0..most {
         let Some(laid) = random.index(live.len()).and_then(|index| live.get_mut(index)) else {

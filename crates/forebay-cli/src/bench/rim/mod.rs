@@ -1,44 +1,44 @@
-//! Workloads at the rim of what a pool is asked to bear: very many threads, streams, holes, pending
-//! uses and pools, and requests that cannot be granted.
+//! The RIM workloads put a pool under extreme load: very many threads, streams, holes, pending uses and
+//! pools, and requests that cannot be satisfied.
 //!
 //! Each workload chooses its own devices, a simulated one unless its rows say otherwise. Targets are
-//! ratios within one run, or counts, so they hold on any machine. A target that is missed is a
-//! figure, not a failure: the exit status does not change. A case that would take too long is cut
-//! off, and its row says where.
+//! ratios within one run, or counts, so they hold on any machine. A missed target is a figure, not a
+//! failure: the exit status does not change. A case that would take too long is stopped early, and its
+//! row says where.
 
 mod crowd;
 mod holes;
 mod pools;
 mod probe;
 mod refuse;
-mod seats;
 mod snapshot;
 mod streams;
 pub(super) mod text;
+mod thread_slots;
 mod tools;
 mod uses;
 
 pub use tools::{Figures, Target};
 
-use super::{Row, Terms};
+use super::{BenchSetup, Row};
 
-/// A workload at the rim.
+/// A workload of extreme load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rim {
-    /// A thread that comes when many live, and very many threads.
-    Seats,
+    /// A thread that starts when many others live, and very many threads.
+    ThreadSlots,
     /// One thread that uses many streams in turn.
     Streams,
     /// A heap with many holes.
     Holes,
-    /// Blocks that were freed while other streams use them.
+    /// Blocks freed while other streams still use them.
     Uses,
-    /// Growing while many threads are busy.
+    /// Growth while many threads are busy.
     Crowd,
-    /// Large requests that are refused, each step of a program.
+    /// A program whose every step makes a large request that fails.
     Probe,
-    /// One request that the device cannot grant.
+    /// One request that the device cannot satisfy.
     Refuse,
     /// Snapshots of a full pool.
     Snapshot,
@@ -47,9 +47,9 @@ pub enum Rim {
 }
 
 impl Rim {
-    /// All of them, in the order they are measured in.
+    /// All of them, in the order in which they run.
     pub(super) const ALL: [Self; 9] = [
-        Self::Seats,
+        Self::ThreadSlots,
         Self::Streams,
         Self::Holes,
         Self::Uses,
@@ -63,7 +63,7 @@ impl Rim {
     /// The name in commands and files.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Seats => "RIM-SEATS",
+            Self::ThreadSlots => "RIM-SEATS",
             Self::Streams => "RIM-STREAMS",
             Self::Holes => "RIM-HOLES",
             Self::Uses => "RIM-USES",
@@ -78,7 +78,9 @@ impl Rim {
     /// What it does, in a line.
     pub const fn about(self) -> &'static str {
         match self {
-            Self::Seats => "pairs on the first thread, on the 258th, and on 10,000 live threads",
+            Self::ThreadSlots => {
+                "pairs on the first thread, on the 258th, and on 10,000 live threads"
+            }
             Self::Streams => "pairs on one thread that cycles through 1 to 1,024 streams",
             Self::Holes => "random allocations among 1,000 to 500,000 holes",
             Self::Uses => "growth while other streams still use up to 50,000 freed blocks",
@@ -91,31 +93,36 @@ impl Rim {
     }
 
     /// Measures it.
-    pub(super) fn measure(self, terms: Terms<'_>) -> Result<Vec<Row>, String> {
+    pub(super) fn measure(self, setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
         match self {
-            Self::Seats => seats::measure(terms),
-            Self::Streams => streams::measure(terms),
-            Self::Holes => holes::measure(terms),
-            Self::Uses => uses::measure(terms),
-            Self::Crowd => crowd::measure(terms),
-            Self::Probe => probe::measure(terms),
-            Self::Refuse => refuse::measure(terms),
-            Self::Snapshot => snapshot::measure(terms),
-            Self::Pools => pools::measure(terms),
+            Self::ThreadSlots => thread_slots::measure(setup),
+            Self::Streams => streams::measure(setup),
+            Self::Holes => holes::measure(setup),
+            Self::Uses => uses::measure(setup),
+            Self::Crowd => crowd::measure(setup),
+            Self::Probe => probe::measure(setup),
+            Self::Refuse => refuse::measure(setup),
+            Self::Snapshot => snapshot::measure(setup),
+            Self::Pools => pools::measure(setup),
         }
     }
 
     /// A row of this workload about the pool.
-    fn row(self, terms: Terms<'_>, case: impl Into<String>) -> Row {
-        self.row_of(terms, case, "forebay")
+    fn row(self, setup: BenchSetup<'_>, case: impl Into<String>) -> Row {
+        self.row_of(setup, case, "forebay")
     }
 
     /// A row of this workload about `allocator`.
-    fn row_of(self, terms: Terms<'_>, case: impl Into<String>, allocator: &'static str) -> Row {
+    fn row_of(
+        self,
+        setup: BenchSetup<'_>,
+        case: impl Into<String>,
+        allocator: &'static str,
+    ) -> Row {
         Row {
             figures: Some(Figures::default()),
             rounds: 1,
-            ..Row::of(self.name(), case, terms, allocator)
+            ..Row::of(self.name(), case, setup, allocator)
         }
     }
 }

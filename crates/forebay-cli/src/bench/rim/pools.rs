@@ -11,44 +11,44 @@ use forebay_core::{Bytes, TIB};
 use forebay_hal::{Call, Device, StreamHandle};
 use forebay_host::HostOptions;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{
     Deadline, Times, counted, grouped, phantom, pool_of, process_bytes, ratio, said,
 };
-use crate::replay::Place;
+use crate::replay::DeviceName;
 
 /// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.
 /// The simulated device has more, so what is reserved there is set against this.
 const ADDRESSES: f64 = 128.0 * TIB as f64;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
-    let on_host = many(terms, "on the host", Place::Host, &host)?;
+    let on_host = many(setup, "on the host", DeviceName::Host, &host)?;
     drop(host);
     let (_machine, device) = phantom(140)?;
-    Ok(vec![on_host, many(terms, "simulated, 140 GiB", Place::Sim, &device)?])
+    Ok(vec![on_host, many(setup, "simulated, 140 GiB", DeviceName::Sim, &device)?])
 }
 
 fn many(
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
     case: &str,
-    place: Place,
+    place: DeviceName,
     device: &Arc<dyn Device>,
 ) -> Result<Row, String> {
-    let wanted: usize = match terms.effort {
+    let wanted: usize = match setup.effort {
         Effort::Full => 2_000,
         Effort::Quick => 8,
     };
-    let mut row = Rim::Pools.row(terms, case);
+    let mut row = Rim::Pools.row(setup, case);
     row.device = place;
     let before = process_bytes("VmSize");
-    let deadline = Deadline::after(terms.effort, 30);
+    let deadline = Deadline::after(setup.effort, 30);
     let mut times = Times::default();
     let mut pools: Vec<Pool> = Vec::new();
     while pools.len() < wanted {
         let made = times.time(|| {
-            let pool = pool_of(terms, device, MemoryClass::STABLE)?;
+            let pool = pool_of(setup, device, MemoryClass::STABLE)?;
             // A pool that serves nothing might reserve nothing.
             pool.allocate(Bytes::new(512), StreamHandle::DEFAULT).map_err(said)?;
             Ok::<Pool, String>(pool)

@@ -11,7 +11,7 @@ use forebay::{Block, PoolOptions};
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Times, phantom, ratio, said};
 
@@ -21,23 +21,23 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 /// more, whatever the pool holds.
 const CALLS: f64 = 1.0;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let steps = match terms.effort {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    let steps = match setup.effort {
         Effort::Full => 10,
         Effort::Quick => 2,
     };
-    let mut rows = vec![step(terms, "without a probe", false, steps)?];
-    let mut probing = step(terms, "with a probe", true, steps)?;
+    let mut rows = vec![step(setup, "without a probe", false, steps)?];
+    let mut probing = step(setup, "with a probe", true, steps)?;
     let calls = probing.figures().driver_calls_per_op;
     probing.aim("driver calls a step", calls, CALLS);
     rows.push(probing);
     Ok(rows)
 }
 
-fn step(terms: Terms<'_>, case: &str, probe: bool, steps: u32) -> Result<Row, String> {
-    let mut row = Rim::Probe.row(terms, case);
+fn step(setup: BenchSetup<'_>, case: &str, probe: bool, steps: u32) -> Result<Row, String> {
+    let mut row = Rim::Probe.row(setup, case);
     let (machine, device) = phantom(80)?;
-    let options = PoolOptions::with(terms.settings.clone()).max_bytes(Bytes::gib(40));
+    let options = PoolOptions::with(setup.settings.clone()).max_bytes(Bytes::gib(40));
     let pool = options.build(&device).map_err(said)?;
     for _ in 0..20 {
         pool.allocate(Bytes::gib(1), STREAM).map_err(said)?;

@@ -8,24 +8,24 @@ use forebay::MemoryClass;
 use forebay_core::{Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::super::{Row, Terms};
+use super::super::{BenchSetup, Row};
 use super::Rim;
 use super::tools::{Times, phantom, pool_of, ratio, said};
 
 /// How many calls of the driver a refusal may make.
 const CALLS: f64 = 16.0;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let stitched = refused(terms, "stitched", MemoryClass::STITCHED)?;
-    Ok(vec![stitched, refused(terms, "stable", MemoryClass::STABLE)?])
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    let stitched = refused(setup, "stitched", MemoryClass::STITCHED)?;
+    Ok(vec![stitched, refused(setup, "stable", MemoryClass::STABLE)?])
 }
 
-fn refused(terms: Terms<'_>, case: &str, class: MemoryClass) -> Result<Row, String> {
-    let mut row = Rim::Refuse.row(terms, case);
+fn refused(setup: BenchSetup<'_>, case: &str, class: MemoryClass) -> Result<Row, String> {
+    let mut row = Rim::Refuse.row(setup, case);
     let (machine, device) = phantom(140)?;
     let stream = StreamHandle::DEFAULT;
     device.allocate(Bytes::gib(80), Alignment::DEVICE_PAGE).map_err(said)?;
-    let pool = pool_of(terms, &device, class)?;
+    let pool = pool_of(setup, &device, class)?;
     pool.allocate(Bytes::mib(1), stream).map_err(said)?;
     let free = || device.memory_info().map(|info| info.free.get()).map_err(said);
     let (held, device_free) = (pool.held().get(), free()?);

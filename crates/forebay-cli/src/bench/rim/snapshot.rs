@@ -13,7 +13,7 @@ use forebay::{MemoryClass, Pool};
 use forebay_core::{Bytes, MIB};
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{Deadline, Times, counted, phantom, pool_of, process_bytes, ratio, said};
 
@@ -31,13 +31,13 @@ struct Extent {
     growths: u32,
 }
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let extent = match terms.effort {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    let extent = match setup.effort {
         Effort::Full => Extent { blocks: 3_000, snapshots: 5, growths: 200 },
         Effort::Quick => Extent { blocks: 100, snapshots: 2, growths: 10 },
     };
-    let stitched = of_class(terms, "stitched", MemoryClass::STITCHED, &extent)?;
-    let mut plain = of_class(terms, "plain", MemoryClass::PLAIN, &extent)?;
+    let stitched = of_class(setup, "stitched", MemoryClass::STITCHED, &extent)?;
+    let mut plain = of_class(setup, "plain", MemoryClass::PLAIN, &extent)?;
     // A small map may fit into memory that the process has already: 1 MiB counts in any case.
     let resident = |row: &mut Row| row.figures().resident_bytes.map(|bytes| bytes.max(MIB) as f64);
     let [mut stitched_filled, stitched_snapshot, stitched_alone, stitched_meanwhile] = stitched;
@@ -53,15 +53,15 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
 
 /// Filling, snapshots, growing alone, and growing while snapshots are taken.
 fn of_class(
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
     name: &str,
     class: MemoryClass,
     extent: &Extent,
 ) -> Result<[Row; 4], String> {
     let (_machine, device) = phantom(192)?;
-    let pool = pool_of(terms, &device, class)?;
+    let pool = pool_of(setup, &device, class)?;
     let case = format!("{name}, {}", counted(extent.blocks as usize, "block"));
-    let mut filled = Rim::Snapshot.row(terms, case);
+    let mut filled = Rim::Snapshot.row(setup, case);
     let before = process_bytes("VmRSS");
     let mut times = Times::default();
     for _ in 0..extent.blocks {
@@ -71,17 +71,17 @@ fn of_class(
     filled.figures().resident_bytes = resident.map(|(after, before)| after.saturating_sub(before));
     times.enter(&mut filled);
 
-    let mut snapshot = Rim::Snapshot.row(terms, format!("{name}, snapshot"));
+    let mut snapshot = Rim::Snapshot.row(setup, format!("{name}, snapshot"));
     let mut times = Times::default();
     for _ in 0..extent.snapshots {
         times.time(|| drop(pool.snapshot()));
     }
     times.enter(&mut snapshot);
 
-    let mut alone = Rim::Snapshot.row(terms, format!("{name}, growing alone"));
-    grow(terms, &pool, extent.growths, &mut alone)?;
+    let mut alone = Rim::Snapshot.row(setup, format!("{name}, growing alone"));
+    grow(setup, &pool, extent.growths, &mut alone)?;
 
-    let mut meanwhile = Rim::Snapshot.row(terms, format!("{name}, growing meanwhile"));
+    let mut meanwhile = Rim::Snapshot.row(setup, format!("{name}, growing meanwhile"));
     meanwhile.threads = 2;
     let ended = AtomicBool::new(false);
     scope(|scope| {
@@ -90,7 +90,7 @@ fn of_class(
                 drop(pool.snapshot());
             }
         });
-        let grown = grow(terms, &pool, extent.growths, &mut meanwhile);
+        let grown = grow(setup, &pool, extent.growths, &mut meanwhile);
         ended.store(true, Ordering::Relaxed);
         grown
     })?;
@@ -101,8 +101,8 @@ fn of_class(
 }
 
 /// Allocations that grow the pool, with a pause after each.
-fn grow(terms: Terms<'_>, pool: &Pool, growths: u32, row: &mut Row) -> Result<(), String> {
-    let deadline = Deadline::after(terms.effort, 15);
+fn grow(setup: BenchSetup<'_>, pool: &Pool, growths: u32, row: &mut Row) -> Result<(), String> {
+    let deadline = Deadline::after(setup.effort, 15);
     let mut times = Times::default();
     for _ in 0..growths {
         times.time(|| pool.allocate(BLOCK, STREAM)).map_err(said)?;

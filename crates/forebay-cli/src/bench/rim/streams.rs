@@ -5,7 +5,7 @@
 //! the host. Pairs are timed one by one, so that both show: the first in p50, the second in p99 and
 //! in the host's waits.
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{
     Deadline, PAIR, Times, counted, grouped, host_waits, pairs, phantom, ratio, said, streams,
@@ -18,9 +18,9 @@ const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];
 const BOUNDS: [(usize, usize, f64); 5] =
     [(9, 8, 3.0), (64, 8, 3.0), (65, 64, 2.0), (256, 64, 2.0), (1024, 64, 3.0)];
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let mut rows: Vec<Row> =
-        COUNTS.iter().map(|&count| in_turn(terms, count)).collect::<Result<_, String>>()?;
+        COUNTS.iter().map(|&count| in_turn(setup, count)).collect::<Result<_, String>>()?;
     let medians: Vec<(usize, Option<f64>)> =
         COUNTS.iter().copied().zip(rows.iter().map(Row::median_ns)).collect();
     let median = |count| medians.iter().find(|&&(of, _)| of == count).and_then(|&(_, ns)| ns);
@@ -35,20 +35,20 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn in_turn(terms: Terms<'_>, count: usize) -> Result<Row, String> {
-    let mut row = Rim::Streams.row(terms, counted(count, "stream"));
-    let most = match terms.effort {
+fn in_turn(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
+    let mut row = Rim::Streams.row(setup, counted(count, "stream"));
+    let most = match setup.effort {
         Effort::Full => 200_000,
         Effort::Quick => 2_000,
     };
     let (machine, device) = phantom(64)?;
-    let pool = terms.pool(&device, None)?;
+    let pool = setup.pool(&device, None)?;
     let streams = streams(&device, count)?;
     for stream in &streams {
         pairs(&pool, stream.handle(), 1)?;
     }
     let before = host_waits(&machine.calls());
-    let deadline = Deadline::after(terms.effort, 5);
+    let deadline = Deadline::after(setup.effort, 5);
     let mut times = Times::default();
     for stream in streams.iter().cycle().take(most) {
         let stream = stream.handle();

@@ -7,18 +7,20 @@ use forebay_core::Bytes;
 use super::super::text::threads;
 use super::super::{Case, Each, Row};
 use super::tools::{Figures, Target};
-use crate::layout::{BAD, Cell, Column, GOOD, NOTE, QUIET, Room, TITLE, Table, paragraph, titled};
+use crate::layout::{
+    BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
+};
 use crate::output::Width;
 use crate::replay::no_room_for;
 
 const COLUMNS: [Column; 7] = [
-    Column::words("case", Room::Break),
-    Column::words("allocator", Room::Break),
-    Column::figures("threads", Room::Keep),
-    Column::figures("ns/op", Room::Keep),
-    Column::figures("p50", Room::Drop(2)),
-    Column::figures("p99", Room::Drop(3)),
-    Column::figures("max", Room::Drop(1)),
+    Column::words("case", WhenNarrow::Break),
+    Column::words("allocator", WhenNarrow::Break),
+    Column::figures("threads", WhenNarrow::Keep),
+    Column::figures("ns/op", WhenNarrow::Keep),
+    Column::figures("p50", WhenNarrow::Drop(2)),
+    Column::figures("p99", WhenNarrow::Drop(3)),
+    Column::figures("max", WhenNarrow::Drop(1)),
 ];
 
 /// A table of one workload. Gives the headings that found no room.
@@ -125,10 +127,10 @@ fn counts(figures: &Figures) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Effort, Terms};
+    use super::super::super::{BenchSetup, Effort};
     use super::super::Rim;
     use super::*;
-    use crate::replay::Place;
+    use crate::replay::DeviceName;
 
     #[test]
     fn amounts_have_no_more_digits_than_they_mean() {
@@ -141,10 +143,14 @@ mod tests {
     #[test]
     fn every_table_fits_80_columns() {
         let settings = forebay::Settings::default();
-        let terms =
-            Terms { place: Place::Sim, effort: Effort::Quick, settings: &settings, foreign: &[] };
+        let setup = BenchSetup {
+            place: DeviceName::Sim,
+            effort: Effort::Quick,
+            settings: &settings,
+            foreign: &[],
+        };
         let row = |allocator, threads| {
-            let mut row = Rim::Snapshot.row_of(terms, "stitched, growing meanwhile", allocator);
+            let mut row = Rim::Snapshot.row_of(setup, "stitched, growing meanwhile", allocator);
             row.threads = threads;
             row.ns_per_op = Some(5_267_925_123.8);
             row.each = Each::of(vec![24_110_286_123], 0);

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::super::clock_overhead;
 use super::super::row::{Each, Row};
-use super::super::{Effort, Terms};
+use super::super::{BenchSetup, Effort};
 
 /// The size of the pairs: every thread cache holds it.
 pub(super) const PAIR: Bytes = Bytes::new(4 * KIB);
@@ -198,11 +198,11 @@ pub(super) fn phantom(gib: u64) -> Result<(SimMachine, Arc<dyn Device>), String>
 
 /// A pool of `class` with the settings in force.
 pub(super) fn pool_of(
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
     device: &Arc<dyn Device>,
     class: MemoryClass,
 ) -> Result<Pool, String> {
-    PoolOptions::with(terms.settings.clone()).class(class).build(device).map_err(said)
+    PoolOptions::with(setup.settings.clone()).class(class).build(device).map_err(said)
 }
 
 /// Streams of `device`.
@@ -238,12 +238,12 @@ pub(super) fn process_bytes(key: &str) -> Option<u64> {
 
 /// Holds threads until it is opened.
 #[derive(Default)]
-pub(super) struct Gate {
+pub(super) struct Latch {
     open: Mutex<bool>,
     opened: Condvar,
 }
 
-impl Gate {
+impl Latch {
     /// Waits until it is open.
     pub(super) fn wait(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +260,7 @@ impl Gate {
 }
 
 /// Opens a gate when it goes, so that no early return leaves threads waiting.
-pub(super) struct OpensAtEnd<'a>(pub(super) &'a Gate);
+pub(super) struct OpensAtEnd<'a>(pub(super) &'a Latch);
 
 impl Drop for OpensAtEnd<'_> {
     fn drop(&mut self) {

@@ -12,10 +12,10 @@ use forebay_core::Bytes;
 use forebay_hal::{Call, Device, Priority, Stream};
 use forebay_host::HostOptions;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
-use super::tools::{Deadline, Gate, OpensAtEnd, Times, grouped, ratio, said};
-use crate::replay::Place;
+use super::tools::{Deadline, Latch, OpensAtEnd, Times, grouped, ratio, said};
+use crate::replay::DeviceName;
 
 /// How many uses are pending; the first is what the others are set against.
 const COUNTS: [usize; 4] = [0, 1_000, 10_000, 50_000];
@@ -28,14 +28,14 @@ const GROWTHS: u64 = 20;
 /// Each request is larger than any before, so that nothing that was freed serves it.
 const LEAST_MIB: u64 = 40;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
-    let counts: &[usize] = match terms.effort {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    let counts: &[usize] = match setup.effort {
         Effort::Full => &COUNTS,
         Effort::Quick => &QUICK_COUNTS,
     };
     let mut rows: Vec<Row> = Vec::new();
     for &count in counts {
-        let mut row = pending(terms, count)?;
+        let mut row = pending(setup, count)?;
         if let Some(none) = rows.first() {
             let what = format!("{} uses / none (mean)", grouped(count));
             row.aim(what, ratio(row.ns_per_op, none.ns_per_op), 2.0);
@@ -47,14 +47,14 @@ pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn pending(terms: Terms<'_>, count: usize) -> Result<Row, String> {
-    let mut row = Rim::Uses.row(terms, format!("{} uses pending", grouped(count)));
-    row.device = Place::Host;
+fn pending(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
+    let mut row = Rim::Uses.row(setup, format!("{} uses pending", grouped(count)));
+    row.device = DeviceName::Host;
     let device: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
-    let pool = terms.pool(&device, None)?;
+    let pool = setup.pool(&device, None)?;
     let own = Stream::new(&device, Priority::Normal).map_err(said)?;
     let other = Stream::new(&device, Priority::Normal).map_err(said)?;
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(Latch::default());
     let _opens = OpensAtEnd(&gate);
     let held = Arc::clone(&gate);
     let small = Bytes::new(512);
@@ -62,7 +62,7 @@ fn pending(terms: Terms<'_>, count: usize) -> Result<Row, String> {
         .map(|_| pool.allocate(small, own.handle()).map_err(said))
         .collect::<Result<_, String>>()?;
     device.enqueue_host(Box::new(move || held.wait()), other.handle()).map_err(said)?;
-    let deadline = Deadline::after(terms.effort, 30);
+    let deadline = Deadline::after(setup.effort, 30);
     for (index, block) in blocks.iter().enumerate() {
         pool.record_use(block.address(), other.handle()).map_err(said)?;
         pool.free(block.address(), own.handle()).map_err(said)?;
@@ -72,7 +72,7 @@ fn pending(terms: Terms<'_>, count: usize) -> Result<Row, String> {
         }
     }
     let before = queries(&pool);
-    let deadline = Deadline::after(terms.effort, 20);
+    let deadline = Deadline::after(setup.effort, 20);
     let mut times = Times::default();
     for step in 0..GROWTHS {
         let size = Bytes::mib(LEAST_MIB + step);

@@ -2,7 +2,7 @@
 
 use forebay_core::{Bytes, GIB, MIB, counted};
 
-use crate::doctor::report::{Cure, LimitRow, Problem, Report};
+use crate::doctor::report::{Fix, LimitRow, Problem, Report};
 
 /// Below this much lockable memory a transfer's pinned buffers do not fit: several threads each
 /// fill pieces of a few MiB ahead of the wire.
@@ -41,7 +41,7 @@ fn file_size(report: &Report) -> Option<Problem> {
     let limit = report.limits.file_size?;
     let soft = limit.soft?;
     Some(Problem {
-        what: format!("no file may be longer than {}", Bytes::new(soft)),
+        what: format!("the size of a file is limited to {}", Bytes::new(soft)),
         why: "pages are kept in a memory file, so this limits all of them together".to_owned(),
         cure: Name { letter: 'f', item: "fsize", unit: 1024 }.raised(report, limit, None),
         fault: false,
@@ -57,7 +57,7 @@ fn address_space(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("a process may use {} of addresses", Bytes::new(soft)),
+        what: format!("a process is limited to {} of address space", Bytes::new(soft)),
         why: format!(
             "regions and stacks reserve more addresses than they use; {} of memory need {} or more",
             Bytes::new(total),
@@ -72,7 +72,7 @@ fn open_files(report: &Report) -> Option<Problem> {
     let limit = report.limits.open_files?;
     let soft = limit.soft.filter(|&soft| soft < LEAST_FILES)?;
     Some(Problem {
-        what: format!("a process may have {}", counted(soft, "open file")),
+        what: format!("a process is limited to {}", counted(soft, "open file")),
         why: format!(
             "each page shared with other processes is an open file, and the program has others; \
              {LEAST_FILES} or more are enough"
@@ -93,7 +93,7 @@ fn threads(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("this user may have {} in all programs together", counted(soft, "thread")),
+        what: format!("this user is limited to {} over all processes", counted(soft, "thread")),
         why: format!("each stream is a thread; {LEAST_THREADS} or more are enough"),
         cure: Name { letter: 'u', item: "nproc", unit: 1 }.raised(
             report,
@@ -111,7 +111,7 @@ fn locked_memory(report: &Report) -> Option<Problem> {
         return None;
     }
     Some(Problem {
-        what: format!("a process may lock {} of memory", Bytes::new(soft)),
+        what: format!("a process is limited to {} of locked memory", Bytes::new(soft)),
         why: format!(
             "pinned memory is locked memory; transfers need {} or more",
             Bytes::new(LEAST_LOCKED)
@@ -138,7 +138,7 @@ struct Name {
 impl Name {
     /// How to raise `limit` to `enough`, or to none: in this shell where that is allowed, else for
     /// this user alone.
-    fn raised(&self, report: &Report, limit: LimitRow, enough: Option<u64>) -> Cure {
+    fn raised(&self, report: &Report, limit: LimitRow, enough: Option<u64>) -> Fix {
         let (letter, item) = (self.letter, self.item);
         let allowed = match (limit.hard, enough) {
             (None, _) => true,
@@ -146,13 +146,13 @@ impl Name {
             (Some(_), None) => false,
         };
         if allowed {
-            return Cure::command(
+            return Fix::command(
                 "for this shell and the programs it starts",
                 format!("ulimit -{letter} {}", self.at_most(limit.hard)),
             );
         }
         if report.limits.raises_freely == Some(true) {
-            return Cure::command(
+            return Fix::command(
                 "for this shell and the programs it starts; root may exceed the hard limit",
                 format!("ulimit -{letter} {}", self.at_least(enough)),
             );
@@ -163,12 +163,12 @@ impl Name {
             _ => format!("; in a container, start it with --ulimit {item}={}", self.raw(enough)),
         };
         let Some(user) = &report.limits.user else {
-            return Cure::advice(format!(
+            return Fix::advice(format!(
                 "the hard limit is too low, and only root can raise it{container}"
             ));
         };
         let value = self.at_least(enough);
-        Cure::command(
+        Fix::command(
             format!(
                 "the hard limit is too low; to raise it for {user} from the next login on{container}"
             ),

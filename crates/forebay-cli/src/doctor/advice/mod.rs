@@ -13,7 +13,7 @@ mod tests;
 use forebay::config::ConfigError;
 use forebay_core::{Bytes, PageSize, counted};
 
-use super::report::{Cure, Problem, Report, Status, Unread};
+use super::report::{Fix, Problem, Report, Status, Unread};
 
 /// Free memory below this part of the total is soon none: 1/20.
 const SCARCE_PART: u64 = 20;
@@ -38,9 +38,9 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
         .map(|row| Problem {
             what: format!("the {} device does not work", row.name()),
             why: row.summary.clone(),
-            cure: Cure::advice(match causes {
-                [] => "do what the message says; the figures are below",
-                _ => "fix the next problem first, as it is the likely cause; otherwise do what the message says",
+            cure: Fix::advice(match causes {
+                [] => "follow the advice in the message; the figures are below",
+                _ => "fix the next problem first, as it is the likely cause; otherwise follow the advice in the message",
             }),
             fault: true,
         })
@@ -68,22 +68,22 @@ fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
 }
 
 /// What to do about files that could not be read, all for one cause.
-pub(super) fn unreadable(unread: &[Unread]) -> Cure {
+fn unreadable(unread: &[Unread]) -> Fix {
     let files: Vec<String> = unread.iter().map(|unread| shell_word(&unread.file)).collect();
     let files = files.join(" ");
     let cause = unread.first().map(|unread| unread.cause);
     match cause {
-        Some(Unread::FORBIDDEN) => Cure::command(
+        Some(Unread::FORBIDDEN) => Fix::command(
             "run forebay as a user who may read it, or get permission; to see who may",
             format!("ls -ld {files}"),
         ),
-        Some(Unread::ABSENT) if files.starts_with("/proc/") => Cure::command(
+        Some(Unread::ABSENT) if files.starts_with("/proc/") => Fix::command(
             "forebay reads the state of the system from /proc, which is not mounted here; start a \
              container with its own /proc; elsewhere, mount it",
             "sudo mount -t proc proc /proc",
         ),
-        Some(Unread::ABSENT) => Cure::command("to see what is there", format!("ls -ld {files}")),
-        _ => Cure::command("to see what it holds", format!("cat {files}")),
+        Some(Unread::ABSENT) => Fix::command("to see what is there", format!("ls -ld {files}")),
+        _ => Fix::command("to see what it holds", format!("cat {files}")),
     }
 }
 
@@ -96,7 +96,7 @@ fn scarce_memory(report: &Report) -> Option<Problem> {
     Some(Problem {
         what: format!("{} of {} are free ({whence})", Bytes::new(free), Bytes::new(total)),
         why: "requests will fail, or the system will end a process".to_owned(),
-        cure: Cure::command("to see which processes hold it", "ps aux --sort=-rss | head"),
+        cure: Fix::command("to see which processes hold it", "ps aux --sort=-rss | head"),
         fault: false,
     })
 }
@@ -110,13 +110,13 @@ fn mappings(report: &Report) -> Option<Problem> {
     // Holes between mapped pages count too, and a power of two is easy to recognise later.
     let ample = needed.saturating_mul(2).checked_next_power_of_two().unwrap_or(needed);
     Some(Problem {
-        what: format!("a process may have {}", counted(maps, "mapping")),
+        what: format!("the system limits a process to {}", counted(maps, "memory mapping")),
         why: format!(
             "each mapped page may need one, so only {} of {} can certainly be mapped",
             in_pages(maps),
             Bytes::new(report.memory.usable_total_bytes?)
         ),
-        cure: Cure::command(
+        cure: Fix::command(
             "to allow more until the next restart",
             format!("sudo sysctl vm.max_map_count={ample}"),
         ),

@@ -4,7 +4,7 @@ use forebay::config::ConfigError;
 use forebay::config::Source;
 
 use super::shell_word;
-use crate::doctor::report::{Cure, Problem};
+use crate::doctor::report::{Fix, Problem};
 
 /// What a setting that is refused leads to, and what to do about it.
 pub(super) fn problem(refused: &ConfigError) -> Problem {
@@ -17,32 +17,32 @@ pub(super) fn problem(refused: &ConfigError) -> Problem {
     }
 }
 
-fn cure(refused: &ConfigError) -> Cure {
+fn cure(refused: &ConfigError) -> Fix {
     match (refused, refused.origin()) {
         (ConfigError::File { path, line: Some(line), .. }, _)
-        | (_, Some(Source::File { path, line })) => Cure::command(
+        | (_, Some(Source::File { path, line })) => Fix::command(
             "correct this line; to see it",
             format!("sed -n {line}p {}", shell_word(&path.display().to_string())),
         ),
-        (ConfigError::File { path, line: None, .. }, _) => Cure::command(
+        (ConfigError::File { path, line: None, .. }, _) => Fix::command(
             "name a settings file that can be read, or none; to see what is there",
             format!("ls -ld {}", shell_word(&path.display().to_string())),
         ),
-        (_, Some(Source::Conf { entry })) => Cure::command(
+        (_, Some(Source::Conf { entry })) => Fix::command(
             format!("correct or remove entry {entry} of FOREBAY_CONF; to see all of it"),
             "echo \"$FOREBAY_CONF\"",
         ),
         (
             ConfigError::UnknownKey { suggestion: Some(key), .. },
             Some(Source::Environment { variable }),
-        ) if is_shell_name(variable) => Cure::command(
+        ) if is_shell_name(variable) => Fix::command(
             "use its right name",
             format!("export {}=\"${variable}\"; unset {variable}", key.variable()),
         ),
         (_, Some(Source::Environment { variable })) if is_shell_name(variable) => {
-            Cure::command("set it to an allowed value, or unset it", format!("unset {variable}"))
+            Fix::command("set it to a valid value, or unset it", format!("unset {variable}"))
         }
-        (_, _) => Cure::advice("set it to an allowed value, or leave it out"),
+        (_, _) => Fix::advice("set it to a valid value, or leave it out"),
     }
 }
 

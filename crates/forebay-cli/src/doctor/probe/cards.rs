@@ -1,4 +1,4 @@
-//! The cards in the machine, whether or not anything drives them.
+//! The NVIDIA cards in the machine, whether or not a driver is installed.
 
 use std::path::Path;
 
@@ -7,45 +7,21 @@ use forebay_host::system::System;
 /// Everything on the PCI bus.
 const BUS: &str = "/sys/bus/pci/devices";
 
-/// Who made a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Maker {
-    /// NVIDIA.
-    Nvidia,
-    /// AMD.
-    Amd,
-}
+/// NVIDIA's PCI vendor id.
+const NVIDIA: u32 = 0x10de;
 
-impl Maker {
-    const fn vendor(self) -> u32 {
-        match self {
-            Self::Nvidia => 0x10de,
-            Self::Amd => 0x1002,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Nvidia => "NVIDIA",
-            Self::Amd => "AMD",
-        }
-    }
-}
-
-/// The cards of `maker`, each in words.
-pub(super) fn cards(system: &System, maker: Maker) -> Vec<String> {
+/// The NVIDIA cards, each described in one phrase.
+pub(super) fn nvidia_cards(system: &System) -> Vec<String> {
     let slots = system.names(BUS).unwrap_or_default();
     let card = |slot: &String| {
         let directory = Path::new(BUS).join(slot);
         let field = |name| hexadecimal(&system.text(directory.join(name)).ok()?);
-        // The class has two bytes below the one that says what kind of device it is. 3 is
-        // displays, with cards for computing among them; 0x12 is what large AMD accelerators are.
-        let is_accelerator = matches!(field("class")? >> 16, 0x03 | 0x12);
-        if field("vendor")? != maker.vendor() || !is_accelerator {
+        // The top byte of the class is 3 for displays, which includes compute cards.
+        if field("vendor")? != NVIDIA || field("class")? >> 16 != 0x03 {
             return None;
         }
         let device = field("device")?;
-        Some(format!("{} card {:04x}:{device:04x} in {slot}", maker.name(), maker.vendor()))
+        Some(format!("NVIDIA card {NVIDIA:04x}:{device:04x} in {slot}"))
     };
     slots.iter().filter_map(card).collect()
 }

@@ -1,24 +1,23 @@
 //! NVIDIA GPUs. Where the driver loads, each GPU is opened and tried; where it does not, the machine's
 //! files say how far it is from there and what to do.
 
-use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, Missing};
+use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, DriverMissing};
 use forebay_hal::DeviceKind;
 use forebay_host::system::System;
 
 use super::Environment;
-use super::cards::{Maker, cards};
+use super::cards::nvidia_cards;
 use super::device::{broken, tried};
-use super::driver::first_line;
 use super::library::Libraries;
-use crate::doctor::report::{Cure, DeviceRow, Status};
+use crate::doctor::report::{DeviceRow, Fix, Status};
 
 /// A row for each GPU; one row where there is none, or none that can be driven.
 pub(super) fn cuda(system: &System, environment: &Environment) -> Vec<DeviceRow> {
-    let traces = Traces::of(system, environment);
+    let traces = DriverFiles::of(system, environment);
     if !system.is_here() {
         let root = system.root().display();
         return vec![match traces.stand() {
-            Stand::Whole => traces.row(
+            GpuState::Whole => traces.row(
                 Status::Found,
                 &format!(
                     "an NVIDIA GPU and its driver are here; not opened: the files below {root} are \
@@ -48,7 +47,7 @@ pub(super) fn cuda(system: &System, environment: &Environment) -> Vec<DeviceRow>
 
 /// How far a machine is from a GPU that can be used, by its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+enum GpuState {
     /// Device files and the driver's library are here.
     Whole,
     /// Device files are here, the library is not.
@@ -62,7 +61,7 @@ enum Stand {
 }
 
 /// What the machine's files show of NVIDIA's.
-struct Traces {
+struct DriverFiles {
     seen: Vec<String>,
     has_card: bool,
     has_module: bool,
@@ -70,9 +69,9 @@ struct Traces {
     has_library: bool,
 }
 
-impl Traces {
+impl DriverFiles {
     fn of(system: &System, environment: &Environment) -> Self {
-        let cards = cards(system, Maker::Nvidia);
+        let cards = nvidia_cards(system);
         let module = system.text("/proc/driver/nvidia/version").ok();
         let module = module.as_deref().and_then(first_line);
         // Under Windows the driver is Windows' own, reached through /dev/dxg.
@@ -96,13 +95,13 @@ impl Traces {
         }
     }
 
-    fn stand(&self) -> Stand {
+    fn stand(&self) -> GpuState {
         match (self.has_files, self.has_library) {
-            (true, true) => Stand::Whole,
-            (true, false) => Stand::NoLibrary,
-            (false, _) if self.has_module => Stand::NoFiles,
-            (false, _) if self.has_card => Stand::NoDriver,
-            (false, _) => Stand::NoCard,
+            (true, true) => GpuState::Whole,
+            (true, false) => GpuState::NoLibrary,
+            (false, _) if self.has_module => GpuState::NoFiles,
+            (false, _) if self.has_card => GpuState::NoDriver,
+            (false, _) => GpuState::NoCard,
         }
     }
 
@@ -118,23 +117,25 @@ impl Traces {
     }
 
     /// Why the driver could not be loaded or started, and what to do.
-    fn not_driven(&self, missing: &Missing, system: &System) -> DeviceRow {
+    fn not_driven(&self, missing: &DriverMissing, system: &System) -> DeviceRow {
         match (missing, self.stand()) {
-            (Missing::Library { tried }, Stand::Whole) => {
+            (DriverMissing::Library { tried }, GpuState::Whole) => {
                 // The files look right and the loader refuses: another word size, no right to read.
                 self.row(Status::Broken, &format!("no CUDA driver: {}", attempts(tried)))
             }
-            (Missing::Library { tried }, stand) => {
+            (DriverMissing::Library { tried }, stand) => {
                 self.lacking(stand, &format!("; {}", attempts(tried)), system)
             }
-            (Missing::Start { .. }, Stand::Whole) => self.row(Status::Broken, &missing.to_string()),
+            (DriverMissing::Start { .. }, GpuState::Whole) => {
+                self.row(Status::Broken, &missing.to_string())
+            }
             // The text says what helps.
             _ => self.row(Status::Missing, &missing.to_string()),
         }
     }
 
     /// What is missing by the files, and the cure. `tried` ends the sentence.
-    fn lacking(&self, stand: Stand, tried: &str, system: &System) -> DeviceRow {
+    fn lacking(&self, stand: GpuState, tried: &str, system: &System) -> DeviceRow {
         let mut missing = Vec::new();
         if !self.has_library {
             missing.push("libcuda.so.1 in the loader's directories".to_owned());
@@ -143,30 +144,27 @@ impl Traces {
             missing.push("/dev/nvidia0".to_owned());
         }
         let (what, cure) = match stand {
-            Stand::Whole | Stand::NoLibrary => (
+            GpuState::Whole | GpuState::NoLibrary => (
                 "the NVIDIA kernel driver is here, the CUDA driver library is not",
-                Cure::advice(
+                Fix::advice(
                     "install the driver's user part (Debian: libcuda1; Ubuntu: libnvidia-compute \
                      of the kernel driver's version); in a container, start it with --gpus all",
                 ),
             ),
-            Stand::NoFiles => (
+            GpuState::NoFiles => (
                 "the NVIDIA kernel driver is loaded, but its device files are not here",
-                Cure::command(
+                Fix::command(
                     "in a container, start it with --gpus all; elsewhere, make them",
                     "sudo nvidia-modprobe -u -c=0",
                 ),
             ),
-            Stand::NoDriver => {
+            GpuState::NoDriver => {
                 missing.insert(0, "the NVIDIA kernel driver".to_owned());
                 ("an NVIDIA card is in this machine, but no driver for it", install(system))
             }
-            Stand::NoCard => {
+            GpuState::NoCard => {
                 missing.insert(0, "an NVIDIA card".to_owned());
-                (
-                    "no NVIDIA card seen",
-                    Cure::advice("a machine with an NVIDIA card and its driver"),
-                )
+                ("no NVIDIA card seen", Fix::advice("a machine with an NVIDIA card and its driver"))
             }
         };
         self.row(Status::Missing, &format!("no CUDA driver: {what}{tried}")).lacking(missing, cure)
@@ -181,18 +179,17 @@ fn attempts(tried: &[(String, String)]) -> String {
 }
 
 /// How to install NVIDIA's driver on this distribution.
-fn install(system: &System) -> Cure {
+fn install(system: &System) -> Fix {
     let release = system.text("/etc/os-release").unwrap_or_default();
     let id = release.lines().find_map(|line| line.strip_prefix("ID=")).unwrap_or_default();
     match id.trim_matches('"') {
-        "ubuntu" => Cure::command("install it", "sudo ubuntu-drivers install"),
-        "debian" => Cure::command(
-            "install it from the non-free component",
-            "sudo apt install nvidia-driver",
-        ),
-        "fedora" => Cure::command("install it from RPM Fusion", "sudo dnf install akmod-nvidia"),
-        "arch" => Cure::command("install it", "sudo pacman -S nvidia-open"),
-        _ => Cure::advice("install it from https://www.nvidia.com/drivers"),
+        "ubuntu" => Fix::command("install it", "sudo ubuntu-drivers install"),
+        "debian" => {
+            Fix::command("install it from the non-free component", "sudo apt install nvidia-driver")
+        }
+        "fedora" => Fix::command("install it from RPM Fusion", "sudo dnf install akmod-nvidia"),
+        "arch" => Fix::command("install it", "sudo pacman -S nvidia-open"),
+        _ => Fix::advice("install it from https://www.nvidia.com/drivers"),
     }
 }
 
@@ -200,4 +197,8 @@ fn install(system: &System) -> Cure {
 fn is_node(name: &str) -> bool {
     name.strip_prefix("nvidia")
         .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn first_line(text: &str) -> Option<String> {
+    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }

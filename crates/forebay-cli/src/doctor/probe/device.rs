@@ -21,7 +21,7 @@ pub(super) fn host(system: &System, memory: &MemorySection) -> DeviceRow {
     }
     if memory.usable_total_bytes.is_none() {
         let reason = memory.unknown.first().map(ToString::to_string).unwrap_or_default();
-        return broken(kind, &format!("how much memory there is is not known ({reason})"));
+        return broken(kind, &format!("the amount of memory is unknown ({reason})"));
     }
     tried(kind, "", HostDevice::open)
 }

@@ -1,10 +1,10 @@
 //! The machine's memory, nodes, huge pages and limits, as rows of the report.
 
 use forebay_core::Bytes;
-use forebay_host::system::{Bound, Ceiling, Reading, System};
+use forebay_host::system::{Bound, Reading, ResourceLimit, System};
 
 use crate::doctor::report::{
-    Cure, HugePageSection, LimitRow, LimitSection, MemorySection, NodeRow, NumaSection, PoolRow,
+    Fix, HugePageSection, LimitRow, LimitSection, MemorySection, NodeRow, NumaSection, PoolRow,
     Unread,
 };
 
@@ -87,7 +87,7 @@ pub(super) fn huge_pages(system: &System) -> HugePageSection {
     let granted = huge.explicit_granted();
     // A machine with pools of other sizes alone has no such setting.
     let cure = (!granted && huge.pool(Bytes::mib(2)).is_some())
-        .then(|| Cure::command("set 1 GiB aside", "sudo sysctl vm.nr_hugepages=512"));
+        .then(|| Fix::command("set 1 GiB aside", "sudo sysctl vm.nr_hugepages=512"));
     let transparent_granted = huge.transparent.as_ref().ok().map(|setting| setting.grants());
     let shmem_granted = huge.shmem.as_ref().ok().map(|setting| setting.grants());
     let pools = reasons.known(huge.pools).unwrap_or_default().into_iter().map(|pool| PoolRow {
@@ -118,8 +118,8 @@ pub(super) fn limits(system: &System) -> LimitSection {
     let limits = system.limits();
     let mut reasons = Reasons::default();
     let processors = limits.processors.usable();
-    let mut row = |ceiling: Reading<Ceiling>| {
-        reasons.known(ceiling).map(|Ceiling { soft, hard }| LimitRow { soft, hard })
+    let mut row = |ceiling: Reading<ResourceLimit>| {
+        reasons.known(ceiling).map(|ResourceLimit { soft, hard }| LimitRow { soft, hard })
     };
     LimitSection {
         locked_memory: row(limits.locked_memory),

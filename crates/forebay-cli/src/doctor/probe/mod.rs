@@ -1,10 +1,9 @@
-//! Looking at the machine: nothing here changes anything. The devices that this version drives are
-//! opened and tried with a small piece of work; of others' drivers the files alone are looked at.
+//! Probes the machine without changing it. The devices of this build are opened and tried with a small
+//! piece of work; other machines' directories are only read.
 
 mod cards;
 mod cuda;
 mod device;
-mod driver;
 mod environment;
 mod library;
 mod machine;
@@ -20,7 +19,7 @@ pub use environment::Environment;
 use super::advice;
 use super::report::{DeviceRow, MemorySection, Report, SCHEMA};
 
-/// Who looks, and where: a machine's files and an environment, both replaceable.
+/// The machine's files and environment to examine, both replaceable in tests.
 #[derive(Clone, Debug)]
 pub struct Probe {
     system: System,
@@ -28,12 +27,12 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Looks at the machine this process runs on.
+    /// Examines the machine this process runs on.
     pub fn here() -> Self {
         Self { system: System::here(), environment: Environment::here() }
     }
 
-    /// Looks at a machine laid out below `root`. Its devices are not opened.
+    /// Examines the files of a machine below `root`. Its devices are not opened.
     pub fn at(root: &Path) -> Self {
         Self { system: System::at(root), environment: Environment::here() }
     }
@@ -45,7 +44,7 @@ impl Probe {
         self
     }
 
-    /// Looks at everything.
+    /// Examines everything.
     pub fn report(&self) -> Report {
         // The machine first: a device that is being closed still holds files and threads.
         let memory = machine::memory(&self.system);
@@ -74,15 +73,10 @@ impl Probe {
         report
     }
 
-    /// A row a kind; of GPUs that can be driven, a row each.
+    /// A row for each kind of device that this build supports, and for each usable GPU.
     fn devices(&self, memory: &MemorySection) -> Vec<DeviceRow> {
         let mut rows = vec![device::host(&self.system, memory), device::sim()];
         rows.extend(cuda::cuda(&self.system, &self.environment));
-        rows.extend([
-            driver::hip(&self.system, &self.environment),
-            driver::opencl(&self.system, &self.environment),
-            driver::metal(),
-        ]);
         rows
     }
 }

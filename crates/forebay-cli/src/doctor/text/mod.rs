@@ -21,10 +21,12 @@ use sheet::{QUIET, Sheet, shortened};
 pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io::Result<()> {
     let sheet = &mut Sheet::new(out, width);
     // The verdict, and what to do; then what it was drawn from.
-    sheet.head(&format!("forebay {}", report.version), "what this machine offers")?;
+    sheet.head(&format!("forebay {}", report.version), "report on this machine")?;
     sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
     problems(sheet, report)?;
     sheet.title("Devices")?;
+    sheet
+        .note(QUIET, "this build supports the host, the simulated device and NVIDIA GPUs (CUDA)")?;
     for row in &report.devices {
         device(sheet, row)?;
     }
@@ -133,7 +135,7 @@ fn huge_pages(sheet: &mut Sheet<'_, impl Write>, huge: &HugePageSection) -> io::
     }
     for pool in &huge.pools {
         let value = format!("{} of {} free", number(pool.free), number(pool.total));
-        let remark = format!("{} can be had now", number(pool.obtainable));
+        let remark = format!("{} available now", number(pool.obtainable));
         sheet.line(&format!("pool of {}", Bytes::new(pool.page_bytes)), &value, &remark)?;
     }
     unknown(sheet, &huge.unknown)
@@ -187,7 +189,7 @@ fn settings(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
     }
     if !report.ignored_settings.is_empty() {
         let names = report.ignored_settings.join(", ");
-        let text = format!("{names}: this version reads no FOREBAY_ names but those of settings");
+        let text = format!("{names}: not a setting of this version, and ignored");
         sheet.paragraph(NOTE, "not read", &text)?;
     }
     sheet.title("Variables of this command")?;

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 
-use crate::doctor::report::Cure;
+use crate::doctor::report::Fix;
 pub(super) use crate::layout::{QUIET, TITLE, shortened};
 use crate::layout::{length, plain, wrapped};
 use crate::output::Width;
@@ -100,7 +100,7 @@ impl<'a, W: Write> Sheet<'a, W> {
     }
 
     /// A cure below the values: what to do, and each command on a line of its own.
-    pub(super) fn cure(&mut self, lead: &str, cure: &Cure) -> io::Result<()> {
+    pub(super) fn cure(&mut self, lead: &str, cure: &Fix) -> io::Result<()> {
         self.note(QUIET, &format!("{lead}: {}", introduction(cure)))?;
         self.commands(MARGIN + LABEL, cure)
     }
@@ -121,13 +121,13 @@ impl<'a, W: Write> Sheet<'a, W> {
     }
 
     /// The cure of a numbered text.
-    pub(super) fn item_cure(&mut self, cure: &Cure) -> io::Result<()> {
+    pub(super) fn item_cure(&mut self, cure: &Fix) -> io::Result<()> {
         self.under_item(&format!("fix: {}", introduction(cure)))?;
         self.commands(MARGIN + NUMBER, cure)
     }
 
     /// Each command alone on its line and never broken: it is there to be copied.
-    fn commands(&mut self, margin: usize, cure: &Cure) -> io::Result<()> {
+    fn commands(&mut self, margin: usize, cure: &Fix) -> io::Result<()> {
         let margin = margin + 4;
         cure.commands.iter().try_for_each(|command| {
             writeln!(self.out, "{:margin$}{TITLE}{}{TITLE:#}", "", plain(command))
@@ -146,7 +146,7 @@ impl<'a, W: Write> Sheet<'a, W> {
 }
 
 /// The words before the commands.
-fn introduction(cure: &Cure) -> String {
+fn introduction(cure: &Fix) -> String {
     if cure.commands.is_empty() { cure.how.clone() } else { format!("{}:", cure.how) }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn words_are_broken_and_commands_are_not() {
         let command = "echo ".to_owned() + &"word ".repeat(30) + "end";
-        let cure = Cure::command("a cure whose words are broken ".repeat(5).trim(), &command);
+        let cure = Fix::command("a cure whose words are broken ".repeat(5).trim(), &command);
         let text = written(|sheet| {
             sheet.item(Style::new(), 1, &"something is wrong ".repeat(6))?;
             sheet.item_cure(&cure)

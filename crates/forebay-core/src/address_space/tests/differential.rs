@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::reference::{Listed, Reference};
 use super::{A, B, config};
 use crate::address_space::{
-    AddressSpace, AddressSpaceError, Boundaries, Growth, Lack, Plan, Step, Streams,
+    AddressSpace, AddressSpaceError, Boundaries, Growth, Plan, PlanError, Step, Streams,
 };
 use crate::{Bytes, PageSize, Random};
 
@@ -57,7 +57,7 @@ impl Twins {
         }
     }
 
-    fn place(&mut self) {
+    fn add_page(&mut self) {
         let at = BASE + self.random.below(self.granules) * GRANULE;
         let (size, streams) = ((1 + self.random.below(4)) * GRANULE, self.set());
         self.place_at(at, size, streams);
@@ -65,7 +65,7 @@ impl Twins {
 
     fn place_at(&mut self, at: u64, size: u64, streams: Streams) {
         self.pages += 1;
-        let placed = self.space.place(at, Bytes::new(size), self.pages, streams);
+        let placed = self.space.add_page(at, Bytes::new(size), self.pages, streams);
         let end = at + size;
         let hits = |from: u64, length: u64| from < end && at < from + length;
         let pages = self.list.pages.iter().any(|(&from, page)| hits(from, page.0));
@@ -81,16 +81,16 @@ impl Twins {
         }
     }
 
-    fn take(&mut self, most: u64) {
+    fn allocate(&mut self, most: u64) {
         let (size, taker) = ((1 + self.random.below(most)) * CELL, self.set());
-        let worth = self.space.worth_waiting_for(Bytes::new(size), taker);
-        assert_eq!(worth, self.list.worth_waiting_for(size, taker));
-        let at = self.space.take(Bytes::new(size), taker);
-        assert_eq!(at, self.list.take(size, taker), "{size} B for {taker:?}");
+        let worth = self.space.better_owner(Bytes::new(size), taker);
+        assert_eq!(worth, self.list.better_owner(size, taker));
+        let at = self.space.allocate(Bytes::new(size), taker);
+        assert_eq!(at, self.list.allocate(size, taker), "{size} B for {taker:?}");
         self.live.extend(at.map(|at| (at, size)));
     }
 
-    fn give(&mut self) {
+    fn free(&mut self) {
         let Some(index) = self.random.index(self.live.len()) else { return };
         let (mut at, mut size) = self.live.swap_remove(index);
         let streams = self.set();
@@ -99,9 +99,9 @@ impl Twins {
             self.live.push((at, CELL));
             (at, size) = (at + CELL, size - CELL);
         }
-        assert_eq!(self.space.give(at, Bytes::new(size), streams), Ok(()));
-        assert!(self.list.give(at, size, streams));
-        assert!(self.space.give(at, Bytes::new(CELL), streams).is_err(), "freed twice");
+        assert_eq!(self.space.free(at, Bytes::new(size), streams), Ok(()));
+        assert!(self.list.free(at, size, streams));
+        assert!(self.space.free(at, Bytes::new(CELL), streams).is_err(), "freed twice");
     }
 
     fn give_anything(&mut self) {
@@ -112,21 +112,21 @@ impl Twins {
             // Part of what is live would stay in the list of live blocks.
             return;
         }
-        let given = self.space.give(at, Bytes::new(size), streams).is_ok();
-        assert_eq!(given, self.list.give(at, size, streams));
+        let given = self.space.free(at, Bytes::new(size), streams).is_ok();
+        assert_eq!(given, self.list.free(at, size, streams));
     }
 
-    fn lift(&mut self) {
+    fn remove_page(&mut self) {
         let pages: Vec<u64> = self.list.pages.keys().copied().collect();
         let Some(index) = self.random.index(pages.len()) else { return };
-        let lifted = self.space.lift(pages[index]).map(|(page, _, streams)| (page, streams));
-        assert_eq!(lifted.ok(), self.list.lift(pages[index]));
+        let lifted = self.space.remove_page(pages[index]).map(|(page, _, streams)| (page, streams));
+        assert_eq!(lifted.ok(), self.list.remove_page(pages[index]));
     }
 
-    fn clear(&mut self) {
+    fn clear_alias(&mut self) {
         let aliases: Vec<u64> = self.list.aliases.keys().copied().filter(|&at| at > 0).collect();
         let Some(index) = self.random.index(aliases.len()) else { return };
-        assert_eq!(self.space.clear(aliases[index]), Ok(()));
+        assert_eq!(self.space.clear_alias(aliases[index]), Ok(()));
         self.list.aliases.remove(&aliases[index]);
     }
 
@@ -157,33 +157,33 @@ impl Twins {
     }
 
     /// With another range there is a plan exactly where addresses were lacking.
-    fn check_lack(&self, lack: Lack, size: u64, taker: Streams, growth: &Growth, limit: u64) {
+    fn check_lack(&self, lack: PlanError, size: u64, taker: Streams, growth: &Growth, limit: u64) {
         let mut space = self.space.clone();
         space.reserve(BASE - (1 << 40), Bytes::new(1 << 30)).unwrap();
         let again = Plan::make(&space, Bytes::new(size), taker, growth, Bytes::new(limit));
-        assert_eq!(again.is_ok(), lack == Lack::Addresses, "{lack:?}, then {again:?}");
+        assert_eq!(again.is_ok(), lack == PlanError::Addresses, "{lack:?}, then {again:?}");
     }
 
     fn step(&mut self) {
         match self.random.below(32) {
-            0..=9 => self.take(20),
-            10..=18 => self.give(),
+            0..=9 => self.allocate(20),
+            10..=18 => self.free(),
             19 => self.give_anything(),
             20 => {
                 let (taker, owner) = (self.set(), self.set());
-                self.space.waited(taker, owner);
-                self.list.waited(taker, owner);
+                self.space.record_wait(taker, owner);
+                self.list.record_wait(taker, owner);
             }
             21 => {
                 let (taker, owners) = (self.set(), self.set().or(self.set()));
-                self.space.waited_for_any(taker, owners);
-                self.list.waited_for_any(taker, owners);
+                self.space.record_wait_any(taker, owners);
+                self.list.record_wait_any(taker, owners);
             }
             22 => {
                 let streams = self.set();
                 if self.random.chance(1, 3) {
-                    self.space.idle(streams);
-                    self.list.idle(streams);
+                    self.space.record_idle(streams);
+                    self.list.record_idle(streams);
                 }
             }
             23 => {
@@ -193,9 +193,9 @@ impl Twins {
                 let has = |hole: &Listed| hole.2 != Streams::ALL && hole.2.contains(from);
                 assert_eq!(self.space.owns_nothing(from), !self.list.holes.iter().any(has));
             }
-            24..=27 => self.place(),
-            28 => self.lift(),
-            29 => self.clear(),
+            24..=27 => self.add_page(),
+            28 => self.remove_page(),
+            29 => self.clear_alias(),
             _ if !self.list.apart => self.plan(),
             _ => {}
         }
@@ -211,7 +211,10 @@ impl Twins {
             .collect();
         assert_eq!(holes, list.holes);
         assert_eq!(space.owners(), list.owners());
-        assert_eq!((space.hole_count(), space.free_bytes().get()), (holes.len(), list.free()));
+        assert_eq!(
+            (space.hole_count(), space.free_bytes().get()),
+            (holes.len(), list.free_bytes())
+        );
         assert_eq!(space.backed_bytes().get(), list.backed());
         let largest = holes.iter().map(|hole| hole.1 - hole.0).max().unwrap_or(0);
         assert_eq!(space.largest_hole().get(), largest);
@@ -258,8 +261,8 @@ fn a_long_line_agrees_with_a_list_of_holes() {
         for step in 0..if cfg!(miri) { 20 } else { 9000_u64 } {
             // Long spells of taking and of freeing.
             match (step / 3000 % 3, twins.random.chance(4, 5)) {
-                (0, true) | (1 | 2, false) => twins.take(3),
-                _ => twins.give(),
+                (0, true) | (1 | 2, false) => twins.allocate(3),
+                _ => twins.free(),
             }
             match twins.random.below(200) {
                 0 => twins.step(),
@@ -268,8 +271,8 @@ fn a_long_line_agrees_with_a_list_of_holes() {
             }
         }
         twins.check();
-        twins.space.idle(Streams::ALL);
-        twins.list.idle(Streams::ALL);
+        twins.space.record_idle(Streams::ALL);
+        twins.list.record_idle(Streams::ALL);
         twins.check();
     }
 }
@@ -278,18 +281,22 @@ fn a_long_line_agrees_with_a_list_of_holes() {
 fn what_is_free_for_all_stays_so_when_a_number_is_handed_over() {
     let mut space = AddressSpace::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
     let page = Bytes::new(GRANULE);
-    space.place(0, page, 1, Streams::ALL).unwrap();
-    space.place(2 * GRANULE, page, 2, A).unwrap();
-    space.place(4 * GRANULE, page, 3, A.or(B)).unwrap();
+    space.add_page(0, page, 1, Streams::ALL).unwrap();
+    space.add_page(2 * GRANULE, page, 2, A).unwrap();
+    space.add_page(4 * GRANULE, page, 3, A.or(B)).unwrap();
     assert!(!space.owns_nothing(A));
     space.hand_over(A, Streams::NONE);
     assert!(space.owns_nothing(A) && !space.owns_nothing(B));
-    assert_eq!(space.take(page, Streams::NONE), Some(0), "it is still everybody's");
-    assert_eq!(space.take(page, A), None, "the next stream with this number did not free these");
-    assert_eq!(space.take(page, B), Some(4 * GRANULE));
-    assert_eq!(space.take(page, Streams::only(Streams::MOST)), None);
-    space.idle(Streams::ALL);
-    assert_eq!(space.take(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
+    assert_eq!(space.allocate(page, Streams::NONE), Some(0), "it is still everybody's");
+    assert_eq!(
+        space.allocate(page, A),
+        None,
+        "the next stream with this number did not free these"
+    );
+    assert_eq!(space.allocate(page, B), Some(4 * GRANULE));
+    assert_eq!(space.allocate(page, Streams::only(Streams::MOST)), None);
+    space.record_idle(Streams::ALL);
+    assert_eq!(space.allocate(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
 }
 
 #[test]
@@ -307,11 +314,11 @@ fn ranges_may_touch_and_not_overlap() {
     let mut space = AddressSpace::new(granule, Boundaries::Joined);
     let (size, page) = (Bytes::new(4 * GRANULE), Bytes::new(GRANULE));
     assert_eq!(
-        space.place(BASE, page, 1, A),
+        space.add_page(BASE, page, 1, A),
         Err(AddressSpaceError::Malformed { at: BASE, size: GRANULE })
     );
     let plan = |space: &AddressSpace| Plan::make(space, size, A, &Growth::default(), Bytes::MAX);
-    assert_eq!(plan(&space), Err(Lack::Addresses));
+    assert_eq!(plan(&space), Err(PlanError::Addresses));
     space.reserve(BASE, size).unwrap();
     assert!(plan(&space).is_ok());
     let inside = BASE + 3 * GRANULE;
@@ -320,11 +327,11 @@ fn ranges_may_touch_and_not_overlap() {
     space.reserve(BASE + size.get(), size).unwrap();
     assert_eq!(space.reserved_bytes(), Bytes::new(8 * GRANULE));
     // A block may lie across the two, a page may not.
-    let across = space.place(inside, Bytes::new(2 * GRANULE), 1, A);
+    let across = space.add_page(inside, Bytes::new(2 * GRANULE), 1, A);
     assert_eq!(across, Err(AddressSpaceError::Malformed { at: inside, size: 2 * GRANULE }));
-    space.place(inside, page, 1, A).unwrap();
-    space.place(BASE + size.get(), page, 2, A).unwrap();
-    assert_eq!(space.take(Bytes::new(2 * GRANULE), A), Some(inside));
+    space.add_page(inside, page, 1, A).unwrap();
+    space.add_page(BASE + size.get(), page, 2, A).unwrap();
+    assert_eq!(space.allocate(Bytes::new(2 * GRANULE), A), Some(inside));
     let pages: Vec<u64> = space.pages_in(inside + 1, inside + 2).map(|page| page.0).collect();
     assert_eq!(pages, [inside]);
     assert_eq!(space.pages_in(inside, BASE + size.get() + 1).count(), 2);
@@ -335,17 +342,17 @@ fn ranges_may_touch_and_not_overlap() {
 fn segments_are_islands() {
     let mut space = AddressSpace::new(PageSize::new(GRANULE).unwrap(), Boundaries::Apart);
     let page = Bytes::new(GRANULE);
-    space.place(BASE, page, 1, A).unwrap();
-    space.place(BASE + GRANULE, page, 2, A).unwrap();
-    assert_eq!(space.place(BASE, page, 3, A), Err(AddressSpaceError::Occupied { at: BASE }));
+    space.add_page(BASE, page, 1, A).unwrap();
+    space.add_page(BASE + GRANULE, page, 2, A).unwrap();
+    assert_eq!(space.add_page(BASE, page, 3, A), Err(AddressSpaceError::Occupied { at: BASE }));
     assert_eq!(space.hole_count(), 2);
-    assert_eq!(space.take(Bytes::new(2 * GRANULE), A), None);
-    assert_eq!(space.take(page, A), Some(BASE));
-    assert_eq!(space.take(page, A), Some(BASE + GRANULE));
-    let both = space.give(BASE, Bytes::new(2 * GRANULE), A);
+    assert_eq!(space.allocate(Bytes::new(2 * GRANULE), A), None);
+    assert_eq!(space.allocate(page, A), Some(BASE));
+    assert_eq!(space.allocate(page, A), Some(BASE + GRANULE));
+    let both = space.free(BASE, Bytes::new(2 * GRANULE), A);
     assert_eq!(both, Err(AddressSpaceError::InUse { at: BASE }), "no block lies in both");
-    space.give(BASE + GRANULE, page, A).unwrap();
-    space.give(BASE, page, A).unwrap();
+    space.free(BASE + GRANULE, page, A).unwrap();
+    space.free(BASE, page, A).unwrap();
     assert_eq!((space.hole_count(), space.largest_hole()), (2, page));
     let wanted = |limit| Plan::segment(&space, page, &Growth::default(), Bytes::new(limit));
     assert_eq!(wanted(2 * GRANULE), None);

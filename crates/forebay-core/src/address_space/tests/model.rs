@@ -80,7 +80,7 @@ impl Model {
     }
 
     /// Makes a new hole one with its neighbours, the left one first.
-    fn free(&mut self, at: u64, end: u64, streams: Streams) {
+    fn set_free(&mut self, at: u64, end: u64, streams: Streams) {
         let joins = |one: Streams, two: Streams| one == two || !one.and(two).is_empty();
         self.set(at, end, Cell::Free { truth: streams, hole: streams, first: false });
         let (mut start, mut stop, mut common) = (at, end, streams);
@@ -120,7 +120,7 @@ impl Model {
         }
     }
 
-    pub(super) fn take(&mut self, size: u64, streams: Streams) -> Option<u64> {
+    pub(super) fn allocate(&mut self, size: u64, streams: Streams) -> Option<u64> {
         let mut holes = self.holes().into_iter();
         let (at, ..) = holes.find(|hole| hole.1 - hole.0 >= size && serves(hole.2, streams))?;
         let free =
@@ -132,7 +132,7 @@ impl Model {
         Some(at)
     }
 
-    pub(super) fn give(
+    pub(super) fn free(
         &mut self,
         at: u64,
         size: u64,
@@ -143,11 +143,11 @@ impl Model {
         if !self.all(at, end, |cell| matches!(cell, Cell::Taken(_))) {
             return Err(AddressSpaceError::InUse { at });
         }
-        self.free(at, end, streams);
+        self.set_free(at, end, streams);
         Ok(())
     }
 
-    pub(super) fn place(
+    pub(super) fn add_page(
         &mut self,
         at: u64,
         size: u64,
@@ -161,11 +161,14 @@ impl Model {
             return Err(AddressSpaceError::Occupied { at });
         }
         self.pages.insert(at, (size, page));
-        self.free(at, end, free);
+        self.set_free(at, end, free);
         Ok(())
     }
 
-    pub(super) fn lift(&mut self, at: u64) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
+    pub(super) fn remove_page(
+        &mut self,
+        at: u64,
+    ) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
         let (size, page) = *self.pages.get(&at).ok_or(AddressSpaceError::Absent { at })?;
         let mut streams = Streams::ALL;
         for cell in &self.cells[index(at)..index(at + size)] {
@@ -179,7 +182,7 @@ impl Model {
         Ok((page, Bytes::new(size), streams))
     }
 
-    pub(super) fn clear(&mut self, at: u64) -> Result<(), AddressSpaceError> {
+    pub(super) fn clear_alias(&mut self, at: u64) -> Result<(), AddressSpaceError> {
         let size = self.aliases.remove(&at).ok_or(AddressSpaceError::Absent { at })?;
         self.set(at, at + size, Cell::Gap);
         Ok(())
@@ -203,7 +206,7 @@ impl Model {
             let own = self.cells[index(at)..index(end)].to_vec();
             let Cell::Free { hole, .. } = own[0] else { panic!("{at:#x} is no hole") };
             // Joins, and puts back what `free` cannot know: the truth of each cell.
-            self.free(at, end, hole);
+            self.set_free(at, end, hole);
             for (cell, was) in self.cells[index(at)..index(end)].iter_mut().zip(own) {
                 if let (Cell::Free { truth, .. }, Cell::Free { truth: old, .. }) = (cell, was) {
                     *truth = old;

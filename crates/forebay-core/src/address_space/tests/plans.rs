@@ -11,8 +11,8 @@ fn pages_grow_with_what_is_held() {
     let growth = Growth::default();
     for (held, due) in [(2, 2), (44, 2), (48, 4), (96, 8), (384, 32), (8192, 32)] {
         let mut space = space_of(PageSize::DEVICE, Bytes::gib(64));
-        space.place(0, mib(held), 1, A).unwrap();
-        assert_eq!(space.take(mib(held), A), Some(0));
+        space.add_page(0, mib(held), 1, A).unwrap();
+        assert_eq!(space.allocate(mib(held), A), Some(0));
         let plan = Plan::make(&space, mib(1), A, &growth, Bytes::MAX).unwrap();
         let step = Step::Create { at: mib(held).get(), size: mib(due) };
         assert_eq!(plan.steps, [step], "{held} MiB held");
@@ -23,9 +23,9 @@ fn pages_grow_with_what_is_held() {
 fn free_pages_are_moved_before_any_is_made_above_the_spare() {
     let mut space = space_of(PageSize::new(GRANULE).unwrap(), Bytes::new(SPACE));
     let page = Bytes::new(GRANULE);
-    space.place(0, page, 1, A).unwrap();
-    space.place(2 * GRANULE, Bytes::new(2 * GRANULE), 2, A).unwrap();
-    assert_eq!(space.take(Bytes::new(2 * GRANULE), A), Some(2 * GRANULE));
+    space.add_page(0, page, 1, A).unwrap();
+    space.add_page(2 * GRANULE, Bytes::new(2 * GRANULE), 2, A).unwrap();
+    assert_eq!(space.allocate(Bytes::new(2 * GRANULE), A), Some(2 * GRANULE));
     // The free page has a gap of one beside it, so all 3 granules asked for miss at the end: 6
     // will be held, where 5 will be in blocks and the spare may be.
     let steps = |space: &AddressSpace, spare_pages, spare_part, taker| {
@@ -40,11 +40,11 @@ fn free_pages_are_moved_before_any_is_made_above_the_spare() {
     assert_eq!(steps(&space, 1, 6, A), moved, "a sixth of 5 pages is too little");
     assert_eq!(steps(&space, 0, 5, B), created, "the page is not B's");
     // Once as much was in blocks before, there is no spare any more.
-    space.place(10 * GRANULE, Bytes::new(3 * GRANULE), 3, A).unwrap();
-    let block = space.take(Bytes::new(3 * GRANULE), A).unwrap();
-    space.give(block, Bytes::new(3 * GRANULE), A).unwrap();
-    space.lift(10 * GRANULE).unwrap();
-    space.clear(10 * GRANULE).unwrap();
+    space.add_page(10 * GRANULE, Bytes::new(3 * GRANULE), 3, A).unwrap();
+    let block = space.allocate(Bytes::new(3 * GRANULE), A).unwrap();
+    space.free(block, Bytes::new(3 * GRANULE), A).unwrap();
+    space.remove_page(10 * GRANULE).unwrap();
+    space.clear_alias(10 * GRANULE).unwrap();
     assert_eq!(steps(&space, 1, 5, A), moved);
 }
 
@@ -54,10 +54,10 @@ fn free_pages_are_moved_before_any_is_made_above_the_spare() {
 fn a_page_too_large_for_its_gap_goes_to_the_end() {
     let mut space = space_of(PageSize::new(GRANULE).unwrap(), Bytes::new(SPACE));
     let (one, two) = (Bytes::new(GRANULE), Bytes::new(2 * GRANULE));
-    space.place(3 * GRANULE, one, 3, A).unwrap();
-    assert_eq!(space.take(one, A), Some(3 * GRANULE));
-    space.place(0, two, 1, A).unwrap();
-    space.place(5 * GRANULE, two, 2, A).unwrap();
+    space.add_page(3 * GRANULE, one, 3, A).unwrap();
+    assert_eq!(space.allocate(one, A), Some(3 * GRANULE));
+    space.add_page(0, two, 1, A).unwrap();
+    space.add_page(5 * GRANULE, two, 2, A).unwrap();
     let (size, held) = (Bytes::new(3 * GRANULE), space.backed_bytes());
     let plan = Plan::make(&space, size, A, &Growth::default(), held).unwrap();
     let shift =
@@ -74,12 +74,12 @@ fn a_page_too_large_for_its_gap_goes_to_the_end() {
 fn a_page_for_all_goes_to_the_hole_beside_it() {
     let mut space = space_of(PageSize::new(GRANULE).unwrap(), Bytes::new(SPACE));
     let page = Bytes::new(GRANULE);
-    space.place(0, page, 1, B).unwrap();
+    space.add_page(0, page, 1, B).unwrap();
     let plan = Plan::make(&space, page, A, &Growth::default(), Bytes::MAX).unwrap();
     assert_eq!(plan.steps, [Step::Create { at: GRANULE, size: page }]);
     let mut other = space.clone();
-    other.place(GRANULE, page, 2, Streams::ALL).unwrap();
-    assert_eq!(other.take(page, A), None);
-    space.place(GRANULE, page, 2, A).unwrap();
-    assert_eq!(space.take(page, A), Some(GRANULE));
+    other.add_page(GRANULE, page, 2, Streams::ALL).unwrap();
+    assert_eq!(other.allocate(page, A), None);
+    space.add_page(GRANULE, page, 2, A).unwrap();
+    assert_eq!(space.allocate(page, A), Some(GRANULE));
 }

@@ -32,7 +32,7 @@ fn serves(free: Streams, taker: Streams) -> bool {
 }
 
 impl Reference {
-    pub(super) fn free(&self) -> u64 {
+    pub(super) fn free_bytes(&self) -> u64 {
         self.holes.iter().map(|hole| hole.1 - hole.0).sum()
     }
 
@@ -44,13 +44,13 @@ impl Reference {
         self.apart && self.pages.contains_key(&at)
     }
 
-    pub(super) fn take(&mut self, size: u64, taker: Streams) -> Option<u64> {
+    pub(super) fn allocate(&mut self, size: u64, taker: Streams) -> Option<u64> {
         let fits = |hole: &&mut Listed| hole.1 - hole.0 >= size && serves(hole.2, taker);
         let hole = self.holes.iter_mut().find(fits)?;
         let at = hole.0;
         hole.0 += size;
         self.holes.retain(|hole| hole.0 < hole.1);
-        self.peak = self.peak.max(self.backed() - self.free());
+        self.peak = self.peak.max(self.backed() - self.free_bytes());
         Some(at)
     }
 
@@ -68,7 +68,7 @@ impl Reference {
         reached >= end && !self.holes.iter().any(|hole| hole.0 < end && at < hole.1)
     }
 
-    pub(super) fn give(&mut self, at: u64, size: u64, streams: Streams) -> bool {
+    pub(super) fn free(&mut self, at: u64, size: u64, streams: Streams) -> bool {
         let end = at.checked_add(size).filter(|&end| size > 0 && self.is_taken(at, end));
         end.map(|end| self.add(at, end, streams)).is_some()
     }
@@ -113,17 +113,17 @@ impl Reference {
         }
     }
 
-    pub(super) fn waited(&mut self, taker: Streams, owner: Streams) {
+    pub(super) fn record_wait(&mut self, taker: Streams, owner: Streams) {
         let has = |set: Streams| !owner.is_empty() && set.contains(owner);
         self.relabel(|set| if has(set) { set.or(taker) } else { set });
     }
 
-    pub(super) fn waited_for_any(&mut self, taker: Streams, owners: Streams) {
+    pub(super) fn record_wait_any(&mut self, taker: Streams, owners: Streams) {
         let meets = |set: Streams| !set.and(owners).is_empty();
         self.relabel(|set| if meets(set) { set.or(taker) } else { set });
     }
 
-    pub(super) fn idle(&mut self, streams: Streams) {
+    pub(super) fn record_idle(&mut self, streams: Streams) {
         let over = |set: Streams| streams == Streams::ALL || !set.and(streams).is_empty();
         self.relabel(|set| if over(set) { Streams::ALL } else { set });
     }
@@ -133,7 +133,7 @@ impl Reference {
         self.relabel(|set| if has(set) { set.without(from).or(to) } else { set });
     }
 
-    pub(super) fn worth_waiting_for(&self, size: u64, taker: Streams) -> Option<Streams> {
+    pub(super) fn better_owner(&self, size: u64, taker: Streams) -> Option<Streams> {
         let fits = || self.holes.iter().filter(|hole| hole.1 - hole.0 >= size);
         let own = fits().filter(|hole| serves(hole.2, taker)).map(|hole| hole.1 - hole.0).min();
         let others = fits().filter(|hole| !serves(hole.2, taker) && !hole.2.is_empty());
@@ -146,7 +146,7 @@ impl Reference {
         self.holes.iter().fold(Streams::NONE, |all, hole| all.or(hole.2))
     }
 
-    pub(super) fn lift(&mut self, at: u64) -> Option<(u64, Streams)> {
+    pub(super) fn remove_page(&mut self, at: u64) -> Option<(u64, Streams)> {
         let &(size, page) = self.pages.get(&at)?;
         let end = at + size;
         let inside: Vec<Listed> =
@@ -171,7 +171,7 @@ impl Reference {
     }
 
     /// Where blocks may come to lie: usable holes and gaps, as (start, end, whether it is a gap).
-    fn stretches(&self, taker: Streams) -> Vec<(u64, u64, bool)> {
+    fn ranges(&self, taker: Streams) -> Vec<(u64, u64, bool)> {
         let mut taken: Vec<(u64, u64)> = self.pages.iter().map(|(&at, p)| (at, at + p.0)).collect();
         taken.extend(self.aliases.iter().map(|(&at, &size)| (at, at + size)));
         taken.push((self.size, self.size));
@@ -197,8 +197,8 @@ impl Reference {
         growth: &Growth,
         limit: u64,
     ) -> Option<Vec<Step>> {
-        let stretches = self.stretches(taker);
-        let openings = stretches.chunk_by(|one, next| one.1 == next.0);
+        let ranges = self.ranges(taker);
+        let openings = ranges.chunk_by(|one, next| one.1 == next.0);
         let windows = openings.flat_map(|opening| {
             let (start, end) = (opening[0].0, opening[opening.len() - 1].1);
             let starts = opening.iter().map(|it| Some(it.0));
@@ -209,12 +209,11 @@ impl Reference {
             fits.map(move |at| (self.missing(opening, at, at + size), left, at))
         });
         let least = windows.min();
-        let least =
-            least.and_then(|least| self.fill(&stretches, least.2, size, taker, growth, limit));
+        let least = least.and_then(|least| self.fill(&ranges, least.2, size, taker, growth, limit));
         least.or_else(|| {
-            let end = stretches.last().filter(|last| last.2 && last.1 == self.size)?;
+            let end = ranges.last().filter(|last| last.2 && last.1 == self.size)?;
             let fits = end.0 + size <= self.size;
-            fits.then(|| self.fill(&stretches, end.0, size, taker, growth, limit))?
+            fits.then(|| self.fill(&ranges, end.0, size, taker, growth, limit))?
         })
     }
 
@@ -228,7 +227,7 @@ impl Reference {
 
     fn fill(
         &self,
-        stretches: &[(u64, u64, bool)],
+        ranges: &[(u64, u64, bool)],
         at: u64,
         size: u64,
         taker: Streams,
@@ -236,7 +235,7 @@ impl Reference {
         limit: u64,
     ) -> Option<Vec<Step>> {
         let (granule, end) = (self.granule, at + size);
-        let inside = stretches.iter().filter(|it| it.2 && it.1 > at && it.0 < end);
+        let inside = ranges.iter().filter(|it| it.2 && it.1 > at && it.0 < end);
         let gaps: Vec<_> = inside
             .map(|gap| {
                 let to = end.next_multiple_of(granule).min(gap.1);
@@ -245,7 +244,7 @@ impl Reference {
             .collect();
         let held = self.backed() + gaps.iter().map(|gap| gap.1 - gap.0).sum::<u64>();
         let page = growth.page(held, granule);
-        let live = self.backed() - self.free() + size;
+        let live = self.backed() - self.free_bytes() + size;
         let ceiling = growth.ceiling(page, live, self.peak).min(limit);
         let mut donors: Vec<(u64, Reverse<u64>, u64)> = Vec::new();
         for hole in self.holes.iter().filter(|hole| serves(hole.2, taker)) {

@@ -22,8 +22,8 @@ fn space(
         if blocks.len() as u64 >= 2 * holes {
             break;
         }
-        space.place(number * page.get(), page, number, A).unwrap();
-        while let Some(at) = space.take(Bytes::new(4 * CELL), A) {
+        space.add_page(number * page.get(), page, number, A).unwrap();
+        while let Some(at) = space.allocate(Bytes::new(4 * CELL), A) {
             let stream = u32::try_from(random.below(streams)).unwrap();
             blocks.push((at, 4 * CELL, Streams::only(stream)));
         }
@@ -31,7 +31,7 @@ fn space(
     let mut live = Vec::new();
     for (number, block) in blocks.into_iter().enumerate() {
         if number % 2 == 0 {
-            space.give(block.0, Bytes::new(block.1), block.2).unwrap();
+            space.free(block.0, Bytes::new(block.1), block.2).unwrap();
         } else {
             live.push(block);
         }
@@ -49,15 +49,15 @@ fn visits_per_step(holes: u64, streams: u64) -> f64 {
         let size = (1 + random.below(8)) * CELL;
         let taker = Streams::only(u32::try_from(random.below(streams)).unwrap());
         let before = visits();
-        space.give(block.0, Bytes::new(block.1), block.2).unwrap();
-        if let Some(owners) = space.worth_waiting_for(Bytes::new(size), taker) {
+        space.free(block.0, Bytes::new(block.1), block.2).unwrap();
+        if let Some(owners) = space.better_owner(Bytes::new(size), taker) {
             let owner = Streams::only(owners.numbers().next().unwrap());
             // Joining is paid for by the blocks that came back before.
             if random.chance(1, 50) {
-                space.waited(taker, owner);
+                space.record_wait(taker, owner);
             }
         }
-        let at = space.take(Bytes::new(size), taker);
+        let at = space.allocate(Bytes::new(size), taker);
         visited += visits() - before;
         live.extend(at.map(|at| (at, size, taker)));
     }
@@ -82,10 +82,10 @@ fn a_thousand_streams_cost_a_request_what_a_few_do() {
         return;
     }
     let (mut space, _) = space(4000, 1024, &mut Random::new(9));
-    space.place(1 << 31, Bytes::mib(2), 0, A).unwrap();
+    space.add_page(1 << 31, Bytes::mib(2), 0, A).unwrap();
     let before = visits();
     for _ in 0..100 {
-        space.take(Bytes::new(CELL), A).unwrap();
+        space.allocate(Bytes::new(CELL), A).unwrap();
     }
     let visited = visits() - before;
     assert!(visited < 100 * 40, "{visited} nodes for 100 requests");

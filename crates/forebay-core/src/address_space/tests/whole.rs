@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::address_space::AddressSpace;
-use crate::address_space::groups::{GroupId, Order};
+use crate::address_space::groups::{GroupId, StreamsRef};
 use crate::address_space::hole::{Holes, joins};
 use crate::address_space::tree::Hole;
 
@@ -29,8 +29,8 @@ impl Holes {
         self.check_groups(&holes);
         self.all.check();
         if let Some(lengths) = &self.lengths {
-            let somebodys = holes.iter().filter(|hole| !self.set(hole).is_empty());
-            lengths.check(&somebodys.copied().collect::<Vec<_>>());
+            let owned = holes.iter().filter(|hole| !self.set(hole).is_empty());
+            lengths.check(&owned.copied().collect::<Vec<_>>());
         }
     }
 
@@ -49,9 +49,9 @@ impl Holes {
                 assert!(group.tree.each().eq(own));
             }
             if !group.set.is_empty() {
-                let order = Order::of(&group.set);
-                assert!(self.groups.serving(order).any(|other| other == id));
-                assert!(self.groups.serving_set(order).has(id));
+                let order = StreamsRef::of(&group.set);
+                assert!(self.groups.usable_by(order).any(|other| other == id));
+                assert!(self.groups.usable_set(order).has(id));
             }
         }
         self.groups.check_live();

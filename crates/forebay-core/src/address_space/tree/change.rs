@@ -1,117 +1,117 @@
-//! Changes of a tree of holes: one in, one out, one changed where it stands.
+//! Changes to a tree of holes: insert, remove, and update in place.
 
-use super::node::{FAN, Inner, LEAF, Leaf, NO_NODE};
-use super::{Hole, Place, Step, Tree, visit};
+use super::node::{FANOUT, Inner, LEAF_CAPACITY, Leaf, NO_NODE};
+use super::{Cursor, Hole, PathStep, Tree, visit};
 
 impl Tree {
-    /// Puts in a hole that begins above the one before `place` and below the one after it.
+    /// Inserts a hole at a cursor. It must lie between the holes before and after the cursor.
     #[inline]
-    pub(in crate::address_space) fn insert(&mut self, place: Place, hole: Hole) {
-        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
+    pub(in crate::address_space) fn insert(&mut self, cursor: Cursor, hole: Hole) {
+        let Some(leaf) = self.leaves.get_mut(cursor.leaf) else { return };
         if leaf.holes.is_full() {
-            self.split_leaf(place, hole);
+            self.split_leaf(cursor, hole);
             return;
         }
-        leaf.holes.insert(place.index, hole);
-        self.grew(place, hole.size());
+        leaf.holes.insert(cursor.index, hole);
+        self.grew(cursor, hole.size());
     }
 
-    /// Puts in a hole.
+    /// Inserts a hole.
     pub(in crate::address_space) fn put(&mut self, hole: Hole) {
         if self.leaves.is_empty() {
             *self = Self::new();
         }
-        let place = self.locate(hole.start);
-        self.insert(place, hole);
+        let cursor = self.locate(hole.start);
+        self.insert(cursor, hole);
     }
 
-    /// Takes out the hole at a place.
-    pub(in crate::address_space) fn remove(&mut self, place: Place) {
-        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
-        let Some(hole) = leaf.holes.get(place.index) else { return };
-        leaf.holes.remove(place.index);
+    /// Removes the hole at a cursor.
+    pub(in crate::address_space) fn remove(&mut self, cursor: Cursor) {
+        let Some(leaf) = self.leaves.get_mut(cursor.leaf) else { return };
+        let Some(hole) = leaf.holes.get(cursor.index) else { return };
+        leaf.holes.remove(cursor.index);
         let left = leaf.holes.len();
-        self.shrank(place, hole.size(), 0);
-        if left <= LEAF / 4 && self.height > 0 {
-            self.tend_leaf(place, left);
+        self.shrank(cursor, hole.size(), 0);
+        if left <= LEAF_CAPACITY / 4 && self.height > 0 {
+            self.merge_short_leaves(cursor, left);
         }
     }
 
-    /// Takes out the hole that begins at `start`.
+    /// Removes the hole that begins at `start`.
     pub(in crate::address_space) fn drop_at(&mut self, start: u64) {
-        if let Some((place, _)) = self.find(start) {
-            self.remove(place);
+        if let Some((cursor, _)) = self.find(start) {
+            self.remove(cursor);
         }
     }
 
-    /// Changes the hole at a place: its ends and its group, not its place in the order.
+    /// Changes the ends and the group of the hole at a cursor. It keeps its rank among the holes.
     #[inline]
-    pub(in crate::address_space) fn change(&mut self, place: Place, old: Hole, new: Hole) {
-        if new.start < place.floor || new.start >= place.limit {
-            self.remove(place);
+    pub(in crate::address_space) fn change(&mut self, cursor: Cursor, old: Hole, new: Hole) {
+        if new.start < cursor.floor || new.start >= cursor.limit {
+            self.remove(cursor);
             self.put(new);
             return;
         }
-        let Some(leaf) = self.leaves.get_mut(place.leaf) else { return };
-        leaf.holes.set(place.index, new);
+        let Some(leaf) = self.leaves.get_mut(cursor.leaf) else { return };
+        leaf.holes.set(cursor.index, new);
         let (before, now) = (old.size(), new.size());
         if now > before {
-            self.grew(place, now);
+            self.grew(cursor, now);
         } else {
-            self.shrank(place, before, now);
+            self.shrank(cursor, before, now);
         }
     }
 
-    /// Notes that the leaf of a place has a hole of `size` bytes.
-    fn grew(&mut self, place: Place, size: u64) {
-        if self.near_place(place).is_some_and(|mut near| near.grew(size)) {
-            self.measure_above(place);
+    /// Updates the largest sizes after a hole in the cursor's leaf grew to `size` bytes.
+    fn grew(&mut self, cursor: Cursor, size: u64) {
+        if self.leaf_of(cursor).is_some_and(|mut target| target.grew(size)) {
+            self.propagate_largest(cursor);
         }
     }
 
-    /// Notes that a hole of the leaf of a place had `old` bytes and has `new`, which are not more.
-    fn shrank(&mut self, place: Place, old: u64, new: u64) {
-        if self.near_place(place).is_some_and(|mut near| near.shrank(old, new)) {
-            self.measure_above(place);
+    /// Updates the largest sizes after a hole in the cursor's leaf shrank from `old` to `new` bytes.
+    fn shrank(&mut self, cursor: Cursor, old: u64, new: u64) {
+        if self.leaf_of(cursor).is_some_and(|mut target| target.shrank(old, new)) {
+            self.propagate_largest(cursor);
         }
     }
 
-    /// Notes in the nodes above that the largest of the last node on the way to a place has changed.
+    /// Propagates a changed largest size from the cursor's last inner node to the root.
     #[inline]
-    fn measure_above(&mut self, place: Place) {
+    fn propagate_largest(&mut self, cursor: Cursor) {
         if self.height > 1 {
-            let way = self.way(place);
-            let most = self.inners.get(place.last.node).map_or(0, Inner::most);
-            self.set_most(way.get(..self.height - 1).unwrap_or(&[]), most);
+            let path = self.path(cursor);
+            let largest = self.inners.get(cursor.last.node).map_or(0, Inner::largest);
+            self.set_largest(path.get(..self.height - 1).unwrap_or(&[]), largest);
         }
     }
 
-    /// Notes the largest of the node that a way leads to, and of those above.
-    fn set_most(&mut self, way: &[Step], mut most: u64) {
-        for step in way.iter().rev() {
+    /// Sets the largest size of the node at the end of a path, and updates its ancestors.
+    fn set_largest(&mut self, path: &[PathStep], mut largest: u64) {
+        for step in path.iter().rev() {
             visit();
             let Some(inner) = self.inners.get_mut(step.node) else { return };
-            if !inner.set_most(step.child, most) {
+            if !inner.set_largest(step.child, largest) {
                 return;
             }
-            most = inner.most();
+            largest = inner.largest();
         }
     }
 
     #[cold]
-    fn split_leaf(&mut self, place: Place, hole: Hole) {
+    fn split_leaf(&mut self, cursor: Cursor, hole: Hole) {
         let number = self.new_leaf();
-        let Some(lower) = self.leaves.get_mut(place.leaf) else { return };
+        let Some(lower) = self.leaves.get_mut(cursor.leaf) else { return };
         let holes = lower.holes.split();
         let middle = lower.holes.len();
         let next = core::mem::replace(&mut lower.above, number);
-        if place.index <= middle {
-            lower.holes.insert(place.index, hole);
+        if cursor.index <= middle {
+            lower.holes.insert(cursor.index, hole);
         }
         lower.second = u64::MAX;
-        let mut upper = Leaf { holes, below: place.leaf, above: next, ..Leaf::default() };
-        if place.index > middle {
-            upper.holes.insert(place.index - middle, hole);
+        let mut upper = Leaf { holes, below: cursor.leaf, above: next, ..Leaf::default() };
+        if cursor.index > middle {
+            upper.holes.insert(cursor.index - middle, hole);
         }
         let first = upper.holes.get(0).map_or(0, |hole| hole.start);
         if let Some(leaf) = self.leaves.get_mut(number) {
@@ -120,28 +120,33 @@ impl Tree {
         if let Some(leaf) = self.leaves.get_mut(next) {
             leaf.below = number;
         }
-        let (low, high) = (self.most_of_leaf(place.leaf), self.most_of_leaf(number));
-        let way = self.way(place);
-        self.add_child(&way, low, (first, high, number));
+        let (low, high) = (self.largest_in_leaf(cursor.leaf), self.largest_in_leaf(number));
+        let path = self.path(cursor);
+        self.add_child(&path, low, (first, high, number));
     }
 
-    /// Puts a node in beside the one that a way leads to, whose largest is now `most`.
-    fn add_child(&mut self, way: &[Step], most: u64, (first, high, number): (u64, u64, usize)) {
+    /// Inserts a node beside the one at the end of a path, whose largest hole is now `largest`.
+    fn add_child(
+        &mut self,
+        path: &[PathStep],
+        largest: u64,
+        (first, high, number): (u64, u64, usize),
+    ) {
         visit();
-        let Some((&step, above)) = way.split_last() else {
+        let Some((&step, above)) = path.split_last() else {
             let mut root = Inner::default();
-            root.insert(0, 0, most, self.root);
+            root.insert(0, 0, largest, self.root);
             root.insert(1, first, high, number);
             self.root = self.new_inner(root);
             self.height += 1;
             return;
         };
         let Some(inner) = self.inners.get_mut(step.node) else { return };
-        inner.set_most(step.child, most);
+        inner.set_largest(step.child, largest);
         if !inner.children.is_full() {
             inner.insert(step.child + 1, first, high, number);
-            let most = inner.most();
-            self.set_most(above, most);
+            let largest = inner.largest();
+            self.set_largest(above, largest);
             return;
         }
         let mut upper = inner.split();
@@ -150,59 +155,60 @@ impl Tree {
             Some(index) => upper.insert(index, first, high, number),
             None => inner.insert(step.child + 1, first, high, number),
         }
-        let (low, high) = (inner.most(), upper.most());
-        let first = upper.firsts.get(0).unwrap_or(0);
+        let (low, high) = (inner.largest(), upper.largest());
+        let first = upper.separators.get(0).unwrap_or(0);
         let number = self.new_inner(upper);
         self.add_child(above, low, (first, high, number));
     }
 
-    /// Makes one leaf of two that have become short, and takes one that is empty away, so that their
-    /// number follows the holes'.
-    pub(super) fn tend_leaf(&mut self, place: Place, left: usize) {
-        let step = place.last;
+    /// Frees a leaf that is empty, or merges it with a neighbour if both are short, so that the number of
+    /// leaves follows the number of holes.
+    pub(super) fn merge_short_leaves(&mut self, cursor: Cursor, left: usize) {
+        let step = cursor.last;
         if left == 0 {
-            let way = self.way(place);
-            self.free_leaf(place.leaf);
-            self.remove_child(&way, step.child);
+            let path = self.path(cursor);
+            self.free_leaf(cursor.leaf);
+            self.remove_child(&path, step.child);
             return;
         }
         let Some(inner) = self.inners.get(step.node) else { return };
         for lower in [Some(step.child), step.child.checked_sub(1)].into_iter().flatten() {
             let pair = (inner.children.get(lower), inner.children.get(lower + 1));
             let (Some(low), Some(high)) = pair else { continue };
-            let length = |leaf: usize| self.leaves.get(leaf).map_or(LEAF, |leaf| leaf.holes.len());
-            if length(low) + length(high) > LEAF / 2 {
+            let length =
+                |leaf: usize| self.leaves.get(leaf).map_or(LEAF_CAPACITY, |leaf| leaf.holes.len());
+            if length(low) + length(high) > LEAF_CAPACITY / 2 {
                 continue;
             }
-            let way = self.way(place);
+            let path = self.path(cursor);
             let Some(holes) = self.leaves.get(high).map(|leaf| leaf.holes.clone()) else { return };
             if let Some(leaf) = self.leaves.get_mut(low) {
                 leaf.holes.append(&holes);
                 leaf.second = u64::MAX;
             }
-            let most = self.most_of_leaf(low);
+            let largest = self.largest_in_leaf(low);
             if let Some(inner) = self.inners.get_mut(step.node) {
-                inner.set_most(lower, most);
+                inner.set_largest(lower, largest);
             }
             self.free_leaf(high);
-            self.remove_child(&way, lower + 1);
+            self.remove_child(&path, lower + 1);
             return;
         }
     }
 
-    /// Takes a child out of the last inner node on a way.
-    fn remove_child(&mut self, way: &[Step], child: usize) {
+    /// Removes a child from the last inner node on a path.
+    fn remove_child(&mut self, path: &[PathStep], child: usize) {
         visit();
-        let Some((&step, above)) = way.split_last() else { return };
+        let Some((&step, above)) = path.split_last() else { return };
         let Some(inner) = self.inners.get_mut(step.node) else { return };
         inner.remove(child);
-        let (left, most) = (inner.children.len(), inner.most());
+        let (left, largest) = (inner.children.len(), inner.largest());
         let Some(&parent) = above.last() else {
-            self.lower_root();
+            self.collapse_root();
             return;
         };
-        self.set_most(above, most);
-        if left > FAN / 4 {
+        self.set_largest(above, largest);
+        if left > FANOUT / 4 {
             return;
         }
         if left == 0 {
@@ -214,17 +220,17 @@ impl Tree {
         for lower in [Some(parent.child), parent.child.checked_sub(1)].into_iter().flatten() {
             let pair = (outer.children.get(lower), outer.children.get(lower + 1));
             let (Some(low), Some(high)) = pair else { continue };
-            let length = |node: usize| self.inners.get(node).map_or(FAN, |it| it.children.len());
-            if length(low) + length(high) > FAN / 2 {
+            let length = |node: usize| self.inners.get(node).map_or(FANOUT, |it| it.children.len());
+            if length(low) + length(high) > FANOUT / 2 {
                 continue;
             }
-            let first = outer.firsts.get(lower + 1).unwrap_or(0);
+            let first = outer.separators.get(lower + 1).unwrap_or(0);
             let Some(upper) = self.inners.get(high).cloned() else { return };
             let Some(inner) = self.inners.get_mut(low) else { return };
             inner.append(first, &upper);
-            let most = inner.most();
+            let largest = inner.largest();
             if let Some(outer) = self.inners.get_mut(parent.node) {
-                outer.set_most(lower, most);
+                outer.set_largest(lower, largest);
             }
             self.free_inners.push(high);
             self.remove_child(above, lower + 1);
@@ -232,8 +238,8 @@ impl Tree {
         }
     }
 
-    /// Takes inner nodes with one child away from the top.
-    fn lower_root(&mut self) {
+    /// Removes root nodes that have a single child.
+    fn collapse_root(&mut self) {
         while self.height > 0 {
             let Some(inner) = self.inners.get(self.root) else { return };
             let Some(only) = inner.children.get(0).filter(|_| inner.children.len() == 1) else {

@@ -39,22 +39,25 @@ impl Tree {
             let holes = leaf.holes.as_slice();
             assert!(self.height == 0 || !holes.is_empty());
             assert!(holes.iter().all(|hole| (floor..limit).contains(&hole.start)));
-            let most = self.most_of_leaf(node);
+            let largest = self.largest_in_leaf(node);
             let mut others: Vec<u64> = holes.iter().map(super::Hole::size).collect();
             others.sort_unstable();
             others.pop();
             assert!(self.height == 0 || others.iter().all(|&size| size <= leaf.second));
-            return most;
+            return largest;
         }
         let inner = &self.inners[node];
-        let firsts = inner.firsts.as_slice();
+        let separators = inner.separators.as_slice();
         for (index, &child) in inner.children.as_slice().iter().enumerate() {
-            let low = if index == 0 { floor } else { firsts[index] };
-            let high = firsts.get(index + 1).copied().unwrap_or(limit);
-            assert_eq!(inner.mosts()[index], self.check_node(child, height - 1, (low, high)));
+            let low = if index == 0 { floor } else { separators[index] };
+            let high = separators.get(index + 1).copied().unwrap_or(limit);
+            assert_eq!(
+                inner.largest_each()[index],
+                self.check_node(child, height - 1, (low, high))
+            );
         }
-        assert_eq!(inner.most(), inner.mosts().iter().copied().max().unwrap_or(0));
-        inner.most()
+        assert_eq!(inner.largest(), inner.largest_each().iter().copied().max().unwrap_or(0));
+        inner.largest()
     }
 
     fn count_nodes(&self, node: usize, height: usize) -> usize {

@@ -3,25 +3,25 @@
 //! ```text
 //!   inner               first of each child, largest hole of each child
 //!                  ┌──────────────────┬──────────────────┐
-//!   leaves      [ .. ... . ]  <->  [ . .... ]  <->  [ .. . ..... ]      up to 32 holes each
+//!   leaves      [ .. ... . ]  <->  [ . .... ]  <->  [ .. . ..... ]      up to 64 holes each
 //! ```
 //!
 //! The lowest hole of a size is found by going down to the first child whose largest is large
 //! enough; the neighbours of an address by going down to the last child that begins below it. Either
 //! looks at one node of each level, and a pool of a thousand holes has two levels.
 //!
-//! Where a request may have the holes of some groups only, parts are looked through one after another
-//! as long as their largest is large enough.
+//! A request that may use the holes of some groups only scans the subtrees whose largest hole is large
+//! enough, from the lowest address up.
 
 mod change;
 #[cfg(test)]
 pub(super) mod check;
+mod fast_path;
 mod node;
-mod quick;
 
 use super::groups::GroupId;
-use node::{Inner, Leaf, NO_NODE, first};
-pub(super) use quick::Quick;
+pub(super) use fast_path::FastAdd;
+use node::{Inner, Leaf, NO_NODE, find_index};
 
 /// Free memory that one block may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,19 +39,19 @@ impl Hole {
     }
 }
 
-/// One step on the way down: an inner node, and which child of it.
+/// One step on the path from the root to a leaf: an inner node and the index of the child taken.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct PathStep {
     node: usize,
     child: usize,
 }
 
-/// A place among the holes.
+/// A position among the holes: a leaf and an index into it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// The last step on the way to its leaf. The others are looked for where they are needed, which
-    /// is seldom.
-    last: Step,
+pub(super) struct Cursor {
+    /// The last step on the path to its leaf. The earlier steps are recomputed in the rare case that
+    /// they are needed.
+    last: PathStep,
     leaf: usize,
     index: usize,
     /// Holes of this leaf begin at `floor` or above, and below `limit`.
@@ -66,7 +66,7 @@ pub(super) struct Tree {
     inners: Vec<Inner>,
     free_leaves: Vec<usize>,
     free_inners: Vec<usize>,
-    /// The node on top: a leaf where `height` is none.
+    /// The root node: a leaf if `height` is 0.
     root: usize,
     height: usize,
 }
@@ -90,57 +90,57 @@ impl Tree {
     }
 
     /// How large the largest hole is.
-    pub(super) fn most(&self) -> u64 {
+    pub(super) fn largest(&self) -> u64 {
         match self.inners.get(self.root).filter(|_| self.height > 0) {
-            Some(inner) => inner.most(),
-            None => self.most_of_leaf(self.root),
+            Some(inner) => inner.largest(),
+            None => self.largest_in_leaf(self.root),
         }
     }
 
-    fn most_of_leaf(&self, leaf: usize) -> u64 {
+    fn largest_in_leaf(&self, leaf: usize) -> u64 {
         let holes = self.leaves.get(leaf).map_or(&[][..], |leaf| leaf.holes.as_slice());
         holes.iter().map(Hole::size).max().unwrap_or(0)
     }
 
-    /// The place right behind the last hole that begins at or below `at`.
-    pub(super) fn locate(&self, at: u64) -> Place {
-        let mut place = self.leaf_at(at);
+    /// The cursor right behind the last hole that begins at or below `at`.
+    pub(super) fn locate(&self, at: u64) -> Cursor {
+        let mut cursor = self.leaf_at(at);
         visit();
-        place.index = self.leaves.get(place.leaf).map_or(0, |leaf| leaf.count_up_to(at));
-        place
+        cursor.index = self.leaves.get(cursor.leaf).map_or(0, |leaf| leaf.count_up_to(at));
+        cursor
     }
 
     /// The start of the leaf in which a hole that begins at `at` is.
-    fn leaf_at(&self, at: u64) -> Place {
-        let mut place = Place { leaf: self.root, ..Place::root() };
+    fn leaf_at(&self, at: u64) -> Cursor {
+        let mut cursor = Cursor { leaf: self.root, ..Cursor::root() };
         for _ in 0..self.height {
             visit();
-            let Some(inner) = self.inners.get(place.leaf) else { break };
-            place.leaf = place.enter(place.leaf, inner.child_at(at), inner);
+            let Some(inner) = self.inners.get(cursor.leaf) else { break };
+            cursor.leaf = cursor.step_into(cursor.leaf, inner.child_at(at), inner);
         }
-        place
+        cursor
     }
 
     /// The lowest hole that has `size` bytes.
-    pub(super) fn lowest(&self, size: u64) -> Option<(Place, Hole)> {
+    pub(super) fn lowest(&self, size: u64) -> Option<(Cursor, Hole)> {
         self.descend(0, self.root, size)
     }
 
-    /// Goes down from a node on `level` to the lowest hole of `size` bytes under it. The bounds of the
-    /// place are those of the whole tree where that is not the top.
-    fn descend(&self, level: usize, mut node: usize, size: u64) -> Option<(Place, Hole)> {
-        let mut place = Place::root();
+    /// Descends from a node on `level` to the lowest hole of `size` bytes under it. Unless the node is the
+    /// root, the bounds of the cursor are those of the whole tree.
+    fn descend(&self, level: usize, mut node: usize, size: u64) -> Option<(Cursor, Hole)> {
+        let mut cursor = Cursor::root();
         for _ in level..self.height {
             visit();
             let inner = self.inners.get(node)?;
-            let child = first(inner.mosts(), |&most| most >= size)?;
-            node = place.enter(node, child, inner);
+            let child = find_index(inner.largest_each(), |&largest| largest >= size)?;
+            node = cursor.step_into(node, child, inner);
         }
         visit();
-        place.leaf = node;
+        cursor.leaf = node;
         let holes = self.leaves.get(node)?.holes.as_slice();
-        place.index = first(holes, |hole| hole.size() >= size)?;
-        Some((place, *holes.get(place.index)?))
+        cursor.index = find_index(holes, |hole| hole.size() >= size)?;
+        Some((cursor, *holes.get(cursor.index)?))
     }
 
     /// The lowest hole that has `size` bytes and whose group is right.
@@ -149,61 +149,62 @@ impl Tree {
         &self,
         size: u64,
         is_right: impl Fn(GroupId) -> bool,
-    ) -> Option<(Place, Hole)> {
+    ) -> Option<(Cursor, Hole)> {
         let mut found = None;
-        self.look(Place::root(), (0, self.root), size, &mut |place, hole| {
+        self.scan(Cursor::root(), (0, self.root), size, &mut |cursor, hole| {
             let is_right = is_right(hole.group);
             if is_right {
-                found = Some((place, *hole));
+                found = Some((cursor, *hole));
             }
             is_right
         });
         found
     }
 
-    /// Shows the holes that have `size` bytes, the lowest first, until `is_enough` of one.
+    /// Calls `is_enough` for each hole that has `size` bytes, the lowest first, until it returns `true`.
     #[inline]
     pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) {
-        self.look(Place::root(), (0, self.root), size, &mut |_, hole| is_enough(hole));
+        self.scan(Cursor::root(), (0, self.root), size, &mut |_, hole| is_enough(hole));
     }
 
-    /// The same of those under a node on a level.
-    fn look(
+    /// The same for the holes under a node on a level.
+    fn scan(
         &self,
-        mut place: Place,
+        mut cursor: Cursor,
         (level, node): (usize, usize),
         size: u64,
-        is_enough: &mut impl FnMut(Place, &Hole) -> bool,
+        is_enough: &mut impl FnMut(Cursor, &Hole) -> bool,
     ) -> bool {
         visit();
         if level == self.height {
-            place.leaf = node;
+            cursor.leaf = node;
             let holes = self.leaves.get(node).map_or(&[][..], |leaf| leaf.holes.as_slice());
             return holes.iter().enumerate().any(|(index, hole)| {
-                place.index = index;
-                hole.size() >= size && is_enough(place, hole)
+                cursor.index = index;
+                hole.size() >= size && is_enough(cursor, hole)
             });
         }
         let Some(inner) = self.inners.get(node) else { return false };
-        let children = inner.mosts().iter().enumerate().filter(|&(_, &most)| most >= size);
+        let children =
+            inner.largest_each().iter().enumerate().filter(|&(_, &largest)| largest >= size);
         for (child, _) in children {
-            let mut place = place;
-            let below = place.enter(node, child, inner);
-            if self.look(place, (level + 1, below), size, is_enough) {
+            let mut cursor = cursor;
+            let below = cursor.step_into(node, child, inner);
+            if self.scan(cursor, (level + 1, below), size, is_enough) {
                 return true;
             }
         }
         false
     }
 
-    /// The way down to the leaf of a place.
-    fn way(&self, place: Place) -> Vec<Step> {
+    /// The path down to the leaf of a cursor.
+    fn path(&self, cursor: Cursor) -> Vec<PathStep> {
         let mut node = self.root;
         let steps = (0..self.height).map_while(|_| {
             visit();
             let inner = self.inners.get(node)?;
-            let child = inner.child_at(place.floor);
-            let step = Step { node, child };
+            let child = inner.child_at(cursor.floor);
+            let step = PathStep { node, child };
             node = inner.children.get(child)?;
             Some(step)
         });
@@ -212,73 +213,73 @@ impl Tree {
 
     /// The lowest hole that begins at or above `at` and has `size` bytes, which are more than none.
     pub(super) fn lowest_from(&self, at: u64, size: u64) -> Option<Hole> {
-        let place = self.locate(at.saturating_sub(1));
-        let holes = self.leaves.get(place.leaf)?.holes.as_slice();
+        let cursor = self.locate(at.saturating_sub(1));
+        let holes = self.leaves.get(cursor.leaf)?.holes.as_slice();
         let fits = |hole: &&Hole| hole.start >= at && hole.size() >= size;
-        // Where `at` is nothing, a hole that begins there is right before the place.
-        let index = place.index.saturating_sub(usize::from(at == 0));
+        // If `at` is 0, a hole that begins there lies right before the cursor.
+        let index = cursor.index.saturating_sub(usize::from(at == 0));
         if let Some(hole) = holes.get(index..)?.iter().find(fits) {
             return Some(*hole);
         }
-        for (level, step) in self.way(place).into_iter().enumerate().rev() {
+        for (level, step) in self.path(cursor).into_iter().enumerate().rev() {
             visit();
             let inner = self.inners.get(step.node)?;
-            let rest = inner.mosts().get(step.child + 1..)?;
-            let Some(next) = rest.iter().position(|&most| most >= size) else { continue };
+            let rest = inner.largest_each().get(step.child + 1..)?;
+            let Some(next) = rest.iter().position(|&largest| largest >= size) else { continue };
             let node = inner.children.get(step.child + 1 + next)?;
             return self.descend(level + 1, node, size).map(|found| found.1);
         }
         None
     }
 
-    /// The hole before a place.
+    /// The hole before a cursor.
     #[inline]
-    pub(super) fn below(&self, place: Place) -> Option<Hole> {
-        let leaf = self.leaves.get(place.leaf)?;
-        match place.index.checked_sub(1) {
+    pub(super) fn below(&self, cursor: Cursor) -> Option<Hole> {
+        let leaf = self.leaves.get(cursor.leaf)?;
+        match cursor.index.checked_sub(1) {
             Some(index) => leaf.holes.get(index),
             None => self.leaves.get(leaf.below)?.holes.as_slice().last().copied(),
         }
     }
 
-    /// The hole at a place, or the next where it is the end of its leaf.
+    /// The hole at a cursor, or the next where it is the end of its leaf.
     #[inline]
-    pub(super) fn above(&self, place: Place) -> Option<Hole> {
-        let leaf = self.leaves.get(place.leaf)?;
-        let here = leaf.holes.get(place.index);
+    pub(super) fn above(&self, cursor: Cursor) -> Option<Hole> {
+        let leaf = self.leaves.get(cursor.leaf)?;
+        let here = leaf.holes.get(cursor.index);
         here.or_else(|| self.leaves.get(leaf.above)?.holes.get(0))
     }
 
-    /// The hole after the one at a place.
-    pub(super) fn after(&self, place: Place) -> Option<Hole> {
-        self.above(Place { index: place.index + 1, ..place })
+    /// The hole after the one at a cursor.
+    pub(super) fn after(&self, cursor: Cursor) -> Option<Hole> {
+        self.above(Cursor { index: cursor.index + 1, ..cursor })
     }
 
     /// The hole that begins at `start`.
     #[inline]
-    pub(super) fn find(&self, start: u64) -> Option<(Place, Hole)> {
-        let mut place = self.locate(start);
-        place.index = place.index.checked_sub(1)?;
-        let hole = self.leaves.get(place.leaf)?.holes.get(place.index)?;
-        (hole.start == start).then_some((place, hole))
+    pub(super) fn find(&self, start: u64) -> Option<(Cursor, Hole)> {
+        let mut cursor = self.locate(start);
+        cursor.index = cursor.index.checked_sub(1)?;
+        let hole = self.leaves.get(cursor.leaf)?.holes.get(cursor.index)?;
+        (hole.start == start).then_some((cursor, hole))
     }
 
     /// The hole that ends at `at`.
     pub(super) fn ending_at(&self, at: u64) -> Option<Hole> {
-        let place = self.locate(at.checked_sub(1)?);
-        self.below(place).filter(|below| below.end == at)
+        let cursor = self.locate(at.checked_sub(1)?);
+        self.below(cursor).filter(|below| below.end == at)
     }
 
     /// The hole that ends at `at` and the one that begins there, where there are both.
     pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
-        let place = self.locate(at.checked_sub(1)?);
-        let (below, above) = (self.below(place)?, self.above(place)?);
+        let cursor = self.locate(at.checked_sub(1)?);
+        let (below, above) = (self.below(cursor)?, self.above(cursor)?);
         (below.end == at && above.start == at).then_some((below, above))
     }
 
-    /// Every hole from a place on.
-    pub(super) fn each_from(&self, place: Place) -> impl Iterator<Item = Hole> {
-        let mut next = (place.leaf, place.index);
+    /// Every hole from a cursor on.
+    pub(super) fn each_from(&self, cursor: Cursor) -> impl Iterator<Item = Hole> {
+        let mut next = (cursor.leaf, cursor.index);
         core::iter::from_fn(move || {
             loop {
                 let leaf = self.leaves.get(next.0)?;
@@ -300,29 +301,29 @@ impl Tree {
 }
 
 impl Tree {
-    /// Gives holes to other groups.
+    /// Moves every hole to the group that `group` returns for its own.
     pub(super) fn regroup(&mut self, group: impl Fn(GroupId) -> GroupId) {
         let holes = self.leaves.iter_mut().flat_map(|leaf| leaf.holes.as_mut_slice());
         holes.for_each(|hole| hole.group = group(hole.group));
     }
 }
 
-impl Place {
+impl Cursor {
     #[inline]
     fn root() -> Self {
-        let last = Step { node: NO_NODE, child: 0 };
+        let last = PathStep { node: NO_NODE, child: 0 };
         Self { last, leaf: NO_NODE, index: 0, floor: 0, limit: u64::MAX }
     }
 
-    /// Goes down to a child; gives which node it is.
+    /// Descends to a child and returns its node.
     #[inline]
-    fn enter(&mut self, node: usize, child: usize, inner: &Inner) -> usize {
-        self.last = Step { node, child };
-        let firsts = inner.firsts.as_slice();
-        if let Some(&first) = firsts.get(child).filter(|_| child > 0) {
+    fn step_into(&mut self, node: usize, child: usize, inner: &Inner) -> usize {
+        self.last = PathStep { node, child };
+        let separators = inner.separators.as_slice();
+        if let Some(&first) = separators.get(child).filter(|_| child > 0) {
             self.floor = first;
         }
-        if let Some(&next) = firsts.get(child + 1) {
+        if let Some(&next) = separators.get(child + 1) {
             self.limit = next;
         }
         inner.children.get(child).unwrap_or(NO_NODE)

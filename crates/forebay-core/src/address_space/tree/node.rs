@@ -2,30 +2,30 @@
 
 use super::Hole;
 
-/// The most holes a leaf has. Most programs have fewer holes than this at a time, and a leaf alone needs no
-/// note of its largest.
-pub(super) const LEAF: usize = 64;
+/// The most holes in a leaf. Most programs have fewer holes than this at a time, and a tree that is one leaf
+/// need not record its largest hole.
+pub(super) const LEAF_CAPACITY: usize = 64;
 
-/// The most children an inner node has. A pool of two thousand holes has one inner node.
-pub(super) const FAN: usize = 64;
+/// The most children of an inner node. A pool of two thousand holes has one inner node.
+pub(super) const FANOUT: usize = 64;
 
 /// No node.
 pub(super) const NO_NODE: usize = usize::MAX;
 
-/// At most `N` items in order, in place.
+/// An inline vector of at most `N` items.
 #[derive(Clone, Debug)]
-pub(super) struct Row<T, const N: usize> {
+pub(super) struct FixedVec<T, const N: usize> {
     len: usize,
     items: [T; N],
 }
 
-impl<T: Copy + Default, const N: usize> Default for Row<T, N> {
+impl<T: Copy + Default, const N: usize> Default for FixedVec<T, N> {
     fn default() -> Self {
         Self { len: 0, items: [T::default(); N] }
     }
 }
 
-impl<T: Copy + Default, const N: usize> Row<T, N> {
+impl<T: Copy + Default, const N: usize> FixedVec<T, N> {
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
@@ -59,7 +59,7 @@ impl<T: Copy + Default, const N: usize> Row<T, N> {
         }
     }
 
-    /// Puts an item in. Whoever calls this has seen that there is room.
+    /// Inserts an item. The caller has checked that there is room.
     #[inline]
     pub(super) fn insert(&mut self, index: usize, item: T) {
         debug_assert!(index <= self.len && !self.is_full());
@@ -81,7 +81,7 @@ impl<T: Copy + Default, const N: usize> Row<T, N> {
         self.len -= 1;
     }
 
-    /// Takes the upper half out.
+    /// Splits off the upper half.
     pub(super) fn split(&mut self) -> Self {
         let mut upper = Self::default();
         let middle = self.len / 2;
@@ -90,7 +90,7 @@ impl<T: Copy + Default, const N: usize> Row<T, N> {
         upper
     }
 
-    /// Puts all of another behind. Whoever calls this has seen that there is room.
+    /// Appends all items of `other`. The caller has checked that there is room.
     pub(super) fn append(&mut self, other: &Self) {
         debug_assert!(self.len + other.len <= N);
         let into = self.items.get_mut(self.len..).unwrap_or_default();
@@ -105,9 +105,9 @@ fn rotated<T: Copy, const N: usize>(items: &[T; N], by: usize) -> [T; N] {
     items
 }
 
-/// The first item that is right. Looked for in fours, which the compiler writes out without a loop.
+/// The index of the first item that `is_right` accepts. Searches four at a time, which the compiler unrolls.
 #[inline(always)]
-pub(super) fn first<T>(items: &[T], is_right: impl Fn(&T) -> bool) -> Option<usize> {
+pub(super) fn find_index<T>(items: &[T], is_right: impl Fn(&T) -> bool) -> Option<usize> {
     let (fours, rest) = items.as_chunks::<4>();
     for (number, four) in fours.iter().enumerate() {
         if let Some(index) = four.iter().position(&is_right) {
@@ -120,18 +120,18 @@ pub(super) fn first<T>(items: &[T], is_right: impl Fn(&T) -> bool) -> Option<usi
 /// Holes that lie side by side, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
-    pub(super) holes: Row<Hole, LEAF>,
+    pub(super) holes: FixedVec<Hole, LEAF_CAPACITY>,
     /// The leaf below and the leaf above, or [`NO_NODE`].
     pub(super) below: usize,
     pub(super) above: usize,
-    /// No hole but the largest has more than this many bytes. Where the largest gets shorter, which is
-    /// what a request does as a rule, it tells whether it is still the largest.
+    /// Upper bound on the size of every hole but the largest. Most requests shrink the largest hole, and
+    /// this tells without a scan whether it is still the largest.
     pub(super) second: u64,
 }
 
 impl Default for Leaf {
     fn default() -> Self {
-        Self { holes: Row::default(), below: NO_NODE, above: NO_NODE, second: u64::MAX }
+        Self { holes: FixedVec::default(), below: NO_NODE, above: NO_NODE, second: u64::MAX }
     }
 }
 
@@ -142,99 +142,100 @@ impl Leaf {
         self.holes.as_slice().partition_point(|hole| hole.start <= at)
     }
 
-    /// Finds out how large the largest is.
-    pub(super) fn measure(&mut self) -> u64 {
+    /// Recomputes the size of the largest hole and returns it.
+    pub(super) fn recompute_largest(&mut self) -> u64 {
         let sizes = self.holes.as_slice().iter().map(Hole::size);
-        let (most, second) =
-            sizes.fold((0, 0), |(most, second), size| (size.max(most), size.min(most).max(second)));
+        let (largest, second) = sizes.fold((0, 0), |(largest, second), size| {
+            (size.max(largest), size.min(largest).max(second))
+        });
         self.second = second;
-        most
+        largest
     }
 }
 
 /// Nodes that lie side by side, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inner {
-    /// No hole of a child begins below this, and none of the child before it begins at or above.
-    /// What the first child has here is not looked at.
-    pub(super) firsts: Row<u64, FAN>,
+    /// Every hole of a child begins at its separator or above, and every hole of the child before it below.
+    /// The separator of the first child is ignored.
+    pub(super) separators: FixedVec<u64, FANOUT>,
     /// How large the largest hole of each child is.
-    mosts: Row<u64, FAN>,
-    pub(super) children: Row<usize, FAN>,
-    /// The largest of `mosts`.
-    most: u64,
+    largest_each: FixedVec<u64, FANOUT>,
+    pub(super) children: FixedVec<usize, FANOUT>,
+    /// The largest of `largest_each`.
+    largest: u64,
 }
 
 impl Inner {
-    pub(super) fn insert(&mut self, index: usize, first: u64, most: u64, child: usize) {
-        self.firsts.insert(index, first);
-        self.mosts.insert(index, most);
+    pub(super) fn insert(&mut self, index: usize, first: u64, largest: u64, child: usize) {
+        self.separators.insert(index, first);
+        self.largest_each.insert(index, largest);
         self.children.insert(index, child);
-        self.most = self.most.max(most);
+        self.largest = self.largest.max(largest);
     }
 
     pub(super) fn remove(&mut self, index: usize) {
-        self.firsts.remove(index);
-        self.mosts.remove(index);
+        self.separators.remove(index);
+        self.largest_each.remove(index);
         self.children.remove(index);
-        self.measure();
+        self.recompute_largest();
     }
 
     pub(super) fn split(&mut self) -> Self {
         let mut upper = Self {
-            firsts: self.firsts.split(),
-            mosts: self.mosts.split(),
+            separators: self.separators.split(),
+            largest_each: self.largest_each.split(),
             children: self.children.split(),
-            most: 0,
+            largest: 0,
         };
-        self.measure();
-        upper.measure();
+        self.recompute_largest();
+        upper.recompute_largest();
         upper
     }
 
-    /// Puts the children of the next node, whose holes begin at `first` or above, behind its own.
+    /// Appends the children of the next node, whose holes begin at `first` or above.
     pub(super) fn append(&mut self, first: u64, next: &Self) {
-        let joint = self.firsts.len();
-        self.firsts.append(&next.firsts);
-        self.firsts.set(joint, first);
-        self.mosts.append(&next.mosts);
+        let joint = self.separators.len();
+        self.separators.append(&next.separators);
+        self.separators.set(joint, first);
+        self.largest_each.append(&next.largest_each);
         self.children.append(&next.children);
-        self.most = self.most.max(next.most);
+        self.largest = self.largest.max(next.largest);
     }
 
     /// The child in which a hole that begins at `at` is.
     #[inline]
     pub(super) fn child_at(&self, at: u64) -> usize {
-        let others = self.firsts.as_slice().get(1..).unwrap_or(&[]);
+        let others = self.separators.as_slice().get(1..).unwrap_or(&[]);
         others.partition_point(|&first| first <= at)
     }
 
     /// How large the largest hole under it is.
     #[inline]
-    pub(super) fn most(&self) -> u64 {
-        self.most
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
     }
 
     #[inline]
-    pub(super) fn mosts(&self) -> &[u64] {
-        self.mosts.as_slice()
+    pub(super) fn largest_each(&self) -> &[u64] {
+        self.largest_each.as_slice()
     }
 
-    /// Notes how large the largest of a child is. Whether that changes the largest of all.
+    /// Sets the largest size of a child. Returns whether that changes the largest of this node.
     #[inline]
-    pub(super) fn set_most(&mut self, child: usize, most: u64) -> bool {
-        let before = self.most;
-        let old = self.mosts.get(child).unwrap_or(0);
-        self.mosts.set(child, most);
-        if most >= before {
-            self.most = most;
+    pub(super) fn set_largest(&mut self, child: usize, largest: u64) -> bool {
+        let before = self.largest;
+        let old = self.largest_each.get(child).unwrap_or(0);
+        self.largest_each.set(child, largest);
+        if largest >= before {
+            self.largest = largest;
         } else if old == before {
-            self.measure();
+            self.recompute_largest();
         }
-        self.most != before
+        self.largest != before
     }
 
-    fn measure(&mut self) {
-        self.most = self.mosts.as_slice().iter().copied().max().unwrap_or(0);
+    fn recompute_largest(&mut self) {
+        self.largest = self.largest_each.as_slice().iter().copied().max().unwrap_or(0);
     }
 }

@@ -40,7 +40,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Something the device gave, in the order in which it can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing {
+enum Resource {
     Event(EventHandle),
     Stream(StreamHandle),
     Mapping(Span),
@@ -59,7 +59,7 @@ pub struct Bench {
     foreign: Option<u64>,
     fixture: Arc<dyn Fixture>,
     last: Arc<LastCall>,
-    things: Mutex<Vec<Thing>>,
+    things: Mutex<Vec<Resource>>,
     host: Mutex<Vec<HostBytes>>,
 }
 
@@ -168,11 +168,11 @@ impl Bench {
         Ok(self.info()?.held)
     }
 
-    fn record(&self, thing: Thing) {
+    fn record(&self, thing: Resource) {
         locked(&self.things).push(thing);
     }
 
-    fn forget(&self, thing: Thing) {
+    fn forget(&self, thing: Resource) {
         let mut things = locked(&self.things);
         if let Some(place) = things.iter().position(|&known| known == thing) {
             things.swap_remove(place);
@@ -200,15 +200,15 @@ impl Bench {
         things.sort_unstable();
         for thing in things {
             match thing {
-                Thing::Event(event) => self.destroy_event(event)?,
-                Thing::Stream(stream) => self.destroy_stream(stream)?,
-                Thing::Mapping(span) => self.unmap(span)?,
-                Thing::Page(page) => self.release_page(page)?,
-                Thing::Region(start) => self.release_region(Span::new(start, Bytes::ZERO)?)?,
-                Thing::Memory(address) => self.free(address)?,
-                Thing::Managed(address) => self.free_managed(address)?,
-                Thing::Registered(start) => self.unregister(start)?,
-                Thing::Pinned(address) => self.free_pinned(address)?,
+                Resource::Event(event) => self.destroy_event(event)?,
+                Resource::Stream(stream) => self.destroy_stream(stream)?,
+                Resource::Mapping(span) => self.unmap(span)?,
+                Resource::Page(page) => self.release_page(page)?,
+                Resource::Region(start) => self.release_region(Span::new(start, Bytes::ZERO)?)?,
+                Resource::Memory(address) => self.free(address)?,
+                Resource::Managed(address) => self.free_managed(address)?,
+                Resource::Registered(start) => self.unregister(start)?,
+                Resource::Pinned(address) => self.free_pinned(address)?,
             }
         }
         let left = self.info()?;

@@ -4,7 +4,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 
 use super::super::data::HostBytes;
 use super::super::verdict::{Step, Verdict};
-use super::{Bench, Thing, locked};
+use super::{Bench, Resource, locked};
 use crate::{Access, Call, PageHandle, PageOptions, PinnedFlags};
 
 impl Bench {
@@ -19,14 +19,14 @@ impl Bench {
     ) -> Step<Address> {
         self.last.set(Call::Allocate);
         let address = self.device.allocate(Bytes::new(size), alignment)?;
-        self.record(Thing::Memory(address));
+        self.record(Resource::Memory(address));
         Ok(address)
     }
 
     /// Gives memory back; the case has synchronized what used it.
     pub(in crate::conformance) fn free(&self, address: Address) -> Verdict {
         self.last.set(Call::Free);
-        self.forget(Thing::Memory(address));
+        self.forget(Resource::Memory(address));
         // SAFETY: the case has synchronized the streams that used the memory, and drops the
         // address.
         Ok(unsafe { self.device.free(address) }?)
@@ -39,13 +39,13 @@ impl Bench {
     ) -> Step<Address> {
         self.last.set(Call::AllocatePinned);
         let address = self.pinned_memory()?.allocate_pinned(Bytes::new(size), flags)?;
-        self.record(Thing::Pinned(address));
+        self.record(Resource::Pinned(address));
         Ok(address)
     }
 
     pub(in crate::conformance) fn free_pinned(&self, address: Address) -> Verdict {
         self.last.set(Call::FreePinned);
-        self.forget(Thing::Pinned(address));
+        self.forget(Resource::Pinned(address));
         // SAFETY: as for `free`.
         Ok(unsafe { self.pinned_memory()?.free_pinned(address) }?)
     }
@@ -56,13 +56,13 @@ impl Bench {
         let span = Span::new(bytes.address(), bytes.size())?;
         // SAFETY: the bench keeps the bytes until `finish` has unregistered them.
         unsafe { self.pinned_memory()?.register(span, PinnedFlags::empty()) }?;
-        self.record(Thing::Registered(span.start()));
+        self.record(Resource::Registered(span.start()));
         Ok(span)
     }
 
     pub(in crate::conformance) fn unregister(&self, start: Address) -> Verdict {
         self.last.set(Call::Unregister);
-        self.forget(Thing::Registered(start));
+        self.forget(Resource::Registered(start));
         // SAFETY: as for `free`.
         Ok(unsafe { self.pinned_memory()?.unregister(start) }?)
     }
@@ -70,13 +70,13 @@ impl Bench {
     pub(in crate::conformance) fn allocate_managed(&self, size: u64) -> Step<Address> {
         self.last.set(Call::AllocateManaged);
         let address = self.managed_memory()?.allocate_managed(Bytes::new(size))?;
-        self.record(Thing::Managed(address));
+        self.record(Resource::Managed(address));
         Ok(address)
     }
 
     pub(in crate::conformance) fn free_managed(&self, address: Address) -> Verdict {
         self.last.set(Call::FreeManaged);
-        self.forget(Thing::Managed(address));
+        self.forget(Resource::Managed(address));
         // SAFETY: as for `free`.
         Ok(unsafe { self.managed_memory()?.free_managed(address) }?)
     }
@@ -90,13 +90,13 @@ impl Bench {
     pub(in crate::conformance) fn region(&self, size: u64) -> Step<Span> {
         self.last.set(Call::Reserve);
         let region = self.virtual_memory()?.reserve(Bytes::new(size), Alignment::ONE)?;
-        self.record(Thing::Region(region.start()));
+        self.record(Resource::Region(region.start()));
         Ok(region)
     }
 
     pub(in crate::conformance) fn release_region(&self, region: Span) -> Verdict {
         self.last.set(Call::ReleaseRegion);
-        self.forget(Thing::Region(region.start()));
+        self.forget(Resource::Region(region.start()));
         // SAFETY: as for `free`.
         Ok(unsafe { self.virtual_memory()?.release_region(region.start()) }?)
     }
@@ -112,20 +112,20 @@ impl Bench {
     ) -> Step<PageHandle> {
         self.last.set(Call::CreatePage);
         let page = self.virtual_memory()?.create_page(Bytes::new(size), options)?;
-        self.record(Thing::Page(page));
+        self.record(Resource::Page(page));
         Ok(page)
     }
 
     /// Takes note of a page that a call of the case's own gave.
     #[cfg(unix)]
     pub(in crate::conformance) fn adopt(&self, page: PageHandle) -> PageHandle {
-        self.record(Thing::Page(page));
+        self.record(Resource::Page(page));
         page
     }
 
     pub(in crate::conformance) fn release_page(&self, page: PageHandle) -> Verdict {
         self.last.set(Call::ReleasePage);
-        self.forget(Thing::Page(page));
+        self.forget(Resource::Page(page));
         Ok(self.virtual_memory()?.release_page(page)?)
     }
 
@@ -139,7 +139,7 @@ impl Bench {
         self.last.set(Call::Map);
         let span = Span::new(at, Bytes::new(size))?;
         self.virtual_memory()?.map(at, page)?;
-        self.record(Thing::Mapping(span));
+        self.record(Resource::Mapping(span));
         Ok(span)
     }
 
@@ -165,8 +165,9 @@ impl Bench {
     /// Takes away one mapping, or several side by side.
     pub(in crate::conformance) fn unmap(&self, span: Span) -> Verdict {
         self.last.set(Call::Unmap);
-        locked(&self.things)
-            .retain(|thing| !matches!(thing, Thing::Mapping(known) if span.contains_span(*known)));
+        locked(&self.things).retain(
+            |thing| !matches!(thing, Resource::Mapping(known) if span.contains_span(*known)),
+        );
         // SAFETY: the case has synchronized the work that used the span.
         Ok(unsafe { self.virtual_memory()?.unmap(span) }?)
     }

@@ -6,7 +6,7 @@ use forebay_core::{Address, Bytes};
 
 use super::super::data::HostBytes;
 use super::super::verdict::{Step, Verdict, ensure};
-use super::{Bench, Thing, locked};
+use super::{Bench, Resource, locked};
 use crate::{
     Call, Copy, EventHandle, EventKind, Fill, Pattern, Place, Priority, Progress, StreamHandle,
 };
@@ -27,13 +27,13 @@ impl Bench {
     pub(in crate::conformance) fn stream_of(&self, priority: Priority) -> Step<StreamHandle> {
         self.last.set(Call::CreateStream);
         let stream = self.device.create_stream(priority)?;
-        self.record(Thing::Stream(stream));
+        self.record(Resource::Stream(stream));
         Ok(stream)
     }
 
     pub(in crate::conformance) fn destroy_stream(&self, stream: StreamHandle) -> Verdict {
         self.last.set(Call::DestroyStream);
-        self.forget(Thing::Stream(stream));
+        self.forget(Resource::Stream(stream));
         Ok(self.device.destroy_stream(stream)?)
     }
 
@@ -44,13 +44,13 @@ impl Bench {
     pub(in crate::conformance) fn event_of(&self, kind: EventKind) -> Step<EventHandle> {
         self.last.set(Call::CreateEvent);
         let event = self.device.create_event(kind)?;
-        self.record(Thing::Event(event));
+        self.record(Resource::Event(event));
         Ok(event)
     }
 
     pub(in crate::conformance) fn destroy_event(&self, event: EventHandle) -> Verdict {
         self.last.set(Call::DestroyEvent);
-        self.forget(Thing::Event(event));
+        self.forget(Resource::Event(event));
         Ok(self.device.destroy_event(event)?)
     }
 

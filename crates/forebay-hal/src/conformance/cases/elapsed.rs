@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use forebay_core::MIB;
 
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{Step, busy, ensure, ensure_equal, invalid};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -74,7 +74,7 @@ fn elapsed_is_busy_before_both_are_reached(bench: &Bench) -> Verdict {
     let stream = bench.stream()?;
     let start = timed(bench, stream)?;
     bench.synchronize(stream)?;
-    let gate = Gate::close(bench, stream)?;
+    let gate = Latch::close(bench, stream)?;
     let end = timed(bench, stream)?;
     busy(Call::Elapsed, "an event not reached", bench.device().elapsed(start, end))?;
     gate.open()?;

@@ -1,7 +1,7 @@
 //! Points in the order of work.
 
 use super::super::data::{HostBytes, ensure_bytes};
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{Step, ensure_equal, invalid};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -73,7 +73,7 @@ fn an_event_never_recorded_is_reached(bench: &Bench) -> Verdict {
 
 fn waiting_for_an_event_never_recorded_is_no_wait(bench: &Bench) -> Verdict {
     let (held, free, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     let event = bench.event()?;
     bench.device().wait_event(free, event)?;
     relay.write(bench, 3, free)?;
@@ -87,7 +87,7 @@ fn waiting_for_an_event_never_recorded_is_no_wait(bench: &Bench) -> Verdict {
 
 fn event_orders_two_streams(bench: &Bench) -> Verdict {
     let (first, second, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
-    let gate = Gate::close(bench, first)?;
+    let gate = Latch::close(bench, first)?;
     relay.write(bench, 1, first)?;
     bench.order(first, second)?;
     relay.look(bench, second)?;
@@ -122,7 +122,7 @@ fn event_orders_a_chain_of_three(bench: &Bench) -> Verdict {
     let streams = [bench.stream()?, bench.stream()?, bench.stream()?];
     let relay = Relay::new(bench)?;
     for round in 1..8 {
-        let gate = Gate::close(bench, streams[0])?;
+        let gate = Latch::close(bench, streams[0])?;
         relay.write(bench, round, streams[0])?;
         bench.order(streams[0], streams[1])?;
         relay.write(bench, round + 100, streams[1])?;
@@ -143,8 +143,8 @@ fn events_order_a_diamond(bench: &Bench) -> Verdict {
     let [top, left, right, bottom] =
         [bench.stream()?, bench.stream()?, bench.stream()?, bench.stream()?];
     let (one, two) = (Relay::new(bench)?, Relay::new(bench)?);
-    let gate = Gate::close(bench, top)?;
-    let second = Gate::close(bench, right)?;
+    let gate = Latch::close(bench, top)?;
+    let second = Latch::close(bench, right)?;
     bench.order(top, left)?;
     bench.order(top, right)?;
     one.write(bench, 11, left)?;
@@ -191,7 +191,7 @@ fn events_order_a_diamond_round_after_round(bench: &Bench) -> Verdict {
 
 fn one_event_holds_several_streams(bench: &Bench) -> Verdict {
     let (first, relay, event) = (bench.stream()?, Relay::new(bench)?, bench.event()?);
-    let gate = Gate::close(bench, first)?;
+    let gate = Latch::close(bench, first)?;
     relay.write(bench, 6, first)?;
     bench.device().record_event(event, first)?;
     let mut waiting = Vec::new();
@@ -216,7 +216,7 @@ fn an_event_covers_only_what_came_before(bench: &Bench) -> Verdict {
     let (first, second, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
     relay.write(bench, 4, first)?;
     let event = bench.order(first, second)?;
-    let gate = Gate::close(bench, first)?;
+    let gate = Latch::close(bench, first)?;
     relay.look(bench, second)?;
     bench.done_soon("work whose event came before the gate", second)?;
     relay.ensure_seen("what it saw", 4)?;
@@ -229,7 +229,7 @@ fn an_event_covers_only_what_came_before(bench: &Bench) -> Verdict {
 fn a_wait_keeps_its_record_when_the_event_is_recorded_again(bench: &Bench) -> Verdict {
     let [held, waiting, idle] = [bench.stream()?, bench.stream()?, bench.stream()?];
     let relay = Relay::new(bench)?;
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     relay.write(bench, 2, held)?;
     let event = bench.order(held, waiting)?;
     relay.look(bench, waiting)?;
@@ -248,7 +248,7 @@ fn a_wait_ignores_records_made_later(bench: &Bench) -> Verdict {
     let event = bench.event()?;
     bench.device().record_event(event, idle)?;
     bench.device().wait_event(waiting, event)?;
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     bench.device().record_event(event, held)?;
     relay.write(bench, 5, waiting)?;
     relay.look(bench, waiting)?;
@@ -266,7 +266,7 @@ fn query_event_follows_the_latest_record(bench: &Bench) -> Verdict {
     bench.device().record_event(event, idle)?;
     bench.device().synchronize_event(event)?;
     query(Progress::Done, "recorded where nothing is to do")?;
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     bench.device().record_event(event, held)?;
     query(Progress::Pending, "recorded again behind a gate")?;
     bench.device().record_event(event, idle)?;
@@ -298,7 +298,7 @@ fn synchronize_event_waits_for_no_more_than_its_event(bench: &Bench) -> Verdict 
     relay.write(bench, 7, stream)?;
     relay.look(bench, stream)?;
     bench.device().record_event(event, stream)?;
-    let gate = Gate::close(bench, stream)?;
+    let gate = Latch::close(bench, stream)?;
     bench.device().synchronize_event(event)?;
     relay.ensure_seen("what came before the event", 7)?;
     gate.open()
@@ -306,7 +306,7 @@ fn synchronize_event_waits_for_no_more_than_its_event(bench: &Bench) -> Verdict 
 
 fn a_destroyed_event_still_holds(bench: &Bench) -> Verdict {
     let (first, second, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
-    let gate = Gate::close(bench, first)?;
+    let gate = Latch::close(bench, first)?;
     relay.write(bench, 9, first)?;
     let event = bench.order(first, second)?;
     relay.look(bench, second)?;
@@ -322,7 +322,7 @@ fn a_destroyed_event_still_holds(bench: &Bench) -> Verdict {
 
 fn an_event_outlives_its_stream(bench: &Bench) -> Verdict {
     let (first, second, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
-    let gate = Gate::close(bench, first)?;
+    let gate = Latch::close(bench, first)?;
     relay.write(bench, 8, first)?;
     let event = bench.event()?;
     bench.device().record_event(event, first)?;

@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB, Span};
 
 use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{Step, ensure_equal, invalid, out_of_memory, refused};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -119,7 +119,7 @@ fn prefetching_changes_no_byte(bench: &Bench) -> Verdict {
 fn prefetching_keeps_the_order_of_its_stream(bench: &Bench) -> Verdict {
     let (stream, managed) = (bench.stream()?, Managed::new(bench, 4096)?);
     managed.host_write(&[1; 4096])?;
-    let gate = Gate::close(bench, stream)?;
+    let gate = Latch::close(bench, stream)?;
     bench.managed_memory()?.prefetch(managed.span()?, Some(bench.ordinal()), stream)?;
     bench.fill(managed.start, 4096, 2, stream)?;
     bench.managed_memory()?.prefetch(managed.span()?, None, stream)?;

@@ -26,7 +26,7 @@ mod threads;
 
 use super::Case;
 
-/// Lists a file's cases: `Group "prefix": function [needs CAPABILITY | ...] [wants Wants], ...;`,
+/// Lists a file's cases: `Group "prefix": function [needs CAPABILITY | ...] [wants Requirement], ...;`,
 /// for one group or several.
 macro_rules! cases {
     ($($group:ident $prefix:literal: $(
@@ -42,8 +42,8 @@ macro_rules! cases {
             },
         )+)+];
     };
-    (@wants) => { $crate::conformance::Wants::Device };
-    (@wants $wants:ident) => { $crate::conformance::Wants::$wants };
+    (@wants) => { $crate::conformance::Requirement::Device };
+    (@wants $wants:ident) => { $crate::conformance::Requirement::$wants };
 }
 
 use cases;

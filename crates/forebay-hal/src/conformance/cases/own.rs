@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_core::StreamId;
 
 use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{Failure, Step, ensure, ensure_equal, invalid};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -99,7 +99,7 @@ fn work_on_a_threads_default_stream_runs_in_order(bench: &Bench) -> Verdict {
 fn threads_default_streams_do_not_wait_for_each_other(bench: &Bench) -> Verdict {
     adopted(bench, || {
         let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
-        let gate = Gate::close(bench, OWN)?;
+        let gate = Latch::close(bench, OWN)?;
         elsewhere(|| {
             bench.fill(memory, 4096, 7, OWN)?;
             bench.copy(seen.place(), device(memory, 0), 4096, OWN)?;
@@ -145,8 +145,8 @@ fn synchronize_device_waits_for_every_threads_default_stream(bench: &Bench) -> V
     adopted(bench, || {
         let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
         // A thread that goes on and one that is gone leave work behind, each held by a gate.
-        let work = |at: u64| -> Step<Gate> {
-            let gate = Gate::close(bench, OWN)?;
+        let work = |at: u64| -> Step<Latch> {
+            let gate = Latch::close(bench, OWN)?;
             bench.fill(super::copies::at(memory, at), 2048, 9, OWN)?;
             bench.copy(seen.place_at(at), device(memory, at), 2048, OWN)?;
             Ok(gate)
@@ -179,7 +179,7 @@ fn an_event_orders_the_default_streams_of_two_threads(bench: &Bench) -> Verdict 
     adopted(bench, || {
         let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
         let event = bench.event()?;
-        let gate = Gate::close(bench, OWN)?;
+        let gate = Latch::close(bench, OWN)?;
         bench.fill(memory, 4096, 5, OWN)?;
         bench.device().record_event(event, OWN)?;
         elsewhere(|| {

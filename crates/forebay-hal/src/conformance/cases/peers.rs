@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB};
 
 use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{ensure, ensure_equal, invalid};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -147,7 +147,7 @@ fn peer_copies_keep_the_order_of_their_stream(bench: &Bench) -> Verdict {
     let (here, there) = (bench.allocate(4096)?, partner.allocate(4096)?);
     bench.write(here, &[0; 4096])?;
     partner.write(there, &[0; 4096])?;
-    let gate = Gate::close(bench, stream)?;
+    let gate = Latch::close(bench, stream)?;
     bench.fill(here, 4096, 1, stream)?;
     enqueue(bench, place(partner, there), place(bench, here), 4096, stream)?;
     bench.fill(here, 4096, 2, stream)?;
@@ -174,7 +174,7 @@ fn an_event_orders_two_devices(bench: &Bench) -> Verdict {
     let (here, there) = (bench.allocate(4096)?, partner.allocate(4096)?);
     for round in 1..10 {
         let (event, seen) = (bench.event()?, partner.blank(4096, 0)?);
-        let gate = Gate::close(bench, first)?;
+        let gate = Latch::close(bench, first)?;
         bench.fill(here, 4096, round, first)?;
         enqueue(bench, place(partner, there), place(bench, here), 4096, first)?;
         bench.device().record_event(event, first)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use forebay_core::{Bytes, MIB};
 
 use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{ensure, ensure_equal, invalid};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -113,7 +113,7 @@ fn work_of_one_stream_runs_in_order(bench: &Bench) -> Verdict {
 fn query_is_pending_while_held_then_done(bench: &Bench) -> Verdict {
     let (stream, memory) = (bench.stream()?, bench.allocate(4096)?);
     let seen = bench.blank(4096, 0)?;
-    let gate = Gate::close(bench, stream)?;
+    let gate = Latch::close(bench, stream)?;
     bench.fill(memory, 4096, 7, stream)?;
     bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
     bench.stays_pending("a held stream", stream)?;
@@ -164,7 +164,7 @@ fn synchronize_device_covers_every_stream(bench: &Bench) -> Verdict {
 fn ensure_independent(bench: &Bench, held: StreamHandle, free: StreamHandle) -> Verdict {
     let memory = bench.allocate(4096)?;
     let seen = bench.blank(4096, 0)?;
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     bench.fill(memory, 4096, 9, free)?;
     bench.copy(seen.place(), device(memory, 0), 4096, free)?;
     bench.done_soon("a stream that nothing holds", free)?;
@@ -193,7 +193,7 @@ fn no_stream_waits_for_the_default(bench: &Bench) -> Verdict {
 fn only_synchronize_waits(bench: &Bench) -> Verdict {
     let (held, memory) = (bench.stream()?, bench.allocate(MIB)?);
     let spare = bench.allocate(MIB)?;
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     // Everything else there is, while the stream is held; the gate tells if something waited.
     let device_under_test = bench.device();
     bench.fill(memory, MIB, 1, held)?;
@@ -228,7 +228,7 @@ fn only_synchronize_waits(bench: &Bench) -> Verdict {
 fn giving_memory_back_does_not_wait_where_that_is_promised(bench: &Bench) -> Verdict {
     let held = bench.stream()?;
     let memory = bench.allocate(MIB)?;
-    let gate = Gate::close(bench, held)?;
+    let gate = Latch::close(bench, held)?;
     bench.free(memory)?;
     if bench.device().pinned_memory().is_some() {
         let pinned = bench.allocate_pinned(MIB, crate::PinnedFlags::empty())?;
@@ -259,7 +259,7 @@ fn work_of_a_destroyed_stream_still_runs(bench: &Bench) -> Verdict {
 fn destroying_a_busy_stream_does_not_wait(bench: &Bench) -> Verdict {
     let (stream, after) = (bench.stream()?, bench.stream()?);
     let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
-    let gate = Gate::close(bench, stream)?;
+    let gate = Latch::close(bench, stream)?;
     bench.fill(memory, 4096, 5, stream)?;
     bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
     bench.order(stream, after)?;

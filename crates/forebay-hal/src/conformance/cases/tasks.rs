@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::data::ensure_bytes;
-use super::super::gate::Gate;
+use super::super::gate::Latch;
 use super::super::verdict::{ensure_equal, invalid};
 use super::super::{Bench, Verdict};
 use super::cases;
@@ -145,7 +145,7 @@ fn a_task_is_dropped_with_what_it_owns(bench: &Bench) -> Verdict {
 
 fn a_task_waits_for_events(bench: &Bench) -> Verdict {
     let (first, second, log) = (bench.stream()?, bench.stream()?, Log::default());
-    let gate = Gate::close(bench, first)?;
+    let gate = Latch::close(bench, first)?;
     log.enqueue(bench, 1, first)?;
     bench.order(first, second)?;
     log.enqueue(bench, 2, second)?;
@@ -160,12 +160,15 @@ fn a_task_waits_for_events(bench: &Bench) -> Verdict {
 fn a_held_task_holds_no_other_streams_task(bench: &Bench) -> Verdict {
     let held = [bench.stream()?, bench.stream()?, bench.stream()?];
     let (free, log) = (bench.stream()?, Log::default());
-    let gates =
-        [Gate::close(bench, held[0])?, Gate::close(bench, held[1])?, Gate::close(bench, held[2])?];
+    let gates = [
+        Latch::close(bench, held[0])?,
+        Latch::close(bench, held[1])?,
+        Latch::close(bench, held[2])?,
+    ];
     log.enqueue(bench, 1, free)?;
     bench.done_soon("a task beside three that block", free)?;
     ensure_equal!("tasks that ran", log.entries(), vec![1]);
-    gates.iter().try_for_each(Gate::open)
+    gates.iter().try_for_each(Latch::open)
 }
 
 fn a_refused_task_never_runs(bench: &Bench) -> Verdict {

@@ -15,10 +15,10 @@ fn a_block_is_found_by_its_first_address_alone() {
     for (at, size) in [(base + 512, 512), (base + (64 << 20) + 1536, 300 << 10)] {
         let address = Address::new(at);
         let slot = map.slot(address).unwrap();
-        assert_eq!(slot.look(address), None);
+        assert_eq!(slot.state_at(address), None);
         let more = tagged(Bytes::new(size - 7), 9);
-        let generation = slot.hand_out(address, Bytes::new(size), more);
-        let known = slot.look(address).unwrap();
+        let generation = slot.mark_live(address, Bytes::new(size), more);
+        let known = slot.state_at(address).unwrap();
         assert!(known.live() && !known.used_elsewhere());
         let figures = (known.size().get(), known.requested(), known.tag());
         assert_eq!(figures, (size, size - 7, 9));
@@ -27,28 +27,28 @@ fn a_block_is_found_by_its_first_address_alone() {
             assert!(map.slot(Address::new(at + inside)).is_none());
         }
         let inside = Address::new(at + 512);
-        assert!(map.slot(inside).unwrap().look(inside).is_none());
+        assert!(map.slot(inside).unwrap().state_at(inside).is_none());
         assert!(slot.plain(inside).is_none(), "begins elsewhere");
         assert_eq!(slot.plain(address), Some(known));
         assert!(slot.claim_plain(known), "can be freed");
         assert!(slot.plain(address).is_none() && !slot.claim_plain(known), "and only once");
         assert!(!slot.claim(known), "whichever way");
-        assert!(!slot.look(address).unwrap().live());
+        assert!(!slot.state_at(address).unwrap().live());
         for _ in 0..if cfg!(miri) { 20 } else { 5000 } {
-            let again = slot.hand_out_again(Bytes::new(size), tagged(Bytes::new(size), 0));
-            let known = slot.look(address).unwrap();
+            let again = slot.mark_live_again(Bytes::new(size), tagged(Bytes::new(size), 0));
+            let known = slot.state_at(address).unwrap();
             assert_eq!((known.size().get(), known.generation()), (size, again));
             assert!(known.live() && slot.mark_used(known), "can be used elsewhere");
             assert!(slot.plain(address).is_none(), "is not plain now");
-            assert!(slot.claim(slot.look(address).unwrap()));
+            assert!(slot.claim(slot.state_at(address).unwrap()));
         }
         assert_ne!(
-            slot.hand_out(address, Bytes::new(size), tagged(Bytes::new(size), 0)),
+            slot.mark_live(address, Bytes::new(size), tagged(Bytes::new(size), 0)),
             generation
         );
     }
     for beyond in [0, 512, base - 512, !511] {
-        let found = map.slot(Address::new(beyond)).and_then(|s| s.look(Address::new(beyond)));
+        let found = map.slot(Address::new(beyond)).and_then(|s| s.state_at(Address::new(beyond)));
         assert!(found.is_none(), "{beyond:#x}");
     }
     assert!(!map.make(span(base, 512), Side::Large), "the small side has it");
@@ -65,12 +65,12 @@ fn of_many_frees_one_succeeds() {
     assert!(map.make(span(1 << 30, 4096), Side::Small));
     let slot = map.slot(address).unwrap();
     for _ in 0..if cfg!(miri) { 5 } else { 500 } {
-        slot.hand_out(address, Bytes::new(512), tagged(Bytes::new(512), 0));
+        slot.mark_live(address, Bytes::new(512), tagged(Bytes::new(512), 0));
         let freed = core::sync::atomic::AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    let known = slot.look(address).unwrap();
+                    let known = slot.state_at(address).unwrap();
                     if slot.claim(known) {
                         freed.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
                     }
@@ -89,9 +89,9 @@ fn slots(map: &AddressMap) -> Vec<(u64, usize)> {
     made.iter().filter(|table| !table.slots.is_empty()).map(|t| (t.start, t.slots.len())).collect()
 }
 
-fn hand_out(map: &AddressMap, at: u64, size: u64) -> u64 {
+fn mark_live(map: &AddressMap, at: u64, size: u64) -> u64 {
     let size = Bytes::new(size);
-    map.slot(Address::new(at)).unwrap().hand_out(Address::new(at), size, tagged(size, 0))
+    map.slot(Address::new(at)).unwrap().mark_live(Address::new(at), size, tagged(size, 0))
 }
 
 fn live(map: &AddressMap) -> Vec<(u64, u64)> {
@@ -120,7 +120,7 @@ fn segments_of_both_sides_share_a_leaf_each_with_its_slots() {
         (base + 72 * MIB + 512, MIB),
     ];
     for (at, size) in blocks {
-        hand_out(&map, at, size);
+        mark_live(&map, at, size);
     }
     assert_eq!(live(&map), blocks);
     for (at, _) in blocks {
@@ -141,9 +141,9 @@ fn small_slots_continue_the_generations_of_large_ones() {
     let (at, size) = (Address::new(base + 2 * MIB), Bytes::mib(4));
     let stale: Vec<_> = (0..3)
         .map(|_| {
-            let generation = hand_out(&map, at.get(), size.get());
+            let generation = mark_live(&map, at.get(), size.get());
             let slot = map.slot(at).unwrap();
-            assert!(slot.claim(slot.look(at).unwrap()));
+            assert!(slot.claim(slot.state_at(at).unwrap()));
             generation
         })
         .collect();
@@ -154,9 +154,9 @@ fn small_slots_continue_the_generations_of_large_ones() {
     assert!(!core::ptr::eq(old, new), "the same slot");
     assert!(!map.knows(at), "nothing was handed out there yet");
     for at in [at.get(), at.get() + 512] {
-        assert!(!stale.contains(&hand_out(&map, at, 512)), "a generation given twice");
+        assert!(!stale.contains(&mark_live(&map, at, 512)), "a generation given twice");
     }
-    assert_eq!(hand_out(&map, at.get() + MIB, 512), 1, "none was given there");
+    assert_eq!(mark_live(&map, at.get() + MIB, 512), 1, "none was given there");
     assert_eq!(slots(&map), [(base, 32), (base + 2 * MIB, 4096)]);
     // And back: small slots do for large blocks.
     assert!(map.make_segment(span(base, 8 * MIB), Side::Large));
@@ -170,13 +170,13 @@ fn segments_that_are_no_multiples_of_a_chunk_share_one() {
     // From the middle of the last chunk of a leaf.
     assert!(map.make_segment(span(base, 6 * MIB + 512), Side::Large));
     let block = (base, 3 * MIB + 512);
-    hand_out(&map, block.0, block.1);
+    mark_live(&map, block.0, block.1);
     let other = (base + 6 * MIB + 512, 512);
     assert!(map.make_segment(span(other.0, 4096), Side::Small));
-    hand_out(&map, other.0, other.1);
+    mark_live(&map, other.0, other.1);
     let third = (base - MIB, MIB);
     assert!(map.make_segment(span(third.0, MIB), Side::Large));
-    hand_out(&map, third.0, third.1);
+    mark_live(&map, third.0, third.1);
     assert_eq!(live(&map), [third, block, other]);
     let coarse: usize = slots(&map).iter().filter(|(_, count)| *count < 4096).count();
     assert_eq!(coarse, 1, "the chunks that are whole: {:?}", slots(&map));

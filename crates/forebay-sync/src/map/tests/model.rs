@@ -9,7 +9,7 @@ const AT: Address = Address::new(1 << 30);
 
 fn live() -> Arc<Slot> {
     let slot = Slot::counting_from(0);
-    slot.hand_out(AT, Bytes::new(512), tagged(Bytes::new(500), 3));
+    slot.mark_live(AT, Bytes::new(512), tagged(Bytes::new(500), 3));
     Arc::new(slot)
 }
 
@@ -18,7 +18,7 @@ fn free(slot: &Slot, short: bool) -> bool {
     if short {
         slot.plain(AT).is_some_and(|known| slot.claim_plain(known))
     } else {
-        slot.look(AT).is_some_and(|known| slot.claim(known))
+        slot.state_at(AT).is_some_and(|known| slot.claim(known))
     }
 }
 
@@ -46,10 +46,10 @@ fn loom_a_late_free_does_not_touch_the_next_block() {
         let again = slot.plain(AT).is_some_and(|known| slot.claim_plain(known));
         if again {
             // This thread has the block now, and gives it out again.
-            slot.hand_out_again(Bytes::new(512), tagged(Bytes::new(7), 1));
+            slot.mark_live_again(Bytes::new(512), tagged(Bytes::new(7), 1));
         }
         let freed = thread.join().unwrap();
-        let known = slot.look(AT).unwrap();
+        let known = slot.state_at(AT).unwrap();
         match (again, freed) {
             // The late one freed the block itself, or the one that was given out after it looked
             // afresh; the count of frees and what the slot says agree.
@@ -68,7 +68,7 @@ fn loom_a_recorded_use_is_not_lost() {
         let slot = live();
         let user = Arc::clone(&slot);
         let thread = thread::spawn(move || {
-            user.look(AT).is_some_and(|known| known.live() && user.mark_used(known))
+            user.state_at(AT).is_some_and(|known| known.live() && user.mark_used(known))
         });
         let plain = slot.plain(AT).is_some_and(|known| slot.claim_plain(known));
         let recorded = thread.join().unwrap();
@@ -83,9 +83,9 @@ fn loom_a_look_sees_one_block() {
     loom::model(|| {
         let slot = live();
         let reader = Arc::clone(&slot);
-        let thread = thread::spawn(move || reader.look(AT).unwrap());
+        let thread = thread::spawn(move || reader.state_at(AT).unwrap());
         assert!(free(&slot, true));
-        slot.hand_out(AT, Bytes::new(1024), tagged(Bytes::new(1000), 4));
+        slot.mark_live(AT, Bytes::new(1024), tagged(Bytes::new(1000), 4));
         let known = thread.join().unwrap();
         let seen = (known.generation(), known.size().get(), known.requested(), known.tag());
         // A freed one may have the size of the one that is being handed out.

@@ -10,20 +10,20 @@ const SIZE: Bytes = Bytes::new(512);
 fn generations_go_on_for_years() {
     for start in [1 << 20, 1 << 35, (1 << 50) - 2] {
         let slot = Slot::counting_from(start);
-        slot.hand_out(AT, SIZE, tagged(SIZE, 3));
-        let first = slot.look(AT).unwrap();
+        slot.mark_live(AT, SIZE, tagged(SIZE, 3));
+        let first = slot.state_at(AT).unwrap();
         assert_eq!(first.generation(), start + 1);
         assert!(slot.claim(first));
         for count in start + 2..start + 6 {
             let generation = if count % 2 == 0 {
-                slot.hand_out_again(SIZE, tagged(SIZE, 3))
+                slot.mark_live_again(SIZE, tagged(SIZE, 3))
             } else {
-                slot.hand_out(AT, SIZE, tagged(SIZE, 3))
+                slot.mark_live(AT, SIZE, tagged(SIZE, 3))
             };
             assert_eq!(generation, count);
             assert!(!slot.claim(first) && !slot.claim_plain(first), "freed as an earlier block");
             let known = slot.plain(AT).unwrap();
-            assert_eq!((slot.look(AT), known.generation()), (Some(known), generation));
+            assert_eq!((slot.state_at(AT), known.generation()), (Some(known), generation));
             assert!(slot.claim_plain(known));
         }
     }
@@ -44,15 +44,15 @@ fn what_was_requested_is_kept_to_the_byte() {
         (largest, largest, false),
         (largest, largest - 511, false),
     ] {
-        slot.hand_out(AT, Bytes::new(size), tagged(Bytes::new(requested), 255));
-        let known = slot.look(AT).unwrap();
+        slot.mark_live(AT, Bytes::new(size), tagged(Bytes::new(requested), 255));
+        let known = slot.state_at(AT).unwrap();
         let seen = (known.size().get(), known.requested(), known.tag());
         assert_eq!(seen, (size, requested, 255));
         assert_eq!(slot.plain(AT).is_none(), wide, "{requested} of {size}");
         assert!(known.live() && slot.mark_used(known) && !slot.claim(known));
-        let used = slot.look(AT).unwrap();
+        let used = slot.state_at(AT).unwrap();
         assert!(used.used_elsewhere() && slot.claim(used));
-        let freed = slot.look(AT).unwrap();
+        let freed = slot.state_at(AT).unwrap();
         assert_eq!((freed.live(), freed.size().get()), (false, size));
     }
 }

@@ -89,7 +89,7 @@ impl<'a> Machine<'a> {
         let line = self.line()?;
         let text = core::str::from_utf8(line).unwrap_or_default();
         let number = text.trim().trim_end_matches('L').parse();
-        number.map_err(|_| self.broken("a line that is no number", "a number of up to 128 bits"))
+        number.map_err(|_| self.broken("a line that is not a number", "a number of up to 128 bits"))
     }
 
     fn push(&mut self, value: Value<'a>, at: usize) -> Result<(), FormatError> {

@@ -76,7 +76,7 @@ fn a_broken_pickle_says_where() {
         (b"\x80\x04t.", "no mark"),
         (b"\x80\x04N(.", "byte 5: found nothing since the mark"),
         (b"\x80\x04\xff.", "byte 2: found byte 0xff; expected an instruction"),
-        (b"I12x\n.", "no number"),
+        (b"I12x\n.", "not a number"),
         (b"I12", "a line"),
     ] {
         assert!(refusal(bytes).contains(part), "{bytes:?} said {}", refusal(bytes));

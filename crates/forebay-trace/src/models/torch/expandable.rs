@@ -8,16 +8,16 @@
 //! A range is addresses for an eighth more than the device has; pages come behind its lowest bare
 //! part as they are needed and go only when memory runs out, those that are wholly free.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Error, PageHandle, StreamHandle};
 
 use super::heap::{Block, BlockId, Heap, SegmentId, State};
-use super::{GRAIN, LARGE_SEGMENT, SMALL_SEGMENT, Side, rounded};
+use super::{GRAIN, LARGE_SEGMENT, PoolKind, SMALL_SEGMENT, rounded};
 use crate::models::driver::Driver;
-use crate::models::{missing, refused, too_large};
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::models::{refused, too_large};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// A reserved range and the pages behind it.
 #[derive(Debug)]
@@ -34,11 +34,9 @@ pub struct Expandable {
     driver: Driver,
     heap: Heap,
     ranges: BTreeMap<SegmentId, Range>,
-    serial: u64,
-    live: HashMap<BlockIndex, BlockId>,
 }
 
-/// Whether nobody has the block: free, or addresses alone.
+/// Whether the block is not live: free, or bare addresses.
 fn is_open(block: &Block) -> bool {
     block.state != State::Live
 }
@@ -46,19 +44,13 @@ fn is_open(block: &Block) -> bool {
 impl Expandable {
     /// Nothing reserved yet.
     pub fn new(driver: Driver) -> Self {
-        Self {
-            driver,
-            heap: Heap::default(),
-            ranges: BTreeMap::new(),
-            serial: 0,
-            live: HashMap::new(),
-        }
+        Self { driver, heap: Heap::default(), ranges: BTreeMap::new() }
     }
 
-    const fn page(side: Side) -> Bytes {
+    const fn page(side: PoolKind) -> Bytes {
         match side {
-            Side::Small => SMALL_SEGMENT,
-            Side::Large => LARGE_SEGMENT,
+            PoolKind::Small => SMALL_SEGMENT,
+            PoolKind::Large => LARGE_SEGMENT,
         }
     }
 
@@ -72,7 +64,7 @@ impl Expandable {
 
     /// The best fit, where the block that can still grow counts as large as it can become: it is
     /// spared for as long as another holds the request.
-    fn best_fit(&self, side: Side, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
+    fn best_fit(&self, side: PoolKind, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
         let mut fits = self.heap.fits(side, stream, size);
         let mut best = fits.next()?;
         for next in fits {
@@ -100,7 +92,7 @@ impl Expandable {
     }
 
     /// Where to grow: the lowest bare block, with the free one before it, that has room.
-    fn growth(&self, side: Side, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
+    fn growth(&self, side: PoolKind, stream: StreamIndex, size: Bytes) -> Option<BlockId> {
         self.heap.bare(side, stream).find_map(|bare| {
             let before = self.heap.get(bare)?.previous();
             let open = before.filter(|&id| self.heap.get(id).is_some_and(is_open));
@@ -110,17 +102,16 @@ impl Expandable {
     }
 
     /// A new range, all of it bare.
-    fn reserve(&mut self, side: Side, stream: StreamIndex) -> Result<BlockId, Error> {
+    fn reserve(&mut self, side: PoolKind, stream: StreamIndex) -> Result<BlockId, Error> {
         let page = Self::page(side);
         let capacity = self.driver.capacity();
         let wanted = capacity.saturating_add(Bytes::new(capacity.get() / 8));
         let size = page.try_mul(wanted.get().div_ceil(page.get()));
         let size = size.map_err(|error| Error::quantity(Call::Reserve, "size", &error))?;
         let span = self.driver.reserve(size)?;
-        let id = SegmentId(self.serial);
-        self.serial += 1;
+        let (id, block) = self.heap.add_segment(size, (side, stream), State::Bare);
         self.ranges.insert(id, Range { start: span.start(), page, pages: BTreeMap::new() });
-        Ok(self.heap.add_segment(id, size, (side, stream), State::Bare))
+        Ok(block)
     }
 
     /// Puts pages behind the first `size` bytes of a bare block, which begins at a page. All or
@@ -166,7 +157,7 @@ impl Expandable {
     }
 
     /// A free block of at least `size`, got by growing.
-    fn grow(&mut self, side: Side, stream: StreamIndex, size: Bytes) -> Result<BlockId, Error> {
+    fn grow(&mut self, side: PoolKind, stream: StreamIndex, size: Bytes) -> Result<BlockId, Error> {
         // No range could ever hold it: do not reserve one more each time it is tried.
         if size > self.driver.capacity() {
             return Err(self.exhausted(size));
@@ -244,7 +235,7 @@ impl Player for Expandable {
         stream: StreamIndex,
     ) -> Result<(), ReplayError> {
         let size = rounded(size).ok_or_else(|| too_large(size, &self.driver))?;
-        let side = Side::of(size);
+        let side = PoolKind::of(size);
         let id = match self.best_fit(side, stream, size) {
             Some(id) => id,
             None => match self.grow(side, stream, size) {
@@ -257,20 +248,12 @@ impl Player for Expandable {
                 Err(error) => return Err(ReplayError::Device(error)),
             },
         };
-        let rest = self.heap.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
-        if rest >= GRAIN.bytes() {
-            self.heap.split(id, size);
-        }
-        self.heap.set_state(id, State::Live);
-        self.live.insert(block, id);
+        self.heap.allocate(block, id, size, |rest| rest >= GRAIN.bytes());
         Ok(())
     }
 
     fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
-        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
-        self.heap.set_state(id, State::Free);
-        self.heap.merge(id);
-        Ok(())
+        self.heap.free(block)
     }
 
     fn reserved(&self) -> Bytes {
@@ -281,16 +264,16 @@ impl Player for Expandable {
         self.driver.used()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: the block is a part of a range that has pages and access there, and no two blocks of
 // one share bytes; and it is the block's until it is freed.
-unsafe impl Placed for Expandable {
+unsafe impl AddressedPlayer for Expandable {
     fn address(&self, block: BlockIndex) -> Option<Address> {
-        let block = self.heap.get(*self.live.get(&block)?)?;
+        let block = self.heap.live(block)?;
         self.ranges.get(&block.segment())?.start.checked_add(block.offset())
     }
 

@@ -14,12 +14,13 @@
 //! and 2.5605 in the opposite one; the last between 2.527 and 2.597 in four random ones.
 
 use core::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use forebay_core::Bytes;
 
-use super::Side;
-use crate::StreamIndex;
+use super::PoolKind;
+use crate::models::missing;
+use crate::{BlockIndex, ReplayError, StreamIndex};
 
 /// Which block of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +32,7 @@ pub(super) struct SegmentId(pub(super) u64);
 
 /// Where a block lies. Sorts as addresses do: by segment, the newest lowest, then by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spot {
+pub(super) struct BlockAddress {
     segment: Reverse<SegmentId>,
     offset: Bytes,
 }
@@ -52,9 +53,9 @@ pub(super) enum State {
 pub(super) struct Block {
     pub(super) size: Bytes,
     pub(super) state: State,
-    pub(super) side: Side,
+    pub(super) side: PoolKind,
     pub(super) stream: StreamIndex,
-    spot: Spot,
+    spot: BlockAddress,
     previous: Option<BlockId>,
     next: Option<BlockId>,
 }
@@ -86,13 +87,16 @@ impl Block {
     }
 }
 
-/// All blocks, and those that nobody has in order.
+/// All blocks: the free and the bare ones in order, and the live ones by their index in the recording.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     blocks: Vec<Option<Block>>,
     spare: Vec<BlockId>,
-    free: BTreeSet<(Side, StreamIndex, Bytes, Spot, BlockId)>,
-    bare: BTreeSet<(Side, StreamIndex, Spot, BlockId)>,
+    free: BTreeSet<(PoolKind, StreamIndex, Bytes, BlockAddress, BlockId)>,
+    bare: BTreeSet<(PoolKind, StreamIndex, BlockAddress, BlockId)>,
+    live: HashMap<BlockIndex, BlockId>,
+    /// How many segments were ever added.
+    segments: u64,
 }
 
 impl Heap {
@@ -101,18 +105,48 @@ impl Heap {
         self.blocks.get(id.0).and_then(Option::as_ref)
     }
 
+    /// The live block with this index in the recording.
+    pub(super) fn live(&self, block: BlockIndex) -> Option<&Block> {
+        self.get(*self.live.get(&block)?)
+    }
+
+    /// Allocates a free block, and splits off what remains beyond `size` if `splits` says so of it.
+    pub(super) fn allocate(
+        &mut self,
+        block: BlockIndex,
+        id: BlockId,
+        size: Bytes,
+        splits: impl FnOnce(Bytes) -> bool,
+    ) {
+        let rest = self.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
+        if splits(rest) {
+            self.split(id, size);
+        }
+        self.set_state(id, State::Live);
+        self.live.insert(block, id);
+    }
+
+    /// Frees a live block and merges it with its free neighbours.
+    pub(super) fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError> {
+        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
+        self.set_state(id, State::Free);
+        self.merge(id);
+        Ok(())
+    }
+
     /// A new segment as one block, in no index yet if live.
     pub(super) fn add_segment(
         &mut self,
-        segment: SegmentId,
         size: Bytes,
-        (side, stream): (Side, StreamIndex),
+        (side, stream): (PoolKind, StreamIndex),
         state: State,
-    ) -> BlockId {
-        let spot = Spot { segment: Reverse(segment), offset: Bytes::ZERO };
+    ) -> (SegmentId, BlockId) {
+        let segment = SegmentId(self.segments);
+        self.segments += 1;
+        let spot = BlockAddress { segment: Reverse(segment), offset: Bytes::ZERO };
         let id = self.store(Block { size, state, side, stream, spot, previous: None, next: None });
         self.enter(id);
-        id
+        (segment, id)
     }
 
     /// Takes a block that is alone in its segment out of the heap.
@@ -124,11 +158,11 @@ impl Heap {
     /// The free blocks of a side and stream that hold `size`, best fit first.
     pub(super) fn fits(
         &self,
-        side: Side,
+        side: PoolKind,
         stream: StreamIndex,
         size: Bytes,
     ) -> impl Iterator<Item = BlockId> + '_ {
-        let least = Spot { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
+        let least = BlockAddress { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
         self.free
             .range((side, stream, size, least, BlockId(0))..)
             .take_while(move |key| key.0 == side && key.1 == stream)
@@ -138,10 +172,10 @@ impl Heap {
     /// The bare blocks of a side and stream, lowest address first.
     pub(super) fn bare(
         &self,
-        side: Side,
+        side: PoolKind,
         stream: StreamIndex,
     ) -> impl Iterator<Item = BlockId> + '_ {
-        let least = Spot { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
+        let least = BlockAddress { segment: Reverse(SegmentId(u64::MAX)), offset: Bytes::ZERO };
         self.bare
             .range((side, stream, least, BlockId(0))..)
             .take_while(move |key| key.0 == side && key.1 == stream)
@@ -167,7 +201,7 @@ impl Heap {
     pub(super) fn split(&mut self, id: BlockId, size: Bytes) -> Option<BlockId> {
         let whole = *self.get(id)?;
         let rest = whole.size.checked_sub(size).filter(|rest| !rest.is_zero())?;
-        let spot = Spot { offset: whole.spot.offset.saturating_add(size), ..whole.spot };
+        let spot = BlockAddress { offset: whole.spot.offset.saturating_add(size), ..whole.spot };
         let after = self.store(Block { size: rest, spot, previous: Some(id), ..whole });
         self.leave(id);
         if let Some(block) = self.get_mut(id) {
@@ -277,7 +311,7 @@ impl Heap {
 mod tests {
     use super::*;
 
-    const HERE: (Side, StreamIndex) = (Side::Small, StreamIndex(0));
+    const HERE: (PoolKind, StreamIndex) = (PoolKind::Small, StreamIndex(0));
 
     fn fits(heap: &Heap, size: u64) -> Vec<u64> {
         heap.fits(HERE.0, HERE.1, Bytes::new(size))
@@ -288,7 +322,7 @@ mod tests {
     #[test]
     fn what_is_cut_merges_again() {
         let mut heap = Heap::default();
-        let a = heap.add_segment(SegmentId(0), Bytes::new(4096), HERE, State::Free);
+        let (_, a) = heap.add_segment(Bytes::new(4096), HERE, State::Free);
         let b = heap.split(a, Bytes::new(1024)).unwrap();
         let c = heap.split(b, Bytes::new(1024)).unwrap();
         assert_eq!(fits(&heap, 1), [1024, 1024, 2048]);
@@ -310,10 +344,10 @@ mod tests {
     #[test]
     fn newer_segments_lie_lower_and_streams_stay_apart() {
         let mut heap = Heap::default();
-        let old = heap.add_segment(SegmentId(0), Bytes::new(512), HERE, State::Free);
-        let new = heap.add_segment(SegmentId(1), Bytes::new(512), HERE, State::Free);
-        heap.add_segment(SegmentId(2), Bytes::new(512), (HERE.0, StreamIndex(1)), State::Free);
-        heap.add_segment(SegmentId(3), Bytes::new(512), (Side::Large, HERE.1), State::Free);
+        let (_, old) = heap.add_segment(Bytes::new(512), HERE, State::Free);
+        let (_, new) = heap.add_segment(Bytes::new(512), HERE, State::Free);
+        heap.add_segment(Bytes::new(512), (HERE.0, StreamIndex(1)), State::Free);
+        heap.add_segment(Bytes::new(512), (PoolKind::Large, HERE.1), State::Free);
         let found: Vec<BlockId> = heap.fits(HERE.0, HERE.1, Bytes::new(512)).collect();
         assert_eq!(found, [new, old]);
     }

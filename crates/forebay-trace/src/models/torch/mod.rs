@@ -43,16 +43,16 @@ const OWN_SEGMENT_FROM: Bytes = Bytes::new(10 * MIB);
 /// What segments of their own are rounded to.
 const OWN_SEGMENT_UNIT: Alignment = Alignment::DEVICE_PAGE;
 
-/// The two worlds a block can live in.
+/// The two pools of PyTorch's allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
+enum PoolKind {
     /// Blocks up to 1 MiB.
     Small,
     /// All others.
     Large,
 }
 
-impl Side {
+impl PoolKind {
     const fn of(rounded: Bytes) -> Self {
         if rounded.get() <= SMALL_MOST.get() { Self::Small } else { Self::Large }
     }

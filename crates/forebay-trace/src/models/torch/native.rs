@@ -1,18 +1,18 @@
 //! PyTorch's allocator as it is unless told otherwise: segments of plain memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use super::heap::{BlockId, Heap, SegmentId, State};
 use super::{
-    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, SMALL_MOST, SMALL_SEGMENT, Side,
+    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, PoolKind, SMALL_MOST, SMALL_SEGMENT,
     rounded,
 };
 use crate::models::driver::Driver;
-use crate::models::{missing, refused, too_large};
-use crate::{BlockIndex, DriverUse, FreeOrder, Placed, Player, ReplayError, StreamIndex};
+use crate::models::{refused, too_large};
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// The model of the native backend.
 #[derive(Debug)]
@@ -20,36 +20,28 @@ pub struct Native {
     driver: Driver,
     heap: Heap,
     segments: BTreeMap<SegmentId, (Address, Bytes)>,
-    serial: u64,
-    live: HashMap<BlockIndex, BlockId>,
 }
 
 impl Native {
     /// Nothing cached yet.
     pub fn new(driver: Driver) -> Self {
-        Self {
-            driver,
-            heap: Heap::default(),
-            segments: BTreeMap::new(),
-            serial: 0,
-            live: HashMap::new(),
-        }
+        Self { driver, heap: Heap::default(), segments: BTreeMap::new() }
     }
 
     /// How large a segment is got for a block.
     fn segment_size(size: Bytes) -> Option<Bytes> {
-        match Side::of(size) {
-            Side::Small => Some(SMALL_SEGMENT),
-            Side::Large if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
-            Side::Large => size.checked_align_up(OWN_SEGMENT_UNIT),
+        match PoolKind::of(size) {
+            PoolKind::Small => Some(SMALL_SEGMENT),
+            PoolKind::Large if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
+            PoolKind::Large => size.checked_align_up(OWN_SEGMENT_UNIT),
         }
     }
 
     /// Whether what remains of a block is cut off.
-    fn splits(side: Side, rest: Bytes) -> bool {
+    fn splits(side: PoolKind, rest: Bytes) -> bool {
         match side {
-            Side::Small => rest >= GRAIN.bytes(),
-            Side::Large => rest > SMALL_MOST,
+            PoolKind::Small => rest >= GRAIN.bytes(),
+            PoolKind::Large => rest > SMALL_MOST,
         }
     }
 
@@ -64,10 +56,10 @@ impl Native {
             }
             Err(error) => return Err(ReplayError::Device(error)),
         };
-        let id = SegmentId(self.serial);
-        self.serial += 1;
+        let owner = (PoolKind::of(size), stream);
+        let (id, block) = self.heap.add_segment(segment, owner, State::Free);
         self.segments.insert(id, (at, segment));
-        Ok(self.heap.add_segment(id, segment, (Side::of(size), stream), State::Free))
+        Ok(block)
     }
 
     /// Gives back every segment that is wholly free, of all streams.
@@ -91,26 +83,18 @@ impl Player for Native {
         stream: StreamIndex,
     ) -> Result<(), ReplayError> {
         let size = rounded(size).ok_or_else(|| too_large(size, &self.driver))?;
-        let side = Side::of(size);
+        let side = PoolKind::of(size);
         let found = self.heap.fits(side, stream, size).next();
         let id = match found {
             Some(id) => id,
             None => self.grow(size, stream)?,
         };
-        let rest = self.heap.get(id).map_or(Bytes::ZERO, |found| found.size.saturating_sub(size));
-        if Self::splits(side, rest) {
-            self.heap.split(id, size);
-        }
-        self.heap.set_state(id, State::Live);
-        self.live.insert(block, id);
+        self.heap.allocate(block, id, size, |rest| Self::splits(side, rest));
         Ok(())
     }
 
     fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
-        let id = self.live.remove(&block).ok_or_else(|| missing(block))?;
-        self.heap.set_state(id, State::Free);
-        self.heap.merge(id);
-        Ok(())
+        self.heap.free(block)
     }
 
     fn reserved(&self) -> Bytes {
@@ -121,15 +105,16 @@ impl Player for Native {
         self.driver.used()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
-// SAFETY: the block is a part of a segment that the driver gave, and no two blocks of one share bytes; and it is the block's until it is freed.
-unsafe impl Placed for Native {
+// SAFETY: the block is part of a segment that the driver allocated, no two blocks of a segment overlap, and
+// its address does not change until it is freed.
+unsafe impl AddressedPlayer for Native {
     fn address(&self, block: BlockIndex) -> Option<Address> {
-        let block = self.heap.get(*self.live.get(&block)?)?;
+        let block = self.heap.live(block)?;
         let &(start, _) = self.segments.get(&block.segment())?;
         start.checked_add(block.offset())
     }

@@ -26,7 +26,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, Capabilities, Copy, Device, Error, Event, EventKind, Place, StreamHandle};
 
 use self::pattern::{Piece, Salt};
-use super::{FreeOrder, Placed, Player, ReplayError};
+use super::{AddressedPlayer, FreeOrder, Player, ReplayError};
 use crate::{BlockIndex, StreamIndex};
 
 /// How much host memory work under way may be using before it is waited for.
@@ -95,7 +95,7 @@ pub struct Verdict {
 
 /// What is known of a block that was written.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct WrittenBlock {
     address: Address,
     size: Bytes,
     salt: Salt,
@@ -104,9 +104,9 @@ struct Mark {
 
 /// A block that was read, or will have been when the device is done.
 #[derive(Debug)]
-struct Reading {
+struct PendingRead {
     block: BlockIndex,
-    mark: Mark,
+    mark: WrittenBlock,
     pieces: Vec<(Piece, Vec<u8>)>,
 }
 
@@ -117,11 +117,11 @@ struct Reading {
 pub struct Verifier {
     device: Arc<dyn Device>,
     serial: u64,
-    live: HashMap<BlockIndex, Mark>,
+    live: HashMap<BlockIndex, WrittenBlock>,
     /// What work under way reads from: kept until the device is done, then let go.
     written: Vec<Vec<u8>>,
     /// What work under way writes to: kept until the device is done, then compared.
-    readings: Vec<Reading>,
+    readings: Vec<PendingRead>,
     lent: usize,
     verdict: Verdict,
 }
@@ -156,11 +156,11 @@ impl Verifier {
         let address = address_of(placed, block)?;
         let stream = placed.stream(stream)?;
         self.serial += 1;
-        let mark = Mark { address, size, salt: Salt::new(self.serial), stream };
+        let mark = WrittenBlock { address, size, salt: Salt::new(self.serial), stream };
         for piece in Piece::of_block(size) {
             let mut buffer = Vec::new();
             piece.fill(mark.salt, &mut buffer);
-            self.transfer(mark, piece, &mut buffer, Towards::Device, stream)?;
+            self.transfer(mark, piece, &mut buffer, CopyDirection::Device, stream)?;
             self.lent += buffer.len();
             self.written.push(buffer);
         }
@@ -190,11 +190,11 @@ impl Verifier {
         let mut pieces = Vec::new();
         for piece in Piece::of_block(mark.size) {
             let mut buffer = vec![0; piece.length()];
-            self.transfer(mark, piece, &mut buffer, Towards::Host, stream)?;
+            self.transfer(mark, piece, &mut buffer, CopyDirection::Host, stream)?;
             self.lent += buffer.len();
             pieces.push((piece, buffer));
         }
-        self.readings.push(Reading { block, mark, pieces });
+        self.readings.push(PendingRead { block, mark, pieces });
         match order {
             FreeOrder::Idle => self.settle().map_err(ReplayError::Device),
             FreeOrder::Stream => self.settle_when_much_is_lent(),
@@ -212,10 +212,10 @@ impl Verifier {
     /// the device is done with it.
     fn transfer(
         &self,
-        mark: Mark,
+        mark: WrittenBlock,
         piece: Piece,
         buffer: &mut Vec<u8>,
-        towards: Towards,
+        towards: CopyDirection,
         stream: StreamHandle,
     ) -> Result<(), ReplayError> {
         let start = mark.address.checked_add(piece.offset).ok_or_else(|| {
@@ -227,14 +227,14 @@ impl Verifier {
         let block = (Place::Device(start), piece.pitch);
         let host = (Place::Host(Address::of_pointer(buffer.as_mut_ptr())), piece.width);
         let (to, from) = match towards {
-            Towards::Device => (block, host),
-            Towards::Host => (host, block),
+            CopyDirection::Device => (block, host),
+            CopyDirection::Host => (host, block),
         };
         let copy = Copy::planes(to.0, to.1, from.0, from.1, (piece.width, piece.rows));
         copy.and_then(|copy| {
             // SAFETY: the host's rows are the buffer, which is as long as the piece and which the
             // verifier neither touches nor lets go of before it has waited for the device; those
-            // of the device are a live block, by the promise of `Placed`, and stay so until the
+            // of the device are a live block, by the promise of `AddressedPlayer`, and stay so until the
             // free that comes after this in the order the player asks for.
             unsafe { self.device.copy(&copy, stream) }
         })
@@ -279,7 +279,7 @@ impl Verifier {
     }
 }
 
-impl Reading {
+impl PendingRead {
     /// The first byte that is not what was written.
     fn compare(&self) -> Option<Mismatch> {
         let mut expected = Vec::new();
@@ -306,14 +306,14 @@ impl Drop for Verifier {
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug)]
-enum Towards {
+enum CopyDirection {
     /// Into the block.
     Device,
     /// Out of it.
     Host,
 }
 
-fn address_of(placed: &dyn Placed, block: BlockIndex) -> Result<Address, ReplayError> {
+fn address_of(placed: &dyn AddressedPlayer, block: BlockIndex) -> Result<Address, ReplayError> {
     let what = "is live and lies nowhere";
     placed.address(block).ok_or(ReplayError::Inconsistent { block, what })
 }

@@ -137,14 +137,14 @@ impl Player for Careless {
         DriverUse::default()
     }
 
-    fn placed(&mut self) -> Option<&mut dyn Placed> {
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         Some(self)
     }
 }
 
 // SAFETY: that blocks lie in the piece is checked when they are allocated, and the piece stays. That
 // each has its bytes to itself is what this player breaks; no reference to them is ever made.
-unsafe impl Placed for Careless {
+unsafe impl AddressedPlayer for Careless {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         self.live.get(&block).copied()
     }
@@ -222,12 +222,12 @@ fn a_forgotten_wait_is_caught_on_late_streams() {
         fn driver(&self) -> DriverUse {
             self.0.driver()
         }
-        fn placed(&mut self) -> Option<&mut dyn Placed> {
+        fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
             Some(self)
         }
     }
     // SAFETY: as for the careless one; the order of streams is what this one breaks.
-    unsafe impl Placed for Hasty {
+    unsafe impl AddressedPlayer for Hasty {
         fn address(&self, block: BlockIndex) -> Option<Address> {
             self.0.address(block)
         }

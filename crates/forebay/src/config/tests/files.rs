@@ -49,18 +49,21 @@ fn what_is_wrong_in_a_file_is_named_with_its_line() {
     for (text, expected) in [
         ("upkeep = on", "a.toml, line 1: not TOML: "),
         ("history = 1\nhistory = 2", "a.toml, line 2: not TOML: duplicate key"),
-        ("history = 1\n\nmax_byte = 1", "\"max_byte\" is no key (a.toml, line 3): did you mean"),
-        ("[pool]\nhistory = 1", "\"pool\" is no key (a.toml, line 1): the keys are"),
-        ("history = -1", "history cannot be \"-1\" (a.toml, line 1): allowed is a whole number"),
+        (
+            "history = 1\n\nmax_byte = 1",
+            "unknown setting \"max_byte\" (a.toml, line 3): did you mean",
+        ),
+        ("[pool]\nhistory = 1", "unknown setting \"pool\" (a.toml, line 1): the settings are"),
+        ("history = -1", "history cannot be \"-1\" (a.toml, line 1): expected a whole number"),
         ("history = 99999999999999999999", "history cannot be \"99999999999999999999\""),
         ("history = [1]", "history cannot be \"[...]\""),
         ("history.a = 1", "history cannot be \"{...}\""),
-        ("upkeep_interval = 1", "upkeep_interval cannot be \"1\" (a.toml, line 1): allowed is a d"),
+        ("upkeep_interval = 1", "upkeep_interval cannot be \"1\" (a.toml, line 1): expected a d"),
         ("max_fraction = nan", "max_fraction cannot be \"nan\""),
         ("max_fraction = 1e-1", "max_fraction cannot be \"1e-1\""),
         ("collect_after = 07:32:00", "collect_after cannot be \"07:32:00\""),
         ("zero = 'on'\nbad = 1", "zero cannot be \"on\" (a.toml, line 1)"),
-        ("bad = 1\nzero = 'on'", "\"bad\" is no key (a.toml, line 1)"),
+        ("bad = 1\nzero = 'on'", "unknown setting \"bad\" (a.toml, line 1)"),
     ] {
         let said = parsed(text).unwrap_err();
         assert!(said.starts_with(expected), "{text:?} said: {said}");

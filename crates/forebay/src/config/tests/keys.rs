@@ -195,7 +195,7 @@ fn the_program_sets_by_type_and_is_held_to_the_same_bounds() {
     let text = |builder: crate::config::SettingsBuilder| builder.build().unwrap_err().to_string();
     assert_eq!(
         text(Settings::builder().history(1_u64 << 25)),
-        "history cannot be \"33554432\" (set by the program): allowed is a whole number, as 0 or \
+        "history cannot be \"33554432\" (set by the program): expected a whole number, such as 0 or \
          65536; at most 16777216"
     );
     assert!(text(Settings::builder().max_bytes(Bytes::ZERO)).contains("at least 1"));

@@ -193,8 +193,8 @@ fn a_change_while_running_is_whole_or_not_at_all() {
     };
     assert_eq!(
         refused("size_classes", "geometric"),
-        "size_classes cannot become \"geometric\" while a pool lives: it is exact (entry 2 of the \
-         text given); build another pool with it"
+        "size_classes cannot change to \"geometric\" in a running pool: it is exact (entry 2 of the \
+         text given); create another pool with it"
     );
     assert!(refused("max_bytes", "lots").contains("\"lots\" (changed while running)"));
     assert!(refused("min_bytes", "9GiB").contains("must not be more than max_bytes"));

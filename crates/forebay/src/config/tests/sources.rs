@@ -49,7 +49,10 @@ fn what_is_no_entry_is_refused_with_its_number() {
             "\"/etc/forebay.toml\" is not key:value (entry 1 of the text given); a file is named by \
              FOREBAY_CONFIG",
         ),
-        (":on", "\"\" is no key (entry 1 of the text given): the keys are preset, max_bytes, "),
+        (
+            ":on",
+            "unknown setting \"\" (entry 1 of the text given): the settings are preset, max_bytes, ",
+        ),
     ] {
         let said = Settings::parse_conf(conf).unwrap_err().to_string();
         assert!(said.starts_with(text), "{said}");
@@ -79,13 +82,13 @@ fn a_mistyped_key_is_refused_with_the_one_that_was_meant() {
         let text = error.to_string();
         match meant {
             Some(meant) => assert!(text.ends_with(&format!("did you mean {meant}?")), "{text}"),
-            None => assert!(text.contains("the keys are preset, max_bytes, "), "{text}"),
+            None => assert!(text.contains("the settings are preset, max_bytes, "), "{text}"),
         }
     }
     let error = Settings::default().get("max_byte").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"max_byte\" is no key (set by the program): did you mean max_bytes?"
+        "unknown setting \"max_byte\" (set by the program): did you mean max_bytes?"
     );
 }
 
@@ -119,7 +122,7 @@ fn a_variable_that_is_nearly_one_of_ours_is_refused_and_others_are_let_be() {
     let refused: Vec<String> = examined.refused.iter().map(ToString::to_string).collect();
     assert_eq!(
         refused,
-        [r#""FOREBAY_MAX_BYTE" is no variable of forebay: did you mean FOREBAY_MAX_BYTES?"#]
+        [r#"unknown variable "FOREBAY_MAX_BYTE": did you mean FOREBAY_MAX_BYTES?"#]
     );
     assert_eq!(
         examined.ignored,

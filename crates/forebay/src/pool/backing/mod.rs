@@ -133,7 +133,7 @@ impl Backing {
     fn wait_for_nearest(&mut self, site: Site<'_>, side: Side, size: Bytes, stream: StreamHandle) {
         let mut heap = site.heap();
         let taker = heap.slot_for(stream);
-        let better = heap.side_heap(side).space.worth_waiting_for(size, Streams::only(taker));
+        let better = heap.side_heap(side).space.better_owner(size, Streams::only(taker));
         // Any one of them will do.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
         let _ = owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream));
@@ -509,7 +509,7 @@ impl Backing {
         let _ = twice(|| self.run_deferred(site, true));
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
-            let cleared = site.heap().side_heap(side).space.clear(page.at);
+            let cleared = site.heap().side_heap(side).space.clear_alias(page.at);
             debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
             self.provider(side).0.strays.push((span.start(), span.size()));
             self.provider(side).0.segment_went(site.heap, page, true);

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay_core::address_space::{
-    AddressSpace, Boundaries, Growth, Lack, Offset, Plan, Step, Streams,
+    AddressSpace, Boundaries, Growth, Offset, Plan, PlanError, Step, Streams,
 };
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
@@ -257,7 +257,7 @@ impl PageProvider {
                 };
             }
             let mut plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
-            if plan == Err(Lack::Addresses) {
+            if plan == Err(PlanError::Addresses) {
                 // As many again as there are: so a pool that grows reserves a few times at the most. A call
                 // of half a microsecond, under the heap's lock.
                 let page = context.growth.largest_page.max(side_heap.space.granule().bytes());
@@ -375,7 +375,7 @@ impl PageProvider {
         let lifted = match from {
             None => None,
             Some(at) => {
-                let (page, size, streams) = side_heap.space.lift(at).ok()?;
+                let (page, size, streams) = side_heap.space.remove_page(at).ok()?;
                 let lifted = Lifted { at, page, size, streams };
                 if !streams.contains(taker) {
                     put_back(&mut side_heap.space, lifted);
@@ -384,7 +384,7 @@ impl PageProvider {
                 Some(lifted)
             }
         };
-        if side_heap.space.hold(to, size).is_err() {
+        if side_heap.space.claim_gap(to, size).is_err() {
             lifted.into_iter().for_each(|page| put_back(&mut side_heap.space, page));
             return None;
         }
@@ -395,7 +395,7 @@ impl PageProvider {
     fn let_go(&self, context: Context<'_>, to: Offset, from: Option<Lifted>) {
         let mut heap = lock(context.heap);
         let space = &mut heap.side_heap(self.side).space;
-        let cleared = space.clear(to);
+        let cleared = space.clear_alias(to);
         debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
         from.into_iter().for_each(|page| put_back(space, page));
     }
@@ -450,8 +450,8 @@ impl PageProvider {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
             for Staged { at, span, page, from } in staged {
-                let cleared = space.clear(at);
-                let placed = space.place(at, span.size(), page.0, taker);
+                let cleared = space.clear_alias(at);
+                let placed = space.add_page(at, span.size(), page.0, taker);
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
                 aliases.extend(from.map(|page| Alias { at: page.at, size: page.size }));
             }
@@ -496,7 +496,7 @@ impl PageProvider {
         let placed = {
             let mut heap = lock(context.heap);
             let placed =
-                heap.side_heap(self.side).space.place(start.get(), bytes, start.get(), taker);
+                heap.side_heap(self.side).space.add_page(start.get(), bytes, start.get(), taker);
             heap.note_held();
             placed
         };
@@ -530,7 +530,7 @@ pub(in crate::pool) struct Context<'a> {
 
 /// Puts a lifted page back where it was: its mapping still stands.
 pub(in crate::pool) fn put_back(space: &mut AddressSpace, page: Lifted) {
-    let cleared = space.clear(page.at);
-    let placed = space.place(page.at, page.size, page.page, page.streams);
+    let cleared = space.clear_alias(page.at);
+    let placed = space.add_page(page.at, page.size, page.page, page.streams);
     debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
 }

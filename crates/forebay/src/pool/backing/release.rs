@@ -74,7 +74,7 @@ impl PageProvider {
         let mut heap = lock(heap);
         if !went {
             let space = &mut heap.side_heap(self.side).space;
-            let placed = space.place(page.at, page.size, page.page, Streams::ALL);
+            let placed = space.add_page(page.at, page.size, page.page, Streams::ALL);
             debug_assert!(placed.is_ok(), "another segment is there: {placed:?}");
         }
         heap.going = heap.going.saturating_sub(page.size);
@@ -89,7 +89,7 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
-        let cleared = lock(heap).side_heap(self.side).space.clear(alias.at);
+        let cleared = lock(heap).side_heap(self.side).space.clear_alias(alias.at);
         debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
         Ok(())
     }
@@ -97,7 +97,7 @@ impl PageProvider {
     /// Takes free pages out of the address space, until `spare` bytes are: nobody can have them any more.
     pub(in crate::pool) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
         let side_heap = heap.side_heap(self.side);
-        let mut pages: Vec<(Offset, Bytes)> = side_heap.space.idle_pages().collect();
+        let mut pages: Vec<(Offset, Bytes)> = side_heap.space.free_pages().collect();
         // From the end: what is left stays together.
         pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
         let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
@@ -109,7 +109,7 @@ impl PageProvider {
             if bytes.saturating_add(size) > spare {
                 continue;
             }
-            if let Ok((page, size, streams)) = side_heap.space.lift(at) {
+            if let Ok((page, size, streams)) = side_heap.space.remove_page(at) {
                 lifted.push(Lifted { at, page, size, streams });
                 bytes = bytes.saturating_add(size);
             }
@@ -145,7 +145,7 @@ impl PageProvider {
             self.put_back(heap, page);
             return Err(error);
         }
-        let cleared = lock(heap).side_heap(self.side).space.clear(page.at);
+        let cleared = lock(heap).side_heap(self.side).space.clear_alias(page.at);
         debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
         let page = PageHandle(page.page);
         // It is counted among what is going already.

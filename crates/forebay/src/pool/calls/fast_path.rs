@@ -36,7 +36,7 @@ impl Shared {
     /// This thread's gate, where it was the last that the thread passed.
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
-        let place = thread_slot::remembered(self.fast_epoch.load(Ordering::Relaxed))?;
+        let place = thread_slot::cached_pool(self.fast_epoch.load(Ordering::Relaxed))?;
         // SAFETY: remembered under this pool's epoch, which no other pool ever has, so it is a gate of
         // this pool; gates stay where they are as long as the pool.
         Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
@@ -54,10 +54,10 @@ impl Shared {
 
     fn find_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let gate: &Gate<ThreadCaches> =
-            self.rows.get_or_make(thread_slot::mine()?, ThreadCaches::default)?;
+            self.rows.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
         let epoch = self.fast_epoch.load(Ordering::Relaxed);
         if epoch != SLOW_PATH {
-            thread_slot::remember(epoch, NonNull::from(gate).cast());
+            thread_slot::cache_pool(epoch, NonNull::from(gate).cast());
         }
         Some(gate)
     }
@@ -84,7 +84,7 @@ impl Shared {
         let gate = self.remembered_gate()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let mut passed = unsafe { gate.pass() }?;
-        let block = match passed.room().front(stream) {
+        let block = match passed.data().front(stream) {
             Some(cache) => self.take_from_for::<COUNTED>(cache, requested, size, tag),
             None => None,
         };
@@ -123,7 +123,7 @@ impl Shared {
             cache.counts.out(units, requested.get(), tag);
         }
         // SAFETY: the slot is of this pool's map.
-        let generation = unsafe { slot.get() }.hand_out_again(size, tagged(requested, tag));
+        let generation = unsafe { slot.get() }.mark_live_again(size, tagged(requested, tag));
         Some(Block { address, size, pool: self.id, generation })
     }
 
@@ -159,7 +159,7 @@ impl Shared {
         let Some(known) = said.plain(slot, address) else { return false };
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
-        let kept = match passed.room().front(stream) {
+        let kept = match passed.data().front(stream) {
             Some(cache) => self.keep_in::<COUNTED>(cache, slot, known, address, said),
             None => false,
         };
@@ -212,7 +212,7 @@ impl OwnGate<'_> {
     pub(in crate::pool) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
         // SAFETY: the gate is this thread's by its thread slot, and `work` comes back to no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
-            return work(passed.room());
+            return work(passed.data());
         }
         self.wait_and_enter(&mut work)
     }

@@ -10,7 +10,7 @@
 //! made in the end. The copies take time that grows with the holes, under the pool's locks; they can save a wait
 //! for the device and every cached page. With more than [`MOST_HOLES`] holes no copy is made.
 
-use forebay_core::address_space::{AddressSpace, Growth, Lack, Plan, Streams};
+use forebay_core::address_space::{AddressSpace, Growth, Plan, PlanError, Streams};
 use forebay_core::{Bytes, Span};
 
 use crate::MemoryClass;
@@ -77,11 +77,11 @@ impl Shared {
                 Side::Large => heap.large.space.clone(),
             };
             // Old mappings and pages on their way out are gone by then.
-            backing.deferred.cleared(of).for_each(|at| _ = space.clear(at));
-            space.idle(Streams::ALL);
+            backing.deferred.cleared(of).for_each(|at| _ = space.clear_alias(at));
+            space.record_idle(Streams::ALL);
             for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
                 // What came back since it was noted is a hole already.
-                let _ = space.give(span.start().get(), span.size(), Streams::ALL);
+                let _ = space.free(span.start().get(), span.size(), Streams::ALL);
             }
             space
         };
@@ -118,16 +118,16 @@ impl Feasibility {
         // Everything is free for all by now: any stream will do. More addresses can be had.
         let can_plan = |space: &AddressSpace, growth: &Growth| {
             let plan = Plan::make(space, size, Streams::only(0), growth, limit);
-            !matches!(plan, Err(Lack::Limit))
+            !matches!(plan, Err(PlanError::Limit))
         };
         if can_plan(&self.own, &self.growth) {
             return true;
         }
         // Pages that are free are given up then, and smaller ones come beside what is partly in use.
         let mut lifted = self.own.clone();
-        let pages: Vec<u64> = lifted.idle_pages().map(|page| page.0).collect();
+        let pages: Vec<u64> = lifted.free_pages().map(|page| page.0).collect();
         for at in pages {
-            let _ = lifted.lift(at).and_then(|_| lifted.clear(at));
+            let _ = lifted.remove_page(at).and_then(|_| lifted.clear_alias(at));
         }
         let mut smallest = self.growth;
         smallest.largest_page = Bytes::ZERO;

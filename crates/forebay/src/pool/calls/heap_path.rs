@@ -65,7 +65,7 @@ impl Shared {
             };
             heap.heap_hits += 1;
             let tag = thread_slot::tag();
-            let generation = slot.hand_out(address, size, tagged(requested, tag));
+            let generation = slot.mark_live(address, size, tagged(requested, tag));
             cache.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
             Some(Block { address, size, pool: self.id, generation })
         })
@@ -100,7 +100,7 @@ impl Shared {
             && gate.enter(|caches| {
                 let Some(cache) = caches.of(stream) else { return false };
                 let claim = || slot.claim_plain(known);
-                let room = cache.magazine.stow(known.units());
+                let room = cache.magazine.move_to_reserve(known.units());
                 let kept = room && cache.magazine.keep_if(known.units(), block, claim);
                 if kept {
                     cache.counts.back(known.units(), known.requested(), known.tag());
@@ -133,7 +133,7 @@ impl Shared {
                 heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
             };
             if !large {
-                cache.magazine.make_way(units, &mut give);
+                cache.magazine.evict_for(units, &mut give);
                 if cache.magazine.keep(units, block) {
                     cache.counts.back(units, requested, tag);
                     return true;

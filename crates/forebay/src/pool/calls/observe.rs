@@ -28,7 +28,7 @@ impl Observation {
         shared.history.attach(&observer, || {
             let live = shared.map.live_blocks().into_iter();
             live.filter_map(|block| {
-                let known = shared.map.slot(block.address)?.look(block.address);
+                let known = shared.map.slot(block.address)?.state_at(block.address);
                 let known = known.filter(|known| known.live())?;
                 let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
                 Some((block.address, Bytes::new(known.requested()), tag))

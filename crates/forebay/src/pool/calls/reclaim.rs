@@ -262,7 +262,7 @@ impl Shared {
         }
         let (side, page) = backing.outgoing.pop()?;
         // Out of the address space before the device has it: it may give the same addresses again at once.
-        let cleared = self.heap().side_heap(side).space.clear(page.at);
+        let cleared = self.heap().side_heap(side).space.clear_alias(page.at);
         debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
         Some((side, page))
     }

@@ -11,7 +11,7 @@ use forebay_hal::{Device, StreamHandle};
 
 use crate::PoolId;
 use crate::pool::shared::Shared;
-use crate::sync::fork::{Birth, Whole};
+use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::map::AddressMap;
 
 /// A pool, and what is asked of it without having it.
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-static POOLS: Whole<Vec<Entry>> = Whole::new(Vec::new());
+static POOLS: ForkSafeMutex<Vec<Entry>> = ForkSafeMutex::new(Vec::new());
 
 fn pools() -> MutexGuard<'static, Vec<Entry>> {
     POOLS.lock()

@@ -119,7 +119,7 @@ impl Shared {
         let Request { size: requested, stream, .. } = request;
         let tag = thread_slot::tag();
         let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
-        let generation = slot.hand_out(start, size, tagged(requested, tag));
+        let generation = slot.mark_live(start, size, tagged(requested, tag));
         let units = size.get() >> UNIT_SHIFT;
         self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
         Ok(Block { address: start, size, pool: self.id, generation })
@@ -154,7 +154,7 @@ impl Shared {
     /// The live block at `address`, with its slot.
     pub(in crate::pool) fn live(&self, address: Address) -> Result<(&Slot, BlockState)> {
         let slot = self.map.slot(address);
-        let known = slot.and_then(|slot| slot.look(address));
+        let known = slot.and_then(|slot| slot.state_at(address));
         match (slot, known) {
             (Some(slot), Some(known)) if known.live() => Ok((slot, known)),
             _ => Err(self.not_there(address, known)),

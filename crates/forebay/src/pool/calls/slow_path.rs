@@ -66,7 +66,7 @@ impl Climb {
     fn stay(&mut self) {
         self.rooms += 1;
         if self.rooms >= MOST_ROOMS {
-            self.ladder.climb();
+            self.ladder.advance();
         }
     }
 }
@@ -128,7 +128,7 @@ impl Shared {
             backing = self.try_rung(backing, &mut climb, begun)?;
             let found = from_hole(&mut self.heap());
             match found {
-                Some(found) if matches!(rung, Rung::Room | Rung::Idle) => {
+                Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
                     drop(backing);
                     self.read_pressure();
                     return Ok((found, Source::Driver));
@@ -150,24 +150,24 @@ impl Shared {
         let (request, stream) = (climb.request, climb.request.stream);
         let avoided = climb.ladder.avoided();
         match climb.ladder.rung() {
-            Rung::Fold => {
+            Rung::FlushCaches => {
                 if !avoided.fold && side == Side::Large {
                     self.fold_large(&mut backing);
                 } else if !avoided.fold {
                     self.fold(&mut backing);
                 }
-                climb.ladder.climb();
+                climb.ladder.advance();
             }
             Rung::Nearest if avoided.streams => {
                 backing.part_from_idle_streams(self.site());
-                climb.ladder.climb();
+                climb.ladder.advance();
             }
-            Rung::Others if avoided.streams => climb.ladder.climb(),
+            Rung::Others if avoided.streams => climb.ladder.advance(),
             rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
                 backing.climb(self.site(), rung, (side, size), stream);
-                climb.ladder.climb();
+                climb.ladder.advance();
             }
-            Rung::Room => {
+            Rung::Grow => {
                 if side == Side::Large {
                     self.fold_own_small(size);
                 }
@@ -179,7 +179,7 @@ impl Shared {
                 }
                 match made {
                     Ok(true) => climb.stay(),
-                    Ok(false) => climb.ladder.climb(),
+                    Ok(false) => climb.ladder.advance(),
                     // Without leaving anything out there may be enough; where not, the next time tells it.
                     Err(_) if avoided != Avoided::default() => climb.ladder.restart(),
                     Err(error) => return Err(error),
@@ -193,14 +193,14 @@ impl Shared {
                 backing = self.backing();
                 match reclaimed {
                     Reclaimed::Room => climb.stay(),
-                    Reclaimed::TooLittle if patience.is_over() => climb.ladder.climb(),
+                    Reclaimed::TooLittle if patience.is_over() => climb.ladder.advance(),
                     // Other threads took what came back, or what they freed meanwhile is in their caches again.
                     Reclaimed::TooLittle
                         if self.rows.is_shared() && climb.retries < MOST_RETRIES =>
                     {
                         climb.retries += 1;
                     }
-                    Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.climb(),
+                    Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.advance(),
                 }
             }
             Rung::Callback => {
@@ -210,7 +210,7 @@ impl Shared {
                 // The program may have forked there.
                 self.birth.check()?;
                 backing = self.backing();
-                if let_go { climb.ladder.let_go() } else { climb.ladder.climb() }
+                if let_go { climb.ladder.memory_released() } else { climb.ladder.advance() }
             }
             _ => {
                 drop(backing);

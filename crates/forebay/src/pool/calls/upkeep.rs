@@ -5,14 +5,14 @@ use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};
 
 use forebay_core::Bytes;
-use forebay_core::pressure::{Answer, Level};
+use forebay_core::pressure::{Level, Response};
 
 use crate::Result;
 use crate::pool::calls::registry;
 use crate::pool::common::upkeep_state::Upkeep;
 use crate::pool::common::wait::Patience;
 use crate::pool::shared::Shared;
-use crate::sync::fork::{Birth, Whole};
+use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
 
 impl Shared {
@@ -31,13 +31,13 @@ impl Shared {
         let held = self.held.get();
         let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
         match answer {
-            Answer::Expand => self.press_magazines(false),
-            Answer::Clean | Answer::GiveBack => {
+            Response::Expand => self.press_magazines(false),
+            Response::Clean | Response::ReleaseIdle => {
                 // Small from now on: what a thread has at hand is lost to the others.
                 self.press_magazines(true);
                 let mut backing = self.backing();
                 self.fold(&mut backing);
-                if answer == Answer::GiveBack {
+                if answer == Response::ReleaseIdle {
                     let keep = self.settings().min_bytes();
                     backing.retire(self.site(), keep);
                     let _ = backing.run_deferred(self.site(), false);
@@ -141,7 +141,7 @@ enum Thread {
 }
 
 /// The thread, and the process it is of: a child has none but its own.
-static THREAD: Whole<(Thread, Option<Birth>)> = Whole::new((Thread::None, None));
+static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
 
 /// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
 static ASKED: Condvar = Condvar::new();

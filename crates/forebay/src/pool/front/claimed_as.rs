@@ -23,7 +23,7 @@ impl ClaimedAs {
     pub(in crate::pool) fn plain(self, slot: &Slot, address: Address) -> Option<BlockState> {
         match self {
             // Claiming it is what tells.
-            Self::Exact(generation) => Some(slot.assumed(address, generation)),
+            Self::Exact(generation) => Some(slot.expected(address, generation)),
             Self::Any | Self::Sized(_) => slot.plain(address),
         }
     }

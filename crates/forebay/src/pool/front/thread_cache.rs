@@ -165,9 +165,9 @@ impl ThreadCache {
         spilled: &mut Vec<FreedBlock>,
     ) -> bool {
         let stream = self.stream;
-        if !self.magazine.stow(units) {
+        if !self.magazine.move_to_reserve(units) {
             let spill = |kept, units| spilled.push(FreedBlock::of(kept, units, stream));
-            self.magazine.make_way(units, spill);
+            self.magazine.evict_for(units, spill);
         }
         self.magazine.keep(units, block)
     }

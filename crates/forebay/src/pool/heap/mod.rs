@@ -33,7 +33,7 @@ impl SideHeap {
     /// Takes `size` bytes in the order of the stream with number `taker`.
     #[inline]
     pub(in crate::pool) fn take(&mut self, size: Bytes, taker: u32) -> Option<Address> {
-        self.space.take_for(size, taker).map(Address::new)
+        self.space.allocate_for(size, taker).map(Address::new)
     }
 
     /// Gives back what of the memory at `found` lies before and after an aligned piece; gives where
@@ -56,7 +56,7 @@ impl SideHeap {
     #[inline]
     #[must_use]
     pub(in crate::pool) fn give(&mut self, address: Address, size: Bytes, owner: u32) -> bool {
-        self.space.give_for(address.get(), size, owner).is_ok()
+        self.space.free_for(address.get(), size, owner).is_ok()
     }
 }
 
@@ -303,7 +303,7 @@ impl Heap {
     /// of its own.
     #[inline]
     pub(in crate::pool) fn worth_waiting(&mut self, side: Side, size: Bytes, taker: u32) -> bool {
-        let better = self.side_heap(side).space.better_for(size, taker);
+        let better = self.side_heap(side).space.better_owner_for(size, taker);
         let can_wait = |owner| !matches!(self.slots.owner(owner), Owner::Unknown);
         better.is_some_and(|owners| owners.numbers().any(can_wait))
     }
@@ -417,7 +417,7 @@ impl Heap {
     /// Takes a block back that no work uses any more: it is everybody's.
     pub(in crate::pool) fn give_to_all(&mut self, block: FreedBlock) {
         let FreedBlock { address, size, .. } = block;
-        let given = self.side_heap(Side::of(size)).space.give(address.get(), size, Streams::ALL);
+        let given = self.side_heap(Side::of(size)).space.free(address.get(), size, Streams::ALL);
         debug_assert!(given.is_ok(), "{address} of {size} came back and was not out");
     }
 
@@ -465,8 +465,8 @@ impl Heap {
     pub(in crate::pool) fn waited(&mut self, taker: u32, owner: u32) {
         self.changed();
         let (taker, owner) = (Streams::only(taker), Streams::only(owner));
-        self.small.space.waited(taker, owner);
-        self.large.space.waited(taker, owner);
+        self.small.space.record_wait(taker, owner);
+        self.large.space.record_wait(taker, owner);
         self.waits += 1;
     }
 
@@ -475,8 +475,8 @@ impl Heap {
     pub(in crate::pool) fn covers(&mut self, event: u32, slot: u32) {
         self.changed();
         let (event, slot) = (Streams::only(event), Streams::only(slot));
-        self.small.space.waited(event, slot);
-        self.large.space.waited(event, slot);
+        self.small.space.record_wait(event, slot);
+        self.large.space.record_wait(event, slot);
     }
 
     /// The slot of a stream that someone uses: so it is there, and can be waited for.
@@ -496,8 +496,8 @@ impl Heap {
         if !unreachable.is_empty() {
             self.changed();
             let mark = Streams::only(self.slots.mark());
-            self.small.space.waited_for_any(mark, unreachable);
-            self.large.space.waited_for_any(mark, unreachable);
+            self.small.space.record_wait_any(mark, unreachable);
+            self.large.space.record_wait_any(mark, unreachable);
         }
     }
 
@@ -511,8 +511,8 @@ impl Heap {
     /// Notes that all work on a stream is over that was enqueued so far.
     pub(in crate::pool) fn idle(&mut self, slot: u32) {
         self.changed();
-        self.small.space.idle(Streams::only(slot));
-        self.large.space.idle(Streams::only(slot));
+        self.small.space.record_idle(Streams::only(slot));
+        self.large.space.record_idle(Streams::only(slot));
     }
 
     /// The counts of a stream. Where there are too many, those of streams that have no number any
@@ -529,12 +529,12 @@ impl Heap {
     /// Streams in whose order something is free on either side that is not free for all.
     pub(in crate::pool) fn all_owners(&self) -> Streams {
         let [small, large] =
-            [&self.small, &self.large].map(|side_heap| side_heap.space.owners_beyond(Streams::ALL));
+            [&self.small, &self.large].map(|side_heap| side_heap.space.other_owners(Streams::ALL));
         small.or(large)
     }
 
     /// Streams that have something free on a side which `taker` may not have.
     pub(in crate::pool) fn owners(&mut self, side: Side, taker: Streams) -> Streams {
-        self.side_heap(side).space.owners_beyond(taker)
+        self.side_heap(side).space.other_owners(taker)
     }
 }

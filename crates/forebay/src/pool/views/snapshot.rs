@@ -275,7 +275,8 @@ pub(in crate::pool) fn named(
 ) -> impl Iterator<Item = BlockSnapshot> {
     live.iter().filter_map(|block| {
         // Looked at again: what was freed in between has no tag any more.
-        let known = map.slot(block.address)?.look(block.address).filter(|known| known.live())?;
+        let known =
+            map.slot(block.address)?.state_at(block.address).filter(|known| known.live())?;
         let tag = crate::Tag::numbered(usize::from(known.tag())).unwrap_or(crate::Tag::NONE);
         Some(BlockSnapshot {
             address: block.address.get(),

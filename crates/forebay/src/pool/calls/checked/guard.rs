@@ -43,7 +43,7 @@ impl Shared {
             if self.wait_for_freed(guards, patience, |state| state.unmapped > before)? {
                 continue;
             }
-            if calls == Ladder::MOST_CALLS || !self.ask_to_let_go(request, pages) {
+            if calls == Ladder::MAX_CALLBACKS || !self.ask_to_let_go(request, pages) {
                 return Err(self.shortage(request, pages).into());
             }
             calls += 1;

@@ -1,9 +1,9 @@
-//! What a device leaves behind when it is dropped with things still alive.
+//! Deferred cleanup of a device that is dropped while memory of it is still allocated.
 //!
-//! Work under way may use them, and the driver's calls that take pages away do not wait for it. So a
-//! thread waits for the device's streams, as they stood when it went, and only then gives everything
-//! back. Where the device had threads' default streams, the thread waits for the whole context: those
-//! of other threads cannot be marked from here. Dropping the device itself waits for nothing.
+//! Work in progress may use that memory, and the driver's unmap and release calls do not wait for it. So a
+//! thread waits for the work that the device's streams had when it was dropped, and only then frees
+//! everything. If the device had per-thread default streams, the thread waits for the whole context, since
+//! those of other threads cannot be recorded from here. Dropping the device itself does not wait.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,22 +16,22 @@ use crate::space::{Entry, Occupant, PageState, Space};
 use crate::stream::{StreamTable, lock};
 use crate::sys::{Outcome, Table};
 
-/// Everything a device had given out, and the points after which nothing uses it.
+/// Everything a device had allocated, and the events after which nothing uses it.
 #[derive(Debug)]
-struct Leftovers {
+struct DeferredCleanup {
     context: &'static Context,
     space: Arc<Mutex<Space>>,
     ends: Vec<EventCore>,
-    /// Whether threads' default streams may use it.
+    /// Whether per-thread default streams may use it.
     per_thread: bool,
 }
 
-impl Leftovers {
-    /// Waits, then gives everything back. Errors have nobody to go to: what the driver does not take
-    /// it keeps.
+impl DeferredCleanup {
+    /// Waits, then frees everything. Errors cannot be reported to anyone; memory that the driver refuses to
+    /// free stays allocated.
     fn clear(self) {
         if self.per_thread && self.context.synchronize().is_err() {
-            // Nobody knows when the work is done: it stays with the process.
+            // The end of the work is unknown, so the memory stays allocated.
             return;
         }
         for end in &self.ends {
@@ -60,7 +60,7 @@ impl Leftovers {
     }
 }
 
-/// Gives one entry back to the driver.
+/// Frees one entry.
 fn give_back(table: &Table, entry: &Entry) -> Outcome {
     let (start, size) = (entry.taken.start().get(), entry.taken.size().get());
     // SAFETY: all of it is the driver's, was not given back, and nothing uses it: its owner is gone
@@ -81,8 +81,8 @@ fn give_back(table: &Table, entry: &Entry) -> Outcome {
 }
 
 impl CudaDevice {
-    /// Keeps the tables of a forked child's parent from being dropped: another thread may have been changing
-    /// them, and what is in them takes locks when it goes.
+    /// Leaks the tables in a forked child: a thread of the parent may have been changing them, and dropping
+    /// their contents takes locks.
     fn leak(&mut self) {
         let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
         let none = StreamTable::new(&self.context.default_stream);
@@ -143,7 +143,8 @@ impl Drop for CudaDevice {
             }
         }
         let (context, space) = (self.context, Arc::clone(&self.space));
-        let leftovers = Leftovers { context, space, ends, per_thread: streams.has_per_thread() };
+        let leftovers =
+            DeferredCleanup { context, space, ends, per_thread: streams.has_per_thread() };
         // Without a thread they stay with the process: nobody may be made to wait here.
         let _ = forebay_sync::thread::spawn("forebay-cuda-leftovers", move || leftovers.clear());
     }

@@ -1,8 +1,8 @@
-//! Pinned memory that copies of ordinary host memory go through.
+//! Pinned staging buffers for copies of pageable host memory.
 //!
-//! The driver copies ordinary memory too, but makes the caller wait for it, and may read it before
-//! its turn in the stream. Here such a copy is a task of the host and a copy of pinned memory, both
-//! in the order of the stream, so that nobody waits and nothing is read early.
+//! The driver copies pageable memory too, but makes the caller wait for it, and may read it before its turn
+//! in the stream. Here such a copy is a host task plus a copy of pinned memory, both in stream order, so
+//! that the caller does not wait and nothing is read early.
 
 use std::sync::Mutex;
 
@@ -15,35 +15,35 @@ use crate::stream::lock;
 use crate::sys::values::host_alloc;
 use crate::sys::{RawStream, Refusal};
 
-/// The least that is made at once.
+/// The smallest staging buffer.
 const LEAST: Bytes = Bytes::new(64 << 10);
 
-/// The most: beyond it a copy goes in pieces. Two megabytes take longer to fill than all calls for
-/// a piece together, and more would only cost memory.
+/// The largest: larger copies go in pieces. Filling two megabytes takes longer than all calls for a piece
+/// together, so more would only cost memory.
 pub(crate) const MOST: Bytes = Bytes::mib(2);
 
-/// A stretch of pinned memory.
+/// A piece of pinned memory.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct StagingBuffer {
     pub(crate) address: u64,
     pub(crate) size: Bytes,
 }
 
-/// The stages of a context that no stream has.
+/// The staging buffers of a context that no stream uses.
 #[derive(Debug, Default)]
-pub(crate) struct Stages {
-    spare: Mutex<Vec<Stage>>,
-    /// Given up, with the point after which nothing uses them.
-    retired: Mutex<Vec<(Stage, EventCore)>>,
+pub(crate) struct StagingBuffers {
+    spare: Mutex<Vec<StagingBuffer>>,
+    /// Returned ones, each with the event after which nothing uses it.
+    retired: Mutex<Vec<(StagingBuffer, EventCore)>>,
 }
 
-impl Stages {
-    /// A stage of at least `size`, or of the most there is.
+impl StagingBuffers {
+    /// A buffer of at least `size`, or of the largest size.
     pub(crate) fn take(
         &self,
         context: &Context,
         size: Bytes,
-    ) -> core::result::Result<Stage, Refusal> {
+    ) -> core::result::Result<StagingBuffer, Refusal> {
         self.collect();
         let size = size.min(MOST);
         let mut spare = lock(&self.spare);
@@ -59,11 +59,16 @@ impl Stages {
             unsafe { table.mem_host_alloc(&raw mut address, size.get(), host_alloc::PORTABLE) }
         })?;
         context.note_inner(address, size.get());
-        Ok(Stage { address, size })
+        Ok(StagingBuffer { address, size })
     }
 
-    /// Takes a stage back that work on `stream`, which is live, may still use.
-    pub(crate) fn retire(&self, context: &'static Context, stage: Stage, stream: RawStream) {
+    /// Takes back a buffer that work on `stream`, which is live, may still use.
+    pub(crate) fn retire(
+        &self,
+        context: &'static Context,
+        stage: StagingBuffer,
+        stream: RawStream,
+    ) {
         let marked = EventCore::take(context, EventKind::Order, 0)
             .and_then(|event| event.record(stream).map(|()| event));
         // Where no point can be set, nobody will know when it is free: it is left to the process.
@@ -72,7 +77,7 @@ impl Stages {
         }
     }
 
-    /// Finds those whose work is done.
+    /// Makes the buffers whose work is done available again.
     fn collect(&self) {
         let mut retired = lock(&self.retired);
         let mut index = 0;

@@ -1,13 +1,13 @@
-//! RIM-SEATS: threads that come when many others live.
+//! RIM-SEATS: thread slots when many threads live.
 //!
-//! A pool caches for each thread apart, by the thread's seat. A thread that came while many others lived
-//! must be as quick as the first once they ended, and a server with thousands of threads must not fall to
-//! the speed of a lock. So 256 threads take their seats, one more comes, and the 256 end; then the pairs
-//! of the last are set against those of the first. After that 10,000 living threads do pairs, and as many
-//! as there are cores do the same for comparison.
+//! A pool has a cache for each thread, indexed by the thread's slot. A thread that started while many others
+//! lived must be as fast as the first once they have ended, and a server with thousands of threads must not
+//! slow down to the speed of a lock. So 256 threads take slots, one more starts, and the 256 end; then the
+//! pairs of the last thread are compared with those of the first. After that, 10,000 living threads run
+//! pairs, and for comparison as many threads as there are cores run the same.
 //!
-//! There are 65,536 seats, more threads than a system lets a process have by default, so no thread here
-//! goes without one. What a thread does that found none is tested beside the seats.
+//! There are 65,536 slots, more than a process may have threads by default, so every thread here gets one.
+//! The tests of the slots cover threads without one.
 
 use core::num::NonZero;
 use core::time::Duration;
@@ -17,17 +17,17 @@ use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 use forebay::Pool;
 use forebay_hal::StreamHandle;
 
-use super::super::{Effort, Row, Terms};
+use super::super::{BenchSetup, Effort, Row};
 use super::Rim;
 use super::tools::{
-    Deadline, Gate, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
+    Deadline, Latch, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
 };
 
-/// How many threads live when the last one comes.
+/// How many threads live when the last one starts.
 const HOLDERS: usize = 256;
 
-/// How much longer a pair may take with 10,000 living threads than with one thread a core: each thread
-/// finds its own cache cold.
+/// How much longer a pair may take with 10,000 living threads than with one thread per core: each thread
+/// finds its cache cold.
 const CROWDED: f64 = 4.0;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
@@ -35,21 +35,21 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 /// Pairs between two looks at the clock, of a thread in the crowd.
 const STRETCH: u32 = 50;
 
-pub(super) fn measure(terms: Terms<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let (_machine, device) = phantom(64)?;
-    let pool = terms.pool(&device, None)?;
-    let mut rows = first_and_last(terms, &pool)?;
-    let (count, stretches) = match terms.effort {
+    let pool = setup.pool(&device, None)?;
+    let mut rows = first_and_last(setup, &pool)?;
+    let (count, stretches) = match setup.effort {
         Effort::Full => (10_000, 10),
         Effort::Quick => (300, 2),
     };
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     // The same work in all.
     let each = u32::try_from(count * stretches / cores).map_err(said)?;
-    let (few, together) = living(terms, &pool, cores, each)?;
+    let (few, together) = living(setup, &pool, cores, each)?;
     let (mut crowd, crowded) =
-        living(terms, &pool, count, u32::try_from(stretches).map_err(said)?)?;
-    // How long so many take on the clock is the scheduler's: it wakes each of them. The processor's time is not.
+        living(setup, &pool, count, u32::try_from(stretches).map_err(said)?)?;
+    // The elapsed time depends on the scheduler, which wakes each thread. The processor time does not.
     let what = format!("{} threads / {} (processor time a pair)", grouped(count), grouped(cores));
     crowd.aim(what, ratio(crowded, together), CROWDED);
     rows.extend([few, crowd]);
@@ -65,29 +65,29 @@ fn spawn<'scope, 'env, T: Send + 'scope>(
 }
 
 /// The first thread and the last that came, a batch each in turn; the best batch of each counts.
-fn first_and_last(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
-    let (rounds, count) = match terms.effort {
+fn first_and_last(setup: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
+    let (rounds, count) = match setup.effort {
         Effort::Full => (100, 5_000),
         Effort::Quick => (5, 200),
     };
     // The first thread is this one: it is there before the others.
     pairs(pool, STREAM, 1)?;
-    let hold = Gate::default();
+    let hold = Latch::default();
     let (mut first, mut last) = (Times::default(), Times::default());
     scope(|scope| {
         let _opens = OpensAtEnd(&hold);
         let mut holders = Vec::new();
-        let (seated, is_seated) = channel();
+        let (ready, is_ready) = channel();
         for _ in 0..HOLDERS {
-            let (seated, hold) = (seated.clone(), &hold);
+            let (ready, hold) = (ready.clone(), &hold);
             holders.push(spawn(scope, move || {
                 // Nobody listens only where the benchmark failed already.
-                let _ = seated.send(pairs(pool, STREAM, 1));
+                let _ = ready.send(pairs(pool, STREAM, 1));
                 hold.wait();
             })?);
         }
         for _ in 0..HOLDERS {
-            is_seated.recv().map_err(said)??;
+            is_ready.recv().map_err(said)??;
         }
         let (order, orders) = channel();
         let (done, took) = channel();
@@ -110,7 +110,7 @@ fn first_and_last(terms: Terms<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
         Ok::<(), String>(())
     })?;
     let row = |case: &str, times: &Times| {
-        let mut row = Rim::Seats.row(terms, case);
+        let mut row = Rim::ThreadSlots.row(setup, case);
         (row.ops, row.rounds) = (u64::from(count), rounds);
         row.ns_per_op = times.least().map(|least| least as f64 / f64::from(count));
         row
@@ -135,15 +135,15 @@ fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, S
 /// average of the thread's own pairs, so that waking them is in none of them. With it the processor time of a
 /// pair in nanoseconds, where all were done.
 fn living(
-    terms: Terms<'_>,
+    setup: BenchSetup<'_>,
     pool: &Pool,
     count: usize,
     stretches: u32,
 ) -> Result<(Row, Option<f64>), String> {
-    let mut row = Rim::Seats.row(terms, format!("{} living threads", grouped(count)));
+    let mut row = Rim::ThreadSlots.row(setup, format!("{} living threads", grouped(count)));
     row.threads = count as u64;
-    let starting = Deadline::after(terms.effort, 30);
-    let hold = Gate::default();
+    let starting = Deadline::after(setup.effort, 30);
+    let hold = Latch::default();
     let (mut times, mut pairs_done) = (Times::default(), 0_u64);
     let mut together = 0_u64;
     let cut_off = scope(|scope| {
@@ -155,7 +155,7 @@ fn living(
             let thread = spawn(scope, move || {
                 let _ = ready.send(pairs(pool, STREAM, 1));
                 hold.wait();
-                let _ = done.send(in_stretches(pool, stretches, Deadline::after(terms.effort, 20)));
+                let _ = done.send(in_stretches(pool, stretches, Deadline::after(setup.effort, 20)));
             });
             if let Err(error) = thread {
                 let skipped = format!("left out: the system refused thread {index}: {error}");

@@ -1,10 +1,10 @@
-//! Calling off the host's part of a copy that fails half way.
+//! Cancelling the host tasks of a copy that fails half way.
 //!
-//! A copy of ordinary host memory is a row of tasks and of copies of pinned memory. Where the driver
-//! refuses one in the middle, the tasks before it are in the stream for good, and would touch the
-//! caller's memory after the caller was told that the copy failed. So they share a word: once it says
-//! so, each of them does nothing. What the device copies between itself and the pinned memory is not
-//! called off; that memory is not the caller's.
+//! A copy of pageable host memory is a sequence of host tasks and of copies of pinned memory. If the driver
+//! refuses one in the middle, the tasks before it are already in the stream and would touch the caller's
+//! memory after the caller was told that the copy failed. So they share a token: once it is cancelled, each
+//! of them does nothing. Copies between the device and the pinned memory are not cancelled; that memory is
+//! not the caller's.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,34 +14,34 @@ use crate::stream::lock;
 
 /// Whether the tasks of a copy may still touch the caller's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Standing {
+enum CancelState {
     /// They may.
     #[default]
     Valid,
-    /// They may not: the copy has failed.
+    /// They may not, because the copy has failed.
     CalledOff,
 }
 
-/// The tasks of one copy, as far as they can be called off together.
+/// Cancels the tasks of one copy together.
 #[derive(Debug, Default)]
-pub(crate) struct Recall(Arc<Mutex<Standing>>);
+pub(crate) struct CancelToken(Arc<Mutex<CancelState>>);
 
-impl Recall {
-    /// A task that does `work`, unless it was called off before its turn.
+impl CancelToken {
+    /// A task that does `work`, unless it was cancelled before its turn.
     pub(crate) fn task(&self, work: impl FnOnce() + Send + 'static) -> HostTask {
         let standing = Arc::clone(&self.0);
         Box::new(move || {
             // Held while it works: who calls off waits for it, which is for no more than a stage.
             let standing = lock(&standing);
-            if *standing == Standing::Valid {
+            if *standing == CancelState::Valid {
                 work();
             }
         })
     }
 
-    /// Calls the tasks off: when this returns, none touches the caller's memory any more.
+    /// Cancels the tasks: once this returns, none touches the caller's memory any more.
     pub(crate) fn call_off(&self) {
-        *lock(&self.0) = Standing::CalledOff;
+        *lock(&self.0) = CancelState::CalledOff;
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_was_called_off_does_nothing() {
-        let (recall, count) = (Recall::default(), Arc::new(AtomicU32::new(0)));
+        let (recall, count) = (CancelToken::default(), Arc::new(AtomicU32::new(0)));
         let task = || {
             let count = Arc::clone(&count);
             recall.task(move || {
