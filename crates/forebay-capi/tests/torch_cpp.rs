@@ -2,11 +2,12 @@
 //! `std::function` and an exception are to a compiler is not ours to say. Needs `g++`, or `c++`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use tempfile::TempDir;
 
 /// Each in a process of its own: pools are the whole process's. With the settings it runs under.
 const CASES: [(&str, &str); 7] = [
@@ -40,18 +41,33 @@ fn compile(with: &str, arguments: &[&Path], options: &[&str]) -> Result<(), Stri
     made.status.success().then_some(()).ok_or(said)
 }
 
-/// The program and the library with the errors' classes, in a folder.
-fn program(with: &str) -> Result<(TempDir, PathBuf, PathBuf), String> {
+/// The program and the library with the errors' classes. A test runner may start a process for each case: the
+/// first one compiles, the others wait for it and use the same files, which are named after what they are made
+/// of.
+fn program(with: &str) -> Result<(PathBuf, PathBuf), String> {
+    let told = |error: std::io::Error| error.to_string();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cpp");
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let classes = folder.path().join("libc10_fake.so");
-    let output = Path::new("-o");
-    let parts = [&*sources.join("c10.cpp"), output, &*classes];
-    compile(with, &parts, &["-shared", "-fPIC"])?;
-    let program = folder.path().join("torch_abi");
-    let parts = [&*sources.join("torch_abi.cpp"), &*classes, output, &*program];
-    compile(with, &parts, &["-ldl", "-pthread", "-Wl,-rpath,$ORIGIN"])?;
-    Ok((folder, program, classes))
+    let mut hasher = DefaultHasher::new();
+    Command::new(with).arg("--version").output().map_err(told)?.stdout.hash(&mut hasher);
+    for name in ["c10.cpp", "c10.h", "torch_abi.cpp"] {
+        std::fs::read(sources.join(name)).map_err(told)?.hash(&mut hasher);
+    }
+    let folder = format!("torch_cpp-{:016x}", hasher.finish());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    std::fs::create_dir_all(&folder).map_err(told)?;
+    let (classes, program) = (folder.join("libc10_fake.so"), folder.join("torch_abi"));
+    let lock = File::create(folder.join("lock")).map_err(told)?;
+    lock.lock().map_err(told)?;
+    let finished = folder.join("finished");
+    if !finished.exists() {
+        let output = Path::new("-o");
+        let parts = [&*sources.join("c10.cpp"), output, &*classes];
+        compile(with, &parts, &["-shared", "-fPIC"])?;
+        let parts = [&*sources.join("torch_abi.cpp"), &*classes, output, &*program];
+        compile(with, &parts, &["-ldl", "-pthread", "-Wl,-rpath,$ORIGIN"])?;
+        File::create(finished).map_err(told)?;
+    }
+    Ok((program, classes))
 }
 
 fn run(program: &Path, classes: &Path, case: &str, settings: &str) -> Result<Completion, Failed> {
@@ -80,9 +96,7 @@ fn main() -> ExitCode {
         Some(with) => Some(program(with)),
     };
     let trials = CASES.iter().map(|&(case, settings)| {
-        let made = made.as_ref().map(|made| {
-            made.as_ref().map(|(_, one, two)| (one.clone(), two.clone())).map_err(String::clone)
-        });
+        let made = made.clone();
         Trial::ignorable_test(case, move || match made {
             Some(Ok((program, classes))) => run(&program, &classes, case, settings),
             Some(Err(reason)) => Err(Failed::from(reason)),
