@@ -111,6 +111,11 @@ struct Table {
     chunks: Box<[AtomicPtr<Table>]>,
 }
 
+/// Marks the branch that calls it as unlikely. (The standard library has this from Rust 1.95 on.)
+#[cold]
+#[inline(always)]
+fn cold_path() {}
+
 /// A slice of zeroed values. The system provides zeroed pages, so parts that are never written take no
 /// memory.
 ///
@@ -273,7 +278,7 @@ impl AddressMap {
             Some(slot) => Some(slot),
             // A leaf of segments has no slots itself.
             None => {
-                core::hint::cold_path();
+                cold_path();
                 self.slot_in_chunk(address)
             }
         }

@@ -75,8 +75,9 @@ impl Engine {
         while state.reach(point.stream, point.number) == Reach::Pending
             && let Some(lane) = state.lanes.get_mut(&point.stream)
             && !lane.busy
-            && lane.queue.pop_front_if(|work| matches!(work, Work::Nothing)).is_some()
+            && matches!(lane.queue.front(), Some(Work::Nothing))
         {
+            lane.queue.pop_front();
             state.finish(point.stream);
         }
         match state.reach(point.stream, point.number) {

@@ -174,7 +174,8 @@ impl Deferred {
             if queue.0.back().is_some_and(|batch| batch.event.is_reached()) {
                 done.extend(queue.0.drain(..).flat_map(|batch| batch.items));
             } else if queue.0.len() > 1
-                && let Some(batch) = queue.0.pop_front_if(|batch| batch.event.is_reached())
+                && queue.0.front().is_some_and(|batch| batch.event.is_reached())
+                && let Some(batch) = queue.0.pop_front()
             {
                 done.extend(batch.items);
             }
