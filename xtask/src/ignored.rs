@@ -21,7 +21,7 @@ const LIST: Duration = Duration::from_secs(120);
 const ASK: Duration = Duration::from_secs(10);
 
 /// What stands for a reason that could not be found out.
-const UNKNOWN: &str = "left out by the test runner";
+const UNKNOWN: &str = "left out by the profile of .config/nextest.toml";
 
 /// A test that is not started, and how to ask its binary why.
 #[derive(Debug, PartialEq, Eq)]

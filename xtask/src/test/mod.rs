@@ -100,8 +100,9 @@ impl Plan {
                 step("xtask tests", suites::xtask_tests),
             ],
             caveat: Some(
-                "quick: documentation, lints of test code, doc tests, the soak, Python, \
-                 loom, instruction counts, Miri and dependencies were not looked at; \"cargo xtask test\" does",
+                "quick: integration and slow unit tests, documentation, lints of test code, doc tests, the soak, \
+                 Python, loom, instruction counts, Miri, packages and dependencies were not looked at; \
+                 \"cargo xtask test\" does",
             ),
             ..Self::default()
         }

@@ -28,10 +28,13 @@ pub(super) fn tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     run_tests(TESTED, place, desk, |task| task)
 }
 
-/// Unit and integration tests, with fewer random cases unless the caller says how many.
+/// Unit tests, with fewer random cases unless the caller says how many. `quick` in `.config/nextest.toml` says which.
 pub(super) fn quick_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     let cases = std::env::var_os("PROPTEST_CASES").unwrap_or_else(|| QUICK_CASES.into());
-    run_tests(TESTED, place, desk, |task| task.variable("PROPTEST_CASES", &cases))
+    let crates = format!("{TESTED} --lib --bins");
+    run_tests(&crates, place, desk, |task| {
+        task.variable("PROPTEST_CASES", &cases).variable("NEXTEST_PROFILE", "quick")
+    })
 }
 
 /// The tests of this program, of which all is built but the tests.
