@@ -7,7 +7,7 @@ use forebay_core::Address;
 use forebay_hal::{Call, Device, StreamHandle, ToDevice};
 
 use crate::pool::Pool;
-use crate::pool::calls::registry::{self, Owner};
+use crate::pool::calls::registry::{self, AddressOwner};
 use crate::pool::common::options::PoolOptions;
 use crate::sync::fork::{ForkSafeMutex, PerProcess};
 use crate::sync::lock;
@@ -131,9 +131,9 @@ impl Pool {
 
     /// The living pool that has a live block at `address`; `None` if no pool has one, or two have.
     pub fn owning(address: Address) -> Option<Self> {
-        match registry::whose(address) {
-            Owner::One(id) => Self::find(id).ok(),
-            Owner::Nobody | Owner::Two(..) | Owner::Freed(_) => None,
+        match registry::owner_at(address) {
+            AddressOwner::One(id) => Self::find(id).ok(),
+            AddressOwner::Nobody | AddressOwner::Two(..) | AddressOwner::Freed(_) => None,
         }
     }
 
@@ -168,11 +168,11 @@ pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
     if address.is_null() {
         return Ok(());
     }
-    let pool = match registry::whose(address) {
-        Owner::Nobody => return Err(Error::NotABlock { address }),
-        Owner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
+    let pool = match registry::owner_at(address) {
+        AddressOwner::Nobody => return Err(Error::NotABlock { address }),
+        AddressOwner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
         // One that was freed says that the block is free already; or frees it, where it was given out since.
-        Owner::One(id) | Owner::Freed(id) => registry::find(id),
+        AddressOwner::One(id) | AddressOwner::Freed(id) => registry::find(id),
     };
     // Gone since it was asked: then its blocks are as well.
     let shared = pool.ok_or(Error::NotABlock { address })?;

@@ -17,7 +17,7 @@ use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Call, Device};
 
 use crate::config::{Rounding, Settings};
-use crate::pool::backing::{Backing, Site};
+use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::callback::Callbacks;
 use crate::pool::common::capture::Captures;
@@ -72,7 +72,7 @@ pub(in crate::pool) struct Parts {
     /// The heap's: the large block it would give again.
     pub(in crate::pool) last_large: Arc<AtomicU64>,
     pub(in crate::pool) map: AddressMap,
-    pub(in crate::pool) rows: Gates<ThreadCaches>,
+    pub(in crate::pool) thread_caches: Gates<ThreadCaches>,
     /// The slots' own, for those who do not lock the heap.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
     pub(in crate::pool) heap: Mutex<Heap>,
@@ -114,7 +114,7 @@ impl Shared {
         let guarded = settings.guard_pages();
         let kind = BackingKind::new(device, options.class, &options.peers, guarded)?;
         let debug = DebugChecks::new(device, &settings, &log)?;
-        let fresh = debug::fresh_pages(&settings);
+        let fresh = debug::fresh_page_pattern(&settings);
         let (backing, heap) = Backing::new(device, &kind, growth, fresh, &log)?;
         let rounding = settings.size_classes();
         let id = PoolId::next();
@@ -142,7 +142,7 @@ impl Shared {
             options,
             last_large: Arc::clone(&heap.last_large),
             map: AddressMap::new(),
-            rows: Gates::new(thread_slot::MAX_SLOTS),
+            thread_caches: Gates::new(thread_slot::MAX_SLOTS),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
             captures: backing.captures.clone(),
@@ -153,17 +153,17 @@ impl Shared {
             log,
             debug,
         }));
-        shared.choose_way(&shared.settings());
+        shared.update_fast_epoch(&shared.settings());
         Ok(shared)
     }
 
     /// Whether every block is looked after on its way in and out.
     fn is_checked(&self, settings: &Settings) -> bool {
-        settings.history() > 0 || self.history.is_observed() || debug::wanted(settings)
+        settings.history() > 0 || self.history.is_observed() || debug::checks_calls(settings)
     }
 
     /// Lets threads take the fast path, or no longer.
-    pub(in crate::pool) fn choose_way(&self, settings: &Settings) {
+    pub(in crate::pool) fn update_fast_epoch(&self, settings: &Settings) {
         // An epoch that no thread has: what threads remember from before is worth nothing.
         let epoch = if self.is_checked(settings) { SLOW_PATH } else { PoolId::next().0 };
         self.fast_epoch.store(epoch, Ordering::Relaxed);
@@ -192,11 +192,11 @@ impl Shared {
     /// Changes how much magazines hold; what is beyond goes the next time.
     pub(in crate::pool) fn bound_magazines(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.rows.change(|caches| caches.set_bound(units));
+        self.thread_caches.change(|caches| caches.set_bound(units));
     }
 
-    pub(in crate::pool) fn site(&self) -> Site<'_> {
-        Site { heap: &self.heap, map: &self.map, limit: self.limits.limit() }
+    pub(in crate::pool) fn context(&self) -> PoolContext<'_> {
+        PoolContext { heap: &self.heap, map: &self.map, limit: self.limits.limit() }
     }
 
     pub(in crate::pool) fn heap(&self) -> Guard<'_, Heap> {
@@ -238,7 +238,7 @@ impl Shared {
     /// locked, so that no cache's counts are on their way to it.
     pub(in crate::pool) fn census(&self, heap: &Heap) -> (AllCounts, Bytes) {
         let (mut sums, mut units) = (heap.counts.clone(), 0_u64);
-        self.rows.each(|caches| {
+        self.thread_caches.each(|caches| {
             for cache in caches.all() {
                 sums.add(cache.stream, &cache.counts());
                 units = units.wrapping_add(cache.magazine.held());

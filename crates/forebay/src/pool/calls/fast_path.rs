@@ -19,7 +19,7 @@ use crate::{Block, Tag};
 impl Shared {
     /// The same where it takes no more than a few instructions.
     #[inline(always)]
-    fn round_quickly(&self, requested: Bytes) -> Option<Bytes> {
+    fn round_fast(&self, requested: Bytes) -> Option<Bytes> {
         if !self.exact {
             return self.round_by_class(requested);
         }
@@ -54,7 +54,7 @@ impl Shared {
 
     fn find_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let gate: &Gate<ThreadCaches> =
-            self.rows.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
+            self.thread_caches.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
         let epoch = self.fast_epoch.load(Ordering::Relaxed);
         if epoch != SLOW_PATH {
             thread_slot::cache_pool(epoch, NonNull::from(gate).cast());
@@ -80,12 +80,12 @@ impl Shared {
         stream: StreamHandle,
         tag: Tag,
     ) -> Option<Block> {
-        let size = self.round_quickly(requested)?;
+        let size = self.round_fast(requested)?;
         let gate = self.remembered_gate()?;
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.data().front(stream) {
-            Some(cache) => self.take_from_for::<COUNTED>(cache, requested, size, tag),
+            Some(cache) => self.take_cached_for::<COUNTED>(cache, requested, size, tag),
             None => None,
         };
         passed.leave();
@@ -94,18 +94,18 @@ impl Shared {
 
     /// A block from a magazine.
     #[inline(always)]
-    pub(in crate::pool) fn take_from<const COUNTED: bool>(
+    pub(in crate::pool) fn take_cached<const COUNTED: bool>(
         &self,
         cache: &mut ThreadCache,
         requested: Bytes,
         size: Bytes,
     ) -> Option<Block> {
-        self.take_from_for::<COUNTED>(cache, requested, size, Tag::NONE)
+        self.take_cached_for::<COUNTED>(cache, requested, size, Tag::NONE)
     }
 
     /// The same, under `tag` where the thread allocates under none.
     #[inline(always)]
-    fn take_from_for<const COUNTED: bool>(
+    fn take_cached_for<const COUNTED: bool>(
         &self,
         cache: &mut ThreadCache,
         requested: Bytes,
@@ -120,7 +120,7 @@ impl Shared {
         };
         let tag = tag.unless_tagged();
         if COUNTED {
-            cache.counts.out(units, requested.get(), tag);
+            cache.counts.count_live(units, requested.get(), tag);
         }
         // SAFETY: the slot is of this pool's map.
         let generation = unsafe { slot.get() }.mark_live_again(size, tagged(requested, tag));
@@ -152,15 +152,15 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> bool {
         let Some(gate) = self.remembered_gate() else { return false };
         let Some(slot) = self.map.slot(address) else { return false };
-        let Some(known) = said.plain(slot, address) else { return false };
+        let Some(known) = claimed.plain(slot, address) else { return false };
         // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.data().front(stream) {
-            Some(cache) => self.keep_in::<COUNTED>(cache, slot, known, address, said),
+            Some(cache) => self.keep_cached::<COUNTED>(cache, slot, known, address, claimed),
             None => false,
         };
         passed.leave();
@@ -168,32 +168,34 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn keep_in<const COUNTED: bool>(
+    fn keep_cached<const COUNTED: bool>(
         &self,
         cache: &mut ThreadCache,
         slot: &Slot,
         known: BlockState,
         address: Address,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> bool {
         let block = CachedBlock { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let (kept, requested) = if units > SMALL_UNITS {
-            let claim =
-                || said.fits_at_a_glance(known, BlockState::requested) && slot.claim_plain(known);
+            let claim = || {
+                claimed.matches_requested(known, BlockState::requested) && slot.claim_plain(known)
+            };
             // Any other that is large goes to the heap.
             let kept =
                 self.is_last_large(address) && cache.magazine.keep_large_if(units, block, claim);
             (kept, known.requested())
         } else {
             let claim = || {
-                said.fits_at_a_glance(known, BlockState::requested_small) && slot.claim_plain(known)
+                claimed.matches_requested(known, BlockState::requested_small)
+                    && slot.claim_plain(known)
             };
             let kept = cache.magazine.keep_small_if::<COUNTED>(units, block, claim);
             (kept, known.requested_small())
         };
         if COUNTED && kept {
-            cache.counts.back(units, requested, known.tag());
+            cache.counts.uncount_live(units, requested, known.tag());
         }
         kept
     }
@@ -222,20 +224,20 @@ impl OwnGate<'_> {
     fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut ThreadCaches) -> R) -> R {
         loop {
             if self.gate.is_asked() {
-                self.heed_request();
+                self.serve_flush_request();
             }
             // SAFETY: as above.
             if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
-            self.shared.rows.wait();
+            self.shared.thread_caches.wait();
         }
     }
 
     /// Does what a visitor that passed this thread over would have done: gives the heap what is in the
     /// magazines, and fits their bound. Where the heap is locked, perhaps by this thread, the request
     /// stays for the next entry.
-    fn heed_request(self) {
+    fn serve_flush_request(self) {
         let Some(mut heap) = try_lock(&self.shared.heap) else { return };
         let mut returns = Vec::new();
         let drain = |caches: &mut ThreadCaches| {
@@ -243,7 +245,7 @@ impl OwnGate<'_> {
             caches.set_bound(self.shared.bound_now());
             caches.drain(&mut returns);
             // Inside, as in `free_to_heap`: none of the streams is forgotten before its blocks are here.
-            heap.give_all(core::mem::take(&mut returns));
+            heap.free_all(core::mem::take(&mut returns));
         };
         // SAFETY: as in `enter`.
         unsafe { self.gate.enter(drain) };

@@ -39,16 +39,16 @@ struct Feasibility {
 impl Shared {
     /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
     /// limit and the device still allow.
-    pub(in crate::pool) fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
+    pub(in crate::pool) fn is_infeasible(&self, side: Side, size: Bytes) -> bool {
         let Some(feasibility) = self.feasibility(side) else { return false };
-        if !feasibility.can_have(size, feasibility.limit) {
+        if !feasibility.can_serve(size, feasibility.limit) {
             return true;
         }
         // The device is asked only where the limit leaves it open.
         let Ok(info) = self.device.memory_info() else { return false };
         let room = info.free.saturating_add(feasibility.given_up);
         let most = feasibility.own.backed_bytes().saturating_add(room);
-        !feasibility.can_have(size, feasibility.limit.min(most))
+        !feasibility.can_serve(size, feasibility.limit.min(most))
     }
 
     /// The pool as it would be; `None` where it has too many holes for that to be seen.
@@ -56,7 +56,7 @@ impl Shared {
         let mut returning: Vec<Span> = Vec::new();
         // Before anything is locked: a thread may be stopped inside its magazines. What is given out
         // meanwhile is hoped for in vain, and what has come to the heap is a hole there.
-        self.rows.each(|caches| {
+        self.thread_caches.each(|caches| {
             for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
                 let stream = cache.stream;
                 let out = |kept, units| returning.push(FreedBlock::of(kept, units, stream).span());
@@ -70,8 +70,8 @@ impl Shared {
             return None;
         }
         returning.extend(backing.deferred.returns().map(|block| block.span()));
-        self.debug.add_kept_back(&mut returning);
-        let line_of = |of: Side| {
+        self.debug.add_withheld(&mut returning);
+        let reclaimed_space = |of: Side| {
             let mut space = match of {
                 Side::Small => heap.small.space.clone(),
                 Side::Large => heap.large.space.clone(),
@@ -87,14 +87,14 @@ impl Shared {
         };
         // In stable memory nothing is moved, and nothing of either side is given up.
         let stable = self.options.class.contains(MemoryClass::STABLE);
-        let own = line_of(side);
+        let own = reclaimed_space(side);
         let (whole, others) = if stable {
             (Bytes::ZERO, Bytes::ZERO)
         } else {
             let other = if side == Side::Small { Side::Large } else { Side::Small };
-            (own.free_whole_pages(), line_of(other).free_whole_pages())
+            (own.free_whole_pages(), reclaimed_space(other).free_whole_pages())
         };
-        let given_up = others.saturating_add(heap.going);
+        let given_up = others.saturating_add(heap.outgoing);
         let held_elsewhere =
             heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
         let mut growth = backing.growth;
@@ -108,7 +108,7 @@ impl Shared {
 
 impl Feasibility {
     /// Whether there is a way to `size` bytes where the address space may hold `limit`.
-    fn can_have(&self, size: Bytes, limit: Bytes) -> bool {
+    fn can_serve(&self, size: Bytes, limit: Bytes) -> bool {
         if !self.maps_pages {
             // One segment, in which there is room or which is new.
             let limit = limit.saturating_add(self.whole);
@@ -124,13 +124,13 @@ impl Feasibility {
             return true;
         }
         // Pages that are free are given up then, and smaller ones come beside what is partly in use.
-        let mut lifted = self.own.clone();
-        let pages: Vec<u64> = lifted.free_pages().map(|page| page.0).collect();
+        let mut removed = self.own.clone();
+        let pages: Vec<u64> = removed.free_pages().map(|page| page.0).collect();
         for at in pages {
-            let _ = lifted.remove_page(at).and_then(|_| lifted.clear_alias(at));
+            let _ = removed.remove_page(at).and_then(|_| removed.clear_alias(at));
         }
         let mut smallest = self.growth;
         smallest.largest_page = Bytes::ZERO;
-        can_plan(&lifted, &self.growth) || can_plan(&lifted, &smallest)
+        can_plan(&removed, &self.growth) || can_plan(&removed, &smallest)
     }
 }

@@ -37,7 +37,7 @@ impl Shared {
             let hit = gate.enter(|caches| {
                 let cache = caches.of(stream)?;
                 let at_hand = cache.magazine.refill(size.get() >> UNIT_SHIFT);
-                at_hand.then(|| self.take_from::<true>(cache, requested, size))?
+                at_hand.then(|| self.take_cached::<true>(cache, requested, size))?
             });
             if hit.is_some() {
                 return hit;
@@ -51,27 +51,27 @@ impl Shared {
                 // What it becomes with its neighbours may be the lower hole; where it is the one that
                 // would be given, it is given again.
                 cache.magazine.drain_large(|kept, units| {
-                    heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
+                    heap.free(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
                 });
             }
             if heap.worth_waiting(side, size, slot_number) {
                 return None;
             }
-            let address = heap.take_plain(side, size, slot_number)?;
+            let address = heap.allocate_unaligned(side, size, slot_number)?;
             let Some(slot) = self.map.slot(address) else {
                 // There is one for every address in the address spaces.
-                heap.give(address, size, slot_number);
+                heap.free(address, size, slot_number);
                 return None;
             };
             heap.heap_hits += 1;
             let tag = thread_slot::tag();
             let generation = slot.mark_live(address, size, tagged(requested, tag));
-            cache.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
+            cache.counts.count_allocation(size.get() >> UNIT_SHIFT, requested.get(), tag);
             Some(Block { address, size, pool: self.id, generation })
         })
     }
 
-    /// Frees the block at `address`, if it is live and as it is said to be, into a hole of the heap or this
+    /// Frees the block at `address`, if it is live and as it is claimed to be, into a hole of the heap or this
     /// thread's magazine, where that has to make way for it. `false`, with nothing done, where it takes
     /// more than that.
     #[inline]
@@ -79,7 +79,7 @@ impl Shared {
         &self,
         address: Address,
         stream: StreamHandle,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> bool {
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             return false;
@@ -89,8 +89,8 @@ impl Shared {
             return false;
         }
         let Some(slot) = self.map.slot(address) else { return false };
-        let Some(known) = said.plain(slot, address) else { return false };
-        if !said.fits(known) {
+        let Some(known) = claimed.plain(slot, address) else { return false };
+        if !claimed.matches(known) {
             return false;
         }
         let Some(gate) = self.own_gate() else { return false };
@@ -103,16 +103,16 @@ impl Shared {
                 let room = cache.magazine.move_to_reserve(known.units());
                 let kept = room && cache.magazine.keep_if(known.units(), block, claim);
                 if kept {
-                    cache.counts.back(known.units(), known.requested(), known.tag());
+                    cache.counts.uncount_live(known.units(), known.requested(), known.tag());
                 }
                 kept
             });
-        kept_whole || self.give_to_heap(gate, block, known, stream, large)
+        kept_whole || self.free_locked(gate, block, known, stream, large)
     }
 
     /// Frees a block into a hole of the heap, or into this thread's magazine, what stands in its way
     /// there going to the heap.
-    fn give_to_heap(
+    fn free_locked(
         &self,
         gate: OwnGate<'_>,
         block: CachedBlock,
@@ -130,17 +130,17 @@ impl Shared {
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
             let mut give = |kept: CachedBlock, units| {
-                heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
+                heap.free(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
             };
             if !large {
                 cache.magazine.evict_for(units, &mut give);
                 if cache.magazine.keep(units, block) {
-                    cache.counts.back(units, requested, tag);
+                    cache.counts.uncount_live(units, requested, tag);
                     return true;
                 }
             }
             give(block, units);
-            cache.counts.freed(units, requested, tag);
+            cache.counts.count_free(units, requested, tag);
             true
         })
     }

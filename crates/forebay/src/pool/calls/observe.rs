@@ -24,7 +24,7 @@ impl Observation {
         let settings = shared.settings();
         shared.fast_epoch.store(SLOW_PATH, Ordering::Relaxed);
         // Waits for threads that are on the fast path now.
-        shared.rows.each(|_| ());
+        shared.thread_caches.each(|_| ());
         shared.history.attach(&observer, || {
             let live = shared.map.live_blocks().into_iter();
             live.filter_map(|block| {
@@ -47,7 +47,7 @@ impl Drop for Observation {
         }
         let settings = self.shared.settings();
         self.shared.history.detach(&self.observer);
-        self.shared.choose_way(&settings);
+        self.shared.update_fast_epoch(&settings);
     }
 }
 

@@ -14,18 +14,17 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use forebay_core::address_space::Streams;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
-use crate::pool::backing::deferred::End;
+use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::page_provider::Outgoing;
 use crate::pool::backing::{Backing, is_gone};
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
-use crate::pool::common::wait::{Patience, poll};
+use crate::pool::common::wait::{Deadline, WaitBudget, poll};
 use crate::pool::heap::span_of;
 use crate::pool::heap::stream_slots::Serial;
 use crate::pool::shared::Shared;
@@ -40,7 +39,7 @@ pub(in crate::pool) enum Reclaimed {
     /// There was none.
     TooLittle,
     /// There would be none even if all came back that can: nothing was waited for and nothing given up.
-    Hopeless,
+    Infeasible,
 }
 
 /// What a wait for the work of a stream has told.
@@ -74,20 +73,17 @@ impl Drop for Reclaiming<'_> {
 impl Shared {
     /// How long a call waits for the device in all, from its first wait on, which has `begun` where that is
     /// some: a request is refused then.
-    pub(in crate::pool) fn patience(&self, begun: &mut Option<Patience>) -> Patience {
-        *begun.get_or_insert_with(|| {
-            let end = Instant::now().checked_add(self.settings().max_wait());
-            end.map_or(Patience::Unlimited, Patience::Until)
-        })
+    pub(in crate::pool) fn deadline(&self, wait: &mut WaitBudget) -> Deadline {
+        wait.deadline(|| self.settings().max_wait())
     }
 
     /// Does what was put off and is due.
     pub(in crate::pool) fn process_deferred(&self) -> Result<()> {
         self.birth.check()?;
-        self.backing().run_deferred(self.site(), false)?;
-        self.give_back_segments(Patience::None)?;
+        self.backing().run_deferred(self.context(), false)?;
+        self.release_segments(Deadline::Now)?;
         if let Some(guards) = self.debug.guards() {
-            self.unmap_freed(guards, Patience::None)?;
+            self.unmap_freed(guards, Deadline::Now)?;
         }
         Ok(())
     }
@@ -95,40 +91,39 @@ impl Shared {
     /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits.
     pub(in crate::pool) fn trim(&self, keep: Bytes) -> Result<Bytes> {
         self.birth.check()?;
-        let trimmed = self.trim_unread(keep);
+        let trimmed = self.trim_inner(keep);
         self.read_pressure();
         trimmed
     }
 
-    fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
+    fn trim_inner(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
-        self.end_quarantine(Patience::Unlimited)?;
-        self.fold_all(&mut self.backing());
+        self.empty_quarantine(Deadline::Never)?;
+        self.flush_all_caches(&mut self.backing());
         if self.captures.any() {
             return Ok(Bytes::ZERO);
         }
         let before = self.held.get();
         // What waits for other streams becomes free by this, and is given back with the rest. What fails
         // of it keeps nothing else from going.
-        let settled = self.settle(Patience::Unlimited).map(drop);
-        let released = self.release_free(keep, Patience::Unlimited).map(drop);
-        let unmapped =
-            self.debug.guards().map(|guards| self.unmap_freed(guards, Patience::Unlimited));
+        let settled = self.settle(Deadline::Never).map(drop);
+        let released = self.release_free(keep, Deadline::Never).map(drop);
+        let unmapped = self.debug.guards().map(|guards| self.unmap_freed(guards, Deadline::Never));
         unmapped.transpose()?;
         settled.and(released).map(|()| before.saturating_sub(self.held.get()))
     }
 
     /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, waits for the work
     /// that may use them, and gives them to the device. `false` where time ran out: then they go later.
-    fn release_free(&self, keep: Bytes, patience: Patience) -> Result<bool> {
+    fn release_free(&self, keep: Bytes, deadline: Deadline) -> Result<bool> {
         let _reclaiming = Reclaiming::begin(self);
-        self.backing().retire(self.site(), keep);
-        self.settle(patience)
+        self.backing().defer_release(self.context(), keep);
+        self.settle(deadline)
     }
 
     /// Waits for the work that anything put off waits for, and does what was put off. `false` where time
     /// ran out first.
-    pub(in crate::pool) fn settle(&self, patience: Patience) -> Result<bool> {
+    pub(in crate::pool) fn settle(&self, deadline: Deadline) -> Result<bool> {
         step::reach(Step::Settling);
         let (events, ticket) = {
             let backing = self.backing();
@@ -143,9 +138,9 @@ impl Shared {
                 || self.has_unclean_unknown(&heap);
             (backing.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
         };
-        let mut outcome = self.wait_for_events(&events, patience);
+        let mut outcome = self.wait_for_events(&events, deadline);
         if let Some(ticket) = ticket {
-            let synchronized = self.wait_for_device_unless_captured(patience);
+            let synchronized = self.wait_for_device_unless_captured(deadline);
             let done = matches!(synchronized, Ok(true));
             let mut backing = self.backing();
             self.heap().end_sync(ticket, done);
@@ -157,15 +152,15 @@ impl Shared {
         }
         let ran = {
             let mut backing = self.backing();
-            let ran = backing.run_deferred(self.site(), true);
+            let ran = backing.run_deferred(self.context(), true);
             if !self.captures.any() {
                 // The work of more streams is known to be over by now.
-                let returns = self.tidy(&mut backing);
-                self.heap().give_all(returns);
+                let returns = self.fill_unclean(&mut backing);
+                self.heap().free_all(returns);
             }
             ran
         };
-        let given = self.give_back_segments(patience);
+        let given = self.release_segments(deadline);
         ran.and(given).and(outcome)
     }
 
@@ -173,21 +168,21 @@ impl Shared {
     /// that moment on. A wait that is with the driver already goes on, as it began before the capture.
     pub(in crate::pool) fn wait_for_events(
         &self,
-        events: &[Arc<Point>],
-        patience: Patience,
+        events: &[Arc<LoggedEvent>],
+        deadline: Deadline,
     ) -> Result<bool> {
         for event in events {
-            if matches!(patience, Patience::Unlimited) {
+            if matches!(deadline, Deadline::Never) {
                 if self.captures.any() {
                     return Ok(false);
                 }
                 if event.synchronize().is_err() {
                     // Whatever it was about the event, the whole device tells it with the rest.
-                    return self.wait_for_device_unless_captured(patience);
+                    return self.wait_for_device_unless_captured(deadline);
                 }
                 continue;
             }
-            let reached = poll(patience, || {
+            let reached = poll(deadline, || {
                 // No capture begins while the driver is asked.
                 let _backing = self.backing();
                 if self.captures.any() {
@@ -203,8 +198,8 @@ impl Shared {
     }
 
     /// Waits for all work of the device; `false` where time ran out first, or a capture is under way.
-    fn wait_for_device_unless_captured(&self, patience: Patience) -> Result<bool> {
-        if self.captures.any() { Ok(false) } else { self.wait_for_device(patience) }
+    fn wait_for_device_unless_captured(&self, deadline: Deadline) -> Result<bool> {
+        if self.captures.any() { Ok(false) } else { self.wait_for_device(deadline) }
     }
 
     /// Waits for all work of the device; `false` where time ran out first.
@@ -213,19 +208,19 @@ impl Shared {
     /// ends when the device is done, and as long as it waits no second one is started. A request that comes
     /// meanwhile waits for its end and then for the device itself: the wait under way tells nothing of work
     /// that was enqueued after it had begun.
-    pub(in crate::pool) fn wait_for_device(&self, patience: Patience) -> Result<bool> {
+    pub(in crate::pool) fn wait_for_device(&self, deadline: Deadline) -> Result<bool> {
         let wait = || self.device.synchronize_device();
-        if patience.left().is_none() {
+        if deadline.remaining().is_none() {
             return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
         }
-        if patience.is_over() {
+        if deadline.has_passed() {
             return Ok(false);
         }
         // One thread at a time has the device waited for on its behalf.
-        if !poll(patience, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {
+        if !poll(deadline, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {
             return Ok(false);
         }
-        let left = patience.left().unwrap_or_default();
+        let left = deadline.remaining().unwrap_or_default();
         let (tell, told) = mpsc::channel();
         let (device, waiter) = (Arc::clone(&self.device), Arc::clone(&self.waiter));
         let spawned = crate::sync::thread::spawn("forebay-wait", move || {
@@ -246,7 +241,7 @@ impl Shared {
     }
 
     /// Whether segments are out of the address space that the device is to have back.
-    fn has_segments_to_give(&self) -> bool {
+    fn has_segments_to_release(&self) -> bool {
         let mut backing = self.backing();
         let mut strays = [Side::Small, Side::Large].into_iter();
         !backing.outgoing.is_empty()
@@ -263,7 +258,7 @@ impl Shared {
         let (side, page) = backing.outgoing.pop()?;
         // Out of the address space before the device has it: it may give the same addresses again at once.
         let cleared = self.heap().side_heap(side).space.clear_alias(page.at);
-        debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "a segment that was not removed: {cleared:?}");
         Some((side, page))
     }
 
@@ -280,17 +275,17 @@ impl Shared {
     /// Gives segments that are out of the address space to the device. Without a lock: a device may wait for its work
     /// before it takes memory back. Such a device is waited for first, and where that takes too long the
     /// segments go another time.
-    pub(in crate::pool) fn give_back_segments(&self, patience: Patience) -> Result<()> {
-        if !self.has_segments_to_give() {
+    pub(in crate::pool) fn release_segments(&self, deadline: Deadline) -> Result<()> {
+        if !self.has_segments_to_release() {
             return Ok(());
         }
         let _reclaiming = Reclaiming::begin(self);
         let prompt = self.device.descriptor().capabilities.contains(Capabilities::PROMPT_FREE);
-        let in_time = match patience {
-            Patience::Unlimited => true,
+        let in_time = match deadline {
+            Deadline::Never => true,
             _ if prompt => true,
-            Patience::None => false,
-            Patience::Until(_) => self.wait_for_device_unless_captured(patience)?,
+            Deadline::Now => false,
+            Deadline::At(_) => self.wait_for_device_unless_captured(deadline)?,
         };
         if !in_time {
             return Ok(());
@@ -305,7 +300,11 @@ impl Shared {
         while let Some((side, page)) = self.next_outgoing() {
             let freed = free(span_of(page.at, page.size));
             let mut backing = self.backing();
-            backing.provider(side).0.segment_went(self.site().heap, page, freed.is_ok());
+            backing.provider(side).0.finish_segment_release(
+                self.context().heap,
+                page,
+                freed.is_ok(),
+            );
             outcome = outcome.and(freed);
         }
         for (side, segments) in self.take_strays() {
@@ -314,7 +313,7 @@ impl Shared {
                 let mut backing = self.backing();
                 let mut heap = self.heap();
                 if freed.is_ok() {
-                    heap.going = heap.going.saturating_sub(size);
+                    heap.outgoing = heap.outgoing.saturating_sub(size);
                     heap.note_held();
                 } else {
                     backing.provider(side).0.strays.push((start, size));
@@ -333,18 +332,18 @@ impl Shared {
         side: Side,
         size: Bytes,
         stream: StreamHandle,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Reclaimed> {
-        if self.captures.any() || self.is_hopeless(side, size) {
-            return Ok(Reclaimed::Hopeless);
+        if self.captures.any() || self.is_infeasible(side, size) {
+            return Ok(Reclaimed::Infeasible);
         }
-        if let Err(error) = self.end_quarantine(patience)
+        if let Err(error) = self.empty_quarantine(deadline)
             && error.is_finding()
         {
             return Err(error);
         }
-        self.fold_all(&mut self.backing());
-        let settled = self.settle(patience);
+        self.flush_all_caches(&mut self.backing());
+        let settled = self.settle(deadline);
         if self.make_room_after_wait(side, size, stream)? {
             return Ok(Reclaimed::Room);
         }
@@ -353,7 +352,7 @@ impl Shared {
         let most = self.held.get().saturating_sub(size).saturating_sub(page);
         let mut released = Ok(true);
         for keep in [most, Bytes::ZERO] {
-            released = released.and(self.release_free(keep, patience));
+            released = released.and(self.release_free(keep, deadline));
             if self.make_room_after_wait(side, size, stream)? {
                 return Ok(Reclaimed::Room);
             }
@@ -364,11 +363,11 @@ impl Shared {
 
     fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
         let mut backing = self.backing();
-        backing.climb(self.site(), forebay_core::Rung::Others, (side, size), stream);
+        backing.run_rung(self.context(), forebay_core::Rung::Others, (side, size), stream);
         if self.has_hole(side, size, stream) {
             return Ok(true);
         }
-        backing.make_room(self.site(), side, size, stream)
+        backing.make_room(self.context(), side, size, stream)
     }
 
     fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
@@ -379,19 +378,19 @@ impl Shared {
 
     /// Waits, on the host, until no other thread has memory between an address space and the device; `false` where
     /// none had, or time ran out.
-    pub(in crate::pool) fn wait_for_reclaims(&self, patience: Patience) -> bool {
+    pub(in crate::pool) fn wait_for_reclaims(&self, deadline: Deadline) -> bool {
         if self.reclaiming.load(Ordering::SeqCst) == 0 {
             return false;
         }
         let none = || (self.reclaiming.load(Ordering::SeqCst) == 0).then_some(true);
-        poll(patience, || Ok(none())).is_ok_and(|waited| waited)
+        poll(deadline, || Ok(none())).is_ok_and(|waited| waited)
     }
 
     /// Waits, on the host, for all that was enqueued so far on the stream of a serial.
     pub(in crate::pool) fn wait_for_stream(
         &self,
         serial: Serial,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<StreamWait> {
         let event = {
             // Until the event is recorded nobody forgets the stream, so the handle is that stream's.
@@ -399,10 +398,10 @@ impl Shared {
             let end = Backing::end_of(&self.heap(), serial);
             match end {
                 None => return Ok(StreamWait::Over),
-                Some(End::Unknown) => return Ok(StreamWait::Unknown),
-                Some(End::Event(event, _)) => event,
-                Some(End::Stream(stream, _)) => {
-                    match Point::after(&self.device, &self.log, stream) {
+                Some(WorkEnd::Unknown) => return Ok(StreamWait::Unknown),
+                Some(WorkEnd::Event(event, _)) => event,
+                Some(WorkEnd::Stream(stream, _)) => {
+                    match LoggedEvent::after(&self.device, &self.log, stream) {
                         Ok(event) => Arc::new(event),
                         Err(error) if is_gone(&error) => return Ok(StreamWait::Unknown),
                         Err(error) => return Err(error),
@@ -410,7 +409,7 @@ impl Shared {
                 }
             }
         };
-        let over = self.wait_for_events(&[event], patience)?;
+        let over = self.wait_for_events(&[event], deadline)?;
         Ok(if over { StreamWait::Over } else { StreamWait::Pending })
     }
 }

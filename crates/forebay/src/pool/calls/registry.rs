@@ -44,7 +44,7 @@ fn pools() -> MutexGuard<'static, Vec<Entry>> {
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
     for shared in all_of(device) {
         if shared.knows_stream(stream) {
-            shared.lose_stream(stream.resolved());
+            shared.forget_lost_stream(stream.resolved());
         }
     }
 }
@@ -103,7 +103,7 @@ pub(in crate::pool) fn find(id: PoolId) -> Option<Arc<Shared>> {
 }
 
 /// The pool, other than `asked`, that has or had a block at `address`.
-pub(in crate::pool) fn owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
+pub(in crate::pool) fn other_owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
     let pools = pools();
     let mut others = pools.iter().filter(|entry| entry.id != asked);
     others.find(|entry| entry.map.knows(address)).map(|entry| entry.id)
@@ -111,7 +111,7 @@ pub(in crate::pool) fn owner_of(address: Address, asked: PoolId) -> Option<PoolI
 
 /// Whose the block is that begins at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) enum Owner {
+pub(in crate::pool) enum AddressOwner {
     /// Nobody has or had one there.
     Nobody,
     /// This pool had one, which was freed.
@@ -123,15 +123,15 @@ pub(in crate::pool) enum Owner {
 }
 
 /// Whose the block at `address` is, of all pools.
-pub(in crate::pool) fn whose(address: Address) -> Owner {
+pub(in crate::pool) fn owner_at(address: Address) -> AddressOwner {
     let pools = pools();
     let mut owners = pools.iter().filter(|entry| entry.map.has(address)).map(|entry| entry.id);
     match (owners.next(), owners.next()) {
-        (Some(one), None) => Owner::One(one),
-        (Some(one), Some(two)) => Owner::Two(one, two),
+        (Some(one), None) => AddressOwner::One(one),
+        (Some(one), Some(two)) => AddressOwner::Two(one, two),
         (None, _) => {
             let former = pools.iter().find(|entry| entry.map.knows(address));
-            former.map_or(Owner::Nobody, |entry| Owner::Freed(entry.id))
+            former.map_or(AddressOwner::Nobody, |entry| AddressOwner::Freed(entry.id))
         }
     }
 }

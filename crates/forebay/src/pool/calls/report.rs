@@ -43,22 +43,25 @@ impl Shared {
     }
 
     /// Asks everyone who might, to let memory go.
-    pub(in crate::pool) fn ask_to_let_go(&self, request: Request, needed: Bytes) -> bool {
-        if self.options.let_go.is_empty() {
+    pub(in crate::pool) fn call_shortage_callbacks(&self, request: Request, needed: Bytes) -> bool {
+        if self.options.shortage_callbacks.is_empty() {
             return false;
         }
         // Whoever is asked may allocate; where that is too much as well, it is not asked again. Of
         // another pool it may have others asked.
-        let Some(_asking) = Asking::begin(self.id) else { return false };
+        let Some(_asking) = CallbackGuard::begin(self.id) else { return false };
         let shortage = self.shortage(request, needed);
         // All of them, whether or not the first let anything go.
-        let asked =
-            self.options.let_go.iter().map(|let_go| self.callbacks.call(|| let_go(&shortage)));
-        asked.filter(|&said| said == Some(true)).count() > 0
+        let asked = self
+            .options
+            .shortage_callbacks
+            .iter()
+            .map(|let_go| self.callbacks.call(|| let_go(&shortage)));
+        asked.filter(|&released| released == Some(true)).count() > 0
     }
 
     /// What is still live, when the pool goes.
-    pub(in crate::pool) fn left(&self) -> Option<DropReport> {
+    pub(in crate::pool) fn drop_report(&self) -> Option<DropReport> {
         let (counts, _) = self.census(&self.heap());
         let sum = counts.sum();
         if sum.blocks() == 0 {
@@ -100,9 +103,9 @@ thread_local! {
 }
 
 /// The time in which a thread asks for a pool. By a panic too it ends.
-struct Asking(PoolId);
+struct CallbackGuard(PoolId);
 
-impl Asking {
+impl CallbackGuard {
     /// `None` where the thread is asking for the pool already, or for too many others.
     fn begin(pool: PoolId) -> Option<Self> {
         let mut asking = ASKING.get();
@@ -115,7 +118,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for CallbackGuard {
     fn drop(&mut self) {
         ASKING.set(ASKING.get().map(|number| if number == self.0.0 { 0 } else { number }));
     }

@@ -16,13 +16,13 @@ impl Shared {
         let mut settings = self.settings();
         let mut changed = settings.clone();
         changed.change(key, value)?;
-        if let Some(setting) = debug::seen_by_captures(&changed)
+        if let Some(setting) = debug::conflicts_with_capture(&changed)
             && self.captures.any()
         {
             return Err(Error::CaptureRefused { setting });
         }
         *settings = changed;
-        self.choose_way(&settings);
+        self.update_fast_epoch(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
         registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
@@ -36,7 +36,7 @@ impl Shared {
             let units = magazine_units(&settings);
             self.backing().growth = growth_of(&settings, self.options.growth);
             if self.magazine.swap(units, Ordering::Relaxed) != units {
-                self.fit_magazines();
+                self.update_magazine_bounds();
             }
             self.bound_quarantine(settings.quarantine());
             if *self.settings() == settings {
@@ -53,7 +53,7 @@ impl Shared {
         self.birth.check()?;
         let backing = self.backing();
         let settings = self.settings();
-        match debug::seen_by_captures(&settings) {
+        match debug::conflicts_with_capture(&settings) {
             Some(setting) => Err(Error::CaptureRefused { setting }),
             None => Ok(backing.captures.begin()),
         }

@@ -16,7 +16,7 @@ use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::backing::Backing;
 use crate::pool::calls::reclaim::Reclaimed;
-use crate::pool::common::wait::Patience;
+use crate::pool::common::wait::WaitBudget;
 use crate::pool::heap::{Heap, Piece};
 use crate::pool::shared::Shared;
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
@@ -33,7 +33,7 @@ const MOST_RETRIES: u32 = 16;
 const MOST_RESTARTS: u32 = 3;
 
 /// Caches that hold less than one part in so many of what the pool holds are not flushed.
-const FOLD_THRESHOLD_DIVISOR: u64 = 1024;
+const FLUSH_THRESHOLD_DIVISOR: u64 = 1024;
 
 /// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
 /// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
@@ -50,7 +50,7 @@ pub(in crate::pool) enum Source {
 }
 
 /// A request on the ladder.
-struct Climb {
+struct Attempt {
     piece: Piece,
     request: Request,
     ladder: Ladder,
@@ -61,9 +61,9 @@ struct Climb {
     retries: u32,
 }
 
-impl Climb {
+impl Attempt {
     /// There was room: if it is gone by now, others took it, and there may be more.
-    fn stay(&mut self) {
+    fn retry_same_rung(&mut self) {
         self.rooms += 1;
         if self.rooms >= MOST_ROOMS {
             self.ladder.advance();
@@ -73,23 +73,23 @@ impl Climb {
 
 impl Shared {
     /// A piece of the heap, or of what can be brought into it.
-    pub(in crate::pool) fn take(
+    pub(in crate::pool) fn allocate_piece(
         &self,
         piece: Piece,
         request: Request,
-        begun: &mut Option<Patience>,
+        wait: &mut WaitBudget,
     ) -> Result<(Address, Source)> {
         let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
         let from_hole = |heap: &mut Heap| {
             let slot = heap.slot_for(stream);
-            heap.take(piece, slot)
+            heap.allocate(piece, slot)
         };
         let worth_waiting = {
             let mut heap = self.heap();
             match heap.slots.get(stream) {
                 Some(slot) if heap.worth_waiting(side, size, slot) => true,
                 Some(slot) => {
-                    if let Some(found) = heap.take(piece, slot) {
+                    if let Some(found) = heap.allocate(piece, slot) {
                         return Ok((found, Source::Hole));
                     }
                     false
@@ -101,9 +101,9 @@ impl Shared {
                 }
             }
         };
-        self.recheck_streams(begun);
+        self.recheck_streams(wait);
         let mut backing = self.backing();
-        backing.reactivate(self.site(), stream);
+        backing.reactivate(self.context(), stream);
         let avoided = Avoided {
             fold: size <= SMALL && self.caches_hold_little(&backing),
             // The host waits for the stream before it looks at the memory, and so for every stream that this
@@ -114,7 +114,7 @@ impl Shared {
             // What is due costs less: nobody waits for it. Then one event brings what the other stream
             // has freed; a hole of one's own that is much too large stays whole.
             for rung in [Rung::Deferred, Rung::Nearest] {
-                backing.climb(self.site(), rung, (side, size), stream);
+                backing.run_rung(self.context(), rung, (side, size), stream);
             }
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
@@ -122,10 +122,10 @@ impl Shared {
             }
         }
         let ladder = Ladder::new(avoided);
-        let mut climb = Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0 };
+        let mut attempt = Attempt { piece, request, ladder, rooms: 0, restarts: 0, retries: 0 };
         loop {
-            let rung = climb.ladder.rung();
-            backing = self.try_rung(backing, &mut climb, begun)?;
+            let rung = attempt.ladder.rung();
+            backing = self.try_rung(backing, &mut attempt, wait)?;
             let found = from_hole(&mut self.heap());
             match found {
                 Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
@@ -143,85 +143,86 @@ impl Shared {
     fn try_rung<'a>(
         &'a self,
         mut backing: Guard<'a, Backing>,
-        climb: &mut Climb,
-        begun: &mut Option<Patience>,
+        attempt: &mut Attempt,
+        wait: &mut WaitBudget,
     ) -> Result<Guard<'a, Backing>> {
-        let (side, size) = (climb.piece.side(), climb.piece.whole());
-        let (request, stream) = (climb.request, climb.request.stream);
-        let avoided = climb.ladder.avoided();
-        match climb.ladder.rung() {
+        let (side, size) = (attempt.piece.side(), attempt.piece.whole());
+        let (request, stream) = (attempt.request, attempt.request.stream);
+        let avoided = attempt.ladder.avoided();
+        match attempt.ladder.rung() {
             Rung::FlushCaches => {
                 if !avoided.fold && side == Side::Large {
-                    self.fold_large(&mut backing);
+                    self.flush_large(&mut backing);
                 } else if !avoided.fold {
-                    self.fold(&mut backing);
+                    self.flush_caches(&mut backing);
                 }
-                climb.ladder.advance();
+                attempt.ladder.advance();
             }
             Rung::Nearest if avoided.streams => {
-                backing.part_from_idle_streams(self.site());
-                climb.ladder.advance();
+                backing.free_holes_of_idle_streams(self.context());
+                attempt.ladder.advance();
             }
-            Rung::Others if avoided.streams => climb.ladder.advance(),
+            Rung::Others if avoided.streams => attempt.ladder.advance(),
             rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
-                backing.climb(self.site(), rung, (side, size), stream);
-                climb.ladder.advance();
+                backing.run_rung(self.context(), rung, (side, size), stream);
+                attempt.ladder.advance();
             }
             Rung::Grow => {
                 if side == Side::Large {
-                    self.fold_own_small(size);
+                    self.flush_own_small(size);
                 }
                 let before = self.held.get();
-                let made = backing.make_room(self.site(), side, size, stream);
+                let made = backing.make_room(self.context(), side, size, stream);
                 if avoided.fold {
                     let more = self.held.get().saturating_sub(before);
-                    backing.grown_to_avoid_fold = backing.grown_to_avoid_fold.saturating_add(more);
+                    backing.grown_to_avoid_flush =
+                        backing.grown_to_avoid_flush.saturating_add(more);
                 }
                 match made {
-                    Ok(true) => climb.stay(),
-                    Ok(false) => climb.ladder.advance(),
+                    Ok(true) => attempt.retry_same_rung(),
+                    Ok(false) => attempt.ladder.advance(),
                     // Without leaving anything out there may be enough; where not, the next time tells it.
-                    Err(_) if avoided != Avoided::default() => climb.ladder.restart(),
+                    Err(_) if avoided != Avoided::default() => attempt.ladder.restart(),
                     Err(error) => return Err(error),
                 }
             }
             Rung::Idle => {
                 // Without a lock: the work that is waited for may itself wait for a thread that needs one.
                 drop(backing);
-                let patience = self.patience(begun);
-                let reclaimed = self.reclaim(side, size, stream, patience)?;
+                let deadline = self.deadline(wait);
+                let reclaimed = self.reclaim(side, size, stream, deadline)?;
                 backing = self.backing();
                 match reclaimed {
-                    Reclaimed::Room => climb.stay(),
-                    Reclaimed::TooLittle if patience.is_over() => climb.ladder.advance(),
+                    Reclaimed::Room => attempt.retry_same_rung(),
+                    Reclaimed::TooLittle if deadline.has_passed() => attempt.ladder.advance(),
                     // Other threads took what came back, or what they freed meanwhile is in their caches again.
                     Reclaimed::TooLittle
-                        if self.rows.is_shared() && climb.retries < MOST_RETRIES =>
+                        if self.thread_caches.is_shared() && attempt.retries < MOST_RETRIES =>
                     {
-                        climb.retries += 1;
+                        attempt.retries += 1;
                     }
-                    Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.advance(),
+                    Reclaimed::TooLittle | Reclaimed::Infeasible => attempt.ladder.advance(),
                 }
             }
             Rung::Callback => {
                 // Likewise: the program may free and allocate when it is asked.
                 drop(backing);
-                let let_go = self.ask_to_let_go(request, size);
+                let let_go = self.call_shortage_callbacks(request, size);
                 // The program may have forked there.
                 self.birth.check()?;
                 backing = self.backing();
-                if let_go { climb.ladder.memory_released() } else { climb.ladder.advance() }
+                if let_go { attempt.ladder.memory_released() } else { attempt.ladder.advance() }
             }
             _ => {
                 drop(backing);
                 // What another thread is giving back is in no address space now, and may be what is missing. Not
                 // for ever: two that are both to be refused would wait for each other in turn.
-                let patience = self.patience(begun);
-                if climb.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(patience) {
+                let deadline = self.deadline(wait);
+                if attempt.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(deadline) {
                     return Err(self.shortage(request, size).into());
                 }
-                climb.restarts += 1;
-                climb.ladder.restart();
+                attempt.restarts += 1;
+                attempt.ladder.restart();
                 backing = self.backing();
             }
         }
@@ -249,13 +250,13 @@ impl Shared {
     /// many streams, and so is all that the pool has ever grown by to leave it there.
     fn caches_hold_little(&self, backing: &Backing) -> bool {
         let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
-        let most = (self.held.get().get() / FOLD_THRESHOLD_DIVISOR)
+        let most = (self.held.get().get() / FLUSH_THRESHOLD_DIVISOR)
             .max(streams.saturating_mul(CACHED_PER_STREAM));
-        if backing.grown_to_avoid_fold.get() >= most {
+        if backing.grown_to_avoid_flush.get() >= most {
             return false;
         }
         let mut units = 0_u64;
-        self.rows.measure(|caches| units = units.saturating_add(caches.small_held()));
+        self.thread_caches.measure(|caches| units = units.saturating_add(caches.small_held()));
         units << UNIT_SHIFT < most
     }
 
@@ -265,7 +266,7 @@ impl Shared {
     ///
     /// Where `size` does not fit beside the blocks in use, the request is refused in the end, and magazines stay
     /// as they are.
-    fn fold_own_small(&self, size: Bytes) {
+    fn flush_own_small(&self, size: Bytes) {
         let most = self.limits.limit().min(self.device_total);
         let out = self.heap().out().saturating_add(size);
         let mut returns = Vec::new();
@@ -275,42 +276,42 @@ impl Shared {
                 caches.drain(&mut returns);
             }
         });
-        self.heap().give_all(returns);
+        self.heap().free_all(returns);
     }
 
     /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
     /// with their neighbours may be the lower hole.
-    pub(in crate::pool) fn fold_own(&self, stream: StreamHandle) {
+    pub(in crate::pool) fn flush_own_large(&self, stream: StreamHandle) {
         let mut returns = Vec::new();
         self.with_own_caches(|caches| {
             if let Some(cache) = caches.of(stream) {
-                cache.empty(|side| side == Side::Large, &mut returns);
+                cache.drain(|side| side == Side::Large, &mut returns);
             }
         });
-        self.give_back(returns);
+        self.return_to_heap(returns);
     }
 
     /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
     /// them when they are next there. With the backing's lock, so that none of their streams is forgotten
     /// meanwhile.
-    pub(in crate::pool) fn fold(&self, backing: &mut Backing) {
-        let mut returns = self.tidy(backing);
-        self.rows.drain(|caches| caches.drain(&mut returns));
-        self.heap().give_all(returns);
+    pub(in crate::pool) fn flush_caches(&self, backing: &mut Backing) {
+        let mut returns = self.fill_unclean(backing);
+        self.thread_caches.drain(|caches| caches.drain(&mut returns));
+        self.heap().free_all(returns);
     }
 
     /// The same for large blocks alone: small ones lie in another address space, and help a large request only where
     /// whole pages of it are given up, which comes later.
-    fn fold_large(&self, backing: &mut Backing) {
-        let mut returns = self.tidy(backing);
-        self.rows.change(|caches| caches.drain_large(&mut returns));
-        self.heap().give_all(returns);
+    fn flush_large(&self, backing: &mut Backing) {
+        let mut returns = self.fill_unclean(backing);
+        self.thread_caches.change(|caches| caches.drain_large(&mut returns));
+        self.heap().free_all(returns);
     }
 
     /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
-    pub(in crate::pool) fn fold_all(&self, backing: &mut Backing) {
-        let mut returns = self.tidy(backing);
-        self.rows.drain_all(|caches| caches.drain(&mut returns));
-        self.heap().give_all(returns);
+    pub(in crate::pool) fn flush_all_caches(&self, backing: &mut Backing) {
+        let mut returns = self.fill_unclean(backing);
+        self.thread_caches.drain_all(|caches| caches.drain(&mut returns));
+        self.heap().free_all(returns);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use forebay_core::StreamId;
 use forebay_hal::{Call, StreamHandle};
 
-use crate::pool::common::log::Point;
-use crate::pool::common::wait::Patience;
+use crate::pool::common::log::LoggedEvent;
+use crate::pool::common::wait::Deadline;
 use crate::pool::heap::thread_ends::{OnThreadEnd, is_ending};
 use crate::pool::shared::Shared;
 use crate::{Request, Result};
@@ -49,16 +49,16 @@ impl Shared {
 
     /// Waits on the host for all that is enqueued so far on the stream that [stands in](stand_in) for that of an
     /// ending thread. `false` where time ran out first, or a capture is under way.
-    pub(in crate::pool) fn wait_for_stand_in(&self, patience: Patience) -> Result<bool> {
+    pub(in crate::pool) fn wait_for_stand_in(&self, deadline: Deadline) -> Result<bool> {
         let event = {
             // No capture begins while the event is recorded.
             let _backing = self.backing();
             if self.captures.any() {
                 return Ok(false);
             }
-            Arc::new(Point::after(&self.device, &self.log, STAND_IN)?)
+            Arc::new(LoggedEvent::after(&self.device, &self.log, STAND_IN)?)
         };
-        self.wait_for_events(&[event], patience)
+        self.wait_for_events(&[event], deadline)
     }
 }
 

@@ -10,7 +10,7 @@ use forebay_core::pressure::{Level, Response};
 use crate::Result;
 use crate::pool::calls::registry;
 use crate::pool::common::upkeep_state::Upkeep;
-use crate::pool::common::wait::Patience;
+use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::shared::Shared;
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
@@ -29,41 +29,41 @@ impl Shared {
     pub(in crate::pool) fn read_pressure(&self) {
         let thresholds = self.limits.thresholds();
         let held = self.held.get();
-        let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
-        match answer {
-            Response::Expand => self.press_magazines(false),
+        let Some((level, response)) = self.upkeep().gauge.read(&thresholds, held) else { return };
+        match response {
+            Response::Expand => self.set_under_pressure(false),
             Response::Clean | Response::ReleaseIdle => {
                 // Small from now on: what a thread has at hand is lost to the others.
-                self.press_magazines(true);
+                self.set_under_pressure(true);
                 let mut backing = self.backing();
-                self.fold(&mut backing);
-                if answer == Response::ReleaseIdle {
+                self.flush_caches(&mut backing);
+                if response == Response::ReleaseIdle {
                     let keep = self.settings().min_bytes();
-                    backing.retire(self.site(), keep);
-                    let _ = backing.run_deferred(self.site(), false);
+                    backing.defer_release(self.context(), keep);
+                    let _ = backing.run_deferred(self.context(), false);
                 }
                 drop(backing);
                 // What the device refuses now goes the next time.
-                let _ = self.give_back_segments(Patience::None);
+                let _ = self.release_segments(Deadline::Now);
             }
             _ => {}
         }
-        for told in &self.options.pressure {
+        for told in &self.options.pressure_callbacks {
             self.callbacks.call(|| told(level, held));
         }
     }
 
     /// Has magazines hold little from now on, or as much as they are to.
-    fn press_magazines(&self, pressed: bool) {
-        self.upkeep().pressed = pressed;
-        self.fit_magazines();
+    fn set_under_pressure(&self, under_pressure: bool) {
+        self.upkeep().under_pressure = under_pressure;
+        self.update_magazine_bounds();
     }
 
     /// Has magazines hold as much as they are to, or what they may under pressure.
-    pub(in crate::pool) fn fit_magazines(&self) {
+    pub(in crate::pool) fn update_magazine_bounds(&self) {
         let full = self.magazine_units();
-        let pressed = self.upkeep().pressed;
-        self.bound_magazines(if pressed { full.min(CLEANED_UNITS) } else { full });
+        let under_pressure = self.upkeep().under_pressure;
+        self.bound_magazines(if under_pressure { full.min(CLEANED_UNITS) } else { full });
     }
 
     /// Gives back to the device what was not needed in the last `age`, as far as that was watched:
@@ -71,16 +71,16 @@ impl Shared {
     /// when it is done. Gives how much is to go.
     pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
         self.birth.check()?;
-        let collected = self.collect_unread(age);
+        let collected = self.collect_inner(age);
         self.read_pressure();
         collected
     }
 
-    fn collect_unread(&self, age: Duration) -> Result<Bytes> {
-        self.recheck_streams(&mut None);
+    fn collect_inner(&self, age: Duration) -> Result<Bytes> {
+        self.recheck_streams(&mut WaitBudget::default());
         let mut backing = self.backing();
         // What lies in magazines is not needed: in the heap it does not count as in use.
-        self.fold(&mut backing);
+        self.flush_caches(&mut backing);
         let needed = {
             let mut upkeep = self.upkeep();
             let now = upkeep.begun.elapsed();
@@ -93,24 +93,24 @@ impl Shared {
             upkeep.decay.needed(now, age)
         };
         // What fails of that keeps nothing else from going.
-        let ran = backing.run_deferred(self.site(), false);
+        let ran = backing.run_deferred(self.context(), false);
         let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
         let keep = needed.max(self.settings().min_bytes());
-        let retired = backing.retire(self.site(), keep);
-        let ran = ran.and(backing.run_deferred(self.site(), false));
+        let released = backing.defer_release(self.context(), keep);
+        let ran = ran.and(backing.run_deferred(self.context(), false));
         drop(backing);
-        let given = self.give_back_segments(Patience::None);
-        ran.and(given).map(|()| retired)
+        let given = self.release_segments(Deadline::Now);
+        ran.and(given).map(|()| released)
     }
 
     /// Makes what is free as few and as large holes as can be without waiting.
     pub(in crate::pool) fn defragment(&self) -> Result<()> {
         self.birth.check()?;
-        self.recheck_streams(&mut None);
+        self.recheck_streams(&mut WaitBudget::default());
         {
             let mut backing = self.backing();
-            self.fold(&mut backing);
-            backing.part_from_idle_streams(self.site());
+            self.flush_caches(&mut backing);
+            backing.free_holes_of_idle_streams(self.context());
         }
         self.process_deferred()
     }
@@ -135,15 +135,15 @@ enum Thread {
     /// There is none.
     None,
     /// It is there.
-    There,
+    Running,
     /// It is there, and a pool has asked for it since it last looked who does.
-    AskedFor,
+    Requested,
 }
 
 /// The thread, and the process it is of: a child has none but its own.
 static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
 
-/// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
+/// Notified when a pool asks for the thread: its interval may be shorter than the pause under way.
 static ASKED: Condvar = Condvar::new();
 
 /// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
@@ -164,22 +164,22 @@ pub(in crate::pool) fn start() {
         Thread::None => {
             let spawned = thread::spawn("forebay-upkeep", run);
             // Without a thread there is no upkeep but by hand: a pool works all the same.
-            if spawned.is_ok() { Thread::AskedFor } else { Thread::None }
+            if spawned.is_ok() { Thread::Requested } else { Thread::None }
         }
-        Thread::There | Thread::AskedFor => Thread::AskedFor,
+        Thread::Running | Thread::Requested => Thread::Requested,
     };
     ASKED.notify_all();
 }
 
 fn run() {
     loop {
-        thread_state().0 = Thread::There;
+        thread_state().0 = Thread::Running;
         let pools = registry::with_upkeep();
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
             let mut state = thread_state();
             // One that came since was told that there is a thread.
-            if state.0 == Thread::AskedFor {
+            if state.0 == Thread::Requested {
                 continue;
             }
             state.0 = Thread::None;
@@ -190,7 +190,7 @@ fn run() {
         }
         // Not kept over the pause: a pool goes when its last user does.
         drop(pools);
-        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::AskedFor;
+        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
         drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
     }
 }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 impl DebugChecks {
     /// Writes what a block holds when it is given out, and its canary, in the order of `stream`.
     /// `canary` is empty where it has none.
-    pub(in crate::pool) fn dress(
+    pub(in crate::pool) fn write_patterns(
         &self,
         block: Span,
         canary: Span,
@@ -33,18 +33,18 @@ impl DebugChecks {
     /// fills its memory with what free memory holds. Gives what was found: then nothing is filled.
     ///
     /// Where the device refuses, all is as before.
-    pub(in crate::pool) fn undress(
+    pub(in crate::pool) fn check_and_poison(
         &self,
         address: Address,
         memory: FreedBlock,
     ) -> Result<Option<Error>> {
         let watched = lock(&self.canaries).at(address);
         if let Some(CanaryRecord { size, canary, .. }) = watched {
-            let odd = self.probe.first_odd(canary, pattern_of(address), memory.stream)?;
+            let mismatch = self.probe.first_mismatch(canary, pattern_of(address), memory.stream)?;
             // Nobody looks at it any more once it is filled.
             lock(&self.canaries).remove(address);
-            if let Some(odd) = odd {
-                return Ok(Some(overrun(address, size, odd)));
+            if let Some(mismatch) = mismatch {
+                return Ok(Some(overrun(address, size, mismatch)));
             }
         }
         if self.aids.poison && !self.aids.guard_pages {
@@ -62,12 +62,12 @@ impl DebugChecks {
     /// The first sign in free memory, which no work uses, that someone has written there, and who had it last.
     pub(in crate::pool) fn written_since(&self, memory: FreedBlock) -> Result<Option<Error>> {
         let (free, own) = (Pattern::U8(FREED), self.probe.own_stream()?);
-        let odd = self.probe.first_odd_now(memory.span(), free, own)?;
-        Ok(odd.map(|odd| Error::WrittenAfterFree {
-            written: odd.at,
-            expected: odd.expected,
-            found: odd.found,
-            block: lock(&self.recent_frees).at(odd.at),
+        let mismatch = self.probe.first_mismatch_now(memory.span(), free, own)?;
+        Ok(mismatch.map(|mismatch| Error::WrittenAfterFree {
+            written: mismatch.at,
+            expected: mismatch.expected,
+            found: mismatch.found,
+            block: lock(&self.recent_frees).at(mismatch.at),
         }))
     }
 }

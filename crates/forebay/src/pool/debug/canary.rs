@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::Pattern;
 
-use super::probe::Odd;
+use super::probe::Mismatch;
 use crate::Error;
 
 /// How long a canary is: what blocks are multiples of, and as much as the widest store of a warp.
@@ -53,6 +53,12 @@ pub(in crate::pool) fn pattern_of(address: Address) -> Pattern {
 }
 
 /// What to tell where the canary of a block is not whole.
-pub(in crate::pool) fn overrun(address: Address, size: Bytes, odd: Odd) -> Error {
-    Error::Overrun { address, size, written: odd.at, expected: odd.expected, found: odd.found }
+pub(in crate::pool) fn overrun(address: Address, size: Bytes, mismatch: Mismatch) -> Error {
+    Error::Overrun {
+        address,
+        size,
+        written: mismatch.at,
+        expected: mismatch.expected,
+        found: mismatch.found,
+    }
 }

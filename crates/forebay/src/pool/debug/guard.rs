@@ -16,7 +16,7 @@ use forebay_core::{Address, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, VirtualMemory};
 
 use super::probe::Probe;
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
 use crate::sync::map::LEAF;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
@@ -44,7 +44,7 @@ pub(in crate::pool) struct GuardedBlock {
 #[derive(Debug)]
 pub(in crate::pool) enum Until {
     /// Once this event is reached.
-    Reached(Point),
+    Reached(LoggedEvent),
     /// Once the whole device was synchronised: there was no event to be had.
     Synchronised,
     /// Now: their time had come, but the device refused.
@@ -205,7 +205,7 @@ impl Guards {
         let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
         if let Err(error) = probe.log().make(Call::SetAccess, size, grant) {
             let guarded = GuardedBlock { pages: span, page };
-            if self.take_away(state, guarded, probe).is_err() {
+            if self.unmap_pages(state, guarded, probe).is_err() {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number: u64::MAX });
             }
             return Err(error.into());
@@ -240,7 +240,7 @@ impl Guards {
     }
 
     /// Takes the pages of a freed block away.
-    pub(in crate::pool) fn take_away(
+    pub(in crate::pool) fn unmap_pages(
         &self,
         state: &mut GuardState,
         guarded: GuardedBlock,

@@ -99,7 +99,7 @@ impl Aids {
 }
 
 /// What new pages of a pool are filled with before anything else.
-pub(in crate::pool) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
+pub(in crate::pool) fn fresh_page_pattern(settings: &Settings) -> Option<Pattern> {
     if settings.guard_pages() {
         return None;
     }
@@ -110,7 +110,7 @@ pub(in crate::pool) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
 }
 
 /// Whether settings have the pool look after every block.
-pub(in crate::pool) fn wanted(settings: &Settings) -> bool {
+pub(in crate::pool) fn checks_calls(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
     aids.prepares_blocks()
         || aids.guard_pages
@@ -121,7 +121,7 @@ pub(in crate::pool) fn wanted(settings: &Settings) -> bool {
 
 /// The setting, if any, by which the pool enqueues work of its own on streams, or records, asks or waits
 /// there: what a capture must not see. Counting and noting blocks does none of that.
-pub(in crate::pool) fn seen_by_captures(settings: &Settings) -> Option<&'static str> {
+pub(in crate::pool) fn conflicts_with_capture(settings: &Settings) -> Option<&'static str> {
     let all = [
         (settings.zero() != Zeroing::Never, "zero"),
         (settings.poison(), "poison"),
@@ -208,7 +208,7 @@ impl DebugChecks {
     }
 
     /// Whether a block that comes back is to be looked at or kept.
-    pub(in crate::pool) fn looks_after_blocks(&self) -> bool {
+    pub(in crate::pool) fn checks_frees(&self) -> bool {
         self.aids.poison
             || self.aids.canaries
             || self.aids.guard_pages
@@ -216,7 +216,7 @@ impl DebugChecks {
     }
 
     /// A block went out.
-    pub(in crate::pool) fn went_out(&self, size: Bytes) {
+    pub(in crate::pool) fn add_live(&self, size: Bytes) {
         if self.aids.exact {
             let live = self.live.fetch_add(size.get(), Ordering::Relaxed).wrapping_add(size.get());
             self.peak.fetch_max(live, Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl DebugChecks {
     }
 
     /// A block came back, and nobody has its memory yet.
-    pub(in crate::pool) fn came_back(&self, size: Bytes) {
+    pub(in crate::pool) fn subtract_live(&self, size: Bytes) {
         if self.aids.exact {
             self.live.fetch_sub(size.get(), Ordering::Relaxed);
         }
@@ -241,7 +241,7 @@ impl DebugChecks {
     }
 
     /// Adds the memory that is free and kept from the heap: what is in quarantine, and what is unclean.
-    pub(in crate::pool) fn add_kept_back(&self, spans: &mut Vec<Span>) {
+    pub(in crate::pool) fn add_withheld(&self, spans: &mut Vec<Span>) {
         spans.extend(lock(&self.quarantine).spans());
         spans.extend(lock(&self.unclean).iter().map(|one| one.memory.span()));
     }
@@ -257,7 +257,7 @@ impl DebugChecks {
     }
 
     /// Notes a finding, once.
-    pub(in crate::pool) fn found(&self, finding: Error) -> Error {
+    pub(in crate::pool) fn record_finding(&self, finding: Error) -> Error {
         let mut findings = lock(&self.findings);
         if findings.len() < MOST_FINDINGS && !findings.contains(&finding) {
             findings.push(finding.clone());

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use forebay_core::{Bytes, Span};
 
-use super::probe::Odd;
+use super::probe::Mismatch;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::report::RecentFree;
@@ -36,11 +36,11 @@ impl Quarantined {
     }
 
     /// What to tell where it was written to.
-    pub(in crate::pool) fn written(&self, odd: Odd) -> Error {
+    pub(in crate::pool) fn written(&self, mismatch: Mismatch) -> Error {
         Error::WrittenAfterFree {
-            written: odd.at,
-            expected: odd.expected,
-            found: odd.found,
+            written: mismatch.at,
+            expected: mismatch.expected,
+            found: mismatch.found,
             block: Some(self.former),
         }
     }
@@ -115,12 +115,12 @@ impl Quarantine {
     }
 
     /// Takes out the blocks that were written to, as `look` says, of the first `before` that were put in.
-    pub(in crate::pool) fn take_spoilt(
+    pub(in crate::pool) fn take_overwritten(
         &mut self,
         before: u64,
-        look: impl Fn(Span) -> Result<Option<Odd>>,
-    ) -> Result<Vec<(Quarantined, Odd)>> {
-        let mut spoilt = Vec::new();
+        look: impl Fn(Span) -> Result<Option<Mismatch>>,
+    ) -> Result<Vec<(Quarantined, Mismatch)>> {
+        let mut overwritten = Vec::new();
         let mut outcome = Ok(());
         self.blocks.retain(|block| {
             if outcome.is_err() || block.number >= before {
@@ -128,8 +128,8 @@ impl Quarantine {
             }
             match look(block.memory.span()) {
                 Ok(None) => true,
-                Ok(Some(odd)) => {
-                    spoilt.push((*block, odd));
+                Ok(Some(mismatch)) => {
+                    overwritten.push((*block, mismatch));
                     false
                 }
                 Err(error) => {
@@ -138,10 +138,10 @@ impl Quarantine {
                 }
             }
         });
-        for (block, _) in &spoilt {
+        for (block, _) in &overwritten {
             self.bytes -= block.memory.size.get();
         }
         // What was found is told before that looking on failed.
-        if spoilt.is_empty() { outcome.map(|()| spoilt) } else { Ok(spoilt) }
+        if overwritten.is_empty() { outcome.map(|()| overwritten) } else { Ok(overwritten) }
     }
 }

@@ -1,18 +1,18 @@
-//! A free block in a magazine, and on its way from there to the heap.
+//! Free blocks: in a magazine, and on their way from there to the heap.
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::StreamHandle;
 
 use crate::sync::map::{SlotRef, UNIT_SHIFT};
 
-/// A block in a magazine.
+/// A free block in a magazine.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct CachedBlock {
     pub(in crate::pool) address: Address,
     pub(in crate::pool) slot: SlotRef,
 }
 
-/// A block on its way back to the heap.
+/// A free block on its way to the heap.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct FreedBlock {
     pub(in crate::pool) address: Address,
@@ -26,7 +26,6 @@ impl FreedBlock {
         Self { address: kept.address, size: Bytes::new(units << UNIT_SHIFT), stream }
     }
 
-    /// Its addresses.
     pub(in crate::pool) fn span(&self) -> Span {
         Span::new(self.address, self.size).unwrap_or_default()
     }

@@ -52,7 +52,7 @@ fn a_pool_that_goes_with_live_blocks_says_which() {
     );
     assert!(report.largest[1..].iter().all(|block| block.requested == Bytes::new(1000)));
     let said = report.to_string();
-    assert!(said.contains("went with 21 live blocks") && said.contains("tag of the report"));
+    assert!(said.contains("dropped with 21 live blocks") && said.contains("tag of the report"));
     nothing_is_left(&machine);
     assert_eq!(machine.findings(), []);
 }

@@ -424,7 +424,7 @@ fn a_shortage_tells_what_was_asked_for() {
     assert_eq!(told.requested, Bytes::mib(7));
     assert_eq!(told.needed, Bytes::new((15 << 20) - 512), "wherever a hole begins");
     let said = error.to_string();
-    assert!(said.contains("7.00 MiB (7340032 B) asked for, which takes 15.00 MiB"), "{said}");
+    assert!(said.contains("7.00 MiB (7340032 B) requested, which need 15.00 MiB"), "{said}");
 }
 
 /// What is free is told with where it is: at hand, and in the largest piece.

@@ -353,14 +353,14 @@ fn one_query_answers_for_all_blocks_that_wait_for_a_stream() {
 fn two_requests_wait_for_the_device_one_after_the_other() {
     use core::time::Duration;
 
-    use crate::pool::common::wait::Patience;
+    use crate::pool::common::wait::Deadline;
 
     let device: Arc<dyn Device> = HostDevice::open().unwrap();
     let pool = PoolOptions::new().build(&device).unwrap();
     let busy = Stream::new(&device, Priority::Normal).unwrap();
     let (go, flag) = mpsc::channel::<()>();
     device.enqueue_host(Box::new(move || _ = flag.recv()), busy.handle()).unwrap();
-    let until = |millis| Patience::Until(Instant::now() + Duration::from_millis(millis));
+    let until = |millis| Deadline::At(Instant::now() + Duration::from_millis(millis));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
         while !pool.shared.waiter.load(Ordering::SeqCst) {

@@ -260,7 +260,7 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
     if shared.is_inherited() {
         return (Vec::new(), 0);
     }
-    let map = shared.site().map;
+    let map = shared.context().map;
     let mut live = map.live_blocks();
     live.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
     let left_out = live.len().saturating_sub(Snapshot::MOST_BLOCKS) as u64;

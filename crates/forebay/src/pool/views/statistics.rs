@@ -223,7 +223,7 @@ pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
     if shared.is_inherited() {
         return Statistics::default();
     }
-    let driver = shared.log.so_far();
+    let driver = shared.log.snapshot();
     let heap = shared.heap();
     let (counts, cached) = shared.census(&heap);
     let sum = counts.sum();

@@ -32,19 +32,21 @@ impl Shared {
             if watched.number >= blocks_before {
                 continue;
             }
-            let looked = debug.probe.first_odd_now(watched.canary, pattern_of(address), stream)?;
-            if let Some(odd) = looked {
-                first = first.and(Err(debug.found(overrun(address, watched.size, odd))));
+            let looked =
+                debug.probe.first_mismatch_now(watched.canary, pattern_of(address), stream)?;
+            if let Some(mismatch) = looked {
+                first =
+                    first.and(Err(debug.record_finding(overrun(address, watched.size, mismatch))));
             }
         }
         drop(canaries);
         if debug.aids.poison {
             let free = Pattern::U8(FREED);
-            let look = |span| debug.probe.first_odd_now(span, free, stream);
-            let spoilt = quarantine.take_spoilt(kept_before, look)?;
-            for (block, odd) in spoilt {
+            let look = |span| debug.probe.first_mismatch_now(span, free, stream);
+            let overwritten = quarantine.take_overwritten(kept_before, look)?;
+            for (block, mismatch) in overwritten {
                 debug.retire(block.memory.size);
-                first = first.and(Err(debug.found(block.written(odd))));
+                first = first.and(Err(debug.record_finding(block.written(mismatch))));
             }
         }
         first

@@ -4,8 +4,8 @@ use forebay_core::{Address, Alignment, Bytes, Ladder, Span};
 use forebay_hal::{Progress, StreamHandle};
 
 use crate::pool::calls::slow_path::Source;
-use crate::pool::common::log::Point;
-use crate::pool::common::wait::{Patience, poll};
+use crate::pool::common::log::LoggedEvent;
+use crate::pool::common::wait::{Deadline, poll};
 use crate::pool::debug::blocks::canary_before;
 use crate::pool::debug::guard::{
     GuardState, GuardedBlock, Guards, MOST_PENDING, PendingUnmap, Until,
@@ -17,12 +17,12 @@ use crate::{Block, Error, Request, Result};
 
 impl Shared {
     /// A block on pages of its own.
-    pub(in crate::pool) fn find_guarded(
+    pub(in crate::pool) fn allocate_guarded(
         &self,
         guards: &Guards,
         request: Request,
         size: Bytes,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Block> {
         let (stream, alignment) = (request.stream, request.alignment);
         // The end of the block is the end of the pages, but for what its start is moved down by.
@@ -30,7 +30,7 @@ impl Shared {
         let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
         let pages = pages.ok_or_else(|| self.shortage(request, size))?;
-        if !self.wait_for_freed(guards, patience, |state| state.pending_bytes <= MOST_PENDING)? {
+        if !self.wait_for_freed(guards, deadline, |state| state.pending_bytes <= MOST_PENDING)? {
             return Err(self.shortage(request, pages).into());
         }
         let mut calls = 0;
@@ -40,10 +40,10 @@ impl Shared {
                 break guarded;
             }
             // Another thread may have unmapped what this one waits for.
-            if self.wait_for_freed(guards, patience, |state| state.unmapped > before)? {
+            if self.wait_for_freed(guards, deadline, |state| state.unmapped > before)? {
                 continue;
             }
-            if calls == Ladder::MAX_CALLBACKS || !self.ask_to_let_go(request, pages) {
+            if calls == Ladder::MAX_CALLBACKS || !self.call_shortage_callbacks(request, pages) {
                 return Err(self.shortage(request, pages).into());
             }
             calls += 1;
@@ -53,8 +53,9 @@ impl Shared {
         let block = Span::new(start, size).unwrap_or_default();
         let canary = canary_before(guarded.pages, start);
         lock(&guards.state).live.insert(start, guarded);
-        let dressed = self.debug.dress(block, canary, stream);
-        let block = dressed.and_then(|()| self.hand_out(start, size, request, Source::Driver));
+        let written = self.debug.write_patterns(block, canary, stream);
+        let block =
+            written.and_then(|()| self.finish_allocation(start, size, request, Source::Driver));
         if block.is_err() {
             lock(&self.debug.canaries).remove(start);
             self.release_guarded(guards, start, stream);
@@ -83,7 +84,7 @@ impl Shared {
             state.taken.remove(&start);
             Err(Error::AddressRange { span: pages })
         };
-        self.heap().set_apart(state.held);
+        self.heap().set_guarded(state.held);
         match made {
             Ok(page) => Ok(Some(GuardedBlock { pages, page })),
             Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(None),
@@ -98,7 +99,7 @@ impl Shared {
         address: Address,
         stream: StreamHandle,
     ) {
-        let end = Point::after(&guards.device, self.debug.probe.log(), stream);
+        let end = LoggedEvent::after(&guards.device, self.debug.probe.log(), stream);
         let until = end.map_or(Until::Synchronised, Until::Reached);
         {
             let mut state = lock(&guards.state);
@@ -109,7 +110,7 @@ impl Shared {
             }
         }
         // What cannot go now goes with a later call.
-        let _ = self.unmap_freed(guards, Patience::None);
+        let _ = self.unmap_freed(guards, Deadline::Now);
     }
 
     /// Takes away the pages of freed blocks whose time has come; gives how many bytes. Waits for the device
@@ -117,7 +118,7 @@ impl Shared {
     pub(in crate::pool) fn unmap_freed(
         &self,
         guards: &Guards,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Bytes> {
         let probe = &self.debug.probe;
         // What is freed while the device is waited for is not among what that settles.
@@ -128,8 +129,8 @@ impl Shared {
             }
             state.freed
         };
-        let waits = !matches!(patience, Patience::None);
-        let synchronised = waits && self.wait_for_device(patience)?;
+        let waits = !matches!(deadline, Deadline::Now);
+        let synchronised = waits && self.wait_for_device(deadline)?;
         let mut state = lock(&guards.state);
         let before = state.held;
         let mut outcome = guards.release_orphans(&mut state, probe);
@@ -159,12 +160,12 @@ impl Shared {
             };
             if !due {
                 state.queue(PendingUnmap { until, stream, guarded, number });
-            } else if let Err(error) = guards.take_away(&mut state, guarded, probe) {
+            } else if let Err(error) = guards.unmap_pages(&mut state, guarded, probe) {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number });
                 outcome = Err(error);
             }
         }
-        self.heap().set_apart(state.held);
+        self.heap().set_guarded(state.held);
         outcome.map(|()| before.saturating_sub(state.held))
     }
 
@@ -173,7 +174,7 @@ impl Shared {
     fn wait_for_freed(
         &self,
         guards: &Guards,
-        patience: Patience,
+        deadline: Deadline,
         is_enough: impl Fn(&GuardState) -> bool,
     ) -> Result<bool> {
         let came = |unmapped: Result<Bytes>| {
@@ -186,13 +187,13 @@ impl Shared {
             let waits = |pending: &PendingUnmap| matches!(pending.until, Until::Reached(_));
             Ok((!state.pending.iter().any(waits)).then_some(false))
         };
-        if poll(patience, || came(self.unmap_freed(guards, Patience::None)))? {
+        if poll(deadline, || came(self.unmap_freed(guards, Deadline::Now)))? {
             return Ok(true);
         }
         let waits = |pending: &PendingUnmap| matches!(pending.until, Until::Synchronised);
         if !lock(&guards.state).pending.iter().any(waits) {
             return Ok(false);
         }
-        Ok(came(self.unmap_freed(guards, patience))? == Some(true))
+        Ok(came(self.unmap_freed(guards, deadline))? == Some(true))
     }
 }

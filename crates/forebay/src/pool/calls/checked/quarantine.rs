@@ -2,7 +2,7 @@
 
 use crate::pool::calls::reclaim::{Reclaiming, StreamWait};
 use crate::pool::common::step::{self, Step};
-use crate::pool::common::wait::Patience;
+use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::debug::FREED;
 use crate::pool::debug::quarantine::Quarantined;
 use crate::pool::front::cached_block::FreedBlock;
@@ -16,7 +16,7 @@ use forebay_hal::{Pattern, StreamHandle};
 use std::sync::atomic::Ordering;
 
 /// What became of a block that was to leave.
-enum Departure {
+enum QuarantineExit {
     /// It is as it was put in, and the heap's.
     Clean,
     /// It was written to, and is retired.
@@ -28,15 +28,11 @@ enum Departure {
 impl Shared {
     /// Keeps a freed block from use for as long as the quarantine has room, and lets the oldest go
     /// for it. An error is a finding in one of those: the block itself is taken back in any case.
-    pub(in crate::pool) fn keep_from_use(
-        &self,
-        memory: FreedBlock,
-        former: RecentFree,
-    ) -> Result<()> {
+    pub(in crate::pool) fn quarantine(&self, memory: FreedBlock, former: RecentFree) -> Result<()> {
         let most = self.debug.most_quarantined.load(Ordering::Relaxed);
         // One that is larger than all of it would only drive the others out.
         if memory.size.get() > most {
-            self.give_back(vec![memory]);
+            self.return_to_heap(vec![memory]);
         } else {
             let serial = self.heap().serial_for(memory.stream);
             match serial {
@@ -45,7 +41,7 @@ impl Shared {
                     lock(&self.debug.quarantine).push(block);
                 }
                 // There is no slot to know its stream by.
-                None => self.heap().give_to_unknown(memory),
+                None => self.heap().free_unknown(memory),
             }
         }
         self.shrink_quarantine(most)
@@ -59,18 +55,18 @@ impl Shared {
         }
         // What is out of the quarantine is nowhere that another request would see it.
         let _leaving = Reclaiming::begin(self);
-        let (mut begun, mut outcome) = (None, Ok(()));
-        self.recheck_streams(&mut begun);
+        let (mut wait, mut outcome) = (WaitBudget::default(), Ok(()));
+        self.recheck_streams(&mut wait);
         loop {
             let Some(oldest) = lock(&self.debug.quarantine).pop_beyond(most) else {
                 return outcome;
             };
-            let waited = self.wait_to_leave(oldest.order, self.patience(&mut begun));
-            match waited.and_then(|waited| self.let_leave(oldest, waited)) {
-                Ok(Departure::Clean) => {}
-                Ok(Departure::Written(finding)) => outcome = outcome.and(Err(finding)),
+            let waited = self.wait_before_release(oldest.order, self.deadline(&mut wait));
+            match waited.and_then(|waited| self.release_quarantined(oldest, waited)) {
+                Ok(QuarantineExit::Clean) => {}
+                Ok(QuarantineExit::Written(finding)) => outcome = outcome.and(Err(finding)),
                 // The device's trouble with another block is not this call's.
-                Ok(Departure::Stays) | Err(_) => {
+                Ok(QuarantineExit::Stays) | Err(_) => {
                     lock(&self.debug.quarantine).put_back(oldest);
                     return outcome;
                 }
@@ -85,10 +81,10 @@ impl Shared {
     }
 
     /// Waits for the work of a stream before blocks that were freed there leave, where they are looked at.
-    fn wait_to_leave(&self, order: Serial, patience: Patience) -> Result<StreamWait> {
+    fn wait_before_release(&self, order: Serial, deadline: Deadline) -> Result<StreamWait> {
         step::reach(Step::LeavingQuarantine);
         if self.debug.aids.poison {
-            self.wait_for_stream(order, patience)
+            self.wait_for_stream(order, deadline)
         } else {
             Ok(StreamWait::Unknown)
         }
@@ -100,34 +96,38 @@ impl Shared {
     /// No lock is held while it is looked at, and its stream may be forgotten meanwhile: so the stream goes by
     /// its serial. The work that was enqueued on it was waited for before the block is looked at, so what was
     /// looked at is everybody's; what is not looked at goes to the heap in whatever order it has now.
-    fn let_leave(&self, block: Quarantined, waited: StreamWait) -> Result<Departure> {
+    fn release_quarantined(
+        &self,
+        block: Quarantined,
+        waited: StreamWait,
+    ) -> Result<QuarantineExit> {
         let Quarantined { memory, order, .. } = block;
         if !self.debug.aids.poison {
             let mut heap = self.heap();
-            heap.give_after(memory, order);
+            heap.free_after(memory, order);
             if memory.stream.is_per_thread() {
                 self.publish(&mut heap, memory.stream);
             }
-            return Ok(Departure::Clean);
+            return Ok(QuarantineExit::Clean);
         }
         match waited {
             StreamWait::Over => {}
-            StreamWait::Pending => return Ok(Departure::Stays),
+            StreamWait::Pending => return Ok(QuarantineExit::Stays),
             StreamWait::Unknown => {
                 // Its stream is gone: it comes back, unseen, when the device was waited for.
-                self.heap().give_to_unknown(memory);
-                return Ok(Departure::Clean);
+                self.heap().free_unknown(memory);
+                return Ok(QuarantineExit::Clean);
             }
         }
         let own = self.debug.probe.own_stream()?;
-        match self.debug.probe.first_odd_now(memory.span(), Pattern::U8(FREED), own)? {
+        match self.debug.probe.first_mismatch_now(memory.span(), Pattern::U8(FREED), own)? {
             None => {
-                self.heap().give_to_all(memory);
-                Ok(Departure::Clean)
+                self.heap().free_for_all(memory);
+                Ok(QuarantineExit::Clean)
             }
-            Some(odd) => {
+            Some(mismatch) => {
                 self.debug.retire(memory.size);
-                Ok(Departure::Written(self.debug.found(block.written(odd))))
+                Ok(QuarantineExit::Written(self.debug.record_finding(block.written(mismatch))))
             }
         }
     }
@@ -135,41 +135,41 @@ impl Shared {
     /// Gives what is in quarantine to the heap, as far as its work ends in time: a request would be refused
     /// without it, or the device is to have it back. What was written to does not come with it, and is the
     /// error.
-    pub(in crate::pool) fn end_quarantine(&self, patience: Patience) -> Result<()> {
+    pub(in crate::pool) fn empty_quarantine(&self, deadline: Deadline) -> Result<()> {
         let orders = lock(&self.debug.quarantine).orders();
-        self.end_quarantine_after(orders, patience)
+        self.empty_quarantine_after(orders, deadline)
     }
 
     /// The same for what was freed on one stream, which is about to go.
-    pub(in crate::pool) fn end_quarantine_of(&self, stream: StreamHandle) -> Result<()> {
+    pub(in crate::pool) fn empty_quarantine_of(&self, stream: StreamHandle) -> Result<()> {
         let order = {
             let mut heap = self.heap();
             let slot = heap.slots.get(stream);
             slot.and_then(|slot| heap.slots.serial(slot))
         };
         let order = order.filter(|order| lock(&self.debug.quarantine).orders().contains(order));
-        self.end_quarantine_after(order, Patience::Unlimited)
+        self.empty_quarantine_after(order, Deadline::Never)
     }
 
     /// The same for what was freed on some streams. Each is waited for once for all of its blocks, which
     /// stay where other requests see them until then.
-    fn end_quarantine_after(
+    fn empty_quarantine_after(
         &self,
         orders: impl IntoIterator<Item = Serial>,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<()> {
         let before = lock(&self.debug.quarantine).added();
         let (mut stay, mut outcome) = (Vec::new(), Ok(()));
         // Those whose work is over come first: one that never ends takes all the time there is.
-        let mut orders: Vec<(Serial, Patience)> =
-            orders.into_iter().map(|order| (order, Patience::None)).collect();
+        let mut orders: Vec<(Serial, Deadline)> =
+            orders.into_iter().map(|order| (order, Deadline::Now)).collect();
         let mut next = 0;
         while let Some(&(order, now)) = orders.get(next) {
             next += 1;
-            let waited = match self.wait_to_leave(order, now) {
+            let waited = match self.wait_before_release(order, now) {
                 Ok(StreamWait::Pending) => {
-                    if matches!(now, Patience::None) {
-                        orders.push((order, patience));
+                    if matches!(now, Deadline::Now) {
+                        orders.push((order, deadline));
                     }
                     continue;
                 }
@@ -184,16 +184,16 @@ impl Shared {
             let _leaving = Reclaiming::begin(self);
             let leaving = lock(&self.debug.quarantine).take_of(order, before);
             for block in leaving {
-                match self.let_leave(block, waited) {
-                    Ok(Departure::Clean) => {}
+                match self.release_quarantined(block, waited) {
+                    Ok(QuarantineExit::Clean) => {}
                     // The others come all the same: the first is told, before any trouble of the
                     // device's, and all are noted.
-                    Ok(Departure::Written(finding)) => {
+                    Ok(QuarantineExit::Written(finding)) => {
                         if !outcome.as_ref().is_err_and(Error::is_finding) {
                             outcome = Err(finding);
                         }
                     }
-                    Ok(Departure::Stays) => stay.push(block),
+                    Ok(QuarantineExit::Stays) => stay.push(block),
                     Err(error) => {
                         outcome = outcome.and(Err(error));
                         stay.push(block);
