@@ -1,11 +1,11 @@
-//! The pool: blocks of any size, in the order of streams, from pages that serve any request.
+//! The pool: stream-ordered blocks of any size, from pages that serve any request.
 //!
 //! ```text
-//!   caches    a thread's magazines, one for each stream        no lock: the thread's own
-//!   heap      what is free, of which side, in whose order      one lock, held for a moment
-//!   backing   pages, events, work put off: the driver          one lock, held while it works
-//!   map       what is known of the block at an address         atomics, no lock
-//!   debug     debugging aids, where any are on                 on the slow path alone
+//!   front     thread caches: a magazine for each stream        no lock: behind the thread's gate
+//!   heap      all holes, by side and by stream                 heap lock, held briefly
+//!   backing   pages, events, deferred work: the driver         backing lock, held during driver calls
+//!   map       state of the block at an address                 atomics, no lock
+//!   debug     debug checks, if any are on                      only on the slow path
 //! ```
 //!
 //! Small blocks have an address space of their own, so that a block of a few bytes does not keep a large page in use.

@@ -1,4 +1,4 @@
-//! The fast path: a thread's own magazines, with no lock, no driver call and no allocation.
+//! The fast path: the calling thread's own magazines, with no lock, no driver call and no heap allocation.
 
 use core::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -17,13 +17,13 @@ use crate::sync::tracked::try_lock;
 use crate::{Block, Tag};
 
 impl Shared {
-    /// The same where it takes no more than a few instructions.
+    /// Rounds a request in a few instructions.
     #[inline(always)]
     fn round_fast(&self, requested: Bytes) -> Option<Bytes> {
         if !self.exact {
             return self.round_by_class(requested);
         }
-        // Nothing, and what passes the end, come to sizes that no magazine has.
+        // Zero and overflow round to sizes that no magazine has.
         Some(Bytes::new(requested.get().wrapping_add(511) & !511))
     }
 
@@ -33,16 +33,16 @@ impl Shared {
         self.round(requested)
     }
 
-    /// This thread's gate, where it was the last that the thread passed.
+    /// This thread's gate of this pool, if it is the one the thread cached last.
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let place = thread_slot::cached_pool(self.fast_epoch.load(Ordering::Relaxed))?;
-        // SAFETY: remembered under this pool's epoch, which no other pool ever has, so it is a gate of
-        // this pool; gates stay where they are as long as the pool.
+        // SAFETY: the thread cached the address under this pool's epoch, which no other pool ever has, so it is a gate
+        // of this pool. `Gates` never moves a gate while the pool lives.
         Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
     }
 
-    /// This thread's gate, made where it has none; `None` where there are no thread slots left.
+    /// This thread's gate, created if it has none; `None` if no thread slots are left.
     #[inline]
     pub(in crate::pool) fn own_gate(&self) -> Option<OwnGate<'_>> {
         let gate = match self.remembered_gate() {
@@ -62,8 +62,7 @@ impl Shared {
         Some(gate)
     }
 
-    /// Does `work` with this thread's caches, made where it has none; `None` where there are no
-    /// thread slots left.
+    /// Runs `work` with this thread's caches, created if it has none; `None` if no thread slots are left.
     #[inline]
     pub(in crate::pool) fn with_own_caches<R>(
         &self,
@@ -72,7 +71,7 @@ impl Shared {
         Some(self.own_gate()?.enter(work))
     }
 
-    /// A block from the magazine of this thread and stream.
+    /// Allocates from this thread's magazine for `stream`.
     #[inline(always)]
     pub(in crate::pool) fn allocate_cached<const COUNTED: bool>(
         &self,
@@ -82,7 +81,7 @@ impl Shared {
     ) -> Option<Block> {
         let size = self.round_fast(requested)?;
         let gate = self.remembered_gate()?;
-        // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
+        // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.data().front(stream) {
             Some(cache) => self.take_cached_for::<COUNTED>(cache, requested, size, tag),
@@ -92,7 +91,7 @@ impl Shared {
         block
     }
 
-    /// A block from a magazine.
+    /// Allocates from a magazine, under the thread's tag.
     #[inline(always)]
     pub(in crate::pool) fn take_cached<const COUNTED: bool>(
         &self,
@@ -103,7 +102,7 @@ impl Shared {
         self.take_cached_for::<COUNTED>(cache, requested, size, Tag::NONE)
     }
 
-    /// The same, under `tag` where the thread allocates under none.
+    /// Allocates from a magazine, under `tag` unless the thread has entered one.
     #[inline(always)]
     fn take_cached_for<const COUNTED: bool>(
         &self,
@@ -122,31 +121,31 @@ impl Shared {
         if COUNTED {
             cache.counts.count_live(units, requested.get(), tag);
         }
-        // SAFETY: the slot is of this pool's map.
+        // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
         let generation = unsafe { slot.get() }.mark_live_again(size, tagged(requested, tag));
         Some(Block { address, size, pool: self.id, generation })
     }
 
-    /// The large block of a magazine, where the heap would give the same.
+    /// Takes the large block of a magazine, if the heap would allocate the same one.
     #[inline(never)]
     fn take_large(&self, cache: &mut ThreadCache, units: u64, added: Bytes) -> Option<CachedBlock> {
         if is_wide(added) {
             return None;
         }
         cache.magazine.take_large_if(units, |kept| {
-            // SAFETY: the slot is of this pool's map.
+            // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
             self.is_last_large(kept.address) && !unsafe { kept.slot.get() }.is_wide()
         })
     }
 
-    /// Whether the heap would give the large block at `address` again for a request of its size.
+    /// Whether the heap would allocate the large block at `address` again for a request of its size.
     #[inline(always)]
     pub(in crate::pool) fn is_last_large(&self, address: Address) -> bool {
         self.last_large.load(Ordering::Relaxed) == address.get()
     }
 
-    /// Frees a block into the magazine of this thread and stream, if it is live and plain, `allowed`,
-    /// and there is room. Nothing is changed where not.
+    /// Frees a block into this thread's magazine for `stream`, if it is live and plain, agrees with `claimed`, and the
+    /// magazine has room. Otherwise changes nothing and returns `false`.
     #[inline(always)]
     pub(in crate::pool) fn free_cached<const COUNTED: bool>(
         &self,
@@ -157,7 +156,7 @@ impl Shared {
         let Some(gate) = self.remembered_gate() else { return false };
         let Some(slot) = self.map.slot(address) else { return false };
         let Some(known) = claimed.plain(slot, address) else { return false };
-        // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
+        // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.data().front(stream) {
             Some(cache) => self.keep_cached::<COUNTED>(cache, slot, known, address, claimed),
@@ -182,7 +181,7 @@ impl Shared {
             let claim = || {
                 claimed.matches_requested(known, BlockState::requested) && slot.claim_plain(known)
             };
-            // Any other that is large goes to the heap.
+            // Any other large block goes to the heap.
             let kept =
                 self.is_last_large(address) && cache.magazine.keep_large_if(units, block, claim);
             (kept, known.requested())
@@ -209,10 +208,10 @@ pub(in crate::pool) struct OwnGate<'a> {
 }
 
 impl OwnGate<'_> {
-    /// Does `work`, the pool's own, which comes back to no gate, with what is behind it.
+    /// Runs `work` inside the gate. `work` must not enter a gate itself.
     #[inline(always)]
     pub(in crate::pool) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
-        // SAFETY: the gate is this thread's by its thread slot, and `work` comes back to no gate.
+        // SAFETY: the gate belongs to this thread by its thread slot, and `work` enters no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
             return work(passed.data());
         }
@@ -226,7 +225,7 @@ impl OwnGate<'_> {
             if self.gate.is_asked() {
                 self.serve_flush_request();
             }
-            // SAFETY: as above.
+            // SAFETY: as in `enter`.
             if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
@@ -234,9 +233,8 @@ impl OwnGate<'_> {
         }
     }
 
-    /// Does what a visitor that passed this thread over would have done: gives the heap what is in the
-    /// magazines, and fits their bound. Where the heap is locked, perhaps by this thread, the request
-    /// stays for the next entry.
+    /// Does what a visitor asked for when it passed over this thread: flushes the magazines and applies their bound. If
+    /// the heap is locked, perhaps by this thread, the request stays for the next entry.
     fn serve_flush_request(self) {
         let Some(mut heap) = try_lock(&self.shared.heap) else { return };
         let mut returns = Vec::new();
@@ -244,7 +242,7 @@ impl OwnGate<'_> {
             self.gate.take_request();
             caches.set_bound(self.shared.bound_now());
             caches.drain(&mut returns);
-            // Inside, as in `free_to_heap`: none of the streams is forgotten before its blocks are here.
+            // Inside the gate, as in `free_to_heap`: no stream is forgotten before its blocks are in the heap.
             heap.free_all(core::mem::take(&mut returns));
         };
         // SAFETY: as in `enter`.

@@ -1,5 +1,5 @@
-//! Requests and frees that a thread's own magazine does not serve, and every call of a pool that looks after its
-//! blocks one by one.
+//! Requests and frees that neither the fast path nor the heap path serves, and every call of a pool whose blocks are
+//! checked or recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use crate::sync::thread_slot;
 use crate::{Block, Error, Request, Result, Tag};
 
 impl Shared {
-    /// A block, from wherever it takes, noted where events are.
+    /// Allocates a block by whatever it takes, and records the event if events are recorded.
     #[cold]
     #[inline(never)]
     pub(in crate::pool) fn allocate(&self, request: Request) -> Result<Block> {
@@ -45,7 +45,7 @@ impl Shared {
         got
     }
 
-    /// A block, from wherever it takes.
+    /// Allocates a block by whatever it takes.
     fn allocate_block(&self, request: Request) -> Result<Block> {
         let stand_in = thread_end::stand_in(request);
         let is_ending = stand_in.is_some();
@@ -74,14 +74,15 @@ impl Shared {
         let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
         let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
         if piece.whole() > self.limits.limit().min(self.device_total) {
-            // Whatever were given back, it would not do: caches stay as they are.
+            // No reclaiming could make it fit, so caches stay as they are.
             return Err(self.shortage(request, piece.whole()).into());
         }
         if piece.side() == Side::Large {
             self.flush_own_large(stream);
         }
         let (start, source) = self.allocate_piece(piece, request, &mut wait).inspect_err(|_| {
-            // What came and could not be used goes back at once; the error that led here is the one to tell.
+            // Segments that came and could not be used are released at once. The error that led here is the one to
+            // report.
             let _ = self.release_segments(self.deadline(&mut wait));
         })?;
         self.prepare_block(start, size, request, &mut wait)?;
@@ -92,7 +93,7 @@ impl Shared {
         self.finish_allocation(start, size, request, source)
     }
 
-    /// Notes that `size` bytes from `start` are a live block, and where they came from.
+    /// Makes `size` bytes from `start` a live block, and counts where they came from.
     pub(in crate::pool) fn finish_allocation(
         &self,
         start: Address,
@@ -109,7 +110,7 @@ impl Shared {
         Ok(block)
     }
 
-    /// The same, where that is noted already.
+    /// Makes `size` bytes from `start` a live block.
     #[inline]
     pub(in crate::pool) fn mark_block_live(
         &self,
@@ -126,7 +127,7 @@ impl Shared {
         Ok(Block { address: start, size, pool: self.id, generation })
     }
 
-    /// A block from this thread's magazine.
+    /// Allocates from this thread's magazine.
     fn allocate_from_own_cache(
         &self,
         requested: Bytes,
@@ -140,7 +141,7 @@ impl Shared {
         })?
     }
 
-    /// Why there is no block to be freed at `address`.
+    /// The error for an address at which no live block begins.
     #[cold]
     pub(in crate::pool) fn free_error(&self, address: Address, known: Option<BlockState>) -> Error {
         if let Some(known) = known.filter(|known| !known.live()) {
@@ -152,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// The live block at `address`, with its slot.
+    /// The live block at `address`, and its slot in the address map.
     pub(in crate::pool) fn live(&self, address: Address) -> Result<(&Slot, BlockState)> {
         let slot = self.map.slot(address);
         let known = slot.and_then(|slot| slot.state_at(address));
@@ -186,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// A handle does not own the block any more.
+    /// Ends a handle's ownership of a block.
     pub(in crate::pool) fn disown(&self, block: Block) {
         while !self.is_inherited()
             && let Ok((slot, known)) = self.live(block.address)
@@ -198,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Frees the live block at `address` if `check` allows it, wherever it has to go.
+    /// Frees the live block at `address`, if `check` accepts it.
     #[cold]
     #[inline(never)]
     pub(in crate::pool) fn free(
@@ -224,14 +225,14 @@ impl Shared {
             if slot.claim(known) {
                 break (slot, known);
             }
-            // Not as it was any more: freed by another, which the next look tells, or said to be used
-            // on a further stream.
+            // The state has changed: another thread freed the block, which the next look shows, or recorded a use on a
+            // further stream.
         };
         if self.debug.checks_frees() {
             return self.free_checked(slot, known, address, stream);
         }
-        // From here on the block is this call's alone, so the event comes before the next of its
-        // address; and nothing that comes can fail, so what it tells has happened.
+        // From here on only this call has the block, so its event comes before the next one at its address. Nothing
+        // after this can fail, so the event is true.
         self.note_free(address, known, stream);
         let block = FreedBlock { address, size: known.size(), stream };
         if known.used_elsewhere() {
@@ -239,7 +240,7 @@ impl Shared {
         } else if is_ending(stream) {
             self.heap().free_unknown(block);
         } else if self.cache_with_eviction(slot, block) {
-            // The magazine has counted it.
+            // The magazine counts the size range.
             let note = |counts: &mut Counts| {
                 counts.uncount_live(known.units(), known.requested(), known.tag());
             };
@@ -254,7 +255,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes that a block came back, where such is noted.
+    /// Records a free, if events are recorded.
     pub(in crate::pool) fn note_free(
         &self,
         address: Address,
@@ -269,7 +270,7 @@ impl Shared {
         }
     }
 
-    /// Takes back a block once the streams it was used on are done with it.
+    /// Frees a block once the further streams that used it are done with it.
     fn return_used(&self, block: FreedBlock) {
         let mut backing = self.backing();
         let (ends, serial) = {
@@ -289,15 +290,15 @@ impl Shared {
         backing.defer(self.context(), &[Task::ReturnBlock(block, serial)], ends);
     }
 
-    /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
-    /// `false` where there is no magazine for it.
+    /// Caches a claimed block in this thread's magazine, and moves blocks in its way to the heap. Returns `false` if no
+    /// magazine takes it.
     fn cache_with_eviction(&self, slot: &Slot, block: FreedBlock) -> bool {
         let bound = self.magazine_units();
         if bound == 0 {
             return false;
         }
-        // A cache that goes is of another stream, which may be forgotten meanwhile: not before its
-        // blocks are in the heap, and its counts too, so that a sum finds them in one place.
+        // An evicted cache belongs to another stream, which another thread may forget meanwhile. The heap lock is held
+        // from the eviction until its blocks and counts are in the heap, so that a sum finds them in one place.
         let crowded = self.with_own_caches(|caches| caches.is_full_for(block.stream)) == Some(true);
         let mut heap = crowded.then(|| self.heap());
         let mut spilled = Vec::new();
@@ -325,7 +326,7 @@ impl Shared {
         kept == Some(true)
     }
 
-    /// Gives blocks back to the heap.
+    /// Frees blocks into the heap. On a thread's own stream, publishes an event for the other threads.
     pub(in crate::pool) fn return_to_heap(&self, returns: Vec<FreedBlock>) {
         let Some(stream) = returns.last().map(|one| one.stream) else { return };
         let mut heap = self.heap();
@@ -337,11 +338,11 @@ impl Shared {
         }
     }
 
-    /// Records an event on the calling thread's own stream, by which others can wait for what was freed
-    /// there so far: nobody but its thread can record one. `false` where there is no slot for it.
+    /// Records an event on the calling thread's own stream, by which other threads can wait for what was freed there so
+    /// far: only the thread itself can record one. Returns `false` if no slot is left for it.
     pub(in crate::pool) fn publish(&self, heap: &mut Heap, stream: StreamHandle) -> bool {
-        // Of the captures that others begin now none is on this stream: only its own thread begins one
-        // there, and that is here.
+        // A capture that begins now is not on this stream: only its own thread begins one there, and that thread is
+        // here.
         if stream.is_of_another_thread() || is_ending(stream) || self.captures.any() {
             return true;
         }
@@ -350,7 +351,7 @@ impl Shared {
             Some((_, event)) => event,
             None => match LoggedEvent::new(&self.device, &self.log) {
                 Ok(event) => Arc::new(event),
-                // Then it is free for its own thread, and for all when the device was waited for.
+                // The memory then serves its own thread, and all others after a wait for the device.
                 Err(_) => return true,
             },
         };
@@ -364,8 +365,8 @@ impl Shared {
         published.is_some()
     }
 
-    /// Counts something that did not pass over a cache: on this thread's all the same, where it has
-    /// or can have one for the stream.
+    /// Counts a call that went past the cache: in this thread's cache all the same, if it has or can have one for the
+    /// stream.
     #[inline]
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
         let counted = self.with_own_caches(|caches| match caches.front(stream) {
@@ -380,7 +381,7 @@ impl Shared {
         }
     }
 
-    /// The same where the stream is not the one this thread used last.
+    /// Counts a call on a stream other than the one this thread used last.
     #[cold]
     #[inline(never)]
     fn count_slowly(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
@@ -396,21 +397,21 @@ impl Shared {
         }
     }
 
-    /// Notes that the block at `address` is used on `stream` too: its memory is reused only after
-    /// what is enqueued there when it is freed.
+    /// Records that the block at `address` is used on `stream` too: after its free, the memory is reused only after the
+    /// work enqueued there by then.
     pub(in crate::pool) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
         self.check_stream_identity(stream, &mut WaitBudget::default())?;
         loop {
-            // Apart from the heap's lock: finding out whose it is looks at other pools.
+            // Not under the heap lock: the error path looks at other pools.
             let (slot, known) = self.live(address)?;
             let mut heap = self.heap();
             let first = heap.note_use(address, stream);
             if slot.mark_used(known) {
                 return Ok(());
             }
-            // Freed since it was looked at, and perhaps given out again: the next look tells. What was there
-            // before is the block's that has it now.
+            // The block was freed meanwhile, and perhaps allocated again; the next look shows. Uses recorded before
+            // belong to the block that is there now.
             if first {
                 heap.uses.remove(&address);
             }

@@ -1,4 +1,4 @@
-//! Changing the settings of a living pool, and captures, which some settings exclude.
+//! Changing the settings of a living pool, and beginning captures, which some settings exclude.
 
 use std::sync::atomic::Ordering;
 
@@ -30,7 +30,8 @@ impl Shared {
         }
         self.limits.set(settings.limit_of(total), &settings);
         drop(settings);
-        // Until nobody has changed them meanwhile: two changes at once both end with the later one's.
+        // Repeated until the settings did not change meanwhile, so that two concurrent changes both end with the later
+        // values.
         loop {
             let settings = self.settings().clone();
             let units = magazine_units(&settings);
@@ -47,8 +48,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins a capture. Under the backing's lock, so that nobody is at the driver when it begins; and under
-    /// that of the settings, so that none which it could see is turned on meanwhile.
+    /// Begins a capture. Holds the backing lock, so that no thread is inside the driver when it begins, and the
+    /// settings lock, so that no conflicting setting is turned on meanwhile.
     pub(in crate::pool) fn capture(&self) -> Result<Capture> {
         self.birth.check()?;
         let backing = self.backing();

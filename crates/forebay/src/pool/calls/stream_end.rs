@@ -1,4 +1,5 @@
-//! Streams that end: what was freed on them stays in their order, and their handles may be others' from then on.
+//! Forgetting streams. Holes stay in the order of an ended stream until its work is done, and its handle may be reused
+//! from then on.
 
 use forebay_hal::StreamHandle;
 
@@ -7,7 +8,7 @@ use crate::pool::common::wait::WaitBudget;
 use crate::pool::shared::Shared;
 
 impl Shared {
-    /// Whether the pool has anything that goes by a stream's handle: a slot, or a magazine of a thread.
+    /// Whether the pool knows a stream by its handle: by a slot, or by a thread cache.
     pub(in crate::pool) fn knows_stream(&self, stream: StreamHandle) -> bool {
         let stream = stream.resolved();
         let mut known = self.heap().slots.knows(stream);
@@ -15,15 +16,15 @@ impl Shared {
         known
     }
 
-    /// Says that a stream will be destroyed. What fails has changed nothing but where free memory lies.
+    /// Forgets a stream that will be destroyed. An error has changed nothing but where free memory is.
     pub(in crate::pool) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
         self.check_stream_identity(stream, &mut WaitBudget::default())?;
         self.end_and_forget(stream, false)
     }
 
-    /// The same where the stream goes in any case, and there is nobody to tell of an error: what is free in
-    /// its order is nobody's then until the device was waited for.
+    /// Forgets a stream that ends in any case, where no error can be returned. If its last event cannot be recorded,
+    /// its holes wait for the whole device.
     pub(in crate::pool) fn forget_lost_stream(&self, stream: StreamHandle) {
         if self.birth.check().is_ok() {
             let _ = self.end_and_forget(stream, true);
@@ -31,7 +32,7 @@ impl Shared {
     }
 
     fn end_and_forget(&self, stream: StreamHandle, force: bool) -> Result<()> {
-        // A finding there is told when the stream is forgotten, what the device says at once.
+        // A finding in the quarantine is reported after the stream is forgotten, a device error at once.
         let ended = self.empty_quarantine_of(stream);
         if let Err(error) = &ended
             && !error.is_finding()
@@ -43,9 +44,8 @@ impl Shared {
         ended
     }
 
-    /// Records the last event of a stream and lets go of it, if `is_same` finds the handle to be still that
-    /// stream's; if not, what is free in its order waits for the whole device. What is in quarantine in its order
-    /// stays there.
+    /// Records the last event of a stream and forgets it, if `is_same` finds that the handle still stands for it. If
+    /// not, its holes wait for the whole device. Its blocks in quarantine stay there.
     pub(in crate::pool) fn record_end(
         &self,
         stream: StreamHandle,
@@ -55,10 +55,9 @@ impl Shared {
         {
             let mut backing = self.backing();
             let mut returns = self.fill_unclean(&mut backing);
-            // The heap's lock is held from before the magazines are emptied until the stream's last event
-            // is recorded: a free on the stream comes before both or after both. It is taken before the
-            // gates are shut, here and wherever both are: an owner waits for the heap outside its gate
-            // alone.
+            // The heap lock is held from before the magazines are emptied until the last event is recorded: a free on
+            // the stream comes before both or after both. It is taken before the gates are shut, here and wherever both
+            // are: an owner waits for the heap only outside its gate.
             let mut heap = self.heap();
             self.thread_caches.each(|caches| {
                 while let Some(cache) = caches.remove(stream) {
@@ -76,7 +75,7 @@ impl Shared {
             }
             heap.counts.forget(|other| other == stream);
             drop(heap);
-            // Its work may be over already: then what it freed is everybody's from now on.
+            // Its work may be done already: then its holes become free for all now.
             let _ = backing.run_deferred(self.context(), false);
         }
         self.forget_identity(stream);

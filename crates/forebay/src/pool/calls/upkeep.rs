@@ -1,5 +1,5 @@
-//! Upkeep: what a pool does between requests. Reading the pressure, collecting what was not needed for
-//! a while, doing what was put off; by hand, or by one thread for all pools of the process that want it.
+//! Upkeep: what a pool does between requests. It reads the pressure, releases memory that was not needed for a while,
+//! and runs deferred tasks; on demand, or by one thread for all pools of the process that want it.
 
 use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};
@@ -25,7 +25,7 @@ impl Shared {
         self.limits.thresholds().level(self.held.get())
     }
 
-    /// Reads the pressure after what is held has changed, and does what it calls for. No lock is held.
+    /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
     pub(in crate::pool) fn read_pressure(&self) {
         let thresholds = self.limits.thresholds();
         let held = self.held.get();
@@ -33,7 +33,7 @@ impl Shared {
         match response {
             Response::Expand => self.set_under_pressure(false),
             Response::Clean | Response::ReleaseIdle => {
-                // Small from now on: what a thread has at hand is lost to the others.
+                // A small bound from now on: memory cached by one thread is lost to the others.
                 self.set_under_pressure(true);
                 let mut backing = self.backing();
                 self.flush_caches(&mut backing);
@@ -43,7 +43,7 @@ impl Shared {
                     let _ = backing.run_deferred(self.context(), false);
                 }
                 drop(backing);
-                // What the device refuses now goes the next time.
+                // Segments that the device refuses now are released later.
                 let _ = self.release_segments(Deadline::Now);
             }
             _ => {}
@@ -53,22 +53,22 @@ impl Shared {
         }
     }
 
-    /// Has magazines hold little from now on, or as much as they are to.
+    /// Sets whether the pool is under pressure, which lowers the bound of magazines.
     fn set_under_pressure(&self, under_pressure: bool) {
         self.upkeep().under_pressure = under_pressure;
         self.update_magazine_bounds();
     }
 
-    /// Has magazines hold as much as they are to, or what they may under pressure.
+    /// Applies the bound from the settings to all magazines, or the lower one under pressure.
     pub(in crate::pool) fn update_magazine_bounds(&self) {
         let full = self.magazine_units();
         let under_pressure = self.upkeep().under_pressure;
         self.bound_magazines(if under_pressure { full.min(CLEANED_UNITS) } else { full });
     }
 
-    /// Gives back to the device what was not needed in the last `age`, as far as that was watched:
-    /// from one call of this to the next. Does not wait for the device; what work may still use goes
-    /// when it is done. Gives how much is to go.
+    /// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
+    /// for the device: memory that work may still use is released when the work is done. Returns how much will be
+    /// released.
     pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
         self.birth.check()?;
         let collected = self.collect_inner(age);
@@ -79,7 +79,7 @@ impl Shared {
     fn collect_inner(&self, age: Duration) -> Result<Bytes> {
         self.recheck_streams(&mut WaitBudget::default());
         let mut backing = self.backing();
-        // What lies in magazines is not needed: in the heap it does not count as in use.
+        // Flushed first: cached blocks are not needed, and must not count as in use.
         self.flush_caches(&mut backing);
         let needed = {
             let mut upkeep = self.upkeep();
@@ -92,7 +92,7 @@ impl Shared {
             upkeep.decay.note(now, most);
             upkeep.decay.needed(now, age)
         };
-        // What fails of that keeps nothing else from going.
+        // A failure here does not keep the rest from being released.
         let ran = backing.run_deferred(self.context(), false);
         let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
         let keep = needed.max(self.settings().min_bytes());
@@ -103,7 +103,7 @@ impl Shared {
         ran.and(given).map(|()| released)
     }
 
-    /// Makes what is free as few and as large holes as can be without waiting.
+    /// Merges holes as far as possible without waiting.
     pub(in crate::pool) fn defragment(&self) -> Result<()> {
         self.birth.check()?;
         self.recheck_streams(&mut WaitBudget::default());
@@ -115,7 +115,7 @@ impl Shared {
         self.process_deferred()
     }
 
-    /// One round of the background thread. What fails now is tried in the next.
+    /// One round of the upkeep thread. A failure is retried in the next one.
     fn tick(&self) {
         let age = self.settings().collect_after();
         let _ = self.defragment();
@@ -126,28 +126,28 @@ impl Shared {
     }
 }
 
-/// What a magazine holds at the most under pressure, in units of 512 B: 256 KiB.
+/// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
 
-/// How it stands with the thread.
+/// The state of the upkeep thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
-    /// There is none.
+    /// It does not run.
     None,
-    /// It is there.
+    /// It runs.
     Running,
-    /// It is there, and a pool has asked for it since it last looked who does.
+    /// It runs, and a pool has asked for it since it last read the registry.
     Requested,
 }
 
-/// The thread, and the process it is of: a child has none but its own.
+/// The state of the thread, and the process it is of: a forked child starts without one.
 static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
 
-/// Notified when a pool asks for the thread: its interval may be shorter than the pause under way.
+/// Notified when a pool asks for the thread: its interval may be shorter than the current pause.
 static ASKED: Condvar = Condvar::new();
 
-/// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
-/// thread reads the settings of pools.
+/// No other lock is taken while this one is held: a pool asks for the thread with its settings locked, and the thread
+/// reads the settings of pools.
 fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
     let mut state = THREAD.lock();
     let here = Some(Birth::here());
@@ -157,13 +157,13 @@ fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
     state
 }
 
-/// Starts the thread, unless it is there. It ends when no pool wants it any more.
+/// Starts the thread unless it runs. It ends when no pool wants it any more.
 pub(in crate::pool) fn start() {
     let mut state = thread_state();
     state.0 = match state.0 {
         Thread::None => {
             let spawned = thread::spawn("forebay-upkeep", run);
-            // Without a thread there is no upkeep but by hand: a pool works all the same.
+            // A pool works without the thread; upkeep then happens only on demand.
             if spawned.is_ok() { Thread::Requested } else { Thread::None }
         }
         Thread::Running | Thread::Requested => Thread::Requested,
@@ -178,7 +178,7 @@ fn run() {
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
             let mut state = thread_state();
-            // One that came since was told that there is a thread.
+            // A pool that came meanwhile counts on this thread.
             if state.0 == Thread::Requested {
                 continue;
             }
@@ -188,14 +188,14 @@ fn run() {
         for pool in &pools {
             pool.tick();
         }
-        // Not kept over the pause: a pool goes when its last user does.
+        // Not kept during the pause, so that a pool can be dropped meanwhile.
         drop(pools);
         let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
         drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
     }
 }
 
-/// Whether the thread is there, for tests.
+/// Whether the thread runs, for tests.
 #[cfg(test)]
 pub(in crate::pool) fn runs() -> bool {
     thread_state().0 != Thread::None

@@ -1,4 +1,4 @@
-//! A block's way out and back where debug checks are on.
+//! Allocating and freeing a block with debug checks on.
 
 use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::{Backing, is_gone};
@@ -20,8 +20,8 @@ use forebay_hal::{Pattern, StreamHandle};
 use std::sync::Arc;
 
 impl Shared {
-    /// Makes memory from the heap ready to be given out as a block of `size`. Where that fails, or
-    /// something is found, the memory is no longer the caller's.
+    /// Prepares memory from the heap to become a block of `size`. On an error or a finding, the memory is no longer the
+    /// caller's.
     pub(in crate::pool) fn prepare_block(
         &self,
         address: Address,
@@ -35,7 +35,7 @@ impl Shared {
         }
         let memory = FreedBlock { address, size: size.saturating_add(debug.tail()), stream };
         if debug.aids.poison {
-            // What is free in the order of the stream is still used by the work that was enqueued there.
+            // Memory that is free in the order of the stream may still be used by work enqueued there.
             let looked = LoggedEvent::after(&self.device, &self.log, stream)
                 .and_then(|end| self.wait_for_events(&[Arc::new(end)], self.deadline(wait)))
                 .and_then(|over| match over {
@@ -59,7 +59,7 @@ impl Shared {
         debug.write_patterns(block, canary, stream).inspect_err(|_| self.return_prepared(memory))
     }
 
-    /// Takes back memory that was made ready to be given out, or nearly so, and never was.
+    /// Returns memory that was prepared, perhaps only in part, and never became a block.
     pub(in crate::pool) fn return_prepared(&self, memory: FreedBlock) {
         if self.debug.aids.poison {
             self.keep_unclean(memory);
@@ -68,9 +68,9 @@ impl Shared {
         }
     }
 
-    /// Keeps memory that is not as free memory should be until it can be filled.
+    /// Keeps memory without the free pattern out of the heap until it can be filled.
     fn keep_unclean(&self, memory: FreedBlock) {
-        // With the backing's lock, so that nobody else grows the pool and there is a slot for the stream.
+        // Under the backing lock no other thread grows the pool, so the stream can get a slot.
         let serial = {
             let _backing = self.backing();
             self.heap().serial_for(memory.stream)
@@ -81,9 +81,9 @@ impl Shared {
         }
     }
 
-    /// Fills what the device refused to fill before; gives what is as free memory should be again, in the
-    /// order of the stream that each is of. With the backing's lock, so that none of those streams is forgotten
-    /// before the memory is in the heap.
+    /// Fills memory that the device refused to fill before. Returns what holds the free pattern again, each in the
+    /// order of its stream. The caller holds the backing lock, so that no stream is forgotten before the memory is in
+    /// the heap.
     pub(in crate::pool) fn fill_unclean(&self, _backing: &mut Backing) -> Vec<FreedBlock> {
         let unclean = core::mem::take(&mut *lock(&self.debug.unclean));
         let (mut clean, mut rest) = (Vec::new(), Vec::new());
@@ -96,7 +96,7 @@ impl Shared {
                         Ok(()) => clean.push(memory),
                         Err(error) => {
                             let mut heap = self.heap();
-                            // Another stream may have taken the slot over since.
+                            // Another stream may have the slot by now.
                             if is_gone(&error) && heap.slots.serial(number) == Some(one.order) {
                                 heap.end_without_event(number);
                             }
@@ -104,12 +104,12 @@ impl Shared {
                         }
                     }
                 }
-                // Its stream is gone, and so is its work.
+                // The stream ended and its work is done.
                 StreamState::Done => match self.debug.probe.fill_now(one.memory.span(), FREED) {
                     Ok(()) => self.heap().free_for_all(one.memory),
                     Err(_) => rest.push(one),
                 },
-                // There is no stream to fill it on until the work is over.
+                // There is no stream to fill it on until that work is done.
                 StreamState::Live(..) | StreamState::Ended(..) | StreamState::Unknown(_) => {
                     rest.push(one)
                 }
@@ -119,13 +119,13 @@ impl Shared {
         clean
     }
 
-    /// Whether memory that is to be filled waits for a wait for the whole device.
+    /// Whether memory without the free pattern needs a wait for the whole device.
     pub(in crate::pool) fn has_unclean_unknown(&self, heap: &Heap) -> bool {
         let unclean = lock(&self.debug.unclean);
         unclean.iter().any(|one| matches!(heap.slots.state_of(one.order), StreamState::Unknown(_)))
     }
 
-    /// Takes back the block at `address`, which was claimed, having looked at what surrounds it.
+    /// Frees the claimed block at `address` after checking its surroundings.
     pub(in crate::pool) fn free_checked(
         &self,
         slot: &Slot,
@@ -145,7 +145,7 @@ impl Shared {
                 return Err(error);
             }
         };
-        // It is taken back from here on, whatever else comes.
+        // The block is free from here on, whatever happens next.
         if known.used_elsewhere() {
             self.heap().uses.remove(&address);
         }
@@ -176,16 +176,16 @@ impl Shared {
         }
     }
 
-    /// Makes the stream a block is freed on wait, on the device, for the others it was used on: so
-    /// what is done with it in that stream's order comes after all of its uses.
+    /// Makes the stream a block is freed on wait, on the device, for the further streams that used it: what the pool
+    /// does with the block in that stream's order then comes after all of its uses.
     fn join_users(&self, known: BlockState, memory: FreedBlock) -> Result<()> {
         if !known.used_elsewhere() {
             return Ok(());
         }
         step::reach(Step::JoiningUsers);
         let joined = {
-            // From before the users are looked up until their events are recorded: a user that is forgotten
-            // meanwhile would leave its handle to another stream.
+            // Locked from before the look-up until the events are recorded: a user that is forgotten in between would
+            // leave its handle to another stream.
             let backing = self.backing();
             let ends: Vec<WorkEnd> = {
                 let mut heap = self.heap();

@@ -1,4 +1,4 @@
-//! Blocks on pages of their own: how they are handed out and taken back.
+//! Allocating and freeing guarded blocks: each on pages of its own.
 
 use forebay_core::{Address, Alignment, Bytes, Ladder, Span};
 use forebay_hal::{Progress, StreamHandle};
@@ -16,7 +16,7 @@ use crate::sync::tracked::lock;
 use crate::{Block, Error, Request, Result};
 
 impl Shared {
-    /// A block on pages of its own.
+    /// Allocates a block on pages of its own.
     pub(in crate::pool) fn allocate_guarded(
         &self,
         guards: &Guards,
@@ -25,7 +25,7 @@ impl Shared {
         deadline: Deadline,
     ) -> Result<Block> {
         let (stream, alignment) = (request.stream, request.alignment);
-        // The end of the block is the end of the pages, but for what its start is moved down by.
+        // The block ends where the pages end, except that alignment moves its start down.
         let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
         let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
@@ -39,7 +39,7 @@ impl Shared {
             if let Some(guarded) = self.map_guarded(guards, pages, stream)? {
                 break guarded;
             }
-            // Another thread may have unmapped what this one waits for.
+            // Another thread may have unmapped the pages that this one waits for.
             if self.wait_for_freed(guards, deadline, |state| state.unmapped > before)? {
                 continue;
             }
@@ -63,7 +63,7 @@ impl Shared {
         block
     }
 
-    /// Pages for one block; `None` where there is no memory for them.
+    /// Maps pages for one block; `None` if there is no memory for them.
     fn map_guarded(
         &self,
         guards: &Guards,
@@ -92,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// Has the pages of a block go, once the work of `stream` so far is done.
+    /// Unmaps the pages of a block once the work of `stream` so far is done.
     pub(in crate::pool) fn release_guarded(
         &self,
         guards: &Guards,
@@ -109,19 +109,19 @@ impl Shared {
                 state.queue(PendingUnmap { until, stream, guarded, number });
             }
         }
-        // What cannot go now goes with a later call.
+        // What cannot be unmapped now is retried by a later call.
         let _ = self.unmap_freed(guards, Deadline::Now);
     }
 
-    /// Takes away the pages of freed blocks whose time has come; gives how many bytes. Waits for the device
-    /// first, so that all of them go, unless time runs out.
+    /// Unmaps the pages of freed blocks that are due. Returns how many bytes that were. Waits for the device first, so
+    /// that all of them are due, unless the deadline passes.
     pub(in crate::pool) fn unmap_freed(
         &self,
         guards: &Guards,
         deadline: Deadline,
     ) -> Result<Bytes> {
         let probe = &self.debug.probe;
-        // What is freed while the device is waited for is not among what that settles.
+        // The wait does not cover blocks that are freed during it.
         let freed_before = {
             let state = lock(&guards.state);
             if state.pending.is_empty() && state.orphans.is_empty() {
@@ -134,8 +134,8 @@ impl Shared {
         let mut state = lock(&guards.state);
         let before = state.held;
         let mut outcome = guards.release_orphans(&mut state, probe);
-        // Streams that were found not to be done: what was freed on them later is not due either, and
-        // need not be asked for. A handle that has become another stream's costs a look that comes later.
+        // Streams with a pending event: later frees on them are not due either, and need no query. If a handle was
+        // reused, its blocks are only checked later.
         let mut busy: Vec<StreamHandle> = Vec::new();
         state.pending_bytes = Bytes::ZERO;
         for PendingUnmap { mut until, stream, guarded, number } in
@@ -169,8 +169,8 @@ impl Shared {
         outcome.map(|()| before.saturating_sub(state.held))
     }
 
-    /// Unmaps the pages of freed blocks as their work ends, until `is_enough`. `false` where time ran out
-    /// first, or nothing more can come.
+    /// Unmaps pages of freed blocks as their work ends, until `is_enough`. Returns `false` if the deadline passed or
+    /// nothing more can come.
     fn wait_for_freed(
         &self,
         guards: &Guards,
@@ -179,7 +179,7 @@ impl Shared {
     ) -> Result<bool> {
         let came = |unmapped: Result<Bytes>| {
             let state = lock(&guards.state);
-            // What the device refuses of earlier blocks is no error of a request that has enough.
+            // A refusal for earlier blocks is no error of a request that has enough.
             if is_enough(&state) {
                 return Ok(Some(true));
             }

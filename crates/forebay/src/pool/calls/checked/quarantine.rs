@@ -1,4 +1,4 @@
-//! Into the quarantine and out of it.
+//! Putting blocks into the quarantine and releasing them from it.
 
 use crate::pool::calls::reclaim::{Reclaiming, StreamWait};
 use crate::pool::common::step::{self, Step};
@@ -15,22 +15,22 @@ use forebay_core::Bytes;
 use forebay_hal::{Pattern, StreamHandle};
 use std::sync::atomic::Ordering;
 
-/// What became of a block that was to leave.
+/// What became of a block that was to leave the quarantine.
 enum QuarantineExit {
-    /// It is as it was put in, and the heap's.
+    /// It holds the free pattern, and is in the heap.
     Clean,
     /// It was written to, and is retired.
     Written(Error),
-    /// It has to stay: its stream was not waited for to the end.
+    /// It stays: its stream was not done in time.
     Stays,
 }
 
 impl Shared {
-    /// Keeps a freed block from use for as long as the quarantine has room, and lets the oldest go
-    /// for it. An error is a finding in one of those: the block itself is taken back in any case.
+    /// Puts a freed block into the quarantine, and releases the oldest ones beyond its bound. An error is a finding in
+    /// one of those: the block itself is freed in any case.
     pub(in crate::pool) fn quarantine(&self, memory: FreedBlock, former: RecentFree) -> Result<()> {
         let most = self.debug.most_quarantined.load(Ordering::Relaxed);
-        // One that is larger than all of it would only drive the others out.
+        // A block larger than the whole quarantine would only drive the others out.
         if memory.size.get() > most {
             self.return_to_heap(vec![memory]);
         } else {
@@ -40,20 +40,20 @@ impl Shared {
                     let block = Quarantined { memory, order, former, number: 0 };
                     lock(&self.debug.quarantine).push(block);
                 }
-                // There is no slot to know its stream by.
+                // Without a slot its stream cannot be identified later.
                 None => self.heap().free_unknown(memory),
             }
         }
         self.shrink_quarantine(most)
     }
 
-    /// Lets the oldest go until no more than `most` bytes are left. An error is the first finding. A block
-    /// that cannot be looked at in time stays, and those after it, to be looked at the next time.
+    /// Releases the oldest blocks until no more than `most` bytes are left. An error is the first finding. A block that
+    /// cannot be checked in time stays, with those after it, until the next time.
     fn shrink_quarantine(&self, most: u64) -> Result<()> {
         if lock(&self.debug.quarantine).bytes().get() <= most {
             return Ok(());
         }
-        // What is out of the quarantine is nowhere that another request would see it.
+        // Blocks on their way out of the quarantine are not visible to other requests.
         let _leaving = Reclaiming::begin(self);
         let (mut wait, mut outcome) = (WaitBudget::default(), Ok(()));
         self.recheck_streams(&mut wait);
@@ -65,7 +65,7 @@ impl Shared {
             match waited.and_then(|waited| self.release_quarantined(oldest, waited)) {
                 Ok(QuarantineExit::Clean) => {}
                 Ok(QuarantineExit::Written(finding)) => outcome = outcome.and(Err(finding)),
-                // The device's trouble with another block is not this call's.
+                // A device error with another block is no error of this call.
                 Ok(QuarantineExit::Stays) | Err(_) => {
                     lock(&self.debug.quarantine).put_back(oldest);
                     return outcome;
@@ -74,13 +74,13 @@ impl Shared {
         }
     }
 
-    /// Changes how much is kept. What is found in blocks that go is noted, and no error of the change.
+    /// Changes the bound of the quarantine. Findings in released blocks are recorded, and are no error of the change.
     pub(in crate::pool) fn bound_quarantine(&self, most: Bytes) {
         self.debug.most_quarantined.store(most.get(), Ordering::Relaxed);
         let _ = self.shrink_quarantine(most.get());
     }
 
-    /// Waits for the work of a stream before blocks that were freed there leave, where they are looked at.
+    /// Waits for the work of a stream before blocks freed there are released, if they are checked.
     fn wait_before_release(&self, order: Serial, deadline: Deadline) -> Result<StreamWait> {
         step::reach(Step::LeavingQuarantine);
         if self.debug.aids.poison {
@@ -90,12 +90,11 @@ impl Shared {
         }
     }
 
-    /// Gives a block that leaves to the heap, unless it was written to. Where looking fails it has to go
-    /// back.
+    /// Releases a block to the heap, unless it was written to. If the check fails, the caller puts the block back.
     ///
-    /// No lock is held while it is looked at, and its stream may be forgotten meanwhile: so the stream goes by
-    /// its serial. The work that was enqueued on it was waited for before the block is looked at, so what was
-    /// looked at is everybody's; what is not looked at goes to the heap in whatever order it has now.
+    /// No lock is held during the check, and the stream may be forgotten meanwhile, so it is identified by its serial.
+    /// The work enqueued on it was waited for before the check, so a checked block is free for all; an unchecked one is
+    /// freed in whatever order the stream's memory has now.
     fn release_quarantined(
         &self,
         block: Quarantined,
@@ -114,7 +113,7 @@ impl Shared {
             StreamWait::Over => {}
             StreamWait::Pending => return Ok(QuarantineExit::Stays),
             StreamWait::Unknown => {
-                // Its stream is gone: it comes back, unseen, when the device was waited for.
+                // The stream ended without an event: the block returns unchecked after a wait for the device.
                 self.heap().free_unknown(memory);
                 return Ok(QuarantineExit::Clean);
             }
@@ -132,15 +131,15 @@ impl Shared {
         }
     }
 
-    /// Gives what is in quarantine to the heap, as far as its work ends in time: a request would be refused
-    /// without it, or the device is to have it back. What was written to does not come with it, and is the
+    /// Releases the whole quarantine to the heap, as far as its work ends in time: a request would otherwise be
+    /// refused, or the memory is to be returned to the device. Blocks that were written to are retired, and are the
     /// error.
     pub(in crate::pool) fn empty_quarantine(&self, deadline: Deadline) -> Result<()> {
         let orders = lock(&self.debug.quarantine).orders();
         self.empty_quarantine_after(orders, deadline)
     }
 
-    /// The same for what was freed on one stream, which is about to go.
+    /// Releases the blocks that were freed on one stream, which is about to end.
     pub(in crate::pool) fn empty_quarantine_of(&self, stream: StreamHandle) -> Result<()> {
         let order = {
             let mut heap = self.heap();
@@ -151,8 +150,8 @@ impl Shared {
         self.empty_quarantine_after(order, Deadline::Never)
     }
 
-    /// The same for what was freed on some streams. Each is waited for once for all of its blocks, which
-    /// stay where other requests see them until then.
+    /// Releases the blocks that were freed on some streams. Each stream is waited for once for all of its blocks, which
+    /// stay in the quarantine until then, where other requests see them.
     fn empty_quarantine_after(
         &self,
         orders: impl IntoIterator<Item = Serial>,
@@ -160,7 +159,7 @@ impl Shared {
     ) -> Result<()> {
         let before = lock(&self.debug.quarantine).added();
         let (mut stay, mut outcome) = (Vec::new(), Ok(()));
-        // Those whose work is over come first: one that never ends takes all the time there is.
+        // Streams that are done come first: one that never ends takes all the time there is.
         let mut orders: Vec<(Serial, Deadline)> =
             orders.into_iter().map(|order| (order, Deadline::Now)).collect();
         let mut next = 0;
@@ -174,20 +173,20 @@ impl Shared {
                     continue;
                 }
                 Ok(waited) => waited,
-                // A stream that cannot be waited for keeps no other's blocks in.
+                // A failed wait for one stream does not keep the blocks of others in.
                 Err(error) => {
                     outcome = outcome.and(Err(error));
                     continue;
                 }
             };
-            // What is out of the quarantine is nowhere that another request would see it.
+            // Blocks on their way out of the quarantine are not visible to other requests.
             let _leaving = Reclaiming::begin(self);
             let leaving = lock(&self.debug.quarantine).take_of(order, before);
             for block in leaving {
                 match self.release_quarantined(block, waited) {
                     Ok(QuarantineExit::Clean) => {}
-                    // The others come all the same: the first is told, before any trouble of the
-                    // device's, and all are noted.
+                    // The rest is released all the same. The first finding is returned, before any device error, and
+                    // all findings are recorded.
                     Ok(QuarantineExit::Written(finding)) => {
                         if !outcome.as_ref().is_err_and(Error::is_finding) {
                             outcome = Err(finding);
