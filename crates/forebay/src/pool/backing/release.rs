@@ -200,12 +200,12 @@ impl PageProvider {
             }
         }
         for &(start, _) in &self.strays {
-            // SAFETY: nobody was ever to use it.
+            // SAFETY: a stray segment never came into the address space, so no block was ever in it.
             let _ = retry_once(|| unsafe { self.device.free(start) });
         }
         let Some(memory) = self.device.virtual_memory() else { return };
         for (alias, _) in &self.stranded {
-            // SAFETY: nobody was ever to use it.
+            // SAFETY: a stranded mapping is claimed in the address space, so no block is in it.
             let _ = retry_once(|| unsafe { memory.unmap(span_of(alias.at, alias.size)) });
         }
         for &(page, _) in &self.orphans {

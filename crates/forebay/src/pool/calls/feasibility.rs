@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   [ free | cached | live ]    a page in use: its free bytes serve requests that fit between its blocks
-//!   [ free | put off | free ]   a page that comes free: it can be moved, or given to the device
+//!   [ free | deferred | free ]  a page that becomes free: it can be moved, or returned to the device
 //! ```
 //!
 //! The address spaces are copied, all memory that may come back is freed in the copies, and growth is planned there as

@@ -26,7 +26,7 @@ impl Captures {
 
 /// A capture, from [`Pool::capture`](crate::Pool::capture) until this guard is dropped.
 #[derive(Debug)]
-#[must_use = "dropped, it is over"]
+#[must_use = "the capture ends when this is dropped"]
 pub struct Capture(Captures);
 
 impl Drop for Capture {

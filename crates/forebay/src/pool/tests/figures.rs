@@ -219,7 +219,7 @@ fn a_summary_says_what_there_is() {
     let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
     let pool = Pool::new(&shared).unwrap();
     let empty = pool.statistics().to_string();
-    assert!(empty.starts_with("live      0 B in 0 blocks; 0 B asked for, 0 B of rounding\n"));
+    assert!(empty.starts_with("live      0 B in 0 blocks; 0 B requested, 0 B of rounding\n"));
     assert!(empty.contains("0 allocations, 0 frees; - without the driver"), "{empty}");
     let block = pool.allocate(Bytes::new(1000), DEFAULT).unwrap();
     for _ in 0..3 {
@@ -228,13 +228,13 @@ fn a_summary_says_what_there_is() {
     }
     let said = pool.statistics().to_string();
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], "live      1.00 KiB in 1 block; 1000 B asked for, 24 B of rounding");
+    assert_eq!(lines[0], "live      1.00 KiB in 1 block; 1000 B requested, 24 B of rounding");
     let starts: Vec<&str> = lines.iter().map(|line| line[..10].trim_end()).collect();
     assert_eq!(starts, ["live", "held", "free", "requests", "driver"], "{said}");
     let requests = "requests  4 allocations, 3 frees; 75.00 % without the driver, 50.00 % from \
-                    magazines; 1 miss";
+                    thread caches; 1 miss";
     assert_eq!(lines[3], requests);
-    assert!(lines[2].contains("4.00 KiB of it at hand in magazines"), "{said}");
+    assert!(lines[2].contains("4.00 KiB of it in thread caches"), "{said}");
     // Streams and tags where there is something to tell.
     let stream = device.create_stream(Priority::Normal).unwrap();
     let _tag = Tag::named("tag of the summary").unwrap().enter();
