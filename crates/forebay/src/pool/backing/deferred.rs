@@ -10,7 +10,7 @@
 //!
 //! A stream has at most two batches. The first task seals the first batch with an event. Later tasks join the second,
 //! whose event is recorded again each time, so that it covers the latest. When the first event is reached, the second
-//! batch is sealed. So a stream has at most two events and one query, however many blocks wait.
+//! batch is sealed. So a stream has at most two events and two queries, however many blocks wait.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, VecDeque};
