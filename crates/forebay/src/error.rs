@@ -204,7 +204,7 @@ impl fmt::Display for Error {
             Self::PoolGone { pool } => {
                 write!(
                     f,
-                    "{pool} was dropped while its blocks were live; keep it alive until they are freed"
+                    "{pool} was dropped, and its blocks with it; keep a pool alive until its blocks are freed"
                 )
             }
             Self::AddressRange { span } => write!(
@@ -233,7 +233,8 @@ impl fmt::Display for Error {
                 let Some(block) = block else { return Ok(()) };
                 write!(
                     f,
-                    "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}; look for a use after that free",
+                    "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}; look for a use after \
+                     that free",
                     written.offset_from(block.address).unwrap_or_default().get(),
                     block.size.get(),
                     block.address,

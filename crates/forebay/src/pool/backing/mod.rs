@@ -226,7 +226,7 @@ impl Backing {
         }
     }
 
-    pub(in crate::pool) fn make_room(
+    pub(in crate::pool) fn grow(
         &mut self,
         pool: PoolContext<'_>,
         side: Side,
@@ -241,14 +241,14 @@ impl Backing {
             heap.frozen = true;
             (taker, heap.slots.serial(taker))
         };
-        step::reach(Step::MakingRoom);
-        let made = self.make_room_for(pool, (side, size), stream, (taker, serial));
+        step::reach(Step::Growing);
+        let made = self.grow_for(pool, (side, size), stream, (taker, serial));
         pool.heap().frozen = false;
         made
     }
 
     /// Makes room for a stream whose slot cannot be taken over meanwhile.
-    fn make_room_for(
+    fn grow_for(
         &mut self,
         pool: PoolContext<'_>,
         (side, size): (Side, Bytes),
@@ -264,13 +264,13 @@ impl Backing {
         let mut aliases = Vec::new();
         let (provider, log) = self.provider(side);
         let lane = Streams::only(taker);
-        let mut made = provider.make_room(context, size, lane, &mut aliases, log);
+        let mut made = provider.grow(context, size, lane, &mut aliases, log);
         if is_shortage(&made) {
             // The device has less than one page of the preferred size; it may have enough of the smallest.
             let mut smallest = growth;
             smallest.largest_page = Bytes::ZERO;
             let context = GrowthContext { growth: &smallest, ..context };
-            made = provider.make_room(context, size, lane, &mut aliases, log);
+            made = provider.grow(context, size, lane, &mut aliases, log);
         }
         if !aliases.is_empty() {
             // The taker has waited for every stream whose memory it took, so its work so far comes after every use

@@ -235,7 +235,7 @@ impl PageProvider {
     ///
     /// All or nothing: pages are created and mapped first, where no request can see them, and enter the address space
     /// together. If a step fails, new pages are released and moved ones put back.
-    pub(in crate::pool) fn make_room(
+    pub(in crate::pool) fn grow(
         &mut self,
         context: GrowthContext<'_>,
         size: Bytes,

@@ -132,9 +132,9 @@ impl Shared {
         if is_wide(added) {
             return None;
         }
-        cache.magazine.take_large_if(units, |kept| {
+        cache.magazine.take_large_if(units, |cached| {
             // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
-            self.is_last_large(kept.address) && !unsafe { kept.slot.get() }.is_wide()
+            self.is_last_large(cached.address) && !unsafe { cached.slot.get() }.is_wide()
         })
     }
 

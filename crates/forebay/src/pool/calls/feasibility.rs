@@ -59,7 +59,8 @@ impl Shared {
         self.thread_caches.each(|caches| {
             for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
                 let stream = cache.stream;
-                let out = |kept, units| returning.push(FreedBlock::of(kept, units, stream).span());
+                let out =
+                    |cached, units| returning.push(FreedBlock::of(cached, units, stream).span());
                 // Drains a copy: the blocks stay in the thread's cache.
                 cache.magazine.clone().drain(|_| true, out);
             }

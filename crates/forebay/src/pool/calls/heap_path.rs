@@ -36,8 +36,8 @@ impl Shared {
         if side == Side::Small {
             let hit = gate.enter(|caches| {
                 let cache = caches.of(stream)?;
-                let at_hand = cache.magazine.refill(size.get() >> UNIT_SHIFT);
-                at_hand.then(|| self.take_cached::<true>(cache, requested, size))?
+                let refilled = cache.magazine.refill(size.get() >> UNIT_SHIFT);
+                refilled.then(|| self.take_cached::<true>(cache, requested, size))?
             });
             if hit.is_some() {
                 return hit;
@@ -50,8 +50,8 @@ impl Shared {
             if side == Side::Large {
                 // Merged with its neighbours it may be the lower hole. If it still is the best one, it is allocated
                 // again.
-                cache.magazine.drain_large(|kept, units| {
-                    heap.free(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
+                cache.magazine.drain_large(|cached, units| {
+                    heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot_number);
                 });
             }
             if heap.worth_waiting(side, size, slot_number) {
@@ -128,17 +128,17 @@ impl Shared {
                 return false;
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
-            let mut give = |kept: CachedBlock, units| {
-                heap.free(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
+            let mut free = |cached: CachedBlock, units| {
+                heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
             };
             if !large {
-                cache.magazine.evict_for(units, &mut give);
+                cache.magazine.evict_for(units, &mut free);
                 if cache.magazine.keep(units, block) {
                     cache.counts.uncount_live(units, requested, tag);
                     return true;
                 }
             }
-            give(block, units);
+            free(block, units);
             cache.counts.count_free(units, requested, tag);
             true
         })

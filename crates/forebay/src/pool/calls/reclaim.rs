@@ -46,7 +46,7 @@ pub(in crate::pool) enum Reclaimed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) enum StreamWait {
     /// The work is done.
-    Over,
+    Done,
     /// The deadline passed first.
     Pending,
     /// Only a wait for the whole device would tell.
@@ -342,7 +342,7 @@ impl Shared {
         }
         self.flush_all_caches(&mut self.backing());
         let settled = self.settle(deadline);
-        if self.make_room_after_wait(side, size, stream)? {
+        if self.grow_after_wait(side, size, stream)? {
             return Ok(Reclaimed::Room);
         }
         // First no more than the request needs plus one page, then everything.
@@ -351,7 +351,7 @@ impl Shared {
         let mut released = Ok(true);
         for keep in [most, Bytes::ZERO] {
             released = released.and(self.release_free(keep, deadline));
-            if self.make_room_after_wait(side, size, stream)? {
+            if self.grow_after_wait(side, size, stream)? {
                 return Ok(Reclaimed::Room);
             }
         }
@@ -359,13 +359,13 @@ impl Shared {
         settled.and(released).map(|_| Reclaimed::TooLittle)
     }
 
-    fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
+    fn grow_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
         let mut backing = self.backing();
         backing.run_rung(self.context(), forebay_core::Rung::Others, (side, size), stream);
         if self.has_hole(side, size, stream) {
             return Ok(true);
         }
-        backing.make_room(self.context(), side, size, stream)
+        backing.grow(self.context(), side, size, stream)
     }
 
     fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
@@ -396,7 +396,7 @@ impl Shared {
             let _backing = self.backing();
             let end = Backing::end_of(&self.heap(), serial);
             match end {
-                None => return Ok(StreamWait::Over),
+                None => return Ok(StreamWait::Done),
                 Some(WorkEnd::Unknown) => return Ok(StreamWait::Unknown),
                 Some(WorkEnd::Event(event, _)) => event,
                 Some(WorkEnd::Stream(stream, _)) => {
@@ -409,6 +409,6 @@ impl Shared {
             }
         };
         let over = self.wait_for_events(&[event], deadline)?;
-        Ok(if over { StreamWait::Over } else { StreamWait::Pending })
+        Ok(if over { StreamWait::Done } else { StreamWait::Pending })
     }
 }

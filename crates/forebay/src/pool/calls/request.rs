@@ -70,9 +70,9 @@ impl Shared {
         {
             return Ok(block);
         }
-        let kept = size.saturating_add(self.debug.tail());
-        let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
-        let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
+        let with_tail = size.saturating_add(self.debug.tail());
+        let piece = Piece::new(with_tail, alignment).filter(|piece| piece.whole() <= LARGEST);
+        let piece = piece.ok_or_else(|| self.shortage(request, with_tail))?;
         if piece.whole() > self.limits.limit().min(self.device_total) {
             // No reclaiming could make it fit, so caches stay as they are.
             return Err(self.shortage(request, piece.whole()).into());
@@ -87,8 +87,8 @@ impl Shared {
         })?;
         self.prepare_block(start, size, request, &mut wait)?;
         if is_ending && !matches!(self.wait_for_stand_in(self.deadline(&mut wait)), Ok(true)) {
-            self.return_prepared(FreedBlock { address: start, size: kept, stream });
-            return Err(self.shortage(request, kept).into());
+            self.return_prepared(FreedBlock { address: start, size: with_tail, stream });
+            return Err(self.shortage(request, with_tail).into());
         }
         self.finish_allocation(start, size, request, source)
     }
@@ -316,8 +316,8 @@ impl Shared {
             if units > SMALL_UNITS && !self.is_last_large(block.address) {
                 return false;
             }
-            let kept = CachedBlock { address: block.address, slot: SlotRef::new(slot) };
-            cache.keep(units, kept, &mut spilled)
+            let cached = CachedBlock { address: block.address, slot: SlotRef::new(slot) };
+            cache.keep(units, cached, &mut spilled)
         });
         match heap {
             Some(mut heap) => heap.free_all(spilled),

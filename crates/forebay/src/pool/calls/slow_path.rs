@@ -25,7 +25,7 @@ use crate::sync::tracked::Guard;
 use crate::{Request, Result};
 
 /// The most times the pool grows for one request while others take the new memory.
-const MOST_ROOMS: u32 = 64;
+const MOST_GROWTHS: u32 = 64;
 
 /// The most times a request reclaims again after it got too little, if other threads use the pool.
 const MOST_RETRIES: u32 = 16;
@@ -56,7 +56,7 @@ struct Attempt {
     request: Request,
     ladder: Ladder,
     /// How often the pool made room for it.
-    rooms: u32,
+    growths: u32,
     restarts: u32,
     /// How often reclaiming returned too little.
     retries: u32,
@@ -65,8 +65,8 @@ struct Attempt {
 impl Attempt {
     /// Stays on the rung that made room: if the room is gone by now, other threads took it, and the rung may find more.
     fn retry_same_rung(&mut self) {
-        self.rooms += 1;
-        if self.rooms >= MOST_ROOMS {
+        self.growths += 1;
+        if self.growths >= MOST_GROWTHS {
             self.ladder.advance();
         }
     }
@@ -123,7 +123,7 @@ impl Shared {
             }
         }
         let ladder = Ladder::new(avoided);
-        let mut attempt = Attempt { piece, request, ladder, rooms: 0, restarts: 0, retries: 0 };
+        let mut attempt = Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0 };
         loop {
             let rung = attempt.ladder.rung();
             backing = self.try_rung(backing, &mut attempt, wait)?;
@@ -173,7 +173,7 @@ impl Shared {
                     self.flush_own_small(size);
                 }
                 let before = self.held.get();
-                let made = backing.make_room(self.context(), side, size, stream);
+                let made = backing.grow(self.context(), side, size, stream);
                 if avoided.fold {
                     let more = self.held.get().saturating_sub(before);
                     backing.grown_to_avoid_flush =

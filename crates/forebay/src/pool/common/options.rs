@@ -117,8 +117,8 @@ impl PoolOptions {
         self
     }
 
-    /// Calls `callback` before a request is refused, for example to empty a cache of the program. It gets the figures of
-    /// the shortage, may free blocks and allocate, and returns whether it released anything. Several callbacks are
+    /// Calls `callback` before a request is refused, for example to empty a cache of the program. It gets the figures
+    /// of the shortage, may free blocks and allocate, and returns whether it released anything. Several callbacks are
     /// called in turn.
     pub fn on_shortage(
         mut self,

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) enum Step {
     /// The pool is about to grow, and has fixed the stream slot to grow for.
-    MakingRoom,
+    Growing,
     /// A freed block was found to have been used on other streams.
     JoiningUsers,
     /// A block has left the quarantine and is not in the heap yet.

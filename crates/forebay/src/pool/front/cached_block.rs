@@ -22,8 +22,8 @@ pub(in crate::pool) struct FreedBlock {
 
 impl FreedBlock {
     /// A block of `units` of 512 B from a magazine.
-    pub(in crate::pool) fn of(kept: CachedBlock, units: u64, stream: StreamHandle) -> Self {
-        Self { address: kept.address, size: Bytes::new(units << UNIT_SHIFT), stream }
+    pub(in crate::pool) fn of(cached: CachedBlock, units: u64, stream: StreamHandle) -> Self {
+        Self { address: cached.address, size: Bytes::new(units << UNIT_SHIFT), stream }
     }
 
     pub(in crate::pool) fn span(&self) -> Span {

@@ -166,7 +166,7 @@ impl ThreadCache {
     ) -> bool {
         let stream = self.stream;
         if !self.magazine.move_to_reserve(units) {
-            let spill = |kept, units| spilled.push(FreedBlock::of(kept, units, stream));
+            let spill = |cached, units| spilled.push(FreedBlock::of(cached, units, stream));
             self.magazine.evict_for(units, spill);
         }
         self.magazine.keep(units, block)
@@ -179,7 +179,7 @@ impl ThreadCache {
         returns: &mut Vec<FreedBlock>,
     ) {
         let stream = self.stream;
-        let out = |kept, units| returns.push(FreedBlock::of(kept, units, stream));
+        let out = |cached, units| returns.push(FreedBlock::of(cached, units, stream));
         match (which(Side::Small), which(Side::Large)) {
             (false, true) => self.magazine.drain_large(out),
             (small, large) => self.magazine.drain(

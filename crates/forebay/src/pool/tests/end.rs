@@ -199,7 +199,7 @@ fn wrong_frees_pass_through_adaptors() {
     assert_eq!((pool.statistics().blocks, other.statistics().blocks), (0, 1));
 }
 
-/// Two threads that free the same block at once: one does, and the other is told.
+/// Two threads free the same block at once: one succeeds, and the other gets an error.
 #[test]
 fn of_two_frees_at_once_one_is_refused() {
     let (_, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));

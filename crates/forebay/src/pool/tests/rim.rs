@@ -43,7 +43,7 @@ fn a_refused_request_leaves_the_device_as_it_was() {
     }
 }
 
-/// The device says no half way, because another consumer was faster: what was made by then goes back.
+/// The device refuses half way, because another consumer was faster: pages made by then are released.
 #[test]
 fn a_request_that_fails_half_way_takes_nothing() {
     for class in [MemoryClass::STITCHED, MemoryClass::STABLE] {
@@ -254,7 +254,7 @@ fn streams_that_die_without_a_word_break_nothing() {
     assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
 }
 
-/// A [`Stream`] tells the pools of its device when it goes: nothing has to be forgotten by hand.
+/// Dropping a [`Stream`] makes the pools of its device forget it: no call by hand is needed.
 #[test]
 fn an_owned_stream_tells_the_pools_that_it_goes() {
     let (machine, _, device) = open(SimMachine::builder().capacity(Bytes::gib(1)));

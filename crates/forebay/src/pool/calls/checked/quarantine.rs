@@ -110,7 +110,7 @@ impl Shared {
             return Ok(QuarantineExit::Clean);
         }
         match waited {
-            StreamWait::Over => {}
+            StreamWait::Done => {}
             StreamWait::Pending => return Ok(QuarantineExit::Stays),
             StreamWait::Unknown => {
                 // The stream ended without an event: the block returns unchecked after a wait for the device.

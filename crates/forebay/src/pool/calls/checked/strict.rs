@@ -128,9 +128,9 @@ impl Shared {
         // Blocks in quarantine were freed in the order of the old stream too. Unclean memory stays until that stream's
         // work is done.
         let Some(serial) = serial else { return };
-        let kept = lock(&self.debug.quarantine).take_all_of(serial);
+        let quarantined = lock(&self.debug.quarantine).take_all_of(serial);
         let mut heap = self.heap();
-        kept.into_iter().for_each(|memory| heap.free_unknown(memory));
+        quarantined.into_iter().for_each(|memory| heap.free_unknown(memory));
     }
 
     /// Forgets the identity of a forgotten stream.

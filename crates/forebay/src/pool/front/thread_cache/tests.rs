@@ -45,7 +45,7 @@ fn caches_are_a_list_in_the_order_of_last_use() {
     }
 }
 
-/// What a thread before left on streams of its own goes first.
+/// Caches that an earlier thread left on streams of its own are evicted first.
 #[test]
 fn caches_that_nobody_uses_are_evicted_first() {
     let mut caches = ThreadCaches::default();
@@ -66,8 +66,8 @@ fn what_is_idle_is_small() {
     assert!(size_of::<ThreadCache>() <= 12_800, "{}", size_of::<ThreadCache>());
 }
 
-/// A thread that uses many streams in turn finds its blocks in magazines. Up to as many as have numbers:
-/// a request on a stream without one folds all magazines.
+/// A thread that uses many streams in turn finds its blocks in magazines. This holds for as many as have slots:
+/// a request on a stream without one flushes all magazines.
 #[test]
 fn many_streams_in_turn_are_served_from_magazines() {
     use std::sync::Arc;
@@ -88,7 +88,7 @@ fn many_streams_in_turn_are_served_from_magazines() {
             }
             pool.statistics()
         };
-        // Whoever comes first may take memory from the magazines of those before.
+        // In the first rounds a stream may take memory from the magazines of earlier ones.
         let before = pairs(3);
         let after = pairs(5);
         assert_eq!(after.magazine_hits - before.magazine_hits, 5 * count, "{count} streams");
