@@ -180,7 +180,7 @@ impl Shared {
     }
 
     pub(in crate::pool) fn settings(&self) -> Guard<'_, Settings> {
-        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
         lock(&self.settings)
     }
 
@@ -200,12 +200,12 @@ impl Shared {
     }
 
     pub(in crate::pool) fn heap(&self) -> Guard<'_, Heap> {
-        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
         lock(&self.heap)
     }
 
     pub(in crate::pool) fn backing(&self) -> Guard<'_, Backing> {
-        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
         lock(&self.backing)
     }
 

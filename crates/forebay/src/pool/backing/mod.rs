@@ -529,7 +529,7 @@ impl Backing {
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
             let cleared = pool.heap().side_heap(side).space.clear_alias(page.at);
-            debug_assert!(cleared.is_ok(), "a segment that was not removed: {cleared:?}");
+            debug_assert!(cleared.is_ok(), "the segment was not removed: {cleared:?}");
             self.provider(side).0.strays.push((span.start(), span.size()));
             self.provider(side).0.finish_segment_release(pool.heap, page, true);
         }

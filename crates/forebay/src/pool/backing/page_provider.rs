@@ -168,7 +168,10 @@ impl PageProvider {
         self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
         let reserved = side_heap.space.reserve(start.get(), size);
-        debug_assert!(reserved.is_ok(), "addresses that the space has already: {reserved:?}");
+        debug_assert!(
+            reserved.is_ok(),
+            "the address space has these addresses already: {reserved:?}"
+        );
         Ok(())
     }
 
@@ -397,7 +400,7 @@ impl PageProvider {
         let mut heap = lock(context.heap);
         let space = &mut heap.side_heap(self.side).space;
         let cleared = space.clear_alias(to);
-        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "the claimed gap is gone: {cleared:?}");
         from.into_iter().for_each(|page| put_back(space, page));
     }
 
@@ -502,7 +505,7 @@ impl PageProvider {
             placed
         };
         if placed.is_err() {
-            debug_assert!(false, "the device gave a segment where one is: {placed:?}");
+            debug_assert!(false, "the device returned a segment that overlaps another: {placed:?}");
             self.add_stray(context.heap, start, bytes);
             return Ok(false);
         }

@@ -90,7 +90,7 @@ impl PageProvider {
         if !released {
             let space = &mut heap.side_heap(self.side).space;
             let placed = space.add_page(page.at, page.size, page.page, Streams::ALL);
-            debug_assert!(placed.is_ok(), "another segment is there: {placed:?}");
+            debug_assert!(placed.is_ok(), "the range of the segment is in use: {placed:?}");
         }
         heap.outgoing = heap.outgoing.saturating_sub(page.size);
         heap.note_held();
@@ -105,7 +105,7 @@ impl PageProvider {
     ) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
         let cleared = lock(heap).side_heap(self.side).space.clear_alias(alias.at);
-        debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "there was no alias: {cleared:?}");
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl PageProvider {
             return Err(error);
         }
         let cleared = lock(heap).side_heap(self.side).space.clear_alias(page.at);
-        debug_assert!(cleared.is_ok(), "a page that was not removed: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "the page was not removed: {cleared:?}");
         let page = PageHandle(page.page);
         // Its bytes count as outgoing already.
         self.orphans.push((page, span.size()));

@@ -257,7 +257,7 @@ impl Shared {
         let (side, page) = backing.outgoing.pop()?;
         // Cleared before the device gets it: the device may return the same addresses again at once.
         let cleared = self.heap().side_heap(side).space.clear_alias(page.at);
-        debug_assert!(cleared.is_ok(), "a segment that was not removed: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "the segment was not removed: {cleared:?}");
         Some((side, page))
     }
 

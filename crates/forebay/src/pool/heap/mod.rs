@@ -50,8 +50,8 @@ impl SideHeap {
         let after = piece.whole.saturating_sub(before).saturating_sub(piece.size);
         for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
             if let Some(address) = address.filter(|_| !part.is_zero()) {
-                let given = self.free(address, part, taker);
-                debug_assert!(given, "{address} of {part} was just taken");
+                let freed = self.free(address, part, taker);
+                debug_assert!(freed, "{part} at {address} was allocated just now");
             }
         }
         start
@@ -395,8 +395,8 @@ impl Heap {
 
     /// Frees a block in the order of the stream with number `slot`.
     pub(in crate::pool) fn free(&mut self, address: Address, size: Bytes, slot: u32) {
-        let given = self.side_heap(Side::of(size)).free(address, size, slot);
-        debug_assert!(given, "{address} of {size} came back and was not out");
+        let freed = self.side_heap(Side::of(size)).free(address, size, slot);
+        debug_assert!(freed, "{size} at {address} was freed and not allocated");
     }
 
     /// Frees a block that was freed on the stream of a serial, in whatever order that stream's memory has now.
@@ -422,8 +422,8 @@ impl Heap {
     /// Frees a block that no work uses any more, for all streams.
     pub(in crate::pool) fn free_for_all(&mut self, block: FreedBlock) {
         let FreedBlock { address, size, .. } = block;
-        let given = self.side_heap(Side::of(size)).space.free(address.get(), size, Streams::ALL);
-        debug_assert!(given.is_ok(), "{address} of {size} came back and was not out");
+        let freed = self.side_heap(Side::of(size)).space.free(address.get(), size, Streams::ALL);
+        debug_assert!(freed.is_ok(), "{size} at {address} was freed and not allocated");
     }
 
     /// Frees a block whose last use is known to be over only after a wait for the whole device.
