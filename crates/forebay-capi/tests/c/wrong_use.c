@@ -182,7 +182,7 @@ static void handles(forebay_device device, forebay_pool pool) {
 static void blocks(forebay_device device, forebay_pool pool) {
     void *block = NULL, *huge = &block;
     OK(forebay_alloc(pool, 4096, DEFAULT, &block));
-    REFUSED(forebay_free_sized(pool, block, 1, DEFAULT), FOREBAY_STATUS_WRONG_SIZE, "said to have 1 B");
+    REFUSED(forebay_free_sized(pool, block, 1, DEFAULT), FOREBAY_STATUS_WRONG_SIZE, "freed with size 1 B");
     REFUSED(forebay_free(pool, (char *)block + 8, DEFAULT), FOREBAY_STATUS_NOT_A_BLOCK, "not a block");
     REFUSED(forebay_free(pool, &block, DEFAULT), FOREBAY_STATUS_NOT_A_BLOCK, "not a block");
 
