@@ -48,7 +48,7 @@ def main():
             del error
             rows //= 2
     # As programs look for it, and with the report.
-    for words in ("CUDA out of memory.", "asked for", "at most 4.00 GiB", "torch ("):
+    for words in ("CUDA out of memory.", "requested", "at most 4.00 GiB", "torch ("):
         assert words in said, f"no {words!r} in {said!r}"
     assert refused and rows >= 1024, (refused, rows)
     after = torch.cuda.memory_allocated()

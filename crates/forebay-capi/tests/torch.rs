@@ -70,9 +70,9 @@ fn blocks_come_and_go_and_wrong_use_is_told() {
     assert_eq!(last_error(), "");
 
     free(first, 0);
-    assert!(last_error().contains("free already"), "{}", last_error());
+    assert!(last_error().contains("freed already"), "{}", last_error());
     free(std::ptr::without_provenance_mut(4096), 0);
-    assert!(last_error().contains("is no block"), "{}", last_error());
+    assert!(last_error().contains("is not a block"), "{}", last_error());
     free(null_mut(), 0);
 
     assert!(allocate(0, 0).is_null());
@@ -80,9 +80,7 @@ fn blocks_come_and_go_and_wrong_use_is_told() {
     assert!(last_error().contains("-1 bytes"), "{}", last_error());
     assert!(allocate(isize::MAX, 0).is_null());
     assert!(
-        last_error().contains("no memory")
-            || last_error().contains("asked for")
-            || last_error().contains("requested"),
+        last_error().contains("no memory") || last_error().contains("requested"),
         "{}",
         last_error()
     );

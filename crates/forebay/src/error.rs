@@ -16,7 +16,7 @@ pub type Result<T> = core::result::Result<T, Error>;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// Not enough memory is left, even after everything that could be reclaimed was.
+    /// The pool has no memory for the request, even after it reclaimed all it could.
     OutOfMemory(Box<Shortage>),
     /// No block of this pool begins at the address, neither a live one nor one that was freed recently.
     NotABlock {
@@ -75,7 +75,7 @@ pub enum Error {
         /// The address.
         address: Address,
         /// The size that the caller said.
-        said: Bytes,
+        claimed: Bytes,
         /// The size that was requested for the block.
         requested: Bytes,
         /// The size of the block, after rounding.
@@ -143,7 +143,7 @@ forebay_hal::debug_as_message!(Error {
     ClassUnavailable { class, missing },
     CaptureRefused { setting },
     WrongPool { address, pool, owner },
-    WrongSize { address, said, requested, size },
+    WrongSize { address, claimed, requested, size },
     PoolGone { pool },
     AddressRange { span },
     Overrun { address, size, written, expected, found },
@@ -160,57 +160,56 @@ impl fmt::Display for Error {
             Self::OutOfMemory(shortage) => shortage.fmt(f),
             Self::NotABlock { address } => write!(
                 f,
-                "{address} is no block of this pool: never given out by it, inside a block, or freed \
-                 long ago; nothing was changed"
+                "{address} is not a block of this pool: it never was, it lies inside a block, or the block was \
+                 freed long ago; nothing was changed"
             ),
             Self::DoubleFree { address, size } => {
-                write!(f, "the block of {size} at {address} is free already; nothing was changed")
+                write!(f, "the block of {size} at {address} was freed already; nothing was changed")
             }
             Self::StaleBlock { address, size } => write!(
                 f,
-                "the block that was at {address} is free already, and a later one of {size} is there \
-                 now; nothing was changed"
+                "the block at {address} was freed already, and a newer block of {size} is there now; nothing was \
+                 changed"
             ),
             Self::Owned { address } => write!(
                 f,
-                "the block at {address} is owned by a handle; drop or free the handle, or take the block \
-                 out of it with into_raw"
+                "a handle owns the block at {address}; drop or free the handle, or take the block out of it with \
+                 into_raw"
             ),
             Self::WrongClass { wanted, offered } => write!(
                 f,
-                "memory that is {wanted} was asked for, and that of this pool is {offered}: make a \
-                 pool of that class"
+                "the request is for memory that is {wanted}, and the memory of this pool is {offered}; make a pool of \
+                 that class"
             ),
             Self::ClassUnavailable { class, missing } => {
-                write!(f, "there is no memory here that is {class}: {missing}")
+                write!(f, "the device cannot provide memory that is {class}: {missing}")
             }
             Self::CaptureRefused { setting } => write!(
                 f,
-                "{setting} and a capture do not go together: it has the pool enqueue work of its own on \
-                 streams, or wait for them; capture from a pool without it"
+                "{setting} is on, and with it the pool enqueues work of its own or waits for streams, which would \
+                 invalidate a capture; capture from a pool without it"
             ),
             Self::WrongPool { address, pool, owner } => write!(
                 f,
-                "the block at {address} is of {owner}, not of {pool}: free it there; nothing was \
-                 changed"
+                "the block at {address} is from {owner}, not from {pool}; free it there; nothing was changed"
             ),
-            Self::WrongSize { address, said, requested, size } => write!(
+            Self::WrongSize { address, claimed, requested, size } => write!(
                 f,
-                "the block at {address} was said to have {} B; {} B were asked for and it has {} B; \
+                "the block at {address} was freed with size {} B, but {} B were requested and it has {} B; \
                  nothing was changed",
-                said.get(),
+                claimed.get(),
                 requested.get(),
                 size.get()
             ),
             Self::PoolGone { pool } => {
                 write!(
                     f,
-                    "{pool} was dropped, and its blocks went with it; keep a pool as long as they"
+                    "{pool} was dropped, and its blocks with it; keep a pool alive until its blocks are freed"
                 )
             }
             Self::AddressRange { span } => write!(
                 f,
-                "the device gave {span}, which the pool cannot tell from other memory of its own"
+                "the device returned {span}, which overlaps addresses that the pool manages already"
             ),
             Self::Overrun { address, size, written, expected, found } => {
                 let end = address.checked_add(*size).unwrap_or(*address);
@@ -220,8 +219,8 @@ impl fmt::Display for Error {
                 };
                 write!(
                     f,
-                    "{written}, {} B {side} of the block of {} B at {address}, was written over: \
-                     {expected:#04x} was there, {found:#04x} is",
+                    "{written}, {} B {side} of the block of {} B at {address}, was overwritten: expected \
+                     {expected:#04x}, found {found:#04x}; look for a write out of bounds",
                     distance.get(),
                     size.get()
                 )
@@ -229,13 +228,13 @@ impl fmt::Display for Error {
             Self::WrittenAfterFree { written, expected, found, block } => {
                 write!(
                     f,
-                    "{written} was written to while it was free: {expected:#04x} was there, \
-                     {found:#04x} is"
+                    "{written} was written to while it was free: expected {expected:#04x}, found {found:#04x}"
                 )?;
                 let Some(block) = block else { return Ok(()) };
                 write!(
                     f,
-                    "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}",
+                    "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}; look for a use after \
+                     that free",
                     written.offset_from(block.address).unwrap_or_default().get(),
                     block.size.get(),
                     block.address,
@@ -244,11 +243,11 @@ impl fmt::Display for Error {
                 )
             }
             Self::AidUnavailable { aid, device, missing } => {
-                write!(f, "{aid} cannot be on for {device}: {missing}")
+                write!(f, "{aid} does not work on {device}: {missing}")
             }
             Self::Forked => f.write_str(
-                "this was made before the process forked, and its threads and its device did not come \
-                 along; make devices and pools after the fork, or start the child by exec",
+                "this was made before the process forked, and belongs to the parent; make devices and pools after \
+                 the fork, or start the child by exec",
             ),
             Self::Config(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),

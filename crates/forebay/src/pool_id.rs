@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct PoolId(pub(crate) u64);
 
 impl PoolId {
-    /// A number no pool had before.
+    /// A number that no pool of this process had before.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

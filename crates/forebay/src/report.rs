@@ -1,4 +1,4 @@
-//! What a pool reports by itself: shortages, leaks, writes after a free, and events one by one.
+//! What a pool reports: shortages, leaks, writes after a free, and single events.
 
 use core::fmt;
 
@@ -10,87 +10,87 @@ use crate::{PoolId, Tag};
 
 pub use crate::pool::{EventAction, PoolEvent};
 
-/// How a pool stood when it had no memory for a request.
+/// The state of a pool when it refused a request for lack of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// What was asked for.
+    /// The bytes that were requested.
     pub requested: Bytes,
-    /// What that takes in one piece: rounded, with what its alignment and debugging aids add.
+    /// The contiguous bytes that the request needs: after rounding, with its alignment and the debugging aids.
     pub needed: Bytes,
     /// The most the pool may hold.
     pub limit: Bytes,
-    /// What the pool holds.
+    /// Bytes the pool holds.
     pub held: Bytes,
-    /// What of that is in blocks.
+    /// Bytes of those in live blocks.
     pub live: Bytes,
-    /// What of it is at hand in magazines of threads.
+    /// Bytes of those in free blocks that threads have cached.
     pub cached: Bytes,
-    /// What of it is in no block, that at hand counted: in pieces, or still in use by work.
+    /// Bytes of those in no live block, cached blocks included. They may be in pieces that are too small, or still in
+    /// use by work.
     pub free: Bytes,
-    /// The largest free piece of the side the request is of.
+    /// The largest hole on the side (small or large blocks) of the request.
     pub largest_free: Bytes,
-    /// What the device could still give.
+    /// Bytes the device has free.
     pub device_free: Bytes,
-    /// What of the device is neither left nor this pool's: other programs', other libraries', other
-    /// pools', and what the driver keeps for itself.
+    /// Bytes of the device that are neither free nor held by this pool: they belong to other programs, libraries or
+    /// pools, or to the driver.
     pub held_elsewhere: Bytes,
-    /// Who has the most, by tag: the name and the bytes.
+    /// The tags with the most live bytes, as name and bytes.
     pub owners: Vec<(String, Bytes)>,
 }
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "out of memory: {} ({} B) asked for", self.requested, self.requested.get())?;
-        // Rounding alone is not worth a word.
+        write!(f, "out of memory: {} ({} B) requested", self.requested, self.requested.get())?;
+        // Rounding alone is not worth mentioning.
         if self.needed > self.requested.saturating_add(Alignment::BLOCK.bytes()) {
-            write!(f, ", which takes {} in one piece", self.needed)?;
+            write!(f, ", which need {} of contiguous memory", self.needed)?;
         }
         write!(
             f,
-            "; the pool holds {} of at most {}, {} of it in blocks and {} free, {} of that at hand in \
-             magazines",
+            "; the pool holds {} of at most {}: {} in live blocks and {} free, {} of that in thread caches",
             self.held, self.limit, self.live, self.free, self.cached
         )?;
         write!(
             f,
-            ", the largest free piece for such a block is {}, and the device has {} left",
+            "; the largest free piece for this request is {}; the device has {} free",
             self.largest_free, self.device_free
         )?;
         if !self.held_elsewhere.is_zero() {
             write!(f, " while others hold {} of it", self.held_elsewhere)?;
         }
         if !self.owners.is_empty() {
-            write!(f, "; most of it is in ")?;
+            write!(f, "; the tags with the most memory are ")?;
             for (index, (name, bytes)) in self.owners.iter().enumerate() {
                 write!(f, "{}{name} ({bytes})", if index == 0 { "" } else { ", " })?;
             }
         }
         let needed = self.live.saturating_add(self.needed.max(self.requested));
-        // What the device has not, no limit helps.
+        // If the device itself is too small, raising the limit does not help.
         let whole = self.held.saturating_add(self.device_free).saturating_add(self.held_elsewhere);
         if needed > whole && !whole.is_zero() {
-            write!(f, "; the device has {whole} in all: ask for less at a time, or free blocks")
+            write!(f, "; the whole device has only {whole}: request less at a time, or free blocks")
         } else if needed > self.limit {
             let (exact, shown) = (needed.get(), needed.rounded_up());
             write!(f, "; free blocks, or raise the limit to {exact} B ({shown}) or more")
         } else if needed > self.held.saturating_add(self.device_free) {
-            write!(f, "; free blocks, or find out who else uses the device")
+            write!(f, "; free blocks, or find out which other program uses the device")
         } else {
-            write!(f, "; free blocks: what is left is in pieces too small")
+            write!(f, "; free blocks: the free memory is in pieces that are too small")
         }
     }
 }
 
-/// A block that was live when its pool went.
+/// A block that was live when its pool was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeakedBlock {
     /// Where it begins.
     pub address: Address,
-    /// How large it is.
+    /// Its size, after rounding.
     pub size: Bytes,
-    /// What was asked for.
+    /// The size that was requested.
     pub requested: Bytes,
 }
 
@@ -100,34 +100,38 @@ impl From<LiveBlock> for LeakedBlock {
     }
 }
 
-/// What was still live when a pool went. Its memory is gone with it.
+/// The blocks that were live when a pool was dropped. Their memory is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropReport {
     /// The pool.
     pub pool: PoolId,
-    /// How many blocks.
+    /// The number of live blocks.
     pub blocks: u64,
-    /// How many bytes in them.
+    /// The bytes in them.
     pub bytes: Bytes,
-    /// By tag: the name and the bytes.
+    /// Bytes by tag, as name and bytes.
     pub owners: Vec<(String, Bytes)>,
-    /// By the stream they were allocated on: blocks less those freed there. Streams that were
-    /// forgotten are left out.
+    /// Live blocks by the stream they were allocated on: allocations there less frees there. Forgotten streams are left
+    /// out.
     pub streams: Vec<(StreamHandle, u64)>,
     /// The largest of them, at most [`DropReport::MOST`].
     pub largest: Vec<LeakedBlock>,
 }
 
 impl DropReport {
-    /// How many blocks a report names.
+    /// The most blocks that a report lists.
     pub const MOST: usize = 16;
 }
 
 impl fmt::Display for DropReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blocks = counted(self.blocks, "live block");
-        write!(f, "{} went with {blocks} of {}", self.pool, self.bytes)?;
+        write!(
+            f,
+            "{} was dropped with {blocks}, {} in all; keep it alive until they are freed",
+            self.pool, self.bytes
+        )?;
         for (name, bytes) in &self.owners {
             write!(f, "\n  {name}: {bytes}")?;
         }
@@ -138,15 +142,15 @@ impl fmt::Display for DropReport {
     }
 }
 
-/// A block that was freed.
+/// A block that was freed recently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecentFree {
     /// Where it began.
     pub address: Address,
-    /// How large it was.
+    /// Its size, after rounding.
     pub size: Bytes,
-    /// What was asked for.
+    /// The size that was requested.
     pub requested: Bytes,
     /// The tag it was allocated under.
     pub tag: Tag,
@@ -155,7 +159,7 @@ pub struct RecentFree {
 }
 
 impl RecentFree {
-    /// Whether `address` lay in it.
+    /// Whether `address` was in the block.
     pub(crate) fn held(&self, address: Address) -> bool {
         Span::new(self.address, self.size).is_ok_and(|span| span.contains(address))
     }

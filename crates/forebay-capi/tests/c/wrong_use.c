@@ -182,9 +182,9 @@ static void handles(forebay_device device, forebay_pool pool) {
 static void blocks(forebay_device device, forebay_pool pool) {
     void *block = NULL, *huge = &block;
     OK(forebay_alloc(pool, 4096, DEFAULT, &block));
-    REFUSED(forebay_free_sized(pool, block, 1, DEFAULT), FOREBAY_STATUS_WRONG_SIZE, "said to have 1 B");
-    REFUSED(forebay_free(pool, (char *)block + 8, DEFAULT), FOREBAY_STATUS_NOT_A_BLOCK, "no block");
-    REFUSED(forebay_free(pool, &block, DEFAULT), FOREBAY_STATUS_NOT_A_BLOCK, "no block");
+    REFUSED(forebay_free_sized(pool, block, 1, DEFAULT), FOREBAY_STATUS_WRONG_SIZE, "freed with size 1 B");
+    REFUSED(forebay_free(pool, (char *)block + 8, DEFAULT), FOREBAY_STATUS_NOT_A_BLOCK, "not a block");
+    REFUSED(forebay_free(pool, &block, DEFAULT), FOREBAY_STATUS_NOT_A_BLOCK, "not a block");
 
     forebay_pool other = {0};
     OK(forebay_pool_create(device, NULL, &other));
@@ -192,16 +192,16 @@ static void blocks(forebay_device device, forebay_pool pool) {
     OK(forebay_pool_close(other, NULL));
 
     OK(forebay_free(pool, block, DEFAULT));
-    REFUSED(forebay_free(pool, block, DEFAULT), FOREBAY_STATUS_DOUBLE_FREE, "free already");
-    REFUSED(forebay_free_anywhere(block, DEFAULT), FOREBAY_STATUS_DOUBLE_FREE, "free already");
+    REFUSED(forebay_free(pool, block, DEFAULT), FOREBAY_STATUS_DOUBLE_FREE, "freed already");
+    REFUSED(forebay_free_anywhere(block, DEFAULT), FOREBAY_STATUS_DOUBLE_FREE, "freed already");
     EXPECT(forebay_record_use(pool, block, DEFAULT) != FOREBAY_STATUS_OK);
     forebay_block_info info = {.struct_size = sizeof info};
-    REFUSED(forebay_block_query(pool, block, &info), FOREBAY_STATUS_NOT_A_BLOCK, "no block");
+    REFUSED(forebay_block_query(pool, block, &info), FOREBAY_STATUS_NOT_A_BLOCK, "not a block");
 
     /* Sizes that were negative before they were passed. */
     const uint64_t sizes[4] = {(uint64_t)-1, (uint64_t)INT64_MIN, UINT64_MAX / 2, (uint64_t)1 << 50};
     for (int index = 0; index < 4; index++) {
-        REFUSED(forebay_alloc(pool, sizes[index], DEFAULT, &huge), FOREBAY_STATUS_OUT_OF_MEMORY, "asked for");
+        REFUSED(forebay_alloc(pool, sizes[index], DEFAULT, &huge), FOREBAY_STATUS_OUT_OF_MEMORY, "requested");
         EXPECT(huge == NULL);
         EXPECT(forebay_alloc_aligned(pool, sizes[index], 1 << 20, DEFAULT, &huge) != FOREBAY_STATUS_OK);
         EXPECT(forebay_alloc_batch(pool, &sizes[index], 1, DEFAULT, &huge) != FOREBAY_STATUS_OK);

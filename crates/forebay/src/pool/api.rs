@@ -1,4 +1,4 @@
-//! The methods of a pool, in the order of use. Each hands on to the part of the pool that does it.
+//! The public methods of a pool, in the order of use. Each calls the part of the pool that does the work.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -287,7 +287,7 @@ impl Pool {
 
     /// Returns memory to the device that was not needed in the last `age`, and returns how much that will be. The
     /// pool knows what was needed from earlier calls of this, and from its upkeep thread if that is on. Does not
-    /// wait: memory that work may still use goes when the work is done.
+    /// wait: memory that work may still use is released when the work is done.
     ///
     /// ```
     /// # use forebay::{HostDevice, Pool};

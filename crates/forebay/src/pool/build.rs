@@ -1,4 +1,4 @@
-//! From options to a pool.
+//! Building a pool from its options.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::pool::shared::Shared;
 use crate::{MemoryClass, Result};
 
 impl PoolOptions {
-    /// The pool, on `device`.
+    /// Makes the pool on `device`.
     pub fn build(self, device: &impl ToDevice) -> Result<Pool> {
         self.build_on(&device.to_device())
     }

@@ -1,4 +1,4 @@
-//! Looking into a pool: its snapshot, its memory map, its pages, and what debug checks have found.
+//! Inspecting a pool: snapshot, memory map, pages, and findings of the debug checks.
 
 use forebay_core::Address;
 
@@ -10,25 +10,24 @@ use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 impl Pool {
-    /// All there is to see of the pool now, as plain data. The figures are of one moment; the blocks of
-    /// a moment soon after, where other threads go on. Looks at every block there ever was: for now and
-    /// then, not for every step. In a forked child all figures of its
-    /// parent's pool are 0, and no blocks are named.
+    /// The whole visible state of the pool, as plain data. The counters are from one moment; the blocks from a moment
+    /// soon after, if other threads use the pool. It reads every block slot ever used, so call it now and then, not at
+    /// every step. In a forked child, all counters of the parent's pool are 0, and no blocks are listed.
     pub fn snapshot(&self) -> Snapshot {
         snapshot::of(&self.shared, &self.settings())
     }
 
-    /// Where the memory of the pool lies, and every block in it. The blocks are of a moment soon after
-    /// that of the memory, where other threads go on. Looks at every page and at every block there ever
-    /// was: for now and then, not for every step.
+    /// The addresses of the pool's memory, and every block in it. The blocks are from a moment soon after that of the
+    /// memory, if other threads use the pool. It reads every page and every block slot ever used, so call it now and
+    /// then, not at every step.
     ///
-    /// With the setting `guard_pages` each block lies in pages of its own, which are not among the spans.
-    /// Empty in a forked child, of its parent's pool.
+    /// With the setting `guard_pages` each block is on pages of its own, which are not among the spans. Empty in a
+    /// forked child for the parent's pool.
     pub fn memory_map(&self) -> MemoryMap {
         memory_map::of(&self.shared)
     }
 
-    /// How many pages the pool holds, or segments on a device that has no pages. 0 in a forked child, of its
+    /// The number of pages the pool holds, or of segments on a device that maps no pages. 0 in a forked child for the
     /// parent's pool.
     pub fn page_count(&self) -> u64 {
         if self.shared.is_inherited() {
@@ -41,22 +40,21 @@ impl Pool {
             .sum()
     }
 
-    /// The pages behind the live block at `address`, in the order of its addresses; none where its
-    /// memory is not made of pages. Each is wholly the device's unit: others may have blocks in it.
+    /// The pages behind the live block at `address`, in the order of its addresses; empty if its memory does not
+    /// consist of pages. Other blocks may be in the same pages.
     ///
-    /// They are the block's as long as it is live. In a pool of [`MemoryClass::SHAREABLE`](crate::MemoryClass) they
-    /// can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses afterwards
-    /// too; whoever imports one maps it and finds the block at the offset.
+    /// The pages stay behind the block while it is live. In a pool of [`MemoryClass::SHAREABLE`](crate::MemoryClass)
+    /// they can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses afterwards too. The
+    /// importing process maps a page and finds the block at the offset.
     pub fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
         self.shared.pages_of(address)
     }
 
-    /// Looks over all that the debugging aids watch: the canaries of live blocks, and what is in
-    /// quarantine. Gives the first mistake of the program that is found; [`findings`](Self::findings)
-    /// has all. Waits for the device. With no aid on there is nothing to look at.
+    /// Checks everything that the debugging aids watch: the canaries of live blocks, and the quarantine. Returns the
+    /// first mistake found; [`findings`](Self::findings) has all. Waits for the device. Without debugging aids it does
+    /// nothing.
     ///
-    /// A live block stays live, with its canary as it is. What is in quarantine and was written to is
-    /// retired.
+    /// A live block with a damaged canary stays live. A quarantined block that was written to is retired.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
@@ -72,9 +70,9 @@ impl Pool {
         self.shared.check()
     }
 
-    /// The mistakes of the program that the debugging aids have found so far, each once, the first
-    /// thousand. The first of each call was its error as well, unless it was found in the background or by a
-    /// [`change`](Self::change). Empty if the pool was made before a fork.
+    /// The mistakes of the program that the debugging aids have found so far, each once, at most a thousand. Each call
+    /// also returned its first one as an error, unless it was found in the background or by a [`change`](Self::change).
+    /// Empty if the pool was made before a fork.
     pub fn findings(&self) -> Vec<Error> {
         if self.shared.is_inherited() {
             return Vec::new();

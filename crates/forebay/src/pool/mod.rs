@@ -1,15 +1,14 @@
-//! The pool: blocks of any size, in the order of streams, from pages that serve any request.
+//! The pool: stream-ordered blocks of any size, from pages that serve any request.
 //!
 //! ```text
-//!   caches    a thread's magazines, one for each stream        no lock: the thread's own
-//!   heap      what is free, of which side, in whose order      one lock, held for a moment
-//!   backing   pages, events, work put off: the driver          one lock, held while it works
-//!   map       what is known of the block at an address         atomics, no lock
-//!   debug     debugging aids, where any are on                 on the slow path alone
+//!   front     thread caches: a magazine for each stream        no lock: behind the thread's gate
+//!   heap      all holes, by side and by stream                 heap lock, held briefly
+//!   backing   pages, events, deferred work: the driver         backing lock, held during driver calls
+//!   map       state of the block at an address                 atomics, no lock
+//!   debug     debug checks, if any are on                      only on the slow path
 //! ```
 //!
-//! Small blocks live on a line of their own, so that a block of a few bytes does not keep a large
-//! page from becoming free.
+//! Small blocks have an address space of their own, so that a block of a few bytes does not keep a large page in use.
 
 mod api;
 mod backing;
@@ -67,17 +66,16 @@ impl Pool {
         &self,
         address: Address,
         stream: StreamHandle,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> Result<()> {
-        if self.shared.free_cached::<COUNTED>(address, stream, said) {
+        if self.shared.free_cached::<COUNTED>(address, stream, claimed) {
             return Ok(());
         }
-        free_slowly(&self.shared, address, stream, said)
+        free_slowly(&self.shared, address, stream, claimed)
     }
 }
 
-/// The hot pair without its counts, so that what they cost can be measured. Of no other use: from then
-/// on the figures of the pool are wrong.
+/// The hot pair without statistics, to measure what those cost. The figures of the pool are wrong afterwards.
 #[cfg(feature = "uncounted")]
 #[doc(hidden)]
 impl Pool {
@@ -95,8 +93,9 @@ impl Pool {
     }
 }
 
-// SAFETY: the pool gives memory of its device's pages or segments, each byte to one live block, and a
-// block that is owned is refused to every free; clones keep the memory.
+// SAFETY: every block is memory of a page or segment of the pool's device, and the heap gives each byte to at most one
+// live block. `own` marks a block in the address map, and every free refuses it from then on. Clones share the memory,
+// which stays until the last one is dropped.
 unsafe impl Allocate for Pool {
     fn allocate_request(&self, request: Request) -> Result<Block> {
         Self::allocate_request(self, request)
@@ -149,7 +148,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The heap's path and the slow one, called with what is in registers already.
+/// The heap path, then the slow path. Plain arguments instead of a `Request`: they are in registers already.
 #[cold]
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
@@ -179,17 +178,17 @@ fn free_slowly(
     shared: &Shared,
     address: Address,
     stream: StreamHandle,
-    said: ClaimedAs,
+    claimed: ClaimedAs,
 ) -> Result<()> {
     shared.birth.check()?;
-    // No magazine is found by the name that every thread has for its own stream.
+    // Thread caches are keyed by the resolved handle: every thread uses the same name for its own default stream.
     let meant = stream.resolved();
-    if meant != stream && shared.free_cached::<true>(address, meant, said) {
+    if meant != stream && shared.free_cached::<true>(address, meant, claimed) {
         return Ok(());
     }
     let stream = meant;
-    if shared.free_to_heap(address, stream, said) {
+    if shared.free_to_heap(address, stream, claimed) {
         return Ok(());
     }
-    shared.free(address, stream, &|known| said.check(known, address))
+    shared.free(address, stream, &|known| claimed.check(known, address))
 }

@@ -1,5 +1,5 @@
-//! Pools of the whole process: one for each device, found by the device; and blocks found by address
-//! alone, whichever pool they are of.
+//! Process pools: one for each device, found by the device; and blocks found by address alone, whichever pool they are
+//! from. The list has a process-wide lock, and each device's entry another, under which its pool is made.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -7,14 +7,14 @@ use forebay_core::Address;
 use forebay_hal::{Call, Device, StreamHandle, ToDevice};
 
 use crate::pool::Pool;
-use crate::pool::calls::registry::{self, Owner};
+use crate::pool::calls::registry::{self, AddressOwner};
 use crate::pool::common::options::PoolOptions;
 use crate::sync::fork::{ForkSafeMutex, PerProcess};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};
 
-/// A device's pool, or room for it. Each has a lock of its own: making the pool of one device calls its
-/// driver, and whoever wants that of another does not wait for it.
+/// A device's pool, or room for it. Each has a lock of its own: making a pool calls the driver, and a request for
+/// another device's pool should not wait for that.
 struct DevicePool {
     device: Arc<dyn Device>,
     pool: Mutex<Option<Pool>>,
@@ -25,14 +25,14 @@ impl DevicePool {
         lock(&self.pool)
     }
 
-    /// The same object, not one that is equal. As long as there is an entry the device lives, so that no
-    /// other can come to lie where it is.
+    /// Whether this is the same device object, not an equal one. The entry keeps its device alive, so no other object
+    /// can have its address.
     fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         core::ptr::addr_eq(Arc::as_ptr(&self.device), Arc::as_ptr(device))
     }
 }
 
-/// A forked child begins with none: those of its parent may be locked for ever.
+/// A forked child starts without any: its parent's entries may be locked forever.
 static DEVICE_POOLS: PerProcess<Vec<Arc<DevicePool>>> = PerProcess::new();
 
 /// The settings of process pools, if the program set any; else those of the environment.
@@ -58,7 +58,7 @@ impl Pool {
     /// ```
     pub fn of(device: &impl ToDevice) -> Result<Self> {
         let device = &device.to_device();
-        // Before there is an entry for it.
+        // Checked before an entry is made for it.
         device.descriptor().check_process(Call::Open)?;
         let device_pool = {
             let mut device_pools = device_pools();
@@ -77,7 +77,7 @@ impl Pool {
             return Ok(pool.clone());
         }
         let wanted = WANTED.lock().clone();
-        // Where this fails the entry stays empty, and the next who asks tries again.
+        // After a failure the entry stays empty, and the next call tries again.
         let made = match wanted {
             Some(settings) => PoolOptions::with(settings).build(device)?,
             None => Self::new(device)?,
@@ -99,13 +99,13 @@ impl Pool {
 
     /// The process pools, whether Rust, C or Python asked for them. A forked child has none but its own.
     pub fn process_pools() -> Vec<Self> {
-        // Apart from the list's lock, as making a pool takes the device pool's and calls the driver.
+        // Not under the list's lock: making a pool holds the entry's lock and calls the driver.
         let device_pools = device_pools().clone();
         device_pools.iter().filter_map(|device_pool| device_pool.pool().clone()).collect()
     }
 
-    /// Every living pool of `device`, process pool or not. All of them have to [forget](Self::forget_stream) a stream
-    /// before it is destroyed.
+    /// Every living pool of `device`, process pool or not. A program that destroys a stream itself has all of them
+    /// [forget](Self::forget_stream) it first; dropping a [`Stream`](crate::Stream) does that.
     pub fn all_of(device: &impl ToDevice) -> Vec<Self> {
         registry::all_of(&device.to_device()).into_iter().map(|shared| Self { shared }).collect()
     }
@@ -119,7 +119,7 @@ impl Pool {
             let found = device_pools.iter().position(|device_pool| device_pool.is_of(device));
             found.map(|found| device_pools.swap_remove(found))
         };
-        // Apart from the lock: the last of a pool waits for its device.
+        // Not under the lock: dropping the last reference to a pool waits for its device.
         gone.is_some_and(|device_pool| device_pool.pool().take().is_some())
     }
 
@@ -131,9 +131,9 @@ impl Pool {
 
     /// The living pool that has a live block at `address`; `None` if no pool has one, or two have.
     pub fn owning(address: Address) -> Option<Self> {
-        match registry::whose(address) {
-            Owner::One(id) => Self::find(id).ok(),
-            Owner::Nobody | Owner::Two(..) | Owner::Freed(_) => None,
+        match registry::owner_at(address) {
+            AddressOwner::One(id) => Self::find(id).ok(),
+            AddressOwner::Nobody | AddressOwner::Two(..) | AddressOwner::Freed(_) => None,
         }
     }
 
@@ -168,13 +168,13 @@ pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
     if address.is_null() {
         return Ok(());
     }
-    let pool = match registry::whose(address) {
-        Owner::Nobody => return Err(Error::NotABlock { address }),
-        Owner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
-        // One that was freed says that the block is free already; or frees it, where it was given out since.
-        Owner::One(id) | Owner::Freed(id) => registry::find(id),
+    let pool = match registry::owner_at(address) {
+        AddressOwner::Nobody => return Err(Error::NotABlock { address }),
+        AddressOwner::Two(pool, owner) => return Err(Error::WrongPool { address, pool, owner }),
+        // Of a freed block the pool reports the double free, or frees the block if it was allocated again since.
+        AddressOwner::One(id) | AddressOwner::Freed(id) => registry::find(id),
     };
-    // Gone since it was asked: then its blocks are as well.
+    // The pool was dropped meanwhile, and its blocks with it.
     let shared = pool.ok_or(Error::NotABlock { address })?;
     Pool { shared }.free(address, stream)
 }

@@ -1,9 +1,10 @@
-//! What the clones of a pool share, and the way of a request through it.
+//! The parts that all clones of a pool share, each with its own lock or atomics. The calls that use them are in
+//! `calls/`.
 //!
 //! ```text
-//!   allocate ── hit: this thread's magazine for the stream        no lock, no atomic exchange
-//!            ── hole: this stream's lowest hole                  the heap's lock
-//!            ── climb: the ladder                                 the backing's lock, the driver
+//!   allocate ── hit     this thread's magazine for the stream      no lock, no atomic exchange
+//!            ── hole    this stream's lowest hole                  heap lock
+//!            ── ladder  one rung after another                     backing lock, driver calls
 //! ```
 
 use core::fmt;
@@ -17,7 +18,7 @@ use forebay_core::{Address, Bytes, SizeClasses};
 use forebay_hal::{Call, Device};
 
 use crate::config::{Rounding, Settings};
-use crate::pool::backing::{Backing, Site};
+use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::callback::Callbacks;
 use crate::pool::common::capture::Captures;
@@ -40,14 +41,13 @@ use crate::{Block, PoolId, Result};
 /// Sentinel epoch that no thread caches. While it is set, every call takes the slow path.
 pub(in crate::pool) const SLOW_PATH: u64 = u64::MAX;
 
-/// Everything a pool has. Leaked in a forked child, where another thread may have left any part of it half
-/// changed.
+/// All parts of a pool. Leaked in a forked child, where another thread may have left any part half changed.
 pub(in crate::pool) struct Shared(pub(in crate::pool) ManuallyDrop<Parts>);
 
 /// The parts of a pool.
 pub(in crate::pool) struct Parts {
     pub(in crate::pool) id: PoolId,
-    /// The process that made it.
+    /// The process that made the pool.
     pub(in crate::pool) birth: Birth,
     pub(in crate::pool) device: Arc<dyn Device>,
     pub(in crate::pool) settings: Mutex<Settings>,
@@ -55,39 +55,39 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) upkeep: Mutex<Upkeep>,
     pub(in crate::pool) history: History,
     pub(in crate::pool) scopes: AtomicU64,
-    /// By which the program's own code is called.
+    /// Calls the program's callbacks and counts their panics.
     pub(in crate::pool) callbacks: Callbacks,
     pub(in crate::pool) classes: SizeClasses,
     pub(in crate::pool) exact: bool,
-    /// What threads remember this pool by.
+    /// The number by which threads cache their gate of this pool, or the sentinel.
     pub(in crate::pool) fast_epoch: AtomicU64,
     /// The most a magazine holds, in units of 512 B.
     pub(in crate::pool) magazine: AtomicU64,
-    /// The same at present: less than that under pressure.
+    /// The current bound: lower under pressure.
     pub(in crate::pool) bound: AtomicU64,
-    /// The limit, and where levels of pressure begin.
+    /// The limit and the pressure thresholds.
     pub(in crate::pool) limits: Limits,
-    /// What is held.
+    /// Bytes held, for readers without the heap lock.
     pub(in crate::pool) held: HeldGauge,
-    /// The heap's: the large block it would give again.
+    /// Shared with the heap: the large block that it would allocate again.
     pub(in crate::pool) last_large: Arc<AtomicU64>,
     pub(in crate::pool) map: AddressMap,
-    pub(in crate::pool) rows: Gates<ThreadCaches>,
-    /// The slots' own, for those who do not lock the heap.
+    pub(in crate::pool) thread_caches: Gates<ThreadCaches>,
+    /// Shared with the stream slots, for callers without the heap lock.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
     pub(in crate::pool) heap: Mutex<Heap>,
     pub(in crate::pool) backing: Mutex<Backing>,
-    /// The backing's: who is capturing now.
+    /// Shared with the backing: the captures under way.
     pub(in crate::pool) captures: Captures,
-    /// How many threads are giving memory back.
+    /// The number of threads that are releasing memory.
     pub(in crate::pool) reclaiming: AtomicUsize,
-    /// Whether a thread waits for the device on behalf of a request whose time ran out.
+    /// Whether a helper thread waits for the device on behalf of a request, perhaps one that has timed out.
     pub(in crate::pool) waiter: Arc<AtomicBool>,
-    /// All the memory the device has.
+    /// The total memory of the device.
     pub(in crate::pool) device_total: Bytes,
-    /// The driver's calls.
+    /// The log of driver calls.
     pub(in crate::pool) log: CallLog,
-    /// The debugging aids.
+    /// The debug checks and their state.
     pub(in crate::pool) debug: DebugChecks,
 }
 
@@ -114,7 +114,7 @@ impl Shared {
         let guarded = settings.guard_pages();
         let kind = BackingKind::new(device, options.class, &options.peers, guarded)?;
         let debug = DebugChecks::new(device, &settings, &log)?;
-        let fresh = debug::fresh_pages(&settings);
+        let fresh = debug::fresh_page_pattern(&settings);
         let (backing, heap) = Backing::new(device, &kind, growth, fresh, &log)?;
         let rounding = settings.size_classes();
         let id = PoolId::next();
@@ -142,7 +142,7 @@ impl Shared {
             options,
             last_large: Arc::clone(&heap.last_large),
             map: AddressMap::new(),
-            rows: Gates::new(thread_slot::MAX_SLOTS),
+            thread_caches: Gates::new(thread_slot::MAX_SLOTS),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
             captures: backing.captures.clone(),
@@ -153,80 +153,80 @@ impl Shared {
             log,
             debug,
         }));
-        shared.choose_way(&shared.settings());
+        shared.update_fast_epoch(&shared.settings());
         Ok(shared)
     }
 
-    /// Whether every block is looked after on its way in and out.
+    /// Whether every call has to take the slow path, because it is recorded or checked.
     fn is_checked(&self, settings: &Settings) -> bool {
-        settings.history() > 0 || self.history.is_observed() || debug::wanted(settings)
+        settings.history() > 0 || self.history.is_observed() || debug::checks_calls(settings)
     }
 
-    /// Lets threads take the fast path, or no longer.
-    pub(in crate::pool) fn choose_way(&self, settings: &Settings) {
-        // An epoch that no thread has: what threads remember from before is worth nothing.
+    /// Turns the fast path on or off, as `settings` demand.
+    pub(in crate::pool) fn update_fast_epoch(&self, settings: &Settings) {
+        // A new epoch each time: what threads cached before is stale.
         let epoch = if self.is_checked(settings) { SLOW_PATH } else { PoolId::next().0 };
         self.fast_epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// The most a magazine holds, in units of 512 B, where there is no pressure.
+    /// The most a magazine holds without pressure, in units of 512 B.
     pub(in crate::pool) fn magazine_units(&self) -> u64 {
         self.magazine.load(Ordering::Relaxed)
     }
 
-    /// Whether this is a forked child, and the pool its parent's. To be asked before a lock is taken.
+    /// Whether this is a forked child and the pool is its parent's. Ask before taking a lock: it may be held forever.
     pub(in crate::pool) fn is_inherited(&self) -> bool {
         self.birth.is_elsewhere()
     }
 
     pub(in crate::pool) fn settings(&self) -> Guard<'_, Settings> {
-        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
         lock(&self.settings)
     }
 
-    /// The most a magazine holds at present, in units of 512 B.
+    /// The current bound of a magazine, in units of 512 B.
     pub(in crate::pool) fn bound_now(&self) -> u64 {
         self.bound.load(Ordering::Relaxed)
     }
 
-    /// Changes how much magazines hold; what is beyond goes the next time.
+    /// Changes the bound of all magazines. A magazine above the bound shrinks at its next use.
     pub(in crate::pool) fn bound_magazines(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.rows.change(|caches| caches.set_bound(units));
+        self.thread_caches.change(|caches| caches.set_bound(units));
     }
 
-    pub(in crate::pool) fn site(&self) -> Site<'_> {
-        Site { heap: &self.heap, map: &self.map, limit: self.limits.limit() }
+    pub(in crate::pool) fn context(&self) -> PoolContext<'_> {
+        PoolContext { heap: &self.heap, map: &self.map, limit: self.limits.limit() }
     }
 
     pub(in crate::pool) fn heap(&self) -> Guard<'_, Heap> {
-        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
         lock(&self.heap)
     }
 
     pub(in crate::pool) fn backing(&self) -> Guard<'_, Backing> {
-        debug_assert!(!self.is_inherited(), "the lock may be held for ever");
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
         lock(&self.backing)
     }
 
-    /// What a request is rounded to; `None` for nothing and for what no block can be.
+    /// Rounds a request; `None` for zero and for sizes above the largest block.
     pub(in crate::pool) fn round(&self, requested: Bytes) -> Option<Bytes> {
         if requested > LARGEST || requested.is_zero() {
             return None;
         }
         if self.exact {
-            // The largest is a multiple of 512 itself.
+            // Cannot overflow: the largest size is itself a multiple of 512.
             return Some(Bytes::new((requested.get() + 511) & !511));
         }
         self.classes.round(requested).ok().filter(|&size| size <= LARGEST)
     }
 
-    /// What happened lately.
+    /// The recorded events.
     pub(in crate::pool) fn history(&self) -> Vec<PoolEvent> {
         if self.is_inherited() { Vec::new() } else { self.history.all() }
     }
 
-    /// The live block at `address`, and what was asked for.
+    /// The live block at `address`, and its requested size.
     pub(in crate::pool) fn block_at(&self, address: Address) -> Option<(Block, Bytes)> {
         let known = self.map.slot(address)?.state_at(address).filter(|known| known.live())?;
         let (size, pool) = (known.size(), self.id);
@@ -234,11 +234,11 @@ impl Shared {
         Some((block, Bytes::new(known.requested())))
     }
 
-    /// All counts, by stream, and the bytes in magazines, as they are at one moment. The heap is
-    /// locked, so that no cache's counts are on their way to it.
+    /// All counts by stream, and the bytes in magazines, as of one moment. The caller holds the heap lock, so that no
+    /// counts are on their way from a cache to the heap.
     pub(in crate::pool) fn census(&self, heap: &Heap) -> (AllCounts, Bytes) {
         let (mut sums, mut units) = (heap.counts.clone(), 0_u64);
-        self.rows.each(|caches| {
+        self.thread_caches.each(|caches| {
             for cache in caches.all() {
                 sums.add(cache.stream, &cache.counts());
                 units = units.wrapping_add(cache.magazine.held());
@@ -254,7 +254,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// How pages are chosen.
+/// The growth policy: `given`, or one made from the settings.
 pub(in crate::pool) fn growth_of(settings: &Settings, given: Option<Growth>) -> Growth {
     given.unwrap_or_else(|| {
         let mut growth = Growth::default();

@@ -1,5 +1,5 @@
-//! Deferred work: what a pool has put off until work of the device is over. Done in passing, when its time
-//! has come; no request waits for it.
+//! Deferred work: tasks that wait until work of the device is done. Requests run due tasks in passing, and no request
+//! waits for them. Guarded by the backing lock.
 //!
 //! ```text
 //!   stream 7   [ sealed: event, items ][ open: event, items ]      one query answers for all of a batch
@@ -8,10 +8,9 @@
 //!   ready      items whose time has come
 //! ```
 //!
-//! A stream has at most two batches. What is put off first seals the first batch with an event; what comes
-//! later joins the second, whose event is recorded anew each time, so that it covers the latest. When the
-//! first is reached the second is sealed. So there are never more than two events and one query a stream,
-//! however many blocks wait.
+//! A stream has at most two batches. The first task seals the first batch with an event. Later tasks join the second,
+//! whose event is recorded again each time, so that it covers the latest. When the first event is reached, the second
+//! batch is sealed. So a stream has at most two events and two queries, however many blocks wait.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,66 +20,66 @@ use forebay_hal::{Device, StreamHandle};
 
 use crate::Result;
 use crate::pool::backing::page_provider::{Alias, Outgoing};
-use crate::pool::common::log::{CallLog, Point};
+use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::sync::map::Side;
 
-/// How many mappings and pages are given back in passing: on one H200 so many take the driver 1.4 ms,
-/// and the request that does it has not asked for it. The next one goes on.
+/// The most unmappings and page releases that one request runs in passing: on one H200 this many take the driver 1.4
+/// ms, and the request did not ask for them. The next request continues.
 const MOST_SLOW: usize = 24;
 
-/// The end of what was enqueued on a stream by some moment.
+/// The point after which the work enqueued on a stream so far is done.
 #[derive(Clone, Debug)]
-pub(in crate::pool) enum End {
-    /// After what is enqueued on this stream now.
+pub(in crate::pool) enum WorkEnd {
+    /// After the work that is enqueued on this stream now.
     Stream(StreamHandle, Serial),
-    /// At this event, of the stream with that serial.
-    Event(Arc<Point>, Serial),
-    /// Nobody can tell but a wait for the whole device.
+    /// At this event, of the stream with this serial.
+    Event(Arc<LoggedEvent>, Serial),
+    /// After a wait for the whole device: there is no event.
     Unknown,
 }
 
-/// What is to be done later.
+/// A deferred task.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) enum Task {
-    /// Take the old mapping of a moved page away.
-    Clear(Side, Alias),
-    /// Let the slot of a stream that ended go: what was freed on it is everybody's.
-    EndSlot(u32, Serial),
-    /// Take back a block that was used on further streams, in the order of the stream it was freed on.
-    Return(FreedBlock, Serial),
-    /// Give a page that was taken out of the address space to the device.
-    Release(Side, Outgoing),
+    /// Remove the old mapping of a moved page.
+    ClearAlias(Side, Alias),
+    /// Release the slot of an ended stream; its holes become free for all.
+    ReleaseSlot(u32, Serial),
+    /// Free a block that was used on further streams, in the order of the stream it was freed on.
+    ReturnBlock(FreedBlock, Serial),
+    /// Return a page to the device that was taken out of the address space.
+    ReleasePage(Side, Outgoing),
 }
 
 impl Task {
-    /// Whether the driver takes its time for it.
+    /// Whether the driver takes long for it.
     fn is_slow(self) -> bool {
-        matches!(self, Self::Clear(..) | Self::Release(..))
+        matches!(self, Self::ClearAlias(..) | Self::ReleasePage(..))
     }
 }
 
-/// Items that wait for one event.
+/// Tasks that wait for one event, by number.
 #[derive(Debug)]
 struct Batch {
-    event: Arc<Point>,
+    event: Arc<LoggedEvent>,
     items: Vec<u64>,
 }
 
-/// What waits for one stream: its batches in the order of their events. A live stream has two at the most;
-/// one that ended may have a third, for its last event.
+/// The batches of one stream, in the order of their events. A live stream has at most two; an ended one may have a
+/// third, for its last event.
 #[derive(Debug, Default)]
 struct Queue(VecDeque<Batch>);
 
-/// What is put off.
+/// The deferred tasks of a pool.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct Deferred {
-    /// Each item, and for how many events it waits.
+    /// Each task, and for how many events it still waits.
     waiting: HashMap<u64, (Task, u32)>,
     next: u64,
     queues: BTreeMap<Serial, Queue>,
-    /// Items that a wait for the device will bring, and how many such waits had begun before.
+    /// Tasks that a wait for the device will settle, each with the number of such waits that had begun before.
     unknown: Vec<(u64, u64)>,
     ready: Vec<Task>,
 }
@@ -90,35 +89,36 @@ impl Deferred {
         self.waiting.values().map(|(task, _)| task).chain(&self.ready)
     }
 
-    /// The blocks that come back when all of it is done.
+    /// The blocks that the tasks will free.
     pub(in crate::pool) fn returns(&self) -> impl Iterator<Item = FreedBlock> {
         self.tasks().filter_map(|task| match task {
-            Task::Return(block, _) => Some(*block),
-            Task::Clear(..) | Task::EndSlot(..) | Task::Release(..) => None,
+            Task::ReturnBlock(block, _) => Some(*block),
+            Task::ClearAlias(..) | Task::ReleaseSlot(..) | Task::ReleasePage(..) => None,
         })
     }
 
-    /// Where addresses of a side become a gap when all of it is done.
+    /// Where the tasks will turn addresses of a side into a gap.
     pub(in crate::pool) fn cleared(&self, of: Side) -> impl Iterator<Item = u64> {
         self.tasks().filter_map(move |task| match task {
-            Task::Clear(side, alias) if *side == of => Some(alias.at),
-            Task::Release(side, page) if *side == of => Some(page.at),
+            Task::ClearAlias(side, alias) if *side == of => Some(alias.at),
+            Task::ReleasePage(side, page) if *side == of => Some(page.at),
             _ => None,
         })
     }
 
-    /// Does `task` as soon as anyone looks.
+    /// Adds a task that is due.
     pub(in crate::pool) fn push_ready(&mut self, task: Task) {
         self.ready.push(task);
     }
 
-    /// Does `tasks` once all of `ends` are reached. `syncs` is how many waits for the device have begun.
+    /// Adds tasks that are due once all of `ends` are reached. `syncs` is the number of waits for the device that have
+    /// begun.
     pub(in crate::pool) fn push(
         &mut self,
         device: &Arc<dyn Device>,
         log: &CallLog,
         tasks: &[Task],
-        ends: impl IntoIterator<Item = End>,
+        ends: impl IntoIterator<Item = WorkEnd>,
         syncs: u64,
     ) {
         let items = self.next..self.next + tasks.len() as u64;
@@ -126,19 +126,19 @@ impl Deferred {
         let (mut count, mut unknown) = (0, false);
         for end in ends {
             let joined = match end {
-                End::Stream(stream, serial) => {
-                    let make = || Ok(Arc::new(Point::after(device, log, stream)?));
+                WorkEnd::Stream(stream, serial) => {
+                    let make = || Ok(Arc::new(LoggedEvent::after(device, log, stream)?));
                     self.queues
                         .entry(serial)
                         .or_default()
                         .join_live(items.clone(), stream, make)
                         .is_ok()
                 }
-                End::Event(event, serial) => {
+                WorkEnd::Event(event, serial) => {
                     self.queues.entry(serial).or_default().join_ended(items.clone(), event);
                     true
                 }
-                End::Unknown => false,
+                WorkEnd::Unknown => false,
             };
             count += u32::from(joined);
             unknown |= !joined;
@@ -156,7 +156,7 @@ impl Deferred {
         }
     }
 
-    /// An item has one event less to wait for.
+    /// Counts one event less for a task, which may make it due.
     fn reached(&mut self, item: u64) {
         let Some((task, count)) = self.waiting.get_mut(&item) else { return };
         *count = count.saturating_sub(1);
@@ -166,11 +166,11 @@ impl Deferred {
         }
     }
 
-    /// Asks for the events that are next; what was waiting for them is ready. Does not wait.
+    /// Queries the next events, and makes the tasks of reached ones due. Does not wait.
     pub(in crate::pool) fn poll(&mut self) {
         let mut done = Vec::new();
         self.queues.retain(|_, queue| {
-            // The latest first: where that is reached all are.
+            // The latest first: if it is reached, all are.
             if queue.0.back().is_some_and(|batch| batch.event.is_reached()) {
                 done.extend(queue.0.drain(..).flat_map(|batch| batch.items));
             } else if queue.0.len() > 1
@@ -184,36 +184,36 @@ impl Deferred {
         done.into_iter().for_each(|item| self.reached(item));
     }
 
-    /// A wait for the whole device, before which this many others had begun, is over.
+    /// Settles the tasks that were waiting for a wait for the whole device with this number or an earlier one.
     pub(in crate::pool) fn synchronized(&mut self, before: u64) {
         let settled = self.unknown.extract_if(.., |(syncs, _)| *syncs < before);
         let settled: Vec<u64> = settled.map(|(_, item)| item).collect();
         settled.into_iter().for_each(|item| self.reached(item));
     }
 
-    /// All work is over: everything is ready.
+    /// All work is done: makes every task due.
     pub(in crate::pool) fn settle_all(&mut self) {
         self.queues.clear();
         self.unknown.clear();
         self.ready.extend(self.waiting.drain().map(|(_, (task, _))| task));
     }
 
-    /// Whether anything waits for a wait for the whole device.
+    /// Whether any task needs a wait for the whole device.
     pub(in crate::pool) fn has_unknown(&self) -> bool {
         !self.unknown.is_empty()
     }
 
-    /// Every event that something waits for.
-    pub(in crate::pool) fn events(&self) -> Vec<Arc<Point>> {
+    /// Every event that a task waits for.
+    pub(in crate::pool) fn events(&self) -> Vec<Arc<LoggedEvent>> {
         let batches = self.queues.values().flat_map(|queue| &queue.0);
         batches.map(|batch| Arc::clone(&batch.event)).collect()
     }
 
-    /// Takes out what is ready, those first that let a slot go. Without `all` no more of what takes the
-    /// driver long than one request should pay for.
+    /// Takes the tasks that are due, first those that release a slot. Without `all`, no more slow ones than one request
+    /// should pay for.
     pub(in crate::pool) fn take_ready(&mut self, all: bool) -> Vec<Task> {
         let mut ready = core::mem::take(&mut self.ready);
-        ready.sort_by_key(|task| !matches!(task, Task::EndSlot(..)));
+        ready.sort_by_key(|task| !matches!(task, Task::ReleaseSlot(..)));
         let mut slow = 0;
         let (now, later): (Vec<Task>, Vec<Task>) = ready.into_iter().partition(|task| {
             slow += usize::from(task.is_slow());
@@ -225,13 +225,13 @@ impl Deferred {
 }
 
 impl Queue {
-    /// Lets `items` wait for the work of a live stream so far. `make` gives a new event there. An error
-    /// where there is no event to be had: then they do not wait here.
+    /// Makes `items` wait for the work of a live stream so far. `make` creates a new event there. On an error they do
+    /// not wait here.
     fn join_live(
         &mut self,
         items: Range<u64>,
         stream: StreamHandle,
-        make: impl FnOnce() -> Result<Arc<Point>>,
+        make: impl FnOnce() -> Result<Arc<LoggedEvent>>,
     ) -> Result<()> {
         if self.0.len() >= 2
             && let Some(open) = self.0.back_mut()
@@ -244,8 +244,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets `items` wait for the last event of a stream that ended.
-    fn join_ended(&mut self, items: Range<u64>, event: Arc<Point>) {
+    /// Makes `items` wait for the last event of an ended stream.
+    fn join_ended(&mut self, items: Range<u64>, event: Arc<LoggedEvent>) {
         match self.0.back_mut().filter(|last| Arc::ptr_eq(&last.event, &event)) {
             Some(last) => last.items.extend(items),
             None => self.0.push_back(Batch { event, items: items.collect() }),

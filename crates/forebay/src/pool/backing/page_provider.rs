@@ -1,5 +1,5 @@
-//! The device under an address space: what a plan says, done by the driver. The heap's lock is held to note what was
-//! done, and while addresses are reserved, but not while the driver makes, maps or takes back memory.
+//! The page provider: carries out a growth plan of one address space with the driver. The heap lock is held to record
+//! results and while addresses are reserved, but not while the driver creates, maps or releases memory.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,38 +16,38 @@ use crate::sync::map::{AddressMap, LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
-/// The part of the device's memory that the first region of a side spans. More is reserved when it is needed,
-/// as much again each time; a process may have thousands of pools, and the pools of graphs stay small.
+/// The first region of a side spans this fraction of the device's memory. More is reserved when needed, doubling each
+/// time: a process may have thousands of pools, and the pools of graphs stay small.
 const SMALL_PART: u64 = 32;
 const LARGE_PART: u64 = 8;
 
-/// The least a region spans, where there are that many addresses: a leaf of the address map.
+/// The smallest region, if the process has that many addresses: a leaf of the address map.
 const LEAST_REGION: Bytes = LEAF.bytes();
 
-/// The least the first region spans where the device says little of its memory.
+/// The smallest first region, for devices that report little memory.
 const LEAST_FIRST: Bytes = Bytes::gib(4);
 
-/// From how many new pages on the device is asked first whether it has that much: asking takes a tenth of
-/// what one page does, and finding out by making pages until it says no takes them from everyone else.
+/// With this many new pages, the device is first asked whether it has enough memory. Asking takes a tenth of the time
+/// of one page, and creating pages until it fails would take them from every other user.
 const ASK_FIRST: usize = 4;
 
-/// A page that was moved away, whose old mapping stands until nothing uses it.
+/// The old mapping of a moved page. It stays until no work uses it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Alias {
     pub(in crate::pool) at: Offset,
     pub(in crate::pool) size: Bytes,
 }
 
-/// A page taken out of the address space to be given back.
+/// A page that was taken out of the address space, to be moved or released.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct Lifted {
+pub(in crate::pool) struct RemovedPage {
     pub(in crate::pool) at: Offset,
     pub(in crate::pool) page: u64,
     pub(in crate::pool) size: Bytes,
     pub(in crate::pool) streams: Streams,
 }
 
-/// A page on its way to the device, once the work that used it is over: in nobody's order.
+/// A page to be returned to the device, once the work that used it is done.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Outgoing {
     pub(in crate::pool) at: Offset,
@@ -55,62 +55,61 @@ pub(in crate::pool) struct Outgoing {
     pub(in crate::pool) size: Bytes,
 }
 
-impl Lifted {
-    /// The same, to be given to the device.
+impl RemovedPage {
+    /// The page, to be returned to the device.
     pub(in crate::pool) fn outgoing(&self) -> Outgoing {
         Outgoing { at: self.at, page: self.page, size: self.size }
     }
 
-    /// Whether no work can use it any more, as far as is known without asking the device.
+    /// Whether no work can use it, as far as is known without asking the device.
     pub(in crate::pool) fn is_idle(&self) -> bool {
         self.streams == Streams::ALL
     }
 }
 
-/// What a device has for a plan.
+/// Whether the device has the memory that a plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceRoom {
-    /// All it needs.
+    /// It has enough.
     Enough,
-    /// Perhaps enough for pages that fit the request more closely.
+    /// Perhaps enough for smaller pages that fit the request more closely.
     ForSmallerPages,
-    /// Not the bytes.
+    /// It has too little.
     TooLittle,
 }
 
-/// A page that is mapped where the plan says, and not in the address space yet.
+/// A page that is mapped where the plan wants it, and not in the address space yet.
 #[derive(Debug)]
 struct Staged {
     at: Offset,
     span: Span,
     page: PageHandle,
-    /// Where it was, for one that moves.
-    from: Option<Lifted>,
+    /// Where a moved page came from.
+    from: Option<RemovedPage>,
 }
 
-/// What one side has from the device.
+/// The device memory of one side.
 #[derive(Debug)]
 pub(in crate::pool) struct PageProvider {
     pub(in crate::pool) device: Arc<dyn Device>,
     pub(in crate::pool) kind: BackingKind,
     pub(in crate::pool) side: Side,
-    /// Whether memory is made of pages, as opposed to segments.
+    /// Whether the memory consists of pages, as opposed to segments.
     pub(in crate::pool) maps_pages: bool,
-    /// The regions reserved, by their starts.
+    /// The reserved regions, by their starts.
     pub(in crate::pool) regions: Vec<Address>,
-    /// Pages that are nowhere any more, which the device would not take back when asked. They count
-    /// as going.
+    /// Unmapped pages that the device refused to take back. They count as outgoing.
     pub(in crate::pool) orphans: Vec<(PageHandle, Bytes)>,
-    /// Mappings that nobody is to use, which the device would not take away when asked, and what page
-    /// is there. Their places are held in the address space.
+    /// Unused mappings that the device refused to remove, with their pages. Their ranges stay claimed in the address
+    /// space.
     pub(in crate::pool) stranded: Vec<(Alias, PageHandle)>,
-    /// Segments that were never in the address space, which the device would not take back when asked. They
-    /// count as going.
+    /// Segments that never came into the address space and that the device refused to take back. They count as
+    /// outgoing.
     pub(in crate::pool) strays: Vec<(Address, Bytes)>,
 }
 
 impl PageProvider {
-    /// Reserves addresses for a side on `device`, where it maps pages.
+    /// Makes the provider of a side, and reserves addresses if the device maps pages.
     pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
         kind: &BackingKind,
@@ -142,8 +141,7 @@ impl PageProvider {
         Ok((provider, side_heap))
     }
 
-    /// Reserves more addresses: `wanted`, or less where the process has not that many left, but room for
-    /// `least` in any case.
+    /// Reserves more addresses: `wanted`, or fewer if the process has not that many left, but at least `least`.
     fn reserve(
         &mut self,
         side_heap: &mut SideHeap,
@@ -153,8 +151,7 @@ impl PageProvider {
     ) -> Result<()> {
         let memory = self.memory()?;
         let granule = side_heap.space.granule();
-        // In whole leaves of the address map, and one more, so that the region can begin where one does:
-        // no leaf is of both sides.
+        // In whole leaves of the address map, with one more to align the start: no leaf belongs to both sides.
         let leaves = |size: Bytes| size.checked_align_up(LEAF).unwrap_or(size).max(LEAST_REGION);
         let (mut size, least) = (leaves(wanted.max(least)), leaves(least));
         let region = loop {
@@ -171,7 +168,10 @@ impl PageProvider {
         self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
         let reserved = side_heap.space.reserve(start.get(), size);
-        debug_assert!(reserved.is_ok(), "addresses that the space has already: {reserved:?}");
+        debug_assert!(
+            reserved.is_ok(),
+            "the address space has these addresses already: {reserved:?}"
+        );
         Ok(())
     }
 
@@ -183,36 +183,41 @@ impl PageProvider {
         Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
     }
 
-    /// Maps `page` at `span`, the addresses of `at`, with access for the device and its peers. Where it fails
+    /// Maps `page` at `span`, the addresses of `at`, and grants access to the device and its peers. After a failure
     /// nothing is mapped there, or the mapping is [stranded](Self::stranded).
-    fn attach(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) -> Result<()> {
+    fn map_with_access(
+        &mut self,
+        at: Offset,
+        span: Span,
+        page: PageHandle,
+        log: &CallLog,
+    ) -> Result<()> {
         let memory = self.memory()?;
         let (own, size) = (self.device.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
-        // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
+        // SAFETY: the mapping was made just now by this call, and no block lies in it yet.
         let grant = |to| unsafe { memory.set_access(span, Access::ReadWrite, to) };
         let mut all = [own].into_iter().chain(self.kind.peers().iter().copied());
         let granted = all.try_for_each(|to| log.make(Call::SetAccess, size, || grant(to)));
         if granted.is_err() {
-            self.detach(at, span, page, log);
+            self.unmap_or_strand(at, span, page, log);
         }
         Ok(granted?)
     }
 
-    /// Takes a mapping away that was made just now and that nobody uses; where the device refuses
-    /// that too, it is tried again later.
-    fn detach(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) {
+    /// Removes an unused new mapping. If the device refuses, the mapping is stranded and retried later.
+    fn unmap_or_strand(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) {
         if self.unmap(span, log).is_err() {
             self.stranded.push((Alias { at, size: span.size() }, page));
         }
     }
 
-    /// Whether a mapping stands at `at` that nobody is to use.
+    /// Whether a stranded mapping is at `at`.
     fn is_stranded(&self, at: Offset) -> bool {
         self.stranded.iter().any(|(alias, _)| alias.at == at)
     }
 
-    /// Fills memory that came just now, in the order of the stream it came for.
+    /// Fills new memory, in the order of the stream it was made for.
     fn fill(
         &self,
         span: Span,
@@ -221,22 +226,21 @@ impl PageProvider {
     ) -> Result<()> {
         let Some((pattern, stream)) = fresh else { return Ok(()) };
         let fill = Fill::linear(span.start(), span.size(), pattern)?;
-        // SAFETY: it is memory of this provider, which goes back to the device only after the end of
-        // all work in whose order it is free was seen.
+        // SAFETY: the memory belongs to this provider, which returns it to the device only after all work in whose
+        // order it is free is done.
         let fill = || unsafe { self.device.fill(&fill, stream) };
         Ok(log.make(Call::Fill, span.size(), fill)?)
     }
 
-    /// Does what it takes for a hole of `size` in the order of `taker`, which has waited for all
-    /// others; `false` where there is no way. Gives the old mappings of pages that moved in
-    /// `aliases`. The heap's slots are [frozen](Heap::frozen) meanwhile.
+    /// Makes a hole of `size` in the order of `taker`, which has waited for all others. Returns `false` if that is
+    /// impossible. Adds the old mappings of moved pages to `aliases`. The caller keeps the heap's slots
+    /// [frozen](Heap::frozen) meanwhile.
     ///
-    /// All or nothing: pages are made and mapped first, where no request can see them, and come onto the
-    /// space together. Where a step fails, what was made goes back to the device, and what was moved is
-    /// where it was.
-    pub(in crate::pool) fn make_room(
+    /// All or nothing: pages are created and mapped first, where no request can see them, and enter the address space
+    /// together. If a step fails, new pages are released and moved ones put back.
+    pub(in crate::pool) fn grow(
         &mut self,
-        context: Context<'_>,
+        context: GrowthContext<'_>,
         size: Bytes,
         taker: Streams,
         aliases: &mut Vec<Alias>,
@@ -258,8 +262,8 @@ impl PageProvider {
             }
             let mut plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
             if plan == Err(PlanError::Addresses) {
-                // As many again as there are: so a pool that grows reserves a few times at the most. A call
-                // of half a microsecond, under the heap's lock.
+                // Doubling, so that a growing pool reserves only a few times. The call takes half a microsecond, under
+                // the heap lock.
                 let page = context.growth.largest_page.max(side_heap.space.granule().bytes());
                 let least = size.saturating_add(page);
                 self.reserve(side_heap, side_heap.space.reserved_bytes(), least, log)?;
@@ -285,7 +289,7 @@ impl PageProvider {
         }
     }
 
-    /// What the device has for a plan; asked before the first of many pages is made.
+    /// Checks that the device has memory for a plan, before the first of many pages is created.
     fn device_room(&self, plan: &Plan, size: Bytes, log: &CallLog) -> Result<DeviceRoom> {
         let pages = plan.steps.iter().filter(|step| matches!(step, Step::Create { .. })).count();
         if pages < ASK_FIRST {
@@ -295,23 +299,23 @@ impl PageProvider {
         let info = log.call(Call::MemoryInfo, || self.device.memory_info())?;
         Ok(match info.free {
             free if free >= wanted => DeviceRoom::Enough,
-            // The last page is larger than what is asked of it.
+            // The last page may be larger than the rest of the request.
             free if free >= size.min(wanted) => DeviceRoom::ForSmallerPages,
             _ => DeviceRoom::TooLittle,
         })
     }
 
-    /// What the device would say to a plan whose pages are too large for it.
+    /// The error that the device would return for a plan whose pages are too large for it.
     fn too_large_pages(&self, plan: &Plan) -> forebay_hal::Error {
         let (call, requested) = (Call::CreatePage, plan.created());
         forebay_hal::Error::OutOfMemory { call, requested, free: Bytes::ZERO, total: Bytes::ZERO }
     }
 
-    /// Makes and maps what a plan says, out of the address space. Stops early, without an error, where the address space has
-    /// changed since it was planned: what is there by then helps, and the next plan sees how things stand.
+    /// Creates and maps the pages of a plan, outside the address space. Stops early without an error if the address
+    /// space has changed since it was planned: the pages so far help, and the next plan sees the new state.
     fn stage(
         &mut self,
-        context: Context<'_>,
+        context: GrowthContext<'_>,
         plan: &Plan,
         taker: Streams,
         staged: &mut Vec<Staged>,
@@ -321,14 +325,14 @@ impl PageProvider {
             let (to, size, from) = match step {
                 Step::Create { at, size } => (at, size, None),
                 Step::Move { from, to, size } => (to, size, Some(from)),
-                // A step that this pool does not know is not done.
+                // Unknown kinds of steps are not carried out.
                 _ => return Ok(()),
             };
-            let Some((span, from)) = self.hold(context, to, size, from, taker) else {
+            let Some((span, from)) = self.claim_step(context, to, size, from, taker) else {
                 return Ok(());
             };
             if !context.map.make(span, self.side) {
-                self.let_go(context, to, from);
+                self.unclaim_step(context, to, from);
                 return Err(Error::AddressRange { span });
             }
             let page = match from {
@@ -336,23 +340,23 @@ impl PageProvider {
                 None => match self.create(size, log) {
                     Ok(page) => page,
                     Err(error) => {
-                        self.let_go(context, to, from);
+                        self.unclaim_step(context, to, from);
                         return Err(error);
                     }
                 },
             };
-            if let Err(error) = self.attach(to, span, page, log) {
+            if let Err(error) = self.map_with_access(to, span, page, log) {
                 if from.is_none() {
-                    self.orphan(context.heap, page, size);
+                    self.add_orphan(context.heap, page, size);
                 }
                 if !self.is_stranded(to) {
-                    self.let_go(context, to, from);
+                    self.unclaim_step(context, to, from);
                 } else if let Some(from) = from {
                     put_back(&mut lock(context.heap).side_heap(self.side).space, from);
                 }
                 lock(context.heap).note_held();
-                // The error that brought us here is the one to tell.
-                let _ = self.tidy(context.heap, log);
+                // The first error is the one to report.
+                let _ = self.retry_refused(context.heap, log);
                 return Err(error);
             }
             staged.push(Staged { at: to, span, page, from });
@@ -360,43 +364,43 @@ impl PageProvider {
         Ok(())
     }
 
-    /// Keeps `to` from other plans, and takes the page at `from` out of the address space where one is to move there.
-    /// `None` where the address space is not as it was planned with.
-    fn hold(
+    /// Claims the gap at `to`, and takes the page at `from` out of the address space if one is to move there. Returns
+    /// `None` if the address space has changed since it was planned.
+    fn claim_step(
         &self,
-        context: Context<'_>,
+        context: GrowthContext<'_>,
         to: Offset,
         size: Bytes,
         from: Option<Offset>,
         taker: Streams,
-    ) -> Option<(Span, Option<Lifted>)> {
+    ) -> Option<(Span, Option<RemovedPage>)> {
         let mut heap = lock(context.heap);
         let side_heap = heap.side_heap(self.side);
-        let lifted = match from {
+        let removed = match from {
             None => None,
             Some(at) => {
                 let (page, size, streams) = side_heap.space.remove_page(at).ok()?;
-                let lifted = Lifted { at, page, size, streams };
+                let removed = RemovedPage { at, page, size, streams };
                 if !streams.contains(taker) {
-                    put_back(&mut side_heap.space, lifted);
+                    put_back(&mut side_heap.space, removed);
                     return None;
                 }
-                Some(lifted)
+                Some(removed)
             }
         };
         if side_heap.space.claim_gap(to, size).is_err() {
-            lifted.into_iter().for_each(|page| put_back(&mut side_heap.space, page));
+            removed.into_iter().for_each(|page| put_back(&mut side_heap.space, page));
             return None;
         }
-        Some((span_of(to, size), lifted))
+        Some((span_of(to, size), removed))
     }
 
-    /// Undoes [`hold`](Self::hold).
-    fn let_go(&self, context: Context<'_>, to: Offset, from: Option<Lifted>) {
+    /// Undoes [`claim_step`](Self::claim_step).
+    fn unclaim_step(&self, context: GrowthContext<'_>, to: Offset, from: Option<RemovedPage>) {
         let mut heap = lock(context.heap);
         let space = &mut heap.side_heap(self.side).space;
         let cleared = space.clear_alias(to);
-        debug_assert!(cleared.is_ok(), "what was held is gone: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "the claimed gap is gone: {cleared:?}");
         from.into_iter().for_each(|page| put_back(space, page));
     }
 
@@ -406,29 +410,29 @@ impl PageProvider {
         Ok(log.make(Call::CreatePage, size, create)?)
     }
 
-    /// Takes away what was staged: new pages go to the device, moved ones are where they were.
-    fn roll_back(&mut self, context: Context<'_>, staged: Vec<Staged>, log: &CallLog) {
+    /// Undoes the staged steps: new pages are released, moved ones put back.
+    fn roll_back(&mut self, context: GrowthContext<'_>, staged: Vec<Staged>, log: &CallLog) {
         for Staged { at, span, page, from } in staged {
-            self.detach(at, span, page, log);
+            self.unmap_or_strand(at, span, page, log);
             if from.is_none() {
-                self.orphan(context.heap, page, span.size());
+                self.add_orphan(context.heap, page, span.size());
             }
             if !self.is_stranded(at) {
-                self.let_go(context, at, from);
+                self.unclaim_step(context, at, from);
             } else if let Some(from) = from {
                 put_back(&mut lock(context.heap).side_heap(self.side).space, from);
             }
         }
         lock(context.heap).note_held();
-        // What the device would not take now it is asked to take the next time.
-        let _ = self.tidy(context.heap, log);
+        // What the device refuses now is retried later.
+        let _ = self.retry_refused(context.heap, log);
     }
 
-    /// Puts what was staged onto the address space, free in the order of `taker`; new memory is in nobody's past,
-    /// but free for all it would become one with a neighbour that the taker cannot use.
+    /// Adds the staged pages to the address space, free in the order of `taker`. New memory could be free for all, but
+    /// then it would not merge with a neighbouring hole of the taker's.
     fn commit(
         &mut self,
-        context: Context<'_>,
+        context: GrowthContext<'_>,
         mut staged: Vec<Staged>,
         taker: Streams,
         aliases: &mut Vec<Alias>,
@@ -444,7 +448,7 @@ impl PageProvider {
             outcome = core::mem::replace(&mut outcome, Ok(true)).and(filled.map(|()| true));
             failed
         });
-        // What was filled is in use by the device, and stays; nothing was enqueued for the rest.
+        // Filled pages are in use by the device and stay; nothing was enqueued for the rest.
         let rest = filled.map(|failed| staged.split_off(failed));
         {
             let mut heap = lock(context.heap);
@@ -463,10 +467,10 @@ impl PageProvider {
         outcome
     }
 
-    /// A segment of `wanted` bytes, or of what is needed where the device has not that much.
+    /// Adds a segment of `wanted` bytes, or of the least that serves `size` if the device has less.
     fn add_segment(
         &mut self,
-        context: Context<'_>,
+        context: GrowthContext<'_>,
         wanted: Bytes,
         size: Bytes,
         taker: Streams,
@@ -490,7 +494,7 @@ impl PageProvider {
             Err(Error::AddressRange { span })
         };
         if let Err(error) = made {
-            self.stray(context.heap, start, bytes);
+            self.add_stray(context.heap, start, bytes);
             return Err(error);
         }
         let placed = {
@@ -501,35 +505,35 @@ impl PageProvider {
             placed
         };
         if placed.is_err() {
-            debug_assert!(false, "the device gave a segment where one is: {placed:?}");
-            self.stray(context.heap, start, bytes);
+            debug_assert!(false, "the device returned a segment that overlaps another: {placed:?}");
+            self.add_stray(context.heap, start, bytes);
             return Ok(false);
         }
         Ok(true)
     }
 }
 
-/// Tries once more what failed: for the end of a pool, after which nobody can.
-pub(in crate::pool) fn twice<T, E>(
+/// Retries a failed call once. For tearing down a pool: nobody can retry later.
+pub(in crate::pool) fn retry_once<T, E>(
     mut call: impl FnMut() -> core::result::Result<T, E>,
 ) -> core::result::Result<T, E> {
     call().or_else(|_| call())
 }
 
-/// What making room needs beside the provider.
+/// The inputs of making room, beside the provider.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct Context<'a> {
+pub(in crate::pool) struct GrowthContext<'a> {
     pub(in crate::pool) heap: &'a Mutex<Heap>,
     pub(in crate::pool) map: &'a AddressMap,
     pub(in crate::pool) growth: &'a Growth,
-    /// The most both sides may hold.
+    /// The most that both sides together may hold.
     pub(in crate::pool) limit: Bytes,
-    /// What new memory is filled with, and in whose order: that of the stream it comes for.
+    /// The pattern for new memory, and the stream to fill it on: the one it is made for.
     pub(in crate::pool) fresh: Option<(Pattern, StreamHandle)>,
 }
 
-/// Puts a lifted page back where it was: its mapping still stands.
-pub(in crate::pool) fn put_back(space: &mut AddressSpace, page: Lifted) {
+/// Puts a removed page back where it was: it is still mapped there.
+pub(in crate::pool) fn put_back(space: &mut AddressSpace, page: RemovedPage) {
     let cleared = space.clear_alias(page.at);
     let placed = space.add_page(page.at, page.size, page.page, page.streams);
     debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");

@@ -1,5 +1,5 @@
-//! Giving back: pages and segments on their way from an address space to the device, and what the device would not
-//! take when asked. That is kept, counted and tried again.
+//! Releasing memory: pages and segments on their way from an address space to the device, and those that the device
+//! refused to take back. The latter are kept, counted and retried. Guarded by the backing lock.
 
 use std::sync::Mutex;
 
@@ -8,25 +8,30 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use crate::Result;
-use crate::pool::backing::page_provider::{Alias, Lifted, Outgoing, PageProvider, put_back, twice};
+use crate::pool::backing::page_provider::{
+    Alias, Outgoing, PageProvider, RemovedPage, put_back, retry_once,
+};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::{Heap, SideHeap, span_of};
 use crate::sync::tracked::lock;
 
 impl PageProvider {
-    /// Tries again what the device refused before: mappings that nobody uses go, then pages that are
-    /// nowhere. What is refused again stays for the next time, and keeps nothing else; the first refusal
-    /// is told.
-    pub(in crate::pool) fn tidy(&mut self, heap: &Mutex<Heap>, log: &CallLog) -> Result<()> {
+    /// Retries what the device refused before: first unused mappings, then unmapped pages. One that is refused again
+    /// stays for the next time and does not stop the others. Returns the first refusal.
+    pub(in crate::pool) fn retry_refused(
+        &mut self,
+        heap: &Mutex<Heap>,
+        log: &CallLog,
+    ) -> Result<()> {
         let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
         for (alias, page) in core::mem::take(&mut self.stranded) {
-            if let Err(error) = self.clear(heap, alias, log) {
+            if let Err(error) = self.clear_alias(heap, alias, log) {
                 self.stranded.push((alias, page));
                 outcome = outcome.and(Err(error));
             }
         }
         for (page, size) in core::mem::take(&mut self.orphans) {
-            // A page that is mapped somewhere would not come back: it waits for its mapping to go.
+            // The device would not release a page that is still mapped.
             let released = if self.is_mapped(page) {
                 None
             } else {
@@ -45,44 +50,54 @@ impl PageProvider {
         }
         if !gone.is_zero() {
             let mut heap = lock(heap);
-            heap.going = heap.going.saturating_sub(gone);
+            heap.outgoing = heap.outgoing.saturating_sub(gone);
             heap.note_held();
         }
         outcome
     }
 
-    /// Whether a mapping of `page` stands that nobody is to use.
+    /// Whether `page` is still mapped by a stranded mapping.
     fn is_mapped(&self, page: PageHandle) -> bool {
         self.stranded.iter().any(|&(_, stranded)| stranded == page)
     }
 
-    /// Notes a page that is nowhere.
-    pub(in crate::pool) fn orphan(&mut self, heap: &Mutex<Heap>, page: PageHandle, size: Bytes) {
+    /// Adds an unmapped page that is to be released.
+    pub(in crate::pool) fn add_orphan(
+        &mut self,
+        heap: &Mutex<Heap>,
+        page: PageHandle,
+        size: Bytes,
+    ) {
         self.orphans.push((page, size));
-        count_going(heap, size);
+        count_outgoing(heap, size);
     }
 
-    /// Notes a segment that is in no address space: the device is to have it back.
-    pub(in crate::pool) fn stray(&mut self, heap: &Mutex<Heap>, start: Address, size: Bytes) {
+    /// Adds a segment that is in no address space and is to be released.
+    pub(in crate::pool) fn add_stray(&mut self, heap: &Mutex<Heap>, start: Address, size: Bytes) {
         self.strays.push((start, size));
-        count_going(heap, size);
+        count_outgoing(heap, size);
     }
 
-    /// A segment that was taken out of the address space went to the device; where it did not, it is in the address space again,
-    /// free for all, since all work that used it is over.
-    pub(in crate::pool) fn segment_went(&mut self, heap: &Mutex<Heap>, page: Outgoing, went: bool) {
+    /// Finishes the release of a segment. If the device refused it, the segment returns to the address space, free for
+    /// all, since all work that used it is done.
+    pub(in crate::pool) fn finish_segment_release(
+        &mut self,
+        heap: &Mutex<Heap>,
+        page: Outgoing,
+        released: bool,
+    ) {
         let mut heap = lock(heap);
-        if !went {
+        if !released {
             let space = &mut heap.side_heap(self.side).space;
             let placed = space.add_page(page.at, page.size, page.page, Streams::ALL);
-            debug_assert!(placed.is_ok(), "another segment is there: {placed:?}");
+            debug_assert!(placed.is_ok(), "the range of the segment is in use: {placed:?}");
         }
-        heap.going = heap.going.saturating_sub(page.size);
+        heap.outgoing = heap.outgoing.saturating_sub(page.size);
         heap.note_held();
     }
 
-    /// Takes the old mapping of a moved page away: nothing may use it any more.
-    pub(in crate::pool) fn clear(
+    /// Removes the old mapping of a moved page. No work uses it any more.
+    pub(in crate::pool) fn clear_alias(
         &mut self,
         heap: &Mutex<Heap>,
         alias: Alias,
@@ -90,46 +105,50 @@ impl PageProvider {
     ) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
         let cleared = lock(heap).side_heap(self.side).space.clear_alias(alias.at);
-        debug_assert!(cleared.is_ok(), "an alias that is none: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "there was no alias: {cleared:?}");
         Ok(())
     }
 
-    /// Takes free pages out of the address space, until `spare` bytes are: nobody can have them any more.
-    pub(in crate::pool) fn lift(&self, heap: &mut Heap, spare: Bytes) -> Vec<Lifted> {
+    /// Takes free pages out of the address space, up to `spare` bytes.
+    pub(in crate::pool) fn remove_free_pages(
+        &self,
+        heap: &mut Heap,
+        spare: Bytes,
+    ) -> Vec<RemovedPage> {
         let side_heap = heap.side_heap(self.side);
         let mut pages: Vec<(Offset, Bytes)> = side_heap.space.free_pages().collect();
-        // From the end: what is left stays together.
+        // From the highest address down, so that the remaining pages stay together.
         pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
-        let (mut lifted, mut bytes) = (Vec::new(), Bytes::ZERO);
+        let (mut removed, mut bytes) = (Vec::new(), Bytes::ZERO);
         for (at, size) in pages {
             if bytes >= spare {
                 break;
             }
-            // A page larger than what is to go stays: less would be kept than was asked.
+            // Taking a larger page would leave less than the caller wants to keep.
             if bytes.saturating_add(size) > spare {
                 continue;
             }
             if let Ok((page, size, streams)) = side_heap.space.remove_page(at) {
-                lifted.push(Lifted { at, page, size, streams });
+                removed.push(RemovedPage { at, page, size, streams });
                 bytes = bytes.saturating_add(size);
             }
         }
-        heap.going = heap.going.saturating_add(bytes);
-        lifted
+        heap.outgoing = heap.outgoing.saturating_add(bytes);
+        removed
     }
 
-    /// Puts a page that the device would not take back in the address space. All work that used it is over, so it
-    /// is everybody's, whatever has become of the streams it was free on.
+    /// Puts a page that the device refused back into the address space. All work that used it is done, so it is free
+    /// for all, whatever became of its streams.
     fn put_back(&self, heap: &Mutex<Heap>, page: Outgoing) {
         let mut heap = lock(heap);
         let Outgoing { at, page, size } = page;
-        heap.going = heap.going.saturating_sub(size);
+        heap.outgoing = heap.outgoing.saturating_sub(size);
         let streams = Streams::ALL;
-        put_back(&mut heap.side_heap(self.side).space, Lifted { at, page, size, streams });
+        put_back(&mut heap.side_heap(self.side).space, RemovedPage { at, page, size, streams });
     }
 
-    /// Gives a lifted page to the device, once all work that used it is over; puts it back on the
-    /// space where the device refuses.
+    /// Returns a removed page to the device, once all work that used it is done. If the device refuses, the page
+    /// returns to the address space.
     pub(in crate::pool) fn release(
         &mut self,
         heap: &Mutex<Heap>,
@@ -137,72 +156,72 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         let span = span_of(page.at, page.size);
-        let tidied = self.tidy(heap, log);
-        // A page that is mapped elsewhere too would not come back. What else could not be tidied is
-        // nothing to this one.
-        let alone = if self.is_mapped(PageHandle(page.page)) { tidied } else { Ok(()) };
+        let retried = self.retry_refused(heap, log);
+        // The device would not release a page that is also mapped elsewhere. Other failed retries do not concern this
+        // page.
+        let alone = if self.is_mapped(PageHandle(page.page)) { retried } else { Ok(()) };
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
             self.put_back(heap, page);
             return Err(error);
         }
         let cleared = lock(heap).side_heap(self.side).space.clear_alias(page.at);
-        debug_assert!(cleared.is_ok(), "a page that was not lifted: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "the page was not removed: {cleared:?}");
         let page = PageHandle(page.page);
-        // It is counted among what is going already.
+        // Its bytes count as outgoing already.
         self.orphans.push((page, span.size()));
-        let tidied = self.tidy(heap, log);
-        // What became of this one is told, whatever became of others.
-        if self.orphans.iter().any(|&(orphan, _)| orphan == page) { tidied } else { Ok(()) }
+        let retried = self.retry_refused(heap, log);
+        // Reports what became of this page, not of others.
+        if self.orphans.iter().any(|&(orphan, _)| orphan == page) { retried } else { Ok(()) }
     }
 
     pub(in crate::pool) fn unmap(&self, span: Span, log: &CallLog) -> Result<()> {
         let memory = self.memory()?;
-        // SAFETY: whoever calls this has seen the end of all work that used what is mapped there,
-        // and no block lies in it.
+        // SAFETY: the caller has seen the end of all work that used the mapping, and no block lies in it.
         let unmap = || unsafe { memory.unmap(span) };
         Ok(log.make(Call::Unmap, span.size(), unmap)?)
     }
 
-    /// Gives everything back. Blocks that are still live lose their memory. All work is over; a drop
-    /// has nobody to tell of errors.
+    /// Returns everything to the device. Blocks that are still live lose their memory. All work is done; errors are
+    /// dropped, as a drop cannot return them.
     pub(in crate::pool) fn tear_down(&mut self, side_heap: &SideHeap) {
         for (at, page, size) in side_heap.space.pages() {
             let span = span_of(at, size);
             match self.device.virtual_memory() {
                 Some(memory) if self.maps_pages => {
-                    // SAFETY: the pool synchronised the device before, and whoever drops a pool has
-                    // no more use for its blocks.
-                    let _ = twice(|| unsafe { memory.unmap(span) });
-                    let _ = twice(|| memory.release_page(PageHandle(page)));
+                    // SAFETY: the pool has synchronised the device, and the program that drops a pool must not use its
+                    // blocks afterwards.
+                    let _ = retry_once(|| unsafe { memory.unmap(span) });
+                    let _ = retry_once(|| memory.release_page(PageHandle(page)));
                 }
                 _ => {
-                    // SAFETY: likewise.
-                    let _ = twice(|| unsafe { self.device.free(span.start()) });
+                    // SAFETY: the pool has synchronised the device, and the program no longer uses the blocks.
+                    let _ = retry_once(|| unsafe { self.device.free(span.start()) });
                 }
             }
         }
         for &(start, _) in &self.strays {
-            // SAFETY: nobody was ever to use it.
-            let _ = twice(|| unsafe { self.device.free(start) });
+            // SAFETY: a stray segment never came into the address space, so no block was ever in it.
+            let _ = retry_once(|| unsafe { self.device.free(start) });
         }
         let Some(memory) = self.device.virtual_memory() else { return };
         for (alias, _) in &self.stranded {
-            // SAFETY: nobody was ever to use it.
-            let _ = twice(|| unsafe { memory.unmap(span_of(alias.at, alias.size)) });
+            // SAFETY: a stranded mapping is claimed in the address space, so no block is in it.
+            let _ = retry_once(|| unsafe { memory.unmap(span_of(alias.at, alias.size)) });
         }
         for &(page, _) in &self.orphans {
-            let _ = twice(|| memory.release_page(page));
+            let _ = retry_once(|| memory.release_page(page));
         }
         for &region in &self.regions {
-            // SAFETY: likewise; aliases were cleared by the pool.
-            let _ = twice(|| unsafe { memory.release_region(region) });
+            // SAFETY: nothing is mapped in the region any more: pages and stranded mappings were unmapped above, and
+            // the pool has cleared the aliases.
+            let _ = retry_once(|| unsafe { memory.release_region(region) });
         }
     }
 }
 
-/// Counts bytes that are out of the address space and not yet the device's.
-fn count_going(heap: &Mutex<Heap>, size: Bytes) {
+/// Adds bytes that are out of the address space and not returned to the device yet.
+fn count_outgoing(heap: &Mutex<Heap>, size: Bytes) {
     let mut heap = lock(heap);
-    heap.going = heap.going.saturating_add(size);
+    heap.outgoing = heap.outgoing.saturating_add(size);
     heap.note_held();
 }

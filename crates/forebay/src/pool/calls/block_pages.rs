@@ -1,4 +1,4 @@
-//! What a block is made of: the pages behind its addresses.
+//! The pages behind the addresses of a block.
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::PageHandle;
@@ -8,17 +8,17 @@ use crate::pool::shared::Shared;
 use crate::sync::map::Side;
 use crate::{MemoryClass, Result};
 
-/// A part of a block, and the page behind it.
+/// A part of a block that lies in one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PagePart {
-    /// The addresses, all in one page.
+    /// Its addresses.
     pub span: Span,
-    /// The page.
+    /// The page behind them.
     pub page: PageHandle,
-    /// How large the whole page is: who imports it has to say so.
+    /// The size of the whole page. A process that imports the page needs it.
     pub page_size: Bytes,
-    /// How far into the page they begin.
+    /// The offset of the part in the page.
     pub offset: Bytes,
 }
 
@@ -46,7 +46,7 @@ impl Shared {
     }
 }
 
-/// What of `block` lies in the addresses of a page.
+/// The part of `block` that lies in a page.
 fn part(block: Span, pages: Span, page: PageHandle) -> Option<PagePart> {
     let (start, end) = (block.start().max(pages.start()), block.end().min(pages.end()));
     let size = end.offset_from(start).filter(|size| !size.is_zero())?;

@@ -1,8 +1,8 @@
-//! The end of a pool.
+//! Dropping a pool: report leaks, wait for the device, return everything to it.
 
 use core::mem::ManuallyDrop;
 
-use crate::pool::backing::page_provider::twice;
+use crate::pool::backing::page_provider::retry_once;
 use crate::pool::calls::registry;
 use crate::pool::shared::Shared;
 
@@ -12,17 +12,17 @@ impl Drop for Shared {
             return;
         }
         registry::remove(self.id);
-        if let Some(told) = &self.options.told
-            && let Some(report) = self.left()
+        if let Some(callback) = &self.options.drop_callback
+            && let Some(report) = self.drop_report()
         {
-            // There is nobody left to tell of a panic but the hook, which was told.
-            let _ = self.callbacks.call(|| told(&report));
+            // A panic has reached the panic hook; nobody else is left to report it to.
+            let _ = self.callbacks.call(|| callback(&report));
         }
-        // Work may still use what is about to be given back; where waiting fails the device is lost, and
-        // its work with it.
-        let _ = twice(|| self.device.synchronize_device());
-        self.backing().tear_down(self.site());
-        // SAFETY: nobody uses the parts after this.
+        // Work may still use the memory. If waiting fails, the device is lost, and its work with it.
+        let _ = retry_once(|| self.device.synchronize_device());
+        self.backing().tear_down(self.context());
+        // SAFETY: this is the drop of the last reference, the parts are dropped nowhere else, and nothing below uses
+        // them.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }

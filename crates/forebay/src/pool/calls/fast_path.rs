@@ -1,4 +1,4 @@
-//! The fast path: a thread's own magazines, with no lock, no driver call and no allocation.
+//! The fast path: the calling thread's own magazines, with no lock, no driver call and no heap allocation.
 
 use core::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -17,13 +17,13 @@ use crate::sync::tracked::try_lock;
 use crate::{Block, Tag};
 
 impl Shared {
-    /// The same where it takes no more than a few instructions.
+    /// Rounds a request in a few instructions.
     #[inline(always)]
-    fn round_quickly(&self, requested: Bytes) -> Option<Bytes> {
+    fn round_fast(&self, requested: Bytes) -> Option<Bytes> {
         if !self.exact {
             return self.round_by_class(requested);
         }
-        // Nothing, and what passes the end, come to sizes that no magazine has.
+        // Zero and overflow round to sizes that no magazine has.
         Some(Bytes::new(requested.get().wrapping_add(511) & !511))
     }
 
@@ -33,16 +33,16 @@ impl Shared {
         self.round(requested)
     }
 
-    /// This thread's gate, where it was the last that the thread passed.
+    /// This thread's gate of this pool, if it is the one the thread cached last.
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let place = thread_slot::cached_pool(self.fast_epoch.load(Ordering::Relaxed))?;
-        // SAFETY: remembered under this pool's epoch, which no other pool ever has, so it is a gate of
-        // this pool; gates stay where they are as long as the pool.
+        // SAFETY: the thread cached the address under this pool's epoch, which no other pool ever has, so it is a gate
+        // of this pool. `Gates` never moves a gate while the pool lives.
         Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
     }
 
-    /// This thread's gate, made where it has none; `None` where there are no thread slots left.
+    /// This thread's gate, created if it has none; `None` if no thread slots are left.
     #[inline]
     pub(in crate::pool) fn own_gate(&self) -> Option<OwnGate<'_>> {
         let gate = match self.remembered_gate() {
@@ -54,7 +54,7 @@ impl Shared {
 
     fn find_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let gate: &Gate<ThreadCaches> =
-            self.rows.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
+            self.thread_caches.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
         let epoch = self.fast_epoch.load(Ordering::Relaxed);
         if epoch != SLOW_PATH {
             thread_slot::cache_pool(epoch, NonNull::from(gate).cast());
@@ -62,8 +62,7 @@ impl Shared {
         Some(gate)
     }
 
-    /// Does `work` with this thread's caches, made where it has none; `None` where there are no
-    /// thread slots left.
+    /// Runs `work` with this thread's caches, created if it has none; `None` if no thread slots are left.
     #[inline]
     pub(in crate::pool) fn with_own_caches<R>(
         &self,
@@ -72,7 +71,7 @@ impl Shared {
         Some(self.own_gate()?.enter(work))
     }
 
-    /// A block from the magazine of this thread and stream.
+    /// Allocates from this thread's magazine for `stream`.
     #[inline(always)]
     pub(in crate::pool) fn allocate_cached<const COUNTED: bool>(
         &self,
@@ -80,32 +79,32 @@ impl Shared {
         stream: StreamHandle,
         tag: Tag,
     ) -> Option<Block> {
-        let size = self.round_quickly(requested)?;
+        let size = self.round_fast(requested)?;
         let gate = self.remembered_gate()?;
-        // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
+        // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.data().front(stream) {
-            Some(cache) => self.take_from_for::<COUNTED>(cache, requested, size, tag),
+            Some(cache) => self.take_cached_for::<COUNTED>(cache, requested, size, tag),
             None => None,
         };
         passed.leave();
         block
     }
 
-    /// A block from a magazine.
+    /// Allocates from a magazine, under the thread's tag.
     #[inline(always)]
-    pub(in crate::pool) fn take_from<const COUNTED: bool>(
+    pub(in crate::pool) fn take_cached<const COUNTED: bool>(
         &self,
         cache: &mut ThreadCache,
         requested: Bytes,
         size: Bytes,
     ) -> Option<Block> {
-        self.take_from_for::<COUNTED>(cache, requested, size, Tag::NONE)
+        self.take_cached_for::<COUNTED>(cache, requested, size, Tag::NONE)
     }
 
-    /// The same, under `tag` where the thread allocates under none.
+    /// Allocates from a magazine, under `tag` unless the thread has entered one.
     #[inline(always)]
-    fn take_from_for<const COUNTED: bool>(
+    fn take_cached_for<const COUNTED: bool>(
         &self,
         cache: &mut ThreadCache,
         requested: Bytes,
@@ -120,47 +119,47 @@ impl Shared {
         };
         let tag = tag.unless_tagged();
         if COUNTED {
-            cache.counts.out(units, requested.get(), tag);
+            cache.counts.count_live(units, requested.get(), tag);
         }
-        // SAFETY: the slot is of this pool's map.
+        // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
         let generation = unsafe { slot.get() }.mark_live_again(size, tagged(requested, tag));
         Some(Block { address, size, pool: self.id, generation })
     }
 
-    /// The large block of a magazine, where the heap would give the same.
+    /// Takes the large block of a magazine, if the heap would allocate the same one.
     #[inline(never)]
     fn take_large(&self, cache: &mut ThreadCache, units: u64, added: Bytes) -> Option<CachedBlock> {
         if is_wide(added) {
             return None;
         }
-        cache.magazine.take_large_if(units, |kept| {
-            // SAFETY: the slot is of this pool's map.
-            self.is_last_large(kept.address) && !unsafe { kept.slot.get() }.is_wide()
+        cache.magazine.take_large_if(units, |cached| {
+            // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
+            self.is_last_large(cached.address) && !unsafe { cached.slot.get() }.is_wide()
         })
     }
 
-    /// Whether the heap would give the large block at `address` again for a request of its size.
+    /// Whether the heap would allocate the large block at `address` again for a request of its size.
     #[inline(always)]
     pub(in crate::pool) fn is_last_large(&self, address: Address) -> bool {
         self.last_large.load(Ordering::Relaxed) == address.get()
     }
 
-    /// Frees a block into the magazine of this thread and stream, if it is live and plain, `allowed`,
-    /// and there is room. Nothing is changed where not.
+    /// Frees a block into this thread's magazine for `stream`, if it is live and plain, agrees with `claimed`, and the
+    /// magazine has room. Otherwise changes nothing and returns `false`.
     #[inline(always)]
     pub(in crate::pool) fn free_cached<const COUNTED: bool>(
         &self,
         address: Address,
         stream: StreamHandle,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> bool {
         let Some(gate) = self.remembered_gate() else { return false };
         let Some(slot) = self.map.slot(address) else { return false };
-        let Some(known) = said.plain(slot, address) else { return false };
-        // SAFETY: the gate is this thread's, and nothing in here comes back to a gate.
+        let Some(known) = claimed.plain(slot, address) else { return false };
+        // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.data().front(stream) {
-            Some(cache) => self.keep_in::<COUNTED>(cache, slot, known, address, said),
+            Some(cache) => self.keep_cached::<COUNTED>(cache, slot, known, address, claimed),
             None => false,
         };
         passed.leave();
@@ -168,32 +167,34 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn keep_in<const COUNTED: bool>(
+    fn keep_cached<const COUNTED: bool>(
         &self,
         cache: &mut ThreadCache,
         slot: &Slot,
         known: BlockState,
         address: Address,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> bool {
         let block = CachedBlock { address, slot: SlotRef::new(slot) };
         let units = known.units();
         let (kept, requested) = if units > SMALL_UNITS {
-            let claim =
-                || said.fits_at_a_glance(known, BlockState::requested) && slot.claim_plain(known);
-            // Any other that is large goes to the heap.
+            let claim = || {
+                claimed.matches_requested(known, BlockState::requested) && slot.claim_plain(known)
+            };
+            // Any other large block goes to the heap.
             let kept =
                 self.is_last_large(address) && cache.magazine.keep_large_if(units, block, claim);
             (kept, known.requested())
         } else {
             let claim = || {
-                said.fits_at_a_glance(known, BlockState::requested_small) && slot.claim_plain(known)
+                claimed.matches_requested(known, BlockState::requested_small)
+                    && slot.claim_plain(known)
             };
             let kept = cache.magazine.keep_small_if::<COUNTED>(units, block, claim);
             (kept, known.requested_small())
         };
         if COUNTED && kept {
-            cache.counts.back(units, requested, known.tag());
+            cache.counts.uncount_live(units, requested, known.tag());
         }
         kept
     }
@@ -207,10 +208,10 @@ pub(in crate::pool) struct OwnGate<'a> {
 }
 
 impl OwnGate<'_> {
-    /// Does `work`, the pool's own, which comes back to no gate, with what is behind it.
+    /// Runs `work` inside the gate. `work` must not enter a gate itself.
     #[inline(always)]
     pub(in crate::pool) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
-        // SAFETY: the gate is this thread's by its thread slot, and `work` comes back to no gate.
+        // SAFETY: the gate belongs to this thread by its thread slot, and `work` enters no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
             return work(passed.data());
         }
@@ -222,28 +223,27 @@ impl OwnGate<'_> {
     fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut ThreadCaches) -> R) -> R {
         loop {
             if self.gate.is_asked() {
-                self.heed_request();
+                self.serve_flush_request();
             }
-            // SAFETY: as above.
+            // SAFETY: as in `enter`.
             if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
-            self.shared.rows.wait();
+            self.shared.thread_caches.wait();
         }
     }
 
-    /// Does what a visitor that passed this thread over would have done: gives the heap what is in the
-    /// magazines, and fits their bound. Where the heap is locked, perhaps by this thread, the request
-    /// stays for the next entry.
-    fn heed_request(self) {
+    /// Does what a visitor asked for when it passed over this thread: flushes the magazines and applies their bound. If
+    /// the heap is locked, perhaps by this thread, the request stays for the next entry.
+    fn serve_flush_request(self) {
         let Some(mut heap) = try_lock(&self.shared.heap) else { return };
         let mut returns = Vec::new();
         let drain = |caches: &mut ThreadCaches| {
             self.gate.take_request();
             caches.set_bound(self.shared.bound_now());
             caches.drain(&mut returns);
-            // Inside, as in `free_to_heap`: none of the streams is forgotten before its blocks are here.
-            heap.give_all(core::mem::take(&mut returns));
+            // Inside the gate, as in `free_to_heap`: no stream is forgotten before its blocks are in the heap.
+            heap.free_all(core::mem::take(&mut returns));
         };
         // SAFETY: as in `enter`.
         unsafe { self.gate.enter(drain) };

@@ -1,14 +1,14 @@
-//! Whether a request could be served if all work were over and all that was freed came back: what is asked
-//! before the device is waited for and caches are given up.
+//! Whether a request could be served if all work were done and all freed memory came back. Asked before the pool waits
+//! for the device and gives up caches. Takes the backing lock and the heap lock, without driver calls.
 //!
 //! ```text
 //!   [ free | cached | live ]    a page in use: its free bytes serve requests that fit between its blocks
-//!   [ free | put off | free ]   a page that comes free: it can be moved, or given to the device
+//!   [ free | deferred | free ]  a page that becomes free: it can be moved, or returned to the device
 //! ```
 //!
-//! The address spaces are copied, what may come back is given to the copies, and a plan is made there as it would be
-//! made in the end. The copies take time that grows with the holes, under the pool's locks; they can save a wait
-//! for the device and every cached page. With more than [`MOST_HOLES`] holes no copy is made.
+//! The address spaces are copied, all memory that may come back is freed in the copies, and growth is planned there as
+//! it would be in the end. The copies take time in proportion to the holes, under the pool's locks; they can save a
+//! wait for the device and every cached page. With more than [`MOST_HOLES`] holes no copy is made.
 
 use forebay_core::address_space::{AddressSpace, Growth, Plan, PlanError, Streams};
 use forebay_core::{Bytes, Span};
@@ -18,48 +18,49 @@ use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
 
-/// How many holes are too many to copy.
+/// The most holes that are copied.
 const MOST_HOLES: usize = 20_000;
 
-/// A pool as it would be if all came back that may.
+/// A pool as it would be if everything came back that may.
 struct Feasibility {
-    /// The address space of the request's side.
+    /// The copied address space of the request's side.
     own: AddressSpace,
-    /// Whether it is made of pages, as opposed to segments.
+    /// Whether it consists of pages, as opposed to segments.
     maps_pages: bool,
     growth: Growth,
-    /// The most that space may hold by the limit of the pool.
+    /// The most that this address space may hold by the limit of the pool.
     limit: Bytes,
-    /// Bytes that the device gets back from elsewhere.
+    /// Bytes that the device would get back from elsewhere.
     given_up: Bytes,
-    /// The bytes of segments in the address space that could go back.
+    /// Bytes of segments in this address space that could be released.
     whole: Bytes,
 }
 
 impl Shared {
-    /// Whether all there is would not do for `size` bytes: what is free, what may come back, and what the
-    /// limit and the device still allow.
-    pub(in crate::pool) fn is_hopeless(&self, side: Side, size: Bytes) -> bool {
+    /// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
+    /// the device still allow.
+    pub(in crate::pool) fn is_infeasible(&self, side: Side, size: Bytes) -> bool {
         let Some(feasibility) = self.feasibility(side) else { return false };
-        if !feasibility.can_have(size, feasibility.limit) {
+        if !feasibility.can_serve(size, feasibility.limit) {
             return true;
         }
-        // The device is asked only where the limit leaves it open.
+        // The device is asked only if the limit alone does not decide.
         let Ok(info) = self.device.memory_info() else { return false };
         let room = info.free.saturating_add(feasibility.given_up);
         let most = feasibility.own.backed_bytes().saturating_add(room);
-        !feasibility.can_have(size, feasibility.limit.min(most))
+        !feasibility.can_serve(size, feasibility.limit.min(most))
     }
 
-    /// The pool as it would be; `None` where it has too many holes for that to be seen.
+    /// The pool as it would be; `None` if it has too many holes to copy.
     fn feasibility(&self, side: Side) -> Option<Feasibility> {
         let mut returning: Vec<Span> = Vec::new();
-        // Before anything is locked: a thread may be stopped inside its magazines. What is given out
-        // meanwhile is hoped for in vain, and what has come to the heap is a hole there.
-        self.rows.each(|caches| {
+        // Before any lock is taken: a thread may be stopped inside its gate. Blocks that are allocated meanwhile are
+        // counted in vain, and blocks that reach the heap are holes there.
+        self.thread_caches.each(|caches| {
             for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
                 let stream = cache.stream;
-                let out = |kept, units| returning.push(FreedBlock::of(kept, units, stream).span());
+                let out =
+                    |cached, units| returning.push(FreedBlock::of(cached, units, stream).span());
                 // Drains a copy: the blocks stay in the thread's cache.
                 cache.magazine.clone().drain(|_| true, out);
             }
@@ -70,35 +71,35 @@ impl Shared {
             return None;
         }
         returning.extend(backing.deferred.returns().map(|block| block.span()));
-        self.debug.add_kept_back(&mut returning);
-        let line_of = |of: Side| {
+        self.debug.add_withheld(&mut returning);
+        let reclaimed_space = |of: Side| {
             let mut space = match of {
                 Side::Small => heap.small.space.clone(),
                 Side::Large => heap.large.space.clone(),
             };
-            // Old mappings and pages on their way out are gone by then.
+            // Old mappings and outgoing pages are gone by then.
             backing.deferred.cleared(of).for_each(|at| _ = space.clear_alias(at));
             space.record_idle(Streams::ALL);
             for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
-                // What came back since it was noted is a hole already.
+                // A block that came back since is a hole already.
                 let _ = space.free(span.start().get(), span.size(), Streams::ALL);
             }
             space
         };
-        // In stable memory nothing is moved, and nothing of either side is given up.
+        // Stable memory is neither moved nor released.
         let stable = self.options.class.contains(MemoryClass::STABLE);
-        let own = line_of(side);
+        let own = reclaimed_space(side);
         let (whole, others) = if stable {
             (Bytes::ZERO, Bytes::ZERO)
         } else {
             let other = if side == Side::Small { Side::Large } else { Side::Small };
-            (own.free_whole_pages(), line_of(other).free_whole_pages())
+            (own.free_whole_pages(), reclaimed_space(other).free_whole_pages())
         };
-        let given_up = others.saturating_add(heap.going);
+        let given_up = others.saturating_add(heap.outgoing);
         let held_elsewhere =
             heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
         let mut growth = backing.growth;
-        // Where pages are not moved they go to the device, and come back elsewhere.
+        // Pages that are not moved are released, and created again elsewhere.
         growth.moves = !stable;
         let maps_pages = backing.provider(side).0.maps_pages;
         let limit = self.limits.limit().saturating_sub(held_elsewhere);
@@ -107,15 +108,16 @@ impl Shared {
 }
 
 impl Feasibility {
-    /// Whether there is a way to `size` bytes where the address space may hold `limit`.
-    fn can_have(&self, size: Bytes, limit: Bytes) -> bool {
+    /// Whether `size` bytes can be had if the address space may hold `limit`.
+    fn can_serve(&self, size: Bytes, limit: Bytes) -> bool {
         if !self.maps_pages {
-            // One segment, in which there is room or which is new.
+            // One segment: an existing one with room, or a new one.
             let limit = limit.saturating_add(self.whole);
             return self.own.largest_hole() >= size
                 || Plan::segment(&self.own, size, &self.growth, limit).is_some();
         }
-        // Everything is free for all by now: any stream will do. More addresses can be had.
+        // Everything is free for all here, so any stream will do. A lack of addresses does not count: more can be
+        // reserved.
         let can_plan = |space: &AddressSpace, growth: &Growth| {
             let plan = Plan::make(space, size, Streams::only(0), growth, limit);
             !matches!(plan, Err(PlanError::Limit))
@@ -123,14 +125,14 @@ impl Feasibility {
         if can_plan(&self.own, &self.growth) {
             return true;
         }
-        // Pages that are free are given up then, and smaller ones come beside what is partly in use.
-        let mut lifted = self.own.clone();
-        let pages: Vec<u64> = lifted.free_pages().map(|page| page.0).collect();
+        // In the end free pages are released, and smaller ones are created beside those partly in use.
+        let mut removed = self.own.clone();
+        let pages: Vec<u64> = removed.free_pages().map(|page| page.0).collect();
         for at in pages {
-            let _ = lifted.remove_page(at).and_then(|_| lifted.clear_alias(at));
+            let _ = removed.remove_page(at).and_then(|_| removed.clear_alias(at));
         }
         let mut smallest = self.growth;
         smallest.largest_page = Bytes::ZERO;
-        can_plan(&lifted, &self.growth) || can_plan(&lifted, &smallest)
+        can_plan(&removed, &self.growth) || can_plan(&removed, &smallest)
     }
 }

@@ -1,9 +1,9 @@
-//! The heap's path of a request: past the thread's magazine to a hole of the heap, without the driver.
-//! What a program does whose sizes are many takes this way, so it locks the heap once, and passes the
-//! gate once while it has it; everything else takes the slow path.
+//! The heap path: past the thread's magazine to a hole of the heap, without the driver. Programs with many block sizes
+//! mostly take it, so it locks the heap once and enters the gate once under that lock. Everything else takes the slow
+//! path.
 //!
-//! Locked before the gate is passed, here as wherever both are: an owner waits for the heap outside
-//! its gate alone.
+//! The heap is locked before the gate is entered, here and wherever both are: an owner waits for the heap only outside
+//! its gate.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,8 @@ use crate::sync::map::{BlockState, SMALL_UNITS, Side, SlotRef, UNIT_SHIFT, tagge
 use crate::sync::thread_slot;
 
 impl Shared {
-    /// A block from a hole of the heap, or from a magazine of this thread that was not used last. `None`
-    /// where it takes more than that.
+    /// Allocates from a hole, or from a magazine of this thread that was not used last. Returns `None` if that is not
+    /// enough.
     #[inline]
     pub(in crate::pool) fn allocate_from_heap(
         &self,
@@ -36,8 +36,8 @@ impl Shared {
         if side == Side::Small {
             let hit = gate.enter(|caches| {
                 let cache = caches.of(stream)?;
-                let at_hand = cache.magazine.refill(size.get() >> UNIT_SHIFT);
-                at_hand.then(|| self.take_from::<true>(cache, requested, size))?
+                let refilled = cache.magazine.refill(size.get() >> UNIT_SHIFT);
+                refilled.then(|| self.take_cached::<true>(cache, requested, size))?
             });
             if hit.is_some() {
                 return hit;
@@ -48,49 +48,48 @@ impl Shared {
         gate.enter(|caches| {
             let cache = caches.of(stream)?;
             if side == Side::Large {
-                // What it becomes with its neighbours may be the lower hole; where it is the one that
-                // would be given, it is given again.
-                cache.magazine.drain_large(|kept, units| {
-                    heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot_number);
+                // Merged with its neighbours it may be the lower hole. If it still is the best one, it is allocated
+                // again.
+                cache.magazine.drain_large(|cached, units| {
+                    heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot_number);
                 });
             }
             if heap.worth_waiting(side, size, slot_number) {
                 return None;
             }
-            let address = heap.take_plain(side, size, slot_number)?;
+            let address = heap.allocate_unaligned(side, size, slot_number)?;
             let Some(slot) = self.map.slot(address) else {
-                // There is one for every address in the address spaces.
-                heap.give(address, size, slot_number);
+                // Cannot happen: the map has a slot for every address in the address spaces.
+                heap.free(address, size, slot_number);
                 return None;
             };
             heap.heap_hits += 1;
             let tag = thread_slot::tag();
             let generation = slot.mark_live(address, size, tagged(requested, tag));
-            cache.counts.allocated(size.get() >> UNIT_SHIFT, requested.get(), tag);
+            cache.counts.count_allocation(size.get() >> UNIT_SHIFT, requested.get(), tag);
             Some(Block { address, size, pool: self.id, generation })
         })
     }
 
-    /// Frees the block at `address`, if it is live and as it is said to be, into a hole of the heap or this
-    /// thread's magazine, where that has to make way for it. `false`, with nothing done, where it takes
-    /// more than that.
+    /// Frees the block at `address`, if it is live and agrees with `claimed`, into a hole of the heap, or into this
+    /// thread's magazine after making room there. Returns `false`, with nothing changed, if that is not enough.
     #[inline]
     pub(in crate::pool) fn free_to_heap(
         &self,
         address: Address,
         stream: StreamHandle,
-        said: ClaimedAs,
+        claimed: ClaimedAs,
     ) -> bool {
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             return false;
         }
-        // What is freed on a thread's own stream has to be made known to others.
+        // A free on a thread's own stream has to publish an event for other threads.
         if stream.is_per_thread() {
             return false;
         }
         let Some(slot) = self.map.slot(address) else { return false };
-        let Some(known) = said.plain(slot, address) else { return false };
-        if !said.fits(known) {
+        let Some(known) = claimed.plain(slot, address) else { return false };
+        if !claimed.matches(known) {
             return false;
         }
         let Some(gate) = self.own_gate() else { return false };
@@ -103,16 +102,16 @@ impl Shared {
                 let room = cache.magazine.move_to_reserve(known.units());
                 let kept = room && cache.magazine.keep_if(known.units(), block, claim);
                 if kept {
-                    cache.counts.back(known.units(), known.requested(), known.tag());
+                    cache.counts.uncount_live(known.units(), known.requested(), known.tag());
                 }
                 kept
             });
-        kept_whole || self.give_to_heap(gate, block, known, stream, large)
+        kept_whole || self.free_locked(gate, block, known, stream, large)
     }
 
-    /// Frees a block into a hole of the heap, or into this thread's magazine, what stands in its way
-    /// there going to the heap.
-    fn give_to_heap(
+    /// Frees a block under the heap lock: into a hole, or into this thread's magazine, from which blocks in its way
+    /// move to the heap.
+    fn free_locked(
         &self,
         gate: OwnGate<'_>,
         block: CachedBlock,
@@ -124,23 +123,23 @@ impl Shared {
         let Some(slot) = heap.slots.get(stream) else { return false };
         gate.enter(|caches| {
             let Some(cache) = caches.of(stream) else { return false };
-            // SAFETY: the slot is of this pool's map.
+            // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
             if !unsafe { block.slot.get() }.claim_plain(known) {
                 return false;
             }
             let (units, requested, tag) = (known.units(), known.requested(), known.tag());
-            let mut give = |kept: CachedBlock, units| {
-                heap.give(kept.address, Bytes::new(units << UNIT_SHIFT), slot);
+            let mut free = |cached: CachedBlock, units| {
+                heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
             };
             if !large {
-                cache.magazine.evict_for(units, &mut give);
+                cache.magazine.evict_for(units, &mut free);
                 if cache.magazine.keep(units, block) {
-                    cache.counts.back(units, requested, tag);
+                    cache.counts.uncount_live(units, requested, tag);
                     return true;
                 }
             }
-            give(block, units);
-            cache.counts.freed(units, requested, tag);
+            free(block, units);
+            cache.counts.count_free(units, requested, tag);
             true
         })
     }

@@ -1,12 +1,12 @@
-//! What the calls of a pool do, over all its rooms. Each file extends [`Shared`](super::shared::Shared) with one kind of
-//! call; state belongs to the rooms below, so that nothing here is locked that is not theirs.
+//! The calls of a pool. Each file extends [`Shared`](super::shared::Shared) with one kind of call. The state and its
+//! locks belong to the rooms below; nothing here has a lock of its own.
 //!
 //! ```text
 //!   allocate ── fast_path   this thread's magazine for the stream   no lock, no atomic exchange
-//!            ── heap_path   this stream's lowest hole               the heap's lock
-//!            ── request ── slow_path   the ladder                   the backing's lock, the driver
-//!                       └─ reclaim     waiting for the device       no lock
-//!   free     ── fast_path ── heap_path ── request (checked blocks, other streams' uses)
+//!            ── heap_path   this stream's lowest hole               heap lock
+//!            ── request ── slow_path   the ladder                   backing lock, driver calls
+//!                       └─ reclaim     wait for the device          no lock
+//!   free     ── fast_path ── heap_path ── request (debug checks, uses on further streams)
 //! ```
 
 pub(in crate::pool) mod block_pages;

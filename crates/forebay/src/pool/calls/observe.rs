@@ -1,4 +1,4 @@
-//! Observers that come and go while a pool lives.
+//! Observers that are attached to and detached from a living pool.
 
 use core::fmt;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub struct Observation {
 impl Observation {
     pub(in crate::pool) fn new(shared: &Arc<Shared>, observer: Observer) -> Result<Self> {
         shared.birth.check()?;
-        // The settings' lock: whoever else chooses between the fast path and the slow one holds it too.
+        // Under the settings lock, like every other change of the fast epoch.
         let settings = shared.settings();
         shared.fast_epoch.store(SLOW_PATH, Ordering::Relaxed);
-        // Waits for threads that are on the fast path now.
-        shared.rows.each(|_| ());
+        // Waits for threads that are on the fast path.
+        shared.thread_caches.each(|_| ());
         shared.history.attach(&observer, || {
             let live = shared.map.live_blocks().into_iter();
             live.filter_map(|block| {
@@ -47,7 +47,7 @@ impl Drop for Observation {
         }
         let settings = self.shared.settings();
         self.shared.history.detach(&self.observer);
-        self.shared.choose_way(&settings);
+        self.shared.update_fast_epoch(&settings);
     }
 }
 

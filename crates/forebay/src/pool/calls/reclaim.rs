@@ -1,61 +1,60 @@
-//! Waiting for the device on the host, and giving memory back to it. But for debugging aids and the end of a
-//! pool the only room that waits for the device, and it does so **with no lock of the pool held**: work of the
-//! device may wait for a thread that needs one.
+//! Waiting for the device on the host, and releasing memory to it. Apart from debug checks and dropping a pool, only
+//! this file waits for the device, and it does so **with no lock of the pool held**: the device's work may wait for a
+//! thread that needs one.
 //!
 //! ```text
-//!   lock     what is put off, and the events it waits for
-//!   unlock   wait for those events; for what has none, for the whole device
-//!   lock     do what was put off: blocks come back, pages go
-//!   unlock   segments go to the device, which may wait for its work then
+//!   lock     list the deferred tasks and the events they wait for
+//!   unlock   wait for those events; for tasks without one, for the whole device
+//!   lock     run the tasks: blocks return to the heap, pages to the device
+//!   unlock   return segments to the device, which may wait for its work first
 //! ```
 //!
-//! What is freed meanwhile is not waited for, and is not taken for settled: it has a later event, or a later
-//! mark ([`StreamSlots`](crate::pool::heap::stream_slots::StreamSlots)).
+//! Memory freed meanwhile is neither waited for nor taken for settled: it has a later event, or a later mark
+//! ([`StreamSlots`](crate::pool::heap::stream_slots::StreamSlots)).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use forebay_core::address_space::Streams;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
-use crate::pool::backing::deferred::End;
+use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::page_provider::Outgoing;
 use crate::pool::backing::{Backing, is_gone};
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
-use crate::pool::common::wait::{Patience, poll};
+use crate::pool::common::wait::{Deadline, WaitBudget, poll};
 use crate::pool::heap::span_of;
 use crate::pool::heap::stream_slots::Serial;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
 use crate::{Error, Result};
 
-/// What giving up memory for a request came to.
+/// The result of reclaiming memory for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) enum Reclaimed {
     /// There is room, unless another thread takes it first.
     Room,
-    /// There was none.
+    /// There is too little.
     TooLittle,
-    /// There would be none even if all came back that can: nothing was waited for and nothing given up.
-    Hopeless,
+    /// There would be too little even if everything came back. Nothing was waited for or released.
+    Infeasible,
 }
 
-/// What a wait for the work of a stream has told.
+/// The result of a wait for the work of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) enum StreamWait {
-    /// That work is over.
-    Over,
-    /// Time ran out first.
+    /// The work is done.
+    Done,
+    /// The deadline passed first.
     Pending,
-    /// Nothing: only a wait for the whole device would tell.
+    /// Only a wait for the whole device would tell.
     Unknown,
 }
 
-/// One thread giving memory back: its pages are out of the address spaces and not the device's yet, so a request of
-/// another thread should not be refused for want of them.
+/// Held while a thread releases memory. The pages are out of the address spaces and not returned to the device yet, so
+/// a request of another thread should not be refused for lack of them.
 pub(in crate::pool) struct Reclaiming<'a>(&'a Shared);
 
 impl<'a> Reclaiming<'a> {
@@ -72,67 +71,63 @@ impl Drop for Reclaiming<'_> {
 }
 
 impl Shared {
-    /// How long a call waits for the device in all, from its first wait on, which has `begun` where that is
-    /// some: a request is refused then.
-    pub(in crate::pool) fn patience(&self, begun: &mut Option<Patience>) -> Patience {
-        *begun.get_or_insert_with(|| {
-            let end = Instant::now().checked_add(self.settings().max_wait());
-            end.map_or(Patience::Unlimited, Patience::Until)
-        })
+    /// The deadline of a call: `max_wait` after its first wait. A request that is not served by then is refused.
+    pub(in crate::pool) fn deadline(&self, wait: &mut WaitBudget) -> Deadline {
+        wait.deadline(|| self.settings().max_wait())
     }
 
-    /// Does what was put off and is due.
+    /// Runs the deferred tasks that are due.
     pub(in crate::pool) fn process_deferred(&self) -> Result<()> {
         self.birth.check()?;
-        self.backing().run_deferred(self.site(), false)?;
-        self.give_back_segments(Patience::None)?;
+        self.backing().run_deferred(self.context(), false)?;
+        self.release_segments(Deadline::Now)?;
         if let Some(guards) = self.debug.guards() {
-            self.unmap_freed(guards, Patience::None)?;
+            self.unmap_freed(guards, Deadline::Now)?;
         }
         Ok(())
     }
 
-    /// Gives back to the device what is free, down to `keep` bytes held; gives how much. Waits.
+    /// Releases free memory until the pool holds `keep` bytes. Returns how much was released. Waits.
     pub(in crate::pool) fn trim(&self, keep: Bytes) -> Result<Bytes> {
         self.birth.check()?;
-        let trimmed = self.trim_unread(keep);
+        let trimmed = self.trim_inner(keep);
         self.read_pressure();
         trimmed
     }
 
-    fn trim_unread(&self, keep: Bytes) -> Result<Bytes> {
+    fn trim_inner(&self, keep: Bytes) -> Result<Bytes> {
         let keep = keep.max(self.settings().min_bytes());
-        self.end_quarantine(Patience::Unlimited)?;
-        self.fold_all(&mut self.backing());
+        self.empty_quarantine(Deadline::Never)?;
+        self.flush_all_caches(&mut self.backing());
         if self.captures.any() {
             return Ok(Bytes::ZERO);
         }
         let before = self.held.get();
-        // What waits for other streams becomes free by this, and is given back with the rest. What fails
-        // of it keeps nothing else from going.
-        let settled = self.settle(Patience::Unlimited).map(drop);
-        let released = self.release_free(keep, Patience::Unlimited).map(drop);
-        let unmapped =
-            self.debug.guards().map(|guards| self.unmap_freed(guards, Patience::Unlimited));
+        // Memory that waits for other streams becomes free by this, and is released with the rest. A failure here does
+        // not keep the rest from being released.
+        let settled = self.settle(Deadline::Never).map(drop);
+        let released = self.release_free(keep, Deadline::Never).map(drop);
+        let unmapped = self.debug.guards().map(|guards| self.unmap_freed(guards, Deadline::Never));
         unmapped.transpose()?;
         settled.and(released).map(|()| before.saturating_sub(self.held.get()))
     }
 
     /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, waits for the work
-    /// that may use them, and gives them to the device. `false` where time ran out: then they go later.
-    fn release_free(&self, keep: Bytes, patience: Patience) -> Result<bool> {
+    /// that may use them, and returns them to the device. Returns `false` if the deadline passed: then they are
+    /// released later.
+    fn release_free(&self, keep: Bytes, deadline: Deadline) -> Result<bool> {
         let _reclaiming = Reclaiming::begin(self);
-        self.backing().retire(self.site(), keep);
-        self.settle(patience)
+        self.backing().defer_release(self.context(), keep);
+        self.settle(deadline)
     }
 
-    /// Waits for the work that anything put off waits for, and does what was put off. `false` where time
-    /// ran out first.
-    pub(in crate::pool) fn settle(&self, patience: Patience) -> Result<bool> {
+    /// Waits for all work that deferred tasks wait for, and runs the tasks. Returns `false` if the deadline passed
+    /// first.
+    pub(in crate::pool) fn settle(&self, deadline: Deadline) -> Result<bool> {
         step::reach(Step::Settling);
         let (events, ticket) = {
             let backing = self.backing();
-            // A capture begins under this lock, and may have begun since the caller looked.
+            // A capture begins under this lock, and one may have begun since the caller looked.
             if self.captures.any() {
                 return Ok(false);
             }
@@ -143,9 +138,9 @@ impl Shared {
                 || self.has_unclean_unknown(&heap);
             (backing.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
         };
-        let mut outcome = self.wait_for_events(&events, patience);
+        let mut outcome = self.wait_for_events(&events, deadline);
         if let Some(ticket) = ticket {
-            let synchronized = self.wait_for_device_unless_captured(patience);
+            let synchronized = self.wait_for_device_unless_captured(deadline);
             let done = matches!(synchronized, Ok(true));
             let mut backing = self.backing();
             self.heap().end_sync(ticket, done);
@@ -157,38 +152,38 @@ impl Shared {
         }
         let ran = {
             let mut backing = self.backing();
-            let ran = backing.run_deferred(self.site(), true);
+            let ran = backing.run_deferred(self.context(), true);
             if !self.captures.any() {
-                // The work of more streams is known to be over by now.
-                let returns = self.tidy(&mut backing);
-                self.heap().give_all(returns);
+                // More streams are known to be done by now.
+                let returns = self.fill_unclean(&mut backing);
+                self.heap().free_all(returns);
             }
             ran
         };
-        let given = self.give_back_segments(patience);
+        let given = self.release_segments(deadline);
         ran.and(given).and(outcome)
     }
 
-    /// Waits for events; `false` where time ran out first, or a capture began: then none is waited for from
-    /// that moment on. A wait that is with the driver already goes on, as it began before the capture.
+    /// Waits for events. Returns `false` if the deadline passed or a capture began: from then on nothing is waited for.
+    /// A wait that is already inside the driver goes on, as it began before the capture.
     pub(in crate::pool) fn wait_for_events(
         &self,
-        events: &[Arc<Point>],
-        patience: Patience,
+        events: &[Arc<LoggedEvent>],
+        deadline: Deadline,
     ) -> Result<bool> {
         for event in events {
-            if matches!(patience, Patience::Unlimited) {
+            if matches!(deadline, Deadline::Never) {
                 if self.captures.any() {
                     return Ok(false);
                 }
                 if event.synchronize().is_err() {
-                    // Whatever it was about the event, the whole device tells it with the rest.
-                    return self.wait_for_device_unless_captured(patience);
+                    // A wait for the whole device covers the event too, whatever was wrong with it.
+                    return self.wait_for_device_unless_captured(deadline);
                 }
                 continue;
             }
-            let reached = poll(patience, || {
-                // No capture begins while the driver is asked.
+            let reached = poll(deadline, || {
+                // Locked, so that no capture begins during the query.
                 let _backing = self.backing();
                 if self.captures.any() {
                     return Ok(Some(false));
@@ -202,36 +197,35 @@ impl Shared {
         Ok(true)
     }
 
-    /// Waits for all work of the device; `false` where time ran out first, or a capture is under way.
-    fn wait_for_device_unless_captured(&self, patience: Patience) -> Result<bool> {
-        if self.captures.any() { Ok(false) } else { self.wait_for_device(patience) }
+    /// Waits for all work of the device. Returns `false` if the deadline passed or a capture is under way.
+    fn wait_for_device_unless_captured(&self, deadline: Deadline) -> Result<bool> {
+        if self.captures.any() { Ok(false) } else { self.wait_for_device(deadline) }
     }
 
-    /// Waits for all work of the device; `false` where time ran out first.
+    /// Waits for all work of the device. Returns `false` if the deadline passed first.
     ///
-    /// There is nothing to poll for the whole device, so where time is limited another thread waits. It
-    /// ends when the device is done, and as long as it waits no second one is started. A request that comes
-    /// meanwhile waits for its end and then for the device itself: the wait under way tells nothing of work
-    /// that was enqueued after it had begun.
-    pub(in crate::pool) fn wait_for_device(&self, patience: Patience) -> Result<bool> {
+    /// The whole device cannot be polled, so with a deadline a helper thread waits. It ends when the device is done,
+    /// and meanwhile no second one is started. A request that comes meanwhile first waits for the helper's end and then
+    /// for the device itself: the wait under way does not cover work enqueued after it began.
+    pub(in crate::pool) fn wait_for_device(&self, deadline: Deadline) -> Result<bool> {
         let wait = || self.device.synchronize_device();
-        if patience.left().is_none() {
+        if deadline.remaining().is_none() {
             return Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait).map(|()| true)?);
         }
-        if patience.is_over() {
+        if deadline.has_passed() {
             return Ok(false);
         }
-        // One thread at a time has the device waited for on its behalf.
-        if !poll(patience, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {
+        // One helper at a time.
+        if !poll(deadline, || Ok((!self.waiter.swap(true, Ordering::SeqCst)).then_some(true)))? {
             return Ok(false);
         }
-        let left = patience.left().unwrap_or_default();
+        let left = deadline.remaining().unwrap_or_default();
         let (tell, told) = mpsc::channel();
         let (device, waiter) = (Arc::clone(&self.device), Arc::clone(&self.waiter));
         let spawned = crate::sync::thread::spawn("forebay-wait", move || {
             let waited = device.synchronize_device();
             waiter.store(false, Ordering::SeqCst);
-            // Where time ran out nobody listens any more.
+            // After the deadline nobody listens any more.
             let _ = tell.send(waited);
         });
         if spawned.is_err() {
@@ -245,29 +239,29 @@ impl Shared {
         }
     }
 
-    /// Whether segments are out of the address space that the device is to have back.
-    fn has_segments_to_give(&self) -> bool {
+    /// Whether any segment is waiting to be returned to the device.
+    fn has_segments_to_release(&self) -> bool {
         let mut backing = self.backing();
         let mut strays = [Side::Small, Side::Large].into_iter();
         !backing.outgoing.is_empty()
             || strays.any(|side| !backing.provider(side).0.strays.is_empty())
     }
 
-    /// Takes the next segment out that the device is to have back; `None` where there is none, or work is
-    /// captured: a capture begins under the backing's lock, so it begins before or after.
+    /// Takes the next segment to return to the device; `None` if there is none, or a capture is under way. A capture
+    /// begins under the backing lock, so it begins either before or after this.
     fn next_outgoing(&self) -> Option<(Side, Outgoing)> {
         let mut backing = self.backing();
         if self.captures.any() {
             return None;
         }
         let (side, page) = backing.outgoing.pop()?;
-        // Out of the address space before the device has it: it may give the same addresses again at once.
+        // Cleared before the device gets it: the device may return the same addresses again at once.
         let cleared = self.heap().side_heap(side).space.clear_alias(page.at);
-        debug_assert!(cleared.is_ok(), "a segment that was not lifted: {cleared:?}");
+        debug_assert!(cleared.is_ok(), "the segment was not removed: {cleared:?}");
         Some((side, page))
     }
 
-    /// The same for segments that were never in the address space.
+    /// Takes the segments that never came into the address space.
     fn take_strays(&self) -> [(Side, Vec<(Address, Bytes)>); 2] {
         let mut backing = self.backing();
         let capturing = self.captures.any();
@@ -277,27 +271,27 @@ impl Shared {
         })
     }
 
-    /// Gives segments that are out of the address space to the device. Without a lock: a device may wait for its work
-    /// before it takes memory back. Such a device is waited for first, and where that takes too long the
-    /// segments go another time.
-    pub(in crate::pool) fn give_back_segments(&self, patience: Patience) -> Result<()> {
-        if !self.has_segments_to_give() {
+    /// Returns segments that are out of the address space to the device, without a lock: a device may wait for its work
+    /// before it takes memory back. Such a device is waited for first, and if that takes too long the segments are
+    /// released another time.
+    pub(in crate::pool) fn release_segments(&self, deadline: Deadline) -> Result<()> {
+        if !self.has_segments_to_release() {
             return Ok(());
         }
         let _reclaiming = Reclaiming::begin(self);
         let prompt = self.device.descriptor().capabilities.contains(Capabilities::PROMPT_FREE);
-        let in_time = match patience {
-            Patience::Unlimited => true,
+        let in_time = match deadline {
+            Deadline::Never => true,
             _ if prompt => true,
-            Patience::None => false,
-            Patience::Until(_) => self.wait_for_device_unless_captured(patience)?,
+            Deadline::Now => false,
+            Deadline::At(_) => self.wait_for_device_unless_captured(deadline)?,
         };
         if !in_time {
             return Ok(());
         }
         let free = |span: Span| {
-            // SAFETY: it is in no address space, so no block lies in it, and the end of all work that used it was
-            // seen, or nobody ever did.
+            // SAFETY: the segment is in no address space, so no block lies in it. The end of all work that used it was
+            // seen when its task became due, or no work ever used it.
             let free = || unsafe { self.device.free(span.start()) };
             self.log.wait(Call::Free, span.size(), free).map_err(Error::from)
         };
@@ -305,7 +299,11 @@ impl Shared {
         while let Some((side, page)) = self.next_outgoing() {
             let freed = free(span_of(page.at, page.size));
             let mut backing = self.backing();
-            backing.provider(side).0.segment_went(self.site().heap, page, freed.is_ok());
+            backing.provider(side).0.finish_segment_release(
+                self.context().heap,
+                page,
+                freed.is_ok(),
+            );
             outcome = outcome.and(freed);
         }
         for (side, segments) in self.take_strays() {
@@ -314,7 +312,7 @@ impl Shared {
                 let mut backing = self.backing();
                 let mut heap = self.heap();
                 if freed.is_ok() {
-                    heap.going = heap.going.saturating_sub(size);
+                    heap.outgoing = heap.outgoing.saturating_sub(size);
                     heap.note_held();
                 } else {
                     backing.provider(side).0.strays.push((start, size));
@@ -325,50 +323,49 @@ impl Shared {
         outcome
     }
 
-    /// The last thing tried for a request before the program is asked to let go: waits for the device, so
-    /// that what is in use by finished work comes back, and gives up free memory that cannot serve the
-    /// request where it lies.
+    /// Waits for the device, so that memory used by finished work comes back, and releases free memory that cannot
+    /// serve the request where it is. The last thing tried before the program is asked to free memory.
     pub(in crate::pool) fn reclaim(
         &self,
         side: Side,
         size: Bytes,
         stream: StreamHandle,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Reclaimed> {
-        if self.captures.any() || self.is_hopeless(side, size) {
-            return Ok(Reclaimed::Hopeless);
+        if self.captures.any() || self.is_infeasible(side, size) {
+            return Ok(Reclaimed::Infeasible);
         }
-        if let Err(error) = self.end_quarantine(patience)
+        if let Err(error) = self.empty_quarantine(deadline)
             && error.is_finding()
         {
             return Err(error);
         }
-        self.fold_all(&mut self.backing());
-        let settled = self.settle(patience);
-        if self.make_room_after_wait(side, size, stream)? {
+        self.flush_all_caches(&mut self.backing());
+        let settled = self.settle(deadline);
+        if self.grow_after_wait(side, size, stream)? {
             return Ok(Reclaimed::Room);
         }
-        // First no more than the request needs, and a page for what it does not fill; then everything.
+        // First no more than the request needs plus one page, then everything.
         let page = self.backing().growth.largest_page;
         let most = self.held.get().saturating_sub(size).saturating_sub(page);
         let mut released = Ok(true);
         for keep in [most, Bytes::ZERO] {
-            released = released.and(self.release_free(keep, patience));
-            if self.make_room_after_wait(side, size, stream)? {
+            released = released.and(self.release_free(keep, deadline));
+            if self.grow_after_wait(side, size, stream)? {
                 return Ok(Reclaimed::Room);
             }
         }
-        // There is no room because nothing could be given back before.
+        // The earlier failures are the reason for the lack of room.
         settled.and(released).map(|_| Reclaimed::TooLittle)
     }
 
-    fn make_room_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
+    fn grow_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
         let mut backing = self.backing();
-        backing.climb(self.site(), forebay_core::Rung::Others, (side, size), stream);
+        backing.run_rung(self.context(), forebay_core::Rung::Others, (side, size), stream);
         if self.has_hole(side, size, stream) {
             return Ok(true);
         }
-        backing.make_room(self.site(), side, size, stream)
+        backing.grow(self.context(), side, size, stream)
     }
 
     fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
@@ -377,32 +374,33 @@ impl Shared {
         heap.side_heap(side).space.can_take(size, taker)
     }
 
-    /// Waits, on the host, until no other thread has memory between an address space and the device; `false` where
-    /// none had, or time ran out.
-    pub(in crate::pool) fn wait_for_reclaims(&self, patience: Patience) -> bool {
+    /// Waits, on the host, until no other thread is releasing memory. Returns `false` if none was, or the deadline
+    /// passed.
+    pub(in crate::pool) fn wait_for_reclaims(&self, deadline: Deadline) -> bool {
         if self.reclaiming.load(Ordering::SeqCst) == 0 {
             return false;
         }
         let none = || (self.reclaiming.load(Ordering::SeqCst) == 0).then_some(true);
-        poll(patience, || Ok(none())).is_ok_and(|waited| waited)
+        poll(deadline, || Ok(none())).is_ok_and(|waited| waited)
     }
 
-    /// Waits, on the host, for all that was enqueued so far on the stream of a serial.
+    /// Waits, on the host, for all work enqueued so far on the stream of a serial.
     pub(in crate::pool) fn wait_for_stream(
         &self,
         serial: Serial,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<StreamWait> {
         let event = {
-            // Until the event is recorded nobody forgets the stream, so the handle is that stream's.
+            // Under this lock no thread forgets the stream, so the handle still stands for it when the event is
+            // recorded.
             let _backing = self.backing();
             let end = Backing::end_of(&self.heap(), serial);
             match end {
-                None => return Ok(StreamWait::Over),
-                Some(End::Unknown) => return Ok(StreamWait::Unknown),
-                Some(End::Event(event, _)) => event,
-                Some(End::Stream(stream, _)) => {
-                    match Point::after(&self.device, &self.log, stream) {
+                None => return Ok(StreamWait::Done),
+                Some(WorkEnd::Unknown) => return Ok(StreamWait::Unknown),
+                Some(WorkEnd::Event(event, _)) => event,
+                Some(WorkEnd::Stream(stream, _)) => {
+                    match LoggedEvent::after(&self.device, &self.log, stream) {
                         Ok(event) => Arc::new(event),
                         Err(error) if is_gone(&error) => return Ok(StreamWait::Unknown),
                         Err(error) => return Err(error),
@@ -410,7 +408,7 @@ impl Shared {
                 }
             }
         };
-        let over = self.wait_for_events(&[event], patience)?;
-        Ok(if over { StreamWait::Over } else { StreamWait::Pending })
+        let over = self.wait_for_events(&[event], deadline)?;
+        Ok(if over { StreamWait::Done } else { StreamWait::Pending })
     }
 }

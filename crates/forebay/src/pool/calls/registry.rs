@@ -1,8 +1,7 @@
-//! The pools of the process: their numbers, and whose an address is.
+//! The registry: all pools of the process, and which of them owns an address. It has one process-wide lock.
 //!
-//! Who drops the last of a pool waits for its device and gives everything back. So what can be told
-//! of pools without having them, even for a moment, is kept here beside them: a free that asks whose
-//! an address is must not come to end a pool that its last user let go meanwhile.
+//! The thread that drops the last reference to a pool waits for the device and releases everything. So an entry keeps
+//! what can be answered without a reference: a free that only asks who owns an address must not end up dropping a pool.
 
 use std::sync::{Arc, MutexGuard, Weak};
 
@@ -14,21 +13,21 @@ use crate::pool::shared::Shared;
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::map::AddressMap;
 
-/// A pool, and what is asked of it without having it.
+/// A pool, and what is asked about it without a reference.
 struct Entry {
     id: PoolId,
     pool: Weak<Shared>,
     map: AddressMap,
-    /// Where its device lies.
+    /// The address of its device object.
     device: usize,
-    /// Whether it wants the upkeep thread.
+    /// Whether its settings ask for the upkeep thread.
     upkeep: bool,
-    /// The process that made it.
+    /// The process that made the pool.
     birth: Birth,
 }
 
 impl Entry {
-    /// Whether it was made in this process, and not before a fork.
+    /// Whether the pool was made in this process, not before a fork.
     fn is_ours(&self) -> bool {
         self.birth.check().is_ok()
     }
@@ -40,11 +39,11 @@ fn pools() -> MutexGuard<'static, Vec<Entry>> {
     POOLS.lock()
 }
 
-/// A stream is about to go: every pool of its device forgets it.
+/// Called when a stream is about to be destroyed: every pool of its device forgets it.
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
     for shared in all_of(device) {
         if shared.knows_stream(stream) {
-            shared.lose_stream(stream.resolved());
+            shared.forget_lost_stream(stream.resolved());
         }
     }
 }
@@ -62,15 +61,15 @@ pub(in crate::pool) fn remove(id: PoolId) {
     pools().retain(|entry| entry.id != id);
 }
 
-/// Notes whether a pool wants the upkeep thread.
+/// Sets whether a pool wants the upkeep thread.
 pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
     for entry in pools().iter_mut().filter(|entry| entry.id == id) {
         entry.upkeep = upkeep;
     }
 }
 
-/// Every pool of this process that wants the upkeep thread. The list is unlocked by then: the
-/// thread that drops the last reference to a pool locks it again.
+/// Every pool of this process that wants the upkeep thread. The list is unlocked when the references are made: dropping
+/// the last one locks it again.
 pub(in crate::pool) fn with_upkeep() -> Vec<Arc<Shared>> {
     let weak: Vec<Weak<Shared>> = pools()
         .iter()
@@ -80,8 +79,8 @@ pub(in crate::pool) fn with_upkeep() -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Every pool of `device` that was made in this process. Apart from the list's lock, as above; and of no other device, so that nobody has
-/// a pool for a moment that is none of theirs.
+/// Every pool of `device` that was made in this process. The list is unlocked as above. Pools of other devices are left
+/// out, so that the caller never holds the last reference to a pool it does not use.
 pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
     let device = address_of(device);
     let pools = pools();
@@ -91,47 +90,47 @@ pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Where a device object lies: which it is, as long as it lives, and a pool keeps its own alive.
+/// The address of a device object. It identifies the device: a pool keeps its own alive.
 fn address_of(device: &Arc<dyn Device>) -> usize {
     Arc::as_ptr(device).cast::<()>().addr()
 }
 
-/// The pool of that number, if it is there.
+/// The pool with this number, if it is alive.
 pub(in crate::pool) fn find(id: PoolId) -> Option<Arc<Shared>> {
     let weak = pools().iter().find(|entry| entry.id == id).map(|entry| Weak::clone(&entry.pool));
     weak?.upgrade()
 }
 
 /// The pool, other than `asked`, that has or had a block at `address`.
-pub(in crate::pool) fn owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
+pub(in crate::pool) fn other_owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
     let pools = pools();
     let mut others = pools.iter().filter(|entry| entry.id != asked);
     others.find(|entry| entry.map.knows(address)).map(|entry| entry.id)
 }
 
-/// Whose the block is that begins at an address.
+/// Which pool owns the block at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) enum Owner {
-    /// Nobody has or had one there.
+pub(in crate::pool) enum AddressOwner {
+    /// No pool has or had a block there.
     Nobody,
-    /// This pool had one, which was freed.
+    /// This pool had one, and it was freed.
     Freed(PoolId),
     /// This pool has one.
     One(PoolId),
-    /// Two pools have one: addresses of simulated memory alone can come to that.
+    /// Two pools have one, which only happens with simulated memory.
     Two(PoolId, PoolId),
 }
 
-/// Whose the block at `address` is, of all pools.
-pub(in crate::pool) fn whose(address: Address) -> Owner {
+/// Which of all pools owns the block at `address`.
+pub(in crate::pool) fn owner_at(address: Address) -> AddressOwner {
     let pools = pools();
     let mut owners = pools.iter().filter(|entry| entry.map.has(address)).map(|entry| entry.id);
     match (owners.next(), owners.next()) {
-        (Some(one), None) => Owner::One(one),
-        (Some(one), Some(two)) => Owner::Two(one, two),
+        (Some(one), None) => AddressOwner::One(one),
+        (Some(one), Some(two)) => AddressOwner::Two(one, two),
         (None, _) => {
             let former = pools.iter().find(|entry| entry.map.knows(address));
-            former.map_or(Owner::Nobody, |entry| Owner::Freed(entry.id))
+            former.map_or(AddressOwner::Nobody, |entry| AddressOwner::Freed(entry.id))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a pool says when it refuses a request, and when it is dropped with live blocks.
+//! The reports of a pool: on a refused request, and on a drop with live blocks.
 
 use core::cell::Cell;
 
@@ -10,12 +10,12 @@ use crate::report::{DropReport, LeakedBlock, Shortage};
 use crate::sync::map::{Side, UNIT_SHIFT};
 use crate::{PoolId, Request, Tag};
 
-/// How many owners a report names.
+/// The most tags that a report names.
 const OWNERS: usize = 4;
 
 impl Shared {
-    /// How the pool stands, with no memory for a request that takes `needed` bytes in one piece. Takes
-    /// the heap's lock, once: all figures are of one moment.
+    /// The figures of the pool for a refused request that needs `needed` contiguous bytes. Takes the heap lock once, so
+    /// that all figures are of one moment.
     #[cold]
     pub(in crate::pool) fn shortage(&self, request: Request, needed: Bytes) -> Shortage {
         let info = self.device.memory_info().unwrap_or_default();
@@ -42,23 +42,26 @@ impl Shared {
         }
     }
 
-    /// Asks everyone who might, to let memory go.
-    pub(in crate::pool) fn ask_to_let_go(&self, request: Request, needed: Bytes) -> bool {
-        if self.options.let_go.is_empty() {
+    /// Calls the program's shortage callbacks. Returns whether any of them released memory.
+    pub(in crate::pool) fn call_shortage_callbacks(&self, request: Request, needed: Bytes) -> bool {
+        if self.options.shortage_callbacks.is_empty() {
             return false;
         }
-        // Whoever is asked may allocate; where that is too much as well, it is not asked again. Of
-        // another pool it may have others asked.
-        let Some(_asking) = Asking::begin(self.id) else { return false };
+        // A callback may allocate. If that request fails too, the callbacks of this pool are not called again from
+        // within; those of another pool are.
+        let Some(_asking) = CallbackGuard::begin(self.id) else { return false };
         let shortage = self.shortage(request, needed);
-        // All of them, whether or not the first let anything go.
-        let asked =
-            self.options.let_go.iter().map(|let_go| self.callbacks.call(|| let_go(&shortage)));
-        asked.filter(|&said| said == Some(true)).count() > 0
+        // Calls all of them, whether or not the first released anything.
+        let asked = self
+            .options
+            .shortage_callbacks
+            .iter()
+            .map(|let_go| self.callbacks.call(|| let_go(&shortage)));
+        asked.filter(|&released| released == Some(true)).count() > 0
     }
 
-    /// What is still live, when the pool goes.
-    pub(in crate::pool) fn left(&self) -> Option<DropReport> {
+    /// The report of the blocks that are still live; `None` if there are none.
+    pub(in crate::pool) fn drop_report(&self) -> Option<DropReport> {
         let (counts, _) = self.census(&self.heap());
         let sum = counts.sum();
         if sum.blocks() == 0 {
@@ -76,7 +79,7 @@ impl Shared {
     }
 }
 
-/// Who has the most, by tag: no more than a few, and nobody where no tags are used.
+/// The tags with the most live bytes, at most a few.
 fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
     let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
     let mut owners: Vec<(String, Bytes)> = tagged
@@ -89,21 +92,21 @@ fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
     owners
 }
 
-/// How many pools a thread can be asking for at once, each from within what the last one asked. It
-/// is the depth to which callbacks nest, and programs have few pools.
+/// The most pools for which one thread is calling callbacks at once, each from within a callback of the last. Programs
+/// have few pools.
 const MOST_ASKING: usize = 16;
 
 thread_local! {
-    /// The numbers of the pools for which this thread is asking someone to let memory go; 0 is no
-    /// pool's. No list, which a thread that ends would have lost before its last destructors allocate.
+    /// The pools whose callbacks this thread is calling; 0 is no pool's number. An array, because a list would be
+    /// destroyed before the last destructors of an ending thread allocate.
     static ASKING: Cell<[u64; MOST_ASKING]> = const { Cell::new([0; MOST_ASKING]) };
 }
 
-/// The time in which a thread asks for a pool. By a panic too it ends.
-struct Asking(PoolId);
+/// Held while a thread calls the callbacks of a pool; also ends by a panic.
+struct CallbackGuard(PoolId);
 
-impl Asking {
-    /// `None` where the thread is asking for the pool already, or for too many others.
+impl CallbackGuard {
+    /// `None` if the thread is calling the callbacks of the pool already, or those of too many others.
     fn begin(pool: PoolId) -> Option<Self> {
         let mut asking = ASKING.get();
         if asking.contains(&pool.0) {
@@ -115,7 +118,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for CallbackGuard {
     fn drop(&mut self) {
         ASKING.set(ASKING.get().map(|number| if number == self.0.0 { 0 } else { number }));
     }

@@ -1,5 +1,5 @@
-//! Requests and frees that a thread's own magazine does not serve, and every call of a pool that looks after its
-//! blocks one by one.
+//! Requests and frees that neither the fast path nor the heap path serves, and every call of a pool whose blocks are
+//! checked or recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,12 +8,13 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
 use crate::pool::backing::Backing;
-use crate::pool::backing::deferred::{End, Task};
+use crate::pool::backing::deferred::{Task, WorkEnd};
 use crate::pool::calls::registry;
 use crate::pool::calls::slow_path::Source;
 use crate::pool::calls::thread_end;
 use crate::pool::common::event::EventAction;
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
+use crate::pool::common::wait::WaitBudget;
 use crate::pool::front::cached_block::CachedBlock;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::front::thread_cache::Counts;
@@ -25,16 +26,16 @@ use crate::sync::thread_slot;
 use crate::{Block, Error, Request, Result, Tag};
 
 impl Shared {
-    /// A block, from wherever it takes, noted where events are.
+    /// Allocates a block by whatever it takes, and records the event if events are recorded.
     #[cold]
     #[inline(never)]
     pub(in crate::pool) fn allocate(&self, request: Request) -> Result<Block> {
         self.birth.check()?;
-        let got = self.find(request);
+        let got = self.allocate_block(request);
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH && !request.size.is_zero() {
             let (action, address) = match &got {
                 Ok(block) => {
-                    self.debug.went_out(block.size);
+                    self.debug.add_live(block.size);
                     (EventAction::Allocate, block.address)
                 }
                 Err(_) => (EventAction::Refuse, Address::NULL),
@@ -44,8 +45,8 @@ impl Shared {
         got
     }
 
-    /// A block, from wherever it takes.
-    fn find(&self, request: Request) -> Result<Block> {
+    /// Allocates a block by whatever it takes.
+    fn allocate_block(&self, request: Request) -> Result<Block> {
         let stand_in = thread_end::stand_in(request);
         let is_ending = stand_in.is_some();
         let request = stand_in.unwrap_or(request);
@@ -55,13 +56,13 @@ impl Shared {
             return Ok(Block { address: Address::NULL, size, pool, generation: 0 });
         }
         let size = self.round(requested).ok_or_else(|| self.shortage(request, requested))?;
-        let mut begun = None;
-        self.admit(stream, &mut begun)?;
+        let mut wait = WaitBudget::default();
+        self.check_stream_identity(stream, &mut wait)?;
         if let Some(guards) = self.debug.guards() {
             if is_ending {
                 return Err(self.shortage(request, size).into());
             }
-            return self.find_guarded(guards, request, size, self.patience(&mut begun));
+            return self.allocate_guarded(guards, request, size, self.deadline(&mut wait));
         }
         if alignment <= Alignment::BLOCK
             && !is_ending
@@ -69,37 +70,38 @@ impl Shared {
         {
             return Ok(block);
         }
-        let kept = size.saturating_add(self.debug.tail());
-        let piece = Piece::new(kept, alignment).filter(|piece| piece.whole() <= LARGEST);
-        let piece = piece.ok_or_else(|| self.shortage(request, kept))?;
+        let with_tail = size.saturating_add(self.debug.tail());
+        let piece = Piece::new(with_tail, alignment).filter(|piece| piece.whole() <= LARGEST);
+        let piece = piece.ok_or_else(|| self.shortage(request, with_tail))?;
         if piece.whole() > self.limits.limit().min(self.device_total) {
-            // Whatever were given back, it would not do: caches stay as they are.
+            // No reclaiming could make it fit, so caches stay as they are.
             return Err(self.shortage(request, piece.whole()).into());
         }
         if piece.side() == Side::Large {
-            self.fold_own(stream);
+            self.flush_own_large(stream);
         }
-        let (start, source) = self.take(piece, request, &mut begun).inspect_err(|_| {
-            // What came and could not be used goes back at once; the error that led here is the one to tell.
-            let _ = self.give_back_segments(self.patience(&mut begun));
+        let (start, source) = self.allocate_piece(piece, request, &mut wait).inspect_err(|_| {
+            // Segments that came and could not be used are released at once. The error that led here is the one to
+            // report.
+            let _ = self.release_segments(self.deadline(&mut wait));
         })?;
-        self.prepare(start, size, request, &mut begun)?;
-        if is_ending && !matches!(self.wait_for_stand_in(self.patience(&mut begun)), Ok(true)) {
-            self.give_back_prepared(FreedBlock { address: start, size: kept, stream });
-            return Err(self.shortage(request, kept).into());
+        self.prepare_block(start, size, request, &mut wait)?;
+        if is_ending && !matches!(self.wait_for_stand_in(self.deadline(&mut wait)), Ok(true)) {
+            self.return_prepared(FreedBlock { address: start, size: with_tail, stream });
+            return Err(self.shortage(request, with_tail).into());
         }
-        self.hand_out(start, size, request, source)
+        self.finish_allocation(start, size, request, source)
     }
 
-    /// Notes that `size` bytes from `start` are a live block, and where they came from.
-    pub(in crate::pool) fn hand_out(
+    /// Makes `size` bytes from `start` a live block, and counts where they came from.
+    pub(in crate::pool) fn finish_allocation(
         &self,
         start: Address,
         size: Bytes,
         request: Request,
         source: Source,
     ) -> Result<Block> {
-        let block = self.note_out(start, size, request)?;
+        let block = self.mark_block_live(start, size, request)?;
         let mut heap = self.heap();
         match source {
             Source::Hole => heap.heap_hits += 1,
@@ -108,9 +110,9 @@ impl Shared {
         Ok(block)
     }
 
-    /// The same, where that is noted already.
+    /// Makes `size` bytes from `start` a live block.
     #[inline]
-    pub(in crate::pool) fn note_out(
+    pub(in crate::pool) fn mark_block_live(
         &self,
         start: Address,
         size: Bytes,
@@ -121,11 +123,11 @@ impl Shared {
         let slot = self.map.slot(start).ok_or(Error::NotABlock { address: start })?;
         let generation = slot.mark_live(start, size, tagged(requested, tag));
         let units = size.get() >> UNIT_SHIFT;
-        self.count(stream, |counts| counts.allocated(units, requested.get(), tag));
+        self.count(stream, |counts| counts.count_allocation(units, requested.get(), tag));
         Ok(Block { address: start, size, pool: self.id, generation })
     }
 
-    /// A block from this thread's magazine.
+    /// Allocates from this thread's magazine.
     fn allocate_from_own_cache(
         &self,
         requested: Bytes,
@@ -135,29 +137,29 @@ impl Shared {
         self.with_own_caches(|caches| {
             let cache = caches.of(stream)?;
             cache.magazine.refill(size.get() >> UNIT_SHIFT);
-            self.take_from::<true>(cache, requested, size)
+            self.take_cached::<true>(cache, requested, size)
         })?
     }
 
-    /// Why there is no block to be freed at `address`.
+    /// The error for an address at which no live block begins.
     #[cold]
-    pub(in crate::pool) fn not_there(&self, address: Address, known: Option<BlockState>) -> Error {
+    pub(in crate::pool) fn free_error(&self, address: Address, known: Option<BlockState>) -> Error {
         if let Some(known) = known.filter(|known| !known.live()) {
             return Error::DoubleFree { address, size: known.size() };
         }
-        match registry::owner_of(address, self.id) {
+        match registry::other_owner_of(address, self.id) {
             Some(owner) => Error::WrongPool { address, pool: self.id, owner },
             None => Error::NotABlock { address },
         }
     }
 
-    /// The live block at `address`, with its slot.
+    /// The live block at `address`, and its slot in the address map.
     pub(in crate::pool) fn live(&self, address: Address) -> Result<(&Slot, BlockState)> {
         let slot = self.map.slot(address);
         let known = slot.and_then(|slot| slot.state_at(address));
         match (slot, known) {
             (Some(slot), Some(known)) if known.live() => Ok((slot, known)),
-            _ => Err(self.not_there(address, known)),
+            _ => Err(self.free_error(address, known)),
         }
     }
 
@@ -185,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// A handle does not own the block any more.
+    /// Ends a handle's ownership of a block.
     pub(in crate::pool) fn disown(&self, block: Block) {
         while !self.is_inherited()
             && let Ok((slot, known)) = self.live(block.address)
@@ -197,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Frees the live block at `address` if `check` allows it, wherever it has to go.
+    /// Frees the live block at `address`, if `check` accepts it.
     #[cold]
     #[inline(never)]
     pub(in crate::pool) fn free(
@@ -209,7 +211,7 @@ impl Shared {
         if address.is_null() {
             return Ok(());
         }
-        self.admit(stream, &mut None)?;
+        self.check_stream_identity(stream, &mut WaitBudget::default())?;
         self.watch_own_stream(stream);
         let (slot, known) = loop {
             let (slot, known) = self.live(address)?;
@@ -223,37 +225,37 @@ impl Shared {
             if slot.claim(known) {
                 break (slot, known);
             }
-            // Not as it was any more: freed by another, which the next look tells, or said to be used
-            // on a further stream.
+            // The state has changed: another thread freed the block, which the next look shows, or recorded a use on a
+            // further stream.
         };
-        if self.debug.looks_after_blocks() {
-            return self.take_back(slot, known, address, stream);
+        if self.debug.checks_frees() {
+            return self.free_checked(slot, known, address, stream);
         }
-        // From here on the block is this call's alone, so the event comes before the next of its
-        // address; and nothing that comes can fail, so what it tells has happened.
+        // From here on only this call has the block, so its event comes before the next one at its address. Nothing
+        // after this can fail, so the event is true.
         self.note_free(address, known, stream);
         let block = FreedBlock { address, size: known.size(), stream };
         if known.used_elsewhere() {
             self.return_used(block);
         } else if is_ending(stream) {
-            self.heap().give_to_unknown(block);
-        } else if self.keep_making_way(slot, block) {
-            // The magazine has counted it.
+            self.heap().free_unknown(block);
+        } else if self.cache_with_eviction(slot, block) {
+            // The magazine counts the size range.
             let note = |counts: &mut Counts| {
-                counts.back(known.units(), known.requested(), known.tag());
+                counts.uncount_live(known.units(), known.requested(), known.tag());
             };
             self.count(stream, note);
             return Ok(());
         } else {
-            self.give_back(vec![block]);
+            self.return_to_heap(vec![block]);
         }
         self.count(stream, |counts| {
-            counts.freed(known.units(), known.requested(), known.tag());
+            counts.count_free(known.units(), known.requested(), known.tag());
         });
         Ok(())
     }
 
-    /// Notes that a block came back, where such is noted.
+    /// Records a free, if events are recorded.
     pub(in crate::pool) fn note_free(
         &self,
         address: Address,
@@ -261,14 +263,14 @@ impl Shared {
         stream: StreamHandle,
     ) {
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
-            self.debug.came_back(known.size());
+            self.debug.subtract_live(known.size());
             let requested = Bytes::new(known.requested());
             let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
             self.history.note(EventAction::Free, address, requested, stream, tag);
         }
     }
 
-    /// Takes back a block once the streams it was used on are done with it.
+    /// Frees a block once the further streams that used it are done with it.
     fn return_used(&self, block: FreedBlock) {
         let mut backing = self.backing();
         let (ends, serial) = {
@@ -276,80 +278,80 @@ impl Shared {
             let slot = heap.slot_for(block.stream);
             let uses = heap.uses.remove(&block.address).unwrap_or_default();
             let Some(serial) = heap.slots.serial(slot) else {
-                heap.give(block.address, block.size, slot);
+                heap.free(block.address, block.size, slot);
                 return;
             };
-            let unknown = uses.unknown.then_some(End::Unknown);
+            let unknown = uses.unknown.then_some(WorkEnd::Unknown);
             let others = uses.streams.into_iter().filter(|&user| user != serial);
             let ends = others.filter_map(|user| Backing::end_of(&heap, user));
-            let ends: Vec<End> = ends.chain(unknown).collect();
+            let ends: Vec<WorkEnd> = ends.chain(unknown).collect();
             (ends, serial)
         };
-        backing.defer(self.site(), &[Task::Return(block, serial)], ends);
+        backing.defer(self.context(), &[Task::ReturnBlock(block, serial)], ends);
     }
 
-    /// Puts a claimed block into this thread's magazine, and what stands in its way into the heap.
-    /// `false` where there is no magazine for it.
-    fn keep_making_way(&self, slot: &Slot, block: FreedBlock) -> bool {
+    /// Caches a claimed block in this thread's magazine, and moves blocks in its way to the heap. Returns `false` if no
+    /// magazine takes it.
+    fn cache_with_eviction(&self, slot: &Slot, block: FreedBlock) -> bool {
         let bound = self.magazine_units();
         if bound == 0 {
             return false;
         }
-        // A cache that goes is of another stream, which may be forgotten meanwhile: not before its
-        // blocks are in the heap, and its counts too, so that a sum finds them in one place.
+        // An evicted cache belongs to another stream, which another thread may forget meanwhile. The heap lock is held
+        // from the eviction until its blocks and counts are in the heap, so that a sum finds them in one place.
         let crowded = self.with_own_caches(|caches| caches.is_full_for(block.stream)) == Some(true);
         let mut heap = crowded.then(|| self.heap());
         let mut spilled = Vec::new();
         let kept = self.with_own_caches(|caches| {
             if caches.of(block.stream).is_none() {
-                caches.put_up(block.stream, self.bound_now());
+                caches.add_cache(block.stream, self.bound_now());
             }
             if let Some(heap) = &mut heap
-                && let Some(cache) = caches.take_leaving()
+                && let Some(cache) = caches.take_evicted()
             {
-                heap.retire(*cache, &mut spilled);
+                heap.absorb_cache(*cache, &mut spilled);
             }
             let Some(cache) = caches.of(block.stream) else { return false };
             let units = block.size.get() >> UNIT_SHIFT;
             if units > SMALL_UNITS && !self.is_last_large(block.address) {
                 return false;
             }
-            let kept = CachedBlock { address: block.address, slot: SlotRef::new(slot) };
-            cache.keep(units, kept, &mut spilled)
+            let cached = CachedBlock { address: block.address, slot: SlotRef::new(slot) };
+            cache.keep(units, cached, &mut spilled)
         });
         match heap {
-            Some(mut heap) => heap.give_all(spilled),
-            None => self.give_back(spilled),
+            Some(mut heap) => heap.free_all(spilled),
+            None => self.return_to_heap(spilled),
         }
         kept == Some(true)
     }
 
-    /// Gives blocks back to the heap.
-    pub(in crate::pool) fn give_back(&self, returns: Vec<FreedBlock>) {
+    /// Frees blocks into the heap. On a thread's own stream, publishes an event for the other threads.
+    pub(in crate::pool) fn return_to_heap(&self, returns: Vec<FreedBlock>) {
         let Some(stream) = returns.last().map(|one| one.stream) else { return };
         let mut heap = self.heap();
-        heap.give_all(returns);
+        heap.free_all(returns);
         if stream.is_per_thread() && !self.publish(&mut heap, stream) && heap.slots.may_recover() {
             drop(heap);
-            self.backing().recover_slots(self.site());
+            self.backing().recover_slots(self.context());
             self.publish(&mut self.heap(), stream);
         }
     }
 
-    /// Records an event on the calling thread's own stream, by which others can wait for what was freed
-    /// there so far: nobody but its thread can record one. `false` where there is no slot for it.
+    /// Records an event on the calling thread's own stream, by which other threads can wait for what was freed there so
+    /// far: only the thread itself can record one. Returns `false` if no slot is left for it.
     pub(in crate::pool) fn publish(&self, heap: &mut Heap, stream: StreamHandle) -> bool {
-        // Of the captures that others begin now none is on this stream: only its own thread begins one
-        // there, and that is here.
+        // A capture that begins now is not on this stream: only its own thread begins one there, and that thread is
+        // here.
         if stream.is_of_another_thread() || is_ending(stream) || self.captures.any() {
             return true;
         }
         let slot = heap.slot_for(stream);
         let event = match heap.slots.published(slot) {
             Some((_, event)) => event,
-            None => match Point::new(&self.device, &self.log) {
+            None => match LoggedEvent::new(&self.device, &self.log) {
                 Ok(event) => Arc::new(event),
-                // Then it is free for its own thread, and for all when the device was waited for.
+                // The memory then serves its own thread, and all others after a wait for the device.
                 Err(_) => return true,
             },
         };
@@ -358,13 +360,13 @@ impl Shared {
         }
         let published = heap.slots.publish(slot, &event);
         if let Some(published) = published {
-            heap.covers(published, slot);
+            heap.record_event(published, slot);
         }
         published.is_some()
     }
 
-    /// Counts something that did not pass over a cache: on this thread's all the same, where it has
-    /// or can have one for the stream.
+    /// Counts a call that went past the cache: in this thread's cache all the same, if it has or can have one for the
+    /// stream.
     #[inline]
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
         let counted = self.with_own_caches(|caches| match caches.front(stream) {
@@ -375,18 +377,18 @@ impl Shared {
             None => false,
         });
         if counted != Some(true) {
-            self.count_elsewhere(stream, &note);
+            self.count_slowly(stream, &note);
         }
     }
 
-    /// The same where the stream is not the one this thread used last.
+    /// Counts a call on a stream other than the one this thread used last.
     #[cold]
     #[inline(never)]
-    fn count_elsewhere(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
+    fn count_slowly(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
         let counted = self.with_own_caches(|caches| {
             let may_have = !caches.is_full_for(stream) && !is_ending(stream);
             if caches.of(stream).is_none() && may_have {
-                caches.put_up(stream, self.bound_now());
+                caches.add_cache(stream, self.bound_now());
             }
             caches.of(stream).map(|cache| note(&mut cache.counts)).is_some()
         });
@@ -395,21 +397,21 @@ impl Shared {
         }
     }
 
-    /// Notes that the block at `address` is used on `stream` too: its memory is reused only after
-    /// what is enqueued there when it is freed.
+    /// Records that the block at `address` is used on `stream` too: after its free, the memory is reused only after the
+    /// work enqueued there by then.
     pub(in crate::pool) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
-        self.admit(stream, &mut None)?;
+        self.check_stream_identity(stream, &mut WaitBudget::default())?;
         loop {
-            // Apart from the heap's lock: finding out whose it is looks at other pools.
+            // Not under the heap lock: the error path looks at other pools.
             let (slot, known) = self.live(address)?;
             let mut heap = self.heap();
             let first = heap.note_use(address, stream);
             if slot.mark_used(known) {
                 return Ok(());
             }
-            // Freed since it was looked at, and perhaps given out again: the next look tells. What was there
-            // before is the block's that has it now.
+            // The block was freed meanwhile, and perhaps allocated again; the next look shows. Uses recorded before
+            // belong to the block that is there now.
             if first {
                 heap.uses.remove(&address);
             }

@@ -1,4 +1,4 @@
-//! Changing the settings of a living pool, and captures, which some settings exclude.
+//! Changing the settings of a living pool, and beginning captures, which some settings exclude.
 
 use std::sync::atomic::Ordering;
 
@@ -16,13 +16,13 @@ impl Shared {
         let mut settings = self.settings();
         let mut changed = settings.clone();
         changed.change(key, value)?;
-        if let Some(setting) = debug::seen_by_captures(&changed)
+        if let Some(setting) = debug::conflicts_with_capture(&changed)
             && self.captures.any()
         {
             return Err(Error::CaptureRefused { setting });
         }
         *settings = changed;
-        self.choose_way(&settings);
+        self.update_fast_epoch(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
         registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
@@ -30,13 +30,14 @@ impl Shared {
         }
         self.limits.set(settings.limit_of(total), &settings);
         drop(settings);
-        // Until nobody has changed them meanwhile: two changes at once both end with the later one's.
+        // Repeated until the settings did not change meanwhile, so that two concurrent changes both end with the later
+        // values.
         loop {
             let settings = self.settings().clone();
             let units = magazine_units(&settings);
             self.backing().growth = growth_of(&settings, self.options.growth);
             if self.magazine.swap(units, Ordering::Relaxed) != units {
-                self.fit_magazines();
+                self.update_magazine_bounds();
             }
             self.bound_quarantine(settings.quarantine());
             if *self.settings() == settings {
@@ -47,13 +48,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins a capture. Under the backing's lock, so that nobody is at the driver when it begins; and under
-    /// that of the settings, so that none which it could see is turned on meanwhile.
+    /// Begins a capture. Holds the backing lock, so that no thread is inside the driver when it begins, and the
+    /// settings lock, so that no conflicting setting is turned on meanwhile.
     pub(in crate::pool) fn capture(&self) -> Result<Capture> {
         self.birth.check()?;
         let backing = self.backing();
         let settings = self.settings();
-        match debug::seen_by_captures(&settings) {
+        match debug::conflicts_with_capture(&settings) {
             Some(setting) => Err(Error::CaptureRefused { setting }),
             None => Ok(backing.captures.begin()),
         }

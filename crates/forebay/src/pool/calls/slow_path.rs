@@ -1,13 +1,14 @@
-//! The slow path of a request that no hole serves: the ladder of what is tried before it is refused.
+//! The slow path of a request that no hole serves: the ladder of what is tried before it is refused. Holds the backing
+//! lock, except while it waits on the host or calls the program.
 //!
 //! ```text
-//!   fold       empty the thread caches into the heap; passed over where they hold next to nothing
-//!   deferred   do what was put off and is due
+//!   flush      flush the thread caches into the heap; skipped while they hold next to nothing
+//!   deferred   run deferred tasks that are due
 //!   nearest    wait, on the device, for the stream that has the best hole
-//!   others     wait, on the device, for every stream that has one; with poison both come after room
-//!   room       new pages, or pages from where they lie free
-//!   idle       wait on the host, without a lock; release what cannot serve the request; make room
-//!   callback   ask the program to let something go, without a lock
+//!   others     wait, on the device, for every stream that has one; with poison both come after grow
+//!   grow       create pages, or move free ones
+//!   idle       wait on the host, without a lock; release pages that cannot serve the request; grow
+//!   callback   ask the program to free memory, without a lock
 //!   refuse
 //! ```
 
@@ -16,80 +17,80 @@ use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::backing::Backing;
 use crate::pool::calls::reclaim::Reclaimed;
-use crate::pool::common::wait::Patience;
+use crate::pool::common::wait::WaitBudget;
 use crate::pool::heap::{Heap, Piece};
 use crate::pool::shared::Shared;
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
 use crate::sync::tracked::Guard;
 use crate::{Request, Result};
 
-/// How often room is made for one request that others take from meanwhile.
-const MOST_ROOMS: u32 = 64;
+/// The most times the pool grows for one request while others take the new memory.
+const MOST_GROWTHS: u32 = 64;
 
-/// How often a request reclaims memory again after it found too little, if other threads use the pool.
+/// The most times a request reclaims again after it got too little, if other threads use the pool.
 const MOST_RETRIES: u32 = 16;
 
-/// How often a request that is to be refused is tried again for what others were giving back.
+/// The most times a request that is about to be refused restarts because other threads were releasing memory.
 const MOST_RESTARTS: u32 = 3;
 
-/// Caches that hold less than one part in so many of what the pool holds are not flushed.
-const FOLD_THRESHOLD_DIVISOR: u64 = 1024;
+/// Thread caches are not flushed while they hold less than this fraction of the bytes held.
+const FLUSH_THRESHOLD_DIVISOR: u64 = 1024;
 
-/// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream
-/// before it flushes the thread caches. A flush would make every stream wait for another at its next request.
+/// With more streams than this, the pool grows by up to [`CACHED_PER_STREAM`] bytes for each further stream before it
+/// flushes the thread caches. A flush would make every stream wait for another at its next request.
 const MANY_STREAMS: u64 = 64;
 const CACHED_PER_STREAM: u64 = 64 << 10;
 
 /// Where the memory of a block came from.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) enum Source {
-    /// From what the pool held.
+    /// A hole: the pool held it already.
     Hole,
-    /// From the driver, for this request.
+    /// The driver, for this request.
     Driver,
 }
 
-/// A request on the ladder.
-struct Climb {
+/// The state of a request on the ladder.
+struct Attempt {
     piece: Piece,
     request: Request,
     ladder: Ladder,
-    /// How often there was room for it that others took.
-    rooms: u32,
+    /// How often the pool made room for it.
+    growths: u32,
     restarts: u32,
-    /// How often what came back was too little.
+    /// How often reclaiming returned too little.
     retries: u32,
 }
 
-impl Climb {
-    /// There was room: if it is gone by now, others took it, and there may be more.
-    fn stay(&mut self) {
-        self.rooms += 1;
-        if self.rooms >= MOST_ROOMS {
+impl Attempt {
+    /// Stays on the rung that made room: if the room is gone by now, other threads took it, and the rung may find more.
+    fn retry_same_rung(&mut self) {
+        self.growths += 1;
+        if self.growths >= MOST_GROWTHS {
             self.ladder.advance();
         }
     }
 }
 
 impl Shared {
-    /// A piece of the heap, or of what can be brought into it.
-    pub(in crate::pool) fn take(
+    /// Allocates a piece of the heap, or of memory that can be brought into it.
+    pub(in crate::pool) fn allocate_piece(
         &self,
         piece: Piece,
         request: Request,
-        begun: &mut Option<Patience>,
+        wait: &mut WaitBudget,
     ) -> Result<(Address, Source)> {
         let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
         let from_hole = |heap: &mut Heap| {
             let slot = heap.slot_for(stream);
-            heap.take(piece, slot)
+            heap.allocate(piece, slot)
         };
         let worth_waiting = {
             let mut heap = self.heap();
             match heap.slots.get(stream) {
                 Some(slot) if heap.worth_waiting(side, size, slot) => true,
                 Some(slot) => {
-                    if let Some(found) = heap.take(piece, slot) {
+                    if let Some(found) = heap.allocate(piece, slot) {
                         return Ok((found, Source::Hole));
                     }
                     false
@@ -101,20 +102,20 @@ impl Shared {
                 }
             }
         };
-        self.recheck_streams(begun);
+        self.recheck_streams(wait);
         let mut backing = self.backing();
-        backing.reactivate(self.site(), stream);
+        backing.reactivate(self.context(), stream);
         let avoided = Avoided {
             fold: size <= SMALL && self.caches_hold_little(&backing),
-            // The host waits for the stream before it looks at the memory, and so for every stream that this
+            // With poison, the host waits for the stream before it checks the memory, and so for every stream that this
             // one was made to wait for.
             streams: self.debug.waits_for_stream(),
         };
         if worth_waiting && !avoided.streams {
-            // What is due costs less: nobody waits for it. Then one event brings what the other stream
-            // has freed; a hole of one's own that is much too large stays whole.
+            // Due tasks first: they cost no wait. Then one event makes the holes of the other stream usable, and the
+            // far too large hole of the own stream stays whole.
             for rung in [Rung::Deferred, Rung::Nearest] {
-                backing.climb(self.site(), rung, (side, size), stream);
+                backing.run_rung(self.context(), rung, (side, size), stream);
             }
             let mut heap = self.heap();
             if let Some(found) = from_hole(&mut heap) {
@@ -122,10 +123,10 @@ impl Shared {
             }
         }
         let ladder = Ladder::new(avoided);
-        let mut climb = Climb { piece, request, ladder, rooms: 0, restarts: 0, retries: 0 };
+        let mut attempt = Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0 };
         loop {
-            let rung = climb.ladder.rung();
-            backing = self.try_rung(backing, &mut climb, begun)?;
+            let rung = attempt.ladder.rung();
+            backing = self.try_rung(backing, &mut attempt, wait)?;
             let found = from_hole(&mut self.heap());
             match found {
                 Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
@@ -139,89 +140,91 @@ impl Shared {
         }
     }
 
-    /// Runs the rung that a request is on, and moves the ladder. The caller then looks in the heap.
+    /// Runs the current rung and moves the ladder. The caller then looks in the heap.
     fn try_rung<'a>(
         &'a self,
         mut backing: Guard<'a, Backing>,
-        climb: &mut Climb,
-        begun: &mut Option<Patience>,
+        attempt: &mut Attempt,
+        wait: &mut WaitBudget,
     ) -> Result<Guard<'a, Backing>> {
-        let (side, size) = (climb.piece.side(), climb.piece.whole());
-        let (request, stream) = (climb.request, climb.request.stream);
-        let avoided = climb.ladder.avoided();
-        match climb.ladder.rung() {
+        let (side, size) = (attempt.piece.side(), attempt.piece.whole());
+        let (request, stream) = (attempt.request, attempt.request.stream);
+        let avoided = attempt.ladder.avoided();
+        match attempt.ladder.rung() {
             Rung::FlushCaches => {
                 if !avoided.fold && side == Side::Large {
-                    self.fold_large(&mut backing);
+                    self.flush_large(&mut backing);
                 } else if !avoided.fold {
-                    self.fold(&mut backing);
+                    self.flush_caches(&mut backing);
                 }
-                climb.ladder.advance();
+                attempt.ladder.advance();
             }
             Rung::Nearest if avoided.streams => {
-                backing.part_from_idle_streams(self.site());
-                climb.ladder.advance();
+                backing.free_holes_of_idle_streams(self.context());
+                attempt.ladder.advance();
             }
-            Rung::Others if avoided.streams => climb.ladder.advance(),
+            Rung::Others if avoided.streams => attempt.ladder.advance(),
             rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
-                backing.climb(self.site(), rung, (side, size), stream);
-                climb.ladder.advance();
+                backing.run_rung(self.context(), rung, (side, size), stream);
+                attempt.ladder.advance();
             }
             Rung::Grow => {
                 if side == Side::Large {
-                    self.fold_own_small(size);
+                    self.flush_own_small(size);
                 }
                 let before = self.held.get();
-                let made = backing.make_room(self.site(), side, size, stream);
+                let made = backing.grow(self.context(), side, size, stream);
                 if avoided.fold {
                     let more = self.held.get().saturating_sub(before);
-                    backing.grown_to_avoid_fold = backing.grown_to_avoid_fold.saturating_add(more);
+                    backing.grown_to_avoid_flush =
+                        backing.grown_to_avoid_flush.saturating_add(more);
                 }
                 match made {
-                    Ok(true) => climb.stay(),
-                    Ok(false) => climb.ladder.advance(),
-                    // Without leaving anything out there may be enough; where not, the next time tells it.
-                    Err(_) if avoided != Avoided::default() => climb.ladder.restart(),
+                    Ok(true) => attempt.retry_same_rung(),
+                    Ok(false) => attempt.ladder.advance(),
+                    // With no rung skipped there may be enough. If not, the next attempt reports it.
+                    Err(_) if avoided != Avoided::default() => attempt.ladder.restart(),
                     Err(error) => return Err(error),
                 }
             }
             Rung::Idle => {
-                // Without a lock: the work that is waited for may itself wait for a thread that needs one.
+                // No lock is held: the work that is waited for may itself wait for a thread that needs one.
                 drop(backing);
-                let patience = self.patience(begun);
-                let reclaimed = self.reclaim(side, size, stream, patience)?;
+                let deadline = self.deadline(wait);
+                let reclaimed = self.reclaim(side, size, stream, deadline)?;
                 backing = self.backing();
                 match reclaimed {
-                    Reclaimed::Room => climb.stay(),
-                    Reclaimed::TooLittle if patience.is_over() => climb.ladder.advance(),
-                    // Other threads took what came back, or what they freed meanwhile is in their caches again.
+                    Reclaimed::Room => attempt.retry_same_rung(),
+                    Reclaimed::TooLittle if deadline.has_passed() => attempt.ladder.advance(),
+                    // Other threads took the memory, or blocks they freed meanwhile are in their caches again.
                     Reclaimed::TooLittle
-                        if self.rows.is_shared() && climb.retries < MOST_RETRIES =>
+                        if self.thread_caches.is_shared() && attempt.retries < MOST_RETRIES =>
                     {
-                        climb.retries += 1;
+                        attempt.retries += 1;
                     }
-                    Reclaimed::TooLittle | Reclaimed::Hopeless => climb.ladder.advance(),
+                    Reclaimed::TooLittle | Reclaimed::Infeasible => attempt.ladder.advance(),
                 }
             }
             Rung::Callback => {
-                // Likewise: the program may free and allocate when it is asked.
+                // No lock is held: the callback may free and allocate.
                 drop(backing);
-                let let_go = self.ask_to_let_go(request, size);
-                // The program may have forked there.
+                let let_go = self.call_shortage_callbacks(request, size);
+                // The callback may have forked.
                 self.birth.check()?;
                 backing = self.backing();
-                if let_go { climb.ladder.memory_released() } else { climb.ladder.advance() }
+                if let_go { attempt.ladder.memory_released() } else { attempt.ladder.advance() }
             }
             _ => {
                 drop(backing);
-                // What another thread is giving back is in no address space now, and may be what is missing. Not
-                // for ever: two that are both to be refused would wait for each other in turn.
-                let patience = self.patience(begun);
-                if climb.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(patience) {
+                // Memory that another thread is releasing is in no address space now, and may be just what is missing.
+                // The number of restarts is bounded, because two requests that are both to be refused would otherwise
+                // wait for each other in turn.
+                let deadline = self.deadline(wait);
+                if attempt.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(deadline) {
                     return Err(self.shortage(request, size).into());
                 }
-                climb.restarts += 1;
-                climb.ladder.restart();
+                attempt.restarts += 1;
+                attempt.ladder.restart();
                 backing = self.backing();
             }
         }
@@ -240,32 +243,32 @@ impl Shared {
                 self.thread_ends.watch_this_thread(Some(id));
                 Ok(())
             }
-            // A device that cannot tell just now says so when the stream is used.
+            // If the device cannot tell now, it reports the stream when it is used.
             _ => Ok(()),
         }
     }
 
-    /// Whether all that lies in magazines is a part of what is held that nobody would miss, or little for as
-    /// many streams, and so is all that the pool has ever grown by to leave it there.
+    /// Whether all magazines together hold a negligible part of the bytes held, or little for that many streams, and
+    /// the pool has not yet grown by more than that to avoid flushing them.
     fn caches_hold_little(&self, backing: &Backing) -> bool {
         let streams = self.heap().slots.count().saturating_sub(MANY_STREAMS);
-        let most = (self.held.get().get() / FOLD_THRESHOLD_DIVISOR)
+        let most = (self.held.get().get() / FLUSH_THRESHOLD_DIVISOR)
             .max(streams.saturating_mul(CACHED_PER_STREAM));
-        if backing.grown_to_avoid_fold.get() >= most {
+        if backing.grown_to_avoid_flush.get() >= most {
             return false;
         }
         let mut units = 0_u64;
-        self.rows.measure(|caches| units = units.saturating_add(caches.small_held()));
+        self.thread_caches.measure(|caches| units = units.saturating_add(caches.small_held()));
         units << UNIT_SHIFT < most
     }
 
-    /// Folds the small blocks of this thread's magazines into the heap, before the pool grows by `size` bytes for
-    /// a large block: whole pages of the small side may come free by that, which are moved then. What other
-    /// threads have stays theirs, since growing must not stop a crowd of them.
+    /// Flushes the small blocks of this thread's magazines before the pool grows by `size` bytes for a large block:
+    /// that may free whole pages of the small side, which can be moved. Other threads keep their caches, since growing
+    /// must not stop a crowd of them.
     ///
-    /// Where `size` does not fit beside the blocks in use, the request is refused in the end, and magazines stay
-    /// as they are.
-    fn fold_own_small(&self, size: Bytes) {
+    /// If `size` does not fit beside the blocks in use, the request will be refused, and the magazines stay as they
+    /// are.
+    fn flush_own_small(&self, size: Bytes) {
         let most = self.limits.limit().min(self.device_total);
         let out = self.heap().out().saturating_add(size);
         let mut returns = Vec::new();
@@ -275,42 +278,41 @@ impl Shared {
                 caches.drain(&mut returns);
             }
         });
-        self.heap().give_all(returns);
+        self.heap().free_all(returns);
     }
 
-    /// Folds the large blocks of this thread's magazine for `stream` into the heap: what they become
-    /// with their neighbours may be the lower hole.
-    pub(in crate::pool) fn fold_own(&self, stream: StreamHandle) {
+    /// Flushes the large blocks of this thread's magazine for `stream`: merged with their neighbours they may form the
+    /// lower hole.
+    pub(in crate::pool) fn flush_own_large(&self, stream: StreamHandle) {
         let mut returns = Vec::new();
         self.with_own_caches(|caches| {
             if let Some(cache) = caches.of(stream) {
-                cache.empty(|side| side == Side::Large, &mut returns);
+                cache.drain(|side| side == Side::Large, &mut returns);
             }
         });
-        self.give_back(returns);
+        self.return_to_heap(returns);
     }
 
-    /// Folds what magazines hold into the heap. Does not wait: threads that are inside their magazines fold
-    /// them when they are next there. With the backing's lock, so that none of their streams is forgotten
-    /// meanwhile.
-    pub(in crate::pool) fn fold(&self, backing: &mut Backing) {
-        let mut returns = self.tidy(backing);
-        self.rows.drain(|caches| caches.drain(&mut returns));
-        self.heap().give_all(returns);
+    /// Flushes all thread caches into the heap. Does not wait: threads that are inside their gate flush at their next
+    /// entry. Takes the backing, so that none of the streams is forgotten meanwhile.
+    pub(in crate::pool) fn flush_caches(&self, backing: &mut Backing) {
+        let mut returns = self.fill_unclean(backing);
+        self.thread_caches.drain(|caches| caches.drain(&mut returns));
+        self.heap().free_all(returns);
     }
 
-    /// The same for large blocks alone: small ones lie in another address space, and help a large request only where
-    /// whole pages of it are given up, which comes later.
-    fn fold_large(&self, backing: &mut Backing) {
-        let mut returns = self.tidy(backing);
-        self.rows.change(|caches| caches.drain_large(&mut returns));
-        self.heap().give_all(returns);
+    /// Flushes only large blocks. Small ones are in another address space, and help a large request only once whole
+    /// pages of them are free, which a later rung handles.
+    fn flush_large(&self, backing: &mut Backing) {
+        let mut returns = self.fill_unclean(backing);
+        self.thread_caches.change(|caches| caches.drain_large(&mut returns));
+        self.heap().free_all(returns);
     }
 
-    /// The same, after waiting for threads that are inside their magazines: for what has to be complete.
-    pub(in crate::pool) fn fold_all(&self, backing: &mut Backing) {
-        let mut returns = self.tidy(backing);
-        self.rows.drain_all(|caches| caches.drain(&mut returns));
-        self.heap().give_all(returns);
+    /// Flushes all thread caches, and waits for threads that are inside their gate: for callers that need all blocks.
+    pub(in crate::pool) fn flush_all_caches(&self, backing: &mut Backing) {
+        let mut returns = self.fill_unclean(backing);
+        self.thread_caches.drain_all(|caches| caches.drain(&mut returns));
+        self.heap().free_all(returns);
     }
 }

@@ -1,12 +1,12 @@
-//! The pool's side of a thread's end: the last event of the thread's own default stream.
+//! The end of a thread, as the pool handles it: the last event of the thread's own default stream.
 
 use std::sync::Arc;
 
 use forebay_core::StreamId;
 use forebay_hal::{Call, StreamHandle};
 
-use crate::pool::common::log::Point;
-use crate::pool::common::wait::Patience;
+use crate::pool::common::log::LoggedEvent;
+use crate::pool::common::wait::Deadline;
 use crate::pool::heap::thread_ends::{OnThreadEnd, is_ending};
 use crate::pool::shared::Shared;
 use crate::{Request, Result};
@@ -15,15 +15,15 @@ impl OnThreadEnd for Shared {
     fn thread_ends(self: Arc<Self>, stream: Option<StreamId>) {
         self.end_own_stream(stream);
         if let Some(last) = Arc::into_inner(self) {
-            // Its end waits for the device, which the end of a thread should not.
+            // Dropping the pool waits for the device, and the end of a thread should not.
             let _ = crate::sync::thread::spawn("forebay-end", move || drop(last));
         }
     }
 }
 
 impl Shared {
-    /// Has the pool told when this thread ends, if `stream` is the thread's own. Asks the driver which stream
-    /// it is, the first time.
+    /// Has the pool notified when this thread ends, if `stream` is the thread's own. The first time it asks the driver
+    /// which stream that is.
     pub(in crate::pool) fn watch_own_stream(&self, stream: StreamHandle) {
         if !stream.is_per_thread() || self.captures.any() {
             return;
@@ -34,7 +34,7 @@ impl Shared {
         }
     }
 
-    /// The thread that calls this ends, and its own default stream with it.
+    /// Ends the own default stream of the calling thread, which is ending.
     fn end_own_stream(&self, known_as: Option<StreamId>) {
         if self.birth.check().is_err() {
             return;
@@ -47,28 +47,28 @@ impl Shared {
         let _ = self.record_end(stream, true, &is_same);
     }
 
-    /// Waits on the host for all that is enqueued so far on the stream that [stands in](stand_in) for that of an
-    /// ending thread. `false` where time ran out first, or a capture is under way.
-    pub(in crate::pool) fn wait_for_stand_in(&self, patience: Patience) -> Result<bool> {
+    /// Waits, on the host, for all work enqueued so far on the [stand-in](stand_in) stream. Returns `false` if the
+    /// deadline passed or a capture is under way.
+    pub(in crate::pool) fn wait_for_stand_in(&self, deadline: Deadline) -> Result<bool> {
         let event = {
-            // No capture begins while the event is recorded.
+            // Locked, so that no capture begins while the event is recorded.
             let _backing = self.backing();
             if self.captures.any() {
                 return Ok(false);
             }
-            Arc::new(Point::after(&self.device, &self.log, STAND_IN)?)
+            Arc::new(LoggedEvent::after(&self.device, &self.log, STAND_IN)?)
         };
-        self.wait_for_events(&[event], patience)
+        self.wait_for_events(&[event], deadline)
     }
 }
 
-/// The stream in whose order a thread past the end of its list gets memory for its own.
+/// The stream that stands in for the own stream of a thread that has dropped its list.
 const STAND_IN: StreamHandle = StreamHandle::DEFAULT;
 
-/// A request on the own stream of an ending thread, as one on another stream; `None` for every other request.
+/// Moves a request on the own stream of an ending thread to the stand-in stream; `None` for every other request.
 ///
-/// The driver may make a new stream for every call of such a thread, so no wait on the device orders them. The
-/// caller has the host wait for the other stream before the memory is given out.
+/// The driver may make a new stream for every call of such a thread, so no wait on the device orders them. The caller
+/// waits for the stand-in stream on the host before it returns the memory.
 pub(in crate::pool) fn stand_in(request: Request) -> Option<Request> {
     is_ending(request.stream).then_some(Request { stream: STAND_IN, ..request })
 }

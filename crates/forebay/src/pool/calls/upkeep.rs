@@ -1,5 +1,5 @@
-//! Upkeep: what a pool does between requests. Reading the pressure, collecting what was not needed for
-//! a while, doing what was put off; by hand, or by one thread for all pools of the process that want it.
+//! Upkeep: what a pool does between requests. It reads the pressure, releases memory that was not needed for a while,
+//! and runs deferred tasks; on demand, or by one thread for all pools of the process that want it.
 
 use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};
@@ -10,7 +10,7 @@ use forebay_core::pressure::{Level, Response};
 use crate::Result;
 use crate::pool::calls::registry;
 use crate::pool::common::upkeep_state::Upkeep;
-use crate::pool::common::wait::Patience;
+use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::shared::Shared;
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
@@ -25,62 +25,62 @@ impl Shared {
         self.limits.thresholds().level(self.held.get())
     }
 
-    /// Reads the pressure after what is held has changed, and does what it calls for. No lock is held.
+    /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
     pub(in crate::pool) fn read_pressure(&self) {
         let thresholds = self.limits.thresholds();
         let held = self.held.get();
-        let Some((level, answer)) = self.upkeep().gauge.read(&thresholds, held) else { return };
-        match answer {
-            Response::Expand => self.press_magazines(false),
+        let Some((level, response)) = self.upkeep().gauge.read(&thresholds, held) else { return };
+        match response {
+            Response::Expand => self.set_under_pressure(false),
             Response::Clean | Response::ReleaseIdle => {
-                // Small from now on: what a thread has at hand is lost to the others.
-                self.press_magazines(true);
+                // A small bound from now on: memory cached by one thread is lost to the others.
+                self.set_under_pressure(true);
                 let mut backing = self.backing();
-                self.fold(&mut backing);
-                if answer == Response::ReleaseIdle {
+                self.flush_caches(&mut backing);
+                if response == Response::ReleaseIdle {
                     let keep = self.settings().min_bytes();
-                    backing.retire(self.site(), keep);
-                    let _ = backing.run_deferred(self.site(), false);
+                    backing.defer_release(self.context(), keep);
+                    let _ = backing.run_deferred(self.context(), false);
                 }
                 drop(backing);
-                // What the device refuses now goes the next time.
-                let _ = self.give_back_segments(Patience::None);
+                // Segments that the device refuses now are released later.
+                let _ = self.release_segments(Deadline::Now);
             }
             _ => {}
         }
-        for told in &self.options.pressure {
+        for told in &self.options.pressure_callbacks {
             self.callbacks.call(|| told(level, held));
         }
     }
 
-    /// Has magazines hold little from now on, or as much as they are to.
-    fn press_magazines(&self, pressed: bool) {
-        self.upkeep().pressed = pressed;
-        self.fit_magazines();
+    /// Sets whether the pool is under pressure, which lowers the bound of magazines.
+    fn set_under_pressure(&self, under_pressure: bool) {
+        self.upkeep().under_pressure = under_pressure;
+        self.update_magazine_bounds();
     }
 
-    /// Has magazines hold as much as they are to, or what they may under pressure.
-    pub(in crate::pool) fn fit_magazines(&self) {
+    /// Applies the bound from the settings to all magazines, or the lower one under pressure.
+    pub(in crate::pool) fn update_magazine_bounds(&self) {
         let full = self.magazine_units();
-        let pressed = self.upkeep().pressed;
-        self.bound_magazines(if pressed { full.min(CLEANED_UNITS) } else { full });
+        let under_pressure = self.upkeep().under_pressure;
+        self.bound_magazines(if under_pressure { full.min(CLEANED_UNITS) } else { full });
     }
 
-    /// Gives back to the device what was not needed in the last `age`, as far as that was watched:
-    /// from one call of this to the next. Does not wait for the device; what work may still use goes
-    /// when it is done. Gives how much is to go.
+    /// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
+    /// for the device: memory that work may still use is released when the work is done. Returns how much will be
+    /// released.
     pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
         self.birth.check()?;
-        let collected = self.collect_unread(age);
+        let collected = self.collect_inner(age);
         self.read_pressure();
         collected
     }
 
-    fn collect_unread(&self, age: Duration) -> Result<Bytes> {
-        self.recheck_streams(&mut None);
+    fn collect_inner(&self, age: Duration) -> Result<Bytes> {
+        self.recheck_streams(&mut WaitBudget::default());
         let mut backing = self.backing();
-        // What lies in magazines is not needed: in the heap it does not count as in use.
-        self.fold(&mut backing);
+        // Flushed first: cached blocks are not needed, and must not count as in use.
+        self.flush_caches(&mut backing);
         let needed = {
             let mut upkeep = self.upkeep();
             let now = upkeep.begun.elapsed();
@@ -92,30 +92,30 @@ impl Shared {
             upkeep.decay.note(now, most);
             upkeep.decay.needed(now, age)
         };
-        // What fails of that keeps nothing else from going.
-        let ran = backing.run_deferred(self.site(), false);
+        // A failure here does not keep the rest from being released.
+        let ran = backing.run_deferred(self.context(), false);
         let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
         let keep = needed.max(self.settings().min_bytes());
-        let retired = backing.retire(self.site(), keep);
-        let ran = ran.and(backing.run_deferred(self.site(), false));
+        let released = backing.defer_release(self.context(), keep);
+        let ran = ran.and(backing.run_deferred(self.context(), false));
         drop(backing);
-        let given = self.give_back_segments(Patience::None);
-        ran.and(given).map(|()| retired)
+        let given = self.release_segments(Deadline::Now);
+        ran.and(given).map(|()| released)
     }
 
-    /// Makes what is free as few and as large holes as can be without waiting.
+    /// Merges holes as far as possible without waiting.
     pub(in crate::pool) fn defragment(&self) -> Result<()> {
         self.birth.check()?;
-        self.recheck_streams(&mut None);
+        self.recheck_streams(&mut WaitBudget::default());
         {
             let mut backing = self.backing();
-            self.fold(&mut backing);
-            backing.part_from_idle_streams(self.site());
+            self.flush_caches(&mut backing);
+            backing.free_holes_of_idle_streams(self.context());
         }
         self.process_deferred()
     }
 
-    /// One round of the background thread. What fails now is tried in the next.
+    /// One round of the upkeep thread. A failure is retried in the next one.
     fn tick(&self) {
         let age = self.settings().collect_after();
         let _ = self.defragment();
@@ -126,28 +126,28 @@ impl Shared {
     }
 }
 
-/// What a magazine holds at the most under pressure, in units of 512 B: 256 KiB.
+/// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
 
-/// How it stands with the thread.
+/// The state of the upkeep thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
-    /// There is none.
+    /// It does not run.
     None,
-    /// It is there.
-    There,
-    /// It is there, and a pool has asked for it since it last looked who does.
-    AskedFor,
+    /// It runs.
+    Running,
+    /// It runs, and a pool has asked for it since it last read the registry.
+    Requested,
 }
 
-/// The thread, and the process it is of: a child has none but its own.
+/// The state of the thread, and the process it is of: a forked child starts without one.
 static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
 
-/// Told where a pool asks for the thread: its interval may be shorter than the pause under way.
+/// Notified when a pool asks for the thread: its interval may be shorter than the current pause.
 static ASKED: Condvar = Condvar::new();
 
-/// Nothing else is locked while this is: a pool asks for the thread with its settings locked, and the
-/// thread reads the settings of pools.
+/// No other lock is taken while this one is held: a pool asks for the thread with its settings locked, and the thread
+/// reads the settings of pools.
 fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
     let mut state = THREAD.lock();
     let here = Some(Birth::here());
@@ -157,29 +157,29 @@ fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
     state
 }
 
-/// Starts the thread, unless it is there. It ends when no pool wants it any more.
+/// Starts the thread unless it runs. It ends when no pool wants it any more.
 pub(in crate::pool) fn start() {
     let mut state = thread_state();
     state.0 = match state.0 {
         Thread::None => {
             let spawned = thread::spawn("forebay-upkeep", run);
-            // Without a thread there is no upkeep but by hand: a pool works all the same.
-            if spawned.is_ok() { Thread::AskedFor } else { Thread::None }
+            // A pool works without the thread; upkeep then happens only on demand.
+            if spawned.is_ok() { Thread::Requested } else { Thread::None }
         }
-        Thread::There | Thread::AskedFor => Thread::AskedFor,
+        Thread::Running | Thread::Requested => Thread::Requested,
     };
     ASKED.notify_all();
 }
 
 fn run() {
     loop {
-        thread_state().0 = Thread::There;
+        thread_state().0 = Thread::Running;
         let pools = registry::with_upkeep();
         let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
         let Some(interval) = shortest else {
             let mut state = thread_state();
-            // One that came since was told that there is a thread.
-            if state.0 == Thread::AskedFor {
+            // A pool that came meanwhile counts on this thread.
+            if state.0 == Thread::Requested {
                 continue;
             }
             state.0 = Thread::None;
@@ -188,14 +188,14 @@ fn run() {
         for pool in &pools {
             pool.tick();
         }
-        // Not kept over the pause: a pool goes when its last user does.
+        // Not kept during the pause, so that a pool can be dropped meanwhile.
         drop(pools);
-        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::AskedFor;
+        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
         drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
     }
 }
 
-/// Whether the thread is there, for tests.
+/// Whether the thread runs, for tests.
 #[cfg(test)]
 pub(in crate::pool) fn runs() -> bool {
     thread_state().0 != Thread::None

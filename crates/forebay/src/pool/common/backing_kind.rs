@@ -1,4 +1,4 @@
-//! What the memory of a pool is to be, beyond the default, and whether the device has such.
+//! The memory class of a pool, and whether the device can provide it.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use forebay_hal::{Device, PageOptions, VirtualMemory};
 
 use crate::{Error, MemoryClass, Result};
 
-/// A class of memory that the device has.
+/// A memory class that the device can provide.
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct BackingKind {
     class: MemoryClass,
-    /// Who else reads and writes it.
+    /// Devices other than the pool's own that may read and write it.
     peers: Vec<DeviceOrdinal>,
 }
 
 impl BackingKind {
-    /// Memory of a class on `device`; refused where there is none, and where each block is to have pages
-    /// of its own, which are of no class.
+    /// Checks that `device` can provide `class`. Guard pages are refused with any class but the default: each block has
+    /// pages of its own then, which have no class.
     pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
         class: MemoryClass,
@@ -28,30 +28,30 @@ impl BackingKind {
             |missing: &'static str| Err(Error::ClassUnavailable { class, missing: missing.into() });
         if guard_pages && class != MemoryClass::STITCHED {
             return refuse(
-                "guard_pages is on, and gives each block pages of its own that are of no class; set \
-                 guard_pages to off, or use canaries",
+                "guard_pages is on, which gives each block pages of its own without a class; set guard_pages \
+                 to off, or use canaries",
             );
         }
         let of_pages = class.contains(MemoryClass::SHAREABLE) || class.contains(MemoryClass::PEERS);
         if class.contains(MemoryClass::PLAIN) && of_pages {
-            return refuse("what is plain has no pages that others could be given or shown");
+            return refuse("plain memory has no pages to share or to make visible to peers");
         }
         if of_pages && device.virtual_memory().is_none() {
             return refuse("the device maps no pages");
         }
         if class.contains(MemoryClass::SHAREABLE) && device.sharing().is_none() {
-            return refuse("pages of the device cannot leave the process");
+            return refuse("the device cannot share pages with other processes");
         }
         if class.contains(MemoryClass::PEERS) {
             let Some(reach) = device.peers() else { return refuse("the device has no peers") };
             if peers.is_empty() {
-                return refuse("nobody was named that it is to be visible to");
+                return refuse("visible_to is empty; name at least one device");
             }
             for &peer in peers {
                 if !reach.can_reach(peer)? {
                     let own = device.descriptor().ordinal;
                     let missing =
-                        format!("devices {} and {} do not reach each other", own.0, peer.0);
+                        format!("devices {} and {} cannot reach each other", own.0, peer.0);
                     return Err(Error::ClassUnavailable { class, missing: missing.into() });
                 }
             }
@@ -59,7 +59,7 @@ impl BackingKind {
         Ok(Self { class, peers: peers.to_vec() })
     }
 
-    /// Pages of the device, where memory is to be made of them.
+    /// The device's mapping of pages; `None` if the pool is to use plain segments.
     pub(in crate::pool) fn pages_of<'a>(
         &self,
         device: &'a dyn Device,
@@ -67,7 +67,7 @@ impl BackingKind {
         device.virtual_memory().filter(|_| !self.class.contains(MemoryClass::PLAIN))
     }
 
-    /// How pages are made.
+    /// The options for new pages.
     pub(in crate::pool) fn page_options(&self) -> PageOptions {
         if self.class.contains(MemoryClass::SHAREABLE) {
             PageOptions::shareable()
@@ -76,12 +76,12 @@ impl BackingKind {
         }
     }
 
-    /// Who reads and writes it, beside the device it is on.
+    /// Devices other than the pool's own that may read and write the memory.
     pub(in crate::pool) fn peers(&self) -> &[DeviceOrdinal] {
         &self.peers
     }
 
-    /// Whether what is behind an address stays there as long as the pool.
+    /// Whether the memory behind an address stays the same while the pool lives.
     pub(in crate::pool) fn is_stable(&self) -> bool {
         self.class.contains(MemoryClass::STABLE)
     }

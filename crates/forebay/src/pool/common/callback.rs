@@ -1,30 +1,29 @@
-//! The edge between a pool and the program's own code: whoever is asked to let go, or told of
-//! pressure, events and the end.
+//! Calls of the program's callbacks: on a shortage, on pressure, on events, and when the pool is dropped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls what the program gave a pool to call. A panic ends here: the request or the thread that
-/// called goes on without an answer. The program's hook has told of it by then, and it is counted.
+/// Calls a callback and stops its panic here. The request or thread that made the call goes on as if the callback had
+/// done nothing. The panic is counted; the program's panic hook has reported it by then.
 ///
-/// Clones count together.
+/// Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Callbacks {
     panics: Arc<AtomicU64>,
 }
 
 impl Callbacks {
-    /// What `callback` says; `None` where it panicked.
+    /// Calls `callback`; returns `None` if it panicked.
     ///
-    /// No lock of the pool is held, so nothing of the pool's can be half done. What the callback has
-    /// of its own is the program's to keep whole: it is called again the next time.
+    /// The caller holds no lock of the pool, so a panic leaves none of the pool's state half changed. Keeping its own
+    /// state consistent is up to the callback: it will be called again.
     pub(in crate::pool) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(callback)) {
-            Ok(said) => Some(said),
+            Ok(returned) => Some(returned),
             Err(panic) => {
                 self.panics.fetch_add(1, Ordering::Relaxed);
-                // What was panicked with is the program's, and its drop may panic as well.
+                // The payload belongs to the program, and its drop may panic too.
                 if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
                     core::mem::forget(again);
                 }
@@ -33,7 +32,7 @@ impl Callbacks {
         }
     }
 
-    /// How often one panicked.
+    /// The number of panics so far.
     pub(in crate::pool) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
@@ -45,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// A panic with something whose drop panics too.
+    /// A payload whose drop panics too.
     struct Bad;
 
     impl Drop for Bad {

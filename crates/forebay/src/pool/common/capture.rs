@@ -1,19 +1,19 @@
-//! Capturing: a time in which the pool leaves events and waiting alone.
+//! Captures: while one is under way, the pool uses no events and waits for nothing.
 //!
-//! While work on a stream is captured into a graph instead of being done, asking for an event and
-//! waiting for the device are errors of the driver that spoil the capture, and an event recorded there
-//! is part of the graph and can never be asked for. So in that time a pool gives what is free in the
-//! order of the stream itself, or grows; whatever needs an event is put off.
+//! While a stream is captured into a graph, querying an event or waiting for the device is a driver error that
+//! invalidates the capture, and an event recorded there becomes part of the graph and can never be queried. So during a
+//! capture the pool serves requests from memory that is free in the order of their own stream, or grows; everything
+//! that needs an event is deferred.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many captures are under way.
+/// The number of captures under way.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Captures(Arc<AtomicUsize>);
 
 impl Captures {
-    /// Whether there is one.
+    /// Whether a capture is under way.
     pub(in crate::pool) fn any(&self) -> bool {
         self.0.load(Ordering::SeqCst) > 0
     }
@@ -24,9 +24,9 @@ impl Captures {
     }
 }
 
-/// A capture under way, from [`Pool::capture`](crate::Pool::capture) until this is dropped.
+/// A capture, from [`Pool::capture`](crate::Pool::capture) until this guard is dropped.
 #[derive(Debug)]
-#[must_use = "dropped, it is over"]
+#[must_use = "the capture ends when this is dropped"]
 pub struct Capture(Captures);
 
 impl Drop for Capture {

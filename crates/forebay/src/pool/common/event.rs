@@ -1,5 +1,5 @@
-//! Events: what happened to blocks, one by one. Off by default; a pool that notes them takes the slow path for every
-//! call.
+//! Events: each allocation, free and refusal of a pool. Off by default, because a pool that records them takes the slow
+//! path for every call.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,40 +13,40 @@ use crate::Tag;
 use crate::pool::common::callback::Callbacks;
 use crate::sync::lock;
 
-/// What happened.
+/// What a call of the pool did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventAction {
-    /// A block was given out.
+    /// A block was allocated.
     Allocate,
-    /// A block was taken back.
+    /// A block was freed.
     Free,
     /// A request was refused.
     Refuse,
 }
 
-/// Something that happened to a block.
+/// One allocation, free or refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolEvent {
-    /// When, from the start of the pool.
+    /// The time since the pool was made.
     pub time: Duration,
-    /// What.
+    /// The kind of event.
     pub action: EventAction,
-    /// The block; null for a request that was refused.
+    /// The address of the block; null for a refused request.
     pub address: Address,
-    /// What was asked for.
+    /// The bytes that were requested.
     pub requested: Bytes,
-    /// In whose order.
+    /// The stream that the call named.
     pub stream: StreamHandle,
-    /// For whom.
+    /// The tag that the block was allocated under.
     pub tag: Tag,
 }
 
-/// Told of every event.
+/// Called with every event.
 pub(in crate::pool) type Observer = Arc<dyn Fn(&PoolEvent) + Send + Sync>;
 
-/// The last events, as many as were asked for, and the observers that each is passed to.
+/// The last events, as many as the setting `history` keeps, and the observers that are called with each.
 pub(in crate::pool) struct History {
     begun: Instant,
     events: Mutex<Events>,
@@ -56,7 +56,7 @@ pub(in crate::pool) struct History {
 struct Events {
     last: VecDeque<PoolEvent>,
     most: usize,
-    /// Replaced as a whole, so that an event reaches those who observed when it was noted.
+    /// Replaced as a whole when it changes, so that each event reaches exactly those who observed when it was recorded.
     observers: Arc<Vec<Observer>>,
 }
 
@@ -70,7 +70,7 @@ impl History {
         Self { begun: Instant::now(), events: Mutex::new(events), callbacks }
     }
 
-    /// Whether anyone is told.
+    /// Whether there are observers.
     pub(in crate::pool) fn is_observed(&self) -> bool {
         !self.events().observers.is_empty()
     }
@@ -79,7 +79,7 @@ impl History {
         lock(&self.events)
     }
 
-    /// How many are remembered.
+    /// Sets how many events are kept.
     pub(in crate::pool) fn set_most(&self, most: usize) {
         let mut events = self.events();
         events.most = most;
@@ -88,7 +88,7 @@ impl History {
         }
     }
 
-    /// Notes an event and tells of it; the oldest goes where there are too many.
+    /// Records an event and calls the observers with it. Drops the oldest event if there are too many.
     pub(in crate::pool) fn note(
         &self,
         action: EventAction,
@@ -98,7 +98,7 @@ impl History {
         tag: Tag,
     ) {
         let mut events = self.events();
-        // The clock under the lock: events are in the order of their times.
+        // Read under the lock, so that the events are in the order of their times.
         let time = self.begun.elapsed();
         let event = PoolEvent { time, action, address, requested, stream, tag };
         if events.most > 0 {
@@ -116,7 +116,7 @@ impl History {
 
     /// Passes every event from now on to `observer`, and before that an allocation for each of `live`.
     ///
-    /// Under the lock: an event that another thread notes meanwhile comes after them.
+    /// Holds the lock, so that an event recorded by another thread meanwhile comes after those of the live blocks.
     pub(in crate::pool) fn attach(
         &self,
         observer: &Observer,
@@ -137,7 +137,7 @@ impl History {
         Arc::make_mut(&mut events.observers).retain(|other| !Arc::ptr_eq(other, observer));
     }
 
-    /// What is remembered, the oldest first.
+    /// The events that are kept, the oldest first.
     pub(in crate::pool) fn all(&self) -> Vec<PoolEvent> {
         self.events().last.iter().copied().collect()
     }

@@ -1,4 +1,5 @@
-//! Limits: the limit of a pool, where its levels of pressure begin, and how much it holds. Read without a lock, so that nobody waits for the driver to learn them.
+//! The limit of a pool, its pressure thresholds, and the bytes it holds. All are read without a lock, so that no reader
+//! waits for a thread that is inside the driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +9,8 @@ use forebay_core::pressure::Thresholds;
 
 use crate::Settings;
 
-/// The limit and the levels, as settings have them. Each is right by itself; read while settings
-/// change, some may be of before and some of after.
+/// The limit and the thresholds, as the settings have them. Each value is valid by itself; a reader may see some values
+/// from before a change of settings and some from after.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct Limits {
     limit: AtomicU64,
@@ -26,7 +27,7 @@ impl Limits {
         limits
     }
 
-    /// Notes what settings say now.
+    /// Takes over the values of `settings`.
     pub(in crate::pool) fn set(&self, limit: Bytes, settings: &Settings) {
         let set = |mark: &AtomicU64, bytes: Bytes| mark.store(bytes.get(), Ordering::Relaxed);
         set(&self.limit, limit);
@@ -41,7 +42,7 @@ impl Limits {
         read(&self.limit)
     }
 
-    /// Where levels of pressure begin.
+    /// The bytes held at which each pressure level begins.
     pub(in crate::pool) fn thresholds(&self) -> Thresholds {
         Thresholds {
             low: read(&self.low),
@@ -56,17 +57,17 @@ fn read(mark: &AtomicU64) -> Bytes {
     Bytes::new(mark.load(Ordering::Relaxed))
 }
 
-/// What a pool holds, as it was after the last change. Clones are the same.
+/// The bytes a pool holds, as of the last change. Clones share the value.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct HeldGauge(Arc<AtomicU64>);
 
 impl HeldGauge {
-    /// Notes it, under the heap's lock.
+    /// Sets the bytes held. The caller holds the heap lock, so values arrive in order.
     pub(in crate::pool) fn set(&self, held: Bytes) {
         self.0.store(held.get(), Ordering::Relaxed);
     }
 
-    /// What is held.
+    /// The bytes held.
     pub(in crate::pool) fn get(&self) -> Bytes {
         read(&self.0)
     }

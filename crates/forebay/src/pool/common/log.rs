@@ -1,4 +1,4 @@
-//! The log of the driver's calls, and events whose every call is in it.
+//! The log of driver calls, and events that log their calls.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::sync::fork::Birth;
 use crate::sync::{lock, tracked};
 
-/// How often the pool called the driver, and over what.
+/// How often a pool called the driver, by kind of call and size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverLog {
     counts: BTreeMap<(Call, Bytes), u64>,
@@ -20,36 +20,36 @@ pub struct DriverLog {
 }
 
 impl DriverLog {
-    /// Notes one call.
+    /// Adds one call.
     pub(crate) fn note(&mut self, call: Call, size: Bytes, took: Duration) {
         *self.counts.entry((call, size)).or_default() += 1;
         self.time = self.time.saturating_add(took);
     }
 
-    /// How long all of them took, by the clock.
+    /// The wall-clock time of all calls together.
     pub fn time(&self) -> Duration {
         self.time
     }
 
-    /// Each kind of call, the size it was over, and how often it was made.
+    /// Each kind of call, its size in bytes, and how often it was made.
     pub fn entries(&self) -> impl Iterator<Item = (Call, Bytes, u64)> {
         self.counts.iter().map(|(&(call, size), &count)| (call, size, count))
     }
 
-    /// How often a kind of call was made.
+    /// How often one kind of call was made, over all sizes.
     pub fn of(&self, call: Call) -> u64 {
         self.entries().filter(|&(kind, ..)| kind == call).map(|(.., count)| count).sum()
     }
 }
 
-/// The calls of the driver that a pool made. Clones are the same log.
+/// The driver calls of a pool. Clones share the log.
 ///
-/// Its lock is its own and the last of all: it is held to note a call, never while one is made, so
-/// whoever reads the log waits for nobody at the driver.
+/// Its own lock is the last in the lock order. It is held only to add or copy entries, never during a driver call, so
+/// reading the log never waits for the driver.
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct CallLog {
     log: Arc<Mutex<DriverLog>>,
-    /// The process whose driver it is.
+    /// The process that made the log.
     birth: Birth,
 }
 
@@ -60,7 +60,7 @@ impl Default for CallLog {
 }
 
 impl CallLog {
-    /// Makes one call over one page or range of `size`, and notes it.
+    /// Makes a driver call over `size` bytes and logs it.
     pub(in crate::pool) fn make<T>(&self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let made = make();
@@ -68,88 +68,88 @@ impl CallLog {
         made
     }
 
-    /// Makes one call over no memory, and notes it.
+    /// Makes a driver call that involves no memory and logs it.
     pub(in crate::pool) fn call<T>(&self, call: Call, make: impl FnOnce() -> T) -> T {
         self.make(call, Bytes::ZERO, make)
     }
 
-    /// Makes one call over `size` that may wait for work of the device, and notes it. With no lock of a
-    /// pool held: that work may wait for whoever needs the lock.
+    /// Makes a driver call over `size` bytes that may wait for work of the device, and logs it. The caller holds no
+    /// lock of a pool: the work may itself wait for a thread that needs the lock.
     pub(in crate::pool) fn wait<T>(&self, call: Call, size: Bytes, make: impl FnOnce() -> T) -> T {
         debug_assert_eq!(tracked::held(), 0, "{call:?} would wait with a lock of a pool held");
         self.make(call, size, make)
     }
 
-    /// The calls made so far.
-    pub(in crate::pool) fn so_far(&self) -> DriverLog {
+    /// The calls logged so far.
+    pub(in crate::pool) fn snapshot(&self) -> DriverLog {
         lock(&self.log).clone()
     }
 
-    /// Whether this is a forked child: then nothing of the parent's driver can be given back here.
+    /// Whether this is a forked child. The parent's driver objects cannot be released here.
     pub(in crate::pool) fn is_forked(&self) -> bool {
         self.birth.check().is_err()
     }
 }
 
-/// An event of a pool.
+/// A device event of a pool. Every driver call on it is logged.
 #[derive(Debug)]
-pub(in crate::pool) struct Point {
-    /// There until it is dropped.
+pub(in crate::pool) struct LoggedEvent {
+    /// `None` only while it is being dropped.
     event: Option<Event>,
     handle: EventHandle,
     device: Arc<dyn Device>,
     log: CallLog,
 }
 
-impl Point {
-    /// A new one, in nobody's order yet.
+impl LoggedEvent {
+    /// Creates an event that is not recorded yet.
     pub(in crate::pool) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Result<Self> {
         let event = log.call(Call::CreateEvent, || Event::new(device, EventKind::Order))?;
         let handle = event.handle();
         Ok(Self { event: Some(event), handle, device: Arc::clone(device), log: log.clone() })
     }
 
-    /// One after all work enqueued on `stream`.
+    /// Creates an event and records it after all work enqueued on `stream` so far.
     pub(in crate::pool) fn after(
         device: &Arc<dyn Device>,
         log: &CallLog,
         stream: StreamHandle,
     ) -> Result<Self> {
-        let point = Self::new(device, log)?;
-        point.record(stream)?;
-        Ok(point)
+        let event = Self::new(device, log)?;
+        event.record(stream)?;
+        Ok(event)
     }
 
-    /// Puts it after all work enqueued on `stream`.
+    /// Records it after all work enqueued on `stream` so far.
     pub(in crate::pool) fn record(&self, stream: StreamHandle) -> Result<()> {
         let record = || self.device.record_event(self.handle, stream);
         Ok(self.log.call(Call::RecordEvent, record)?)
     }
 
-    /// Makes `stream` wait for it, on the device.
+    /// Makes `stream` wait for the event, on the device.
     pub(in crate::pool) fn make_wait(&self, stream: StreamHandle) -> Result<()> {
         let wait = || self.device.wait_event(stream, self.handle);
         Ok(self.log.call(Call::WaitEvent, wait)?)
     }
 
-    /// Whether it is known to be reached. Where asking fails it is not.
+    /// Whether the event is reached. A failed query counts as not reached.
     pub(in crate::pool) fn is_reached(&self) -> bool {
         self.query().is_ok_and(|progress| progress == Progress::Done)
     }
 
-    /// Whether it is reached.
+    /// Queries the event.
     pub(in crate::pool) fn query(&self) -> Result<Progress> {
         Ok(self.log.call(Call::QueryEvent, || self.device.query_event(self.handle))?)
     }
 
-    /// Waits for it, on the host.
+    /// Waits for the event, on the host.
     pub(in crate::pool) fn synchronize(&self) -> Result<()> {
         let wait = || self.device.synchronize_event(self.handle);
         Ok(self.log.wait(Call::SynchronizeEvent, Bytes::ZERO, wait)?)
     }
 }
 
-impl Drop for Point {
+impl Drop for LoggedEvent {
     fn drop(&mut self) {
         let event = self.event.take();
         if self.log.is_forked() {

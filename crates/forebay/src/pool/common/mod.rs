@@ -1,5 +1,6 @@
-//! What every room of a pool uses: options, limits, the log of driver calls, reports, waiting. It has no lock of the
-//! pool; the few locks here are their own and are held for a moment only, to note or to read.
+//! Types that every other room of the pool uses: options, limits, the log of driver calls, callbacks, waiting. None of
+//! the pool's locks is taken here. The call log and the history have locks of their own, which are held only to read or
+//! append.
 
 pub(in crate::pool) mod backing_kind;
 pub(in crate::pool) mod callback;

@@ -1,4 +1,4 @@
-//! Options of a new pool: settings, and what cannot be written as text, such as callbacks.
+//! Options of a new pool: its settings, and what cannot be written as text, such as callbacks.
 
 use core::fmt;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::report::{DropReport, Shortage};
 use crate::{Error, MemoryClass, Result};
 
 /// Called to release memory before a request fails; returns whether it released any.
-pub(in crate::pool) type LetGo = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
+pub(in crate::pool) type ShortageCallback = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
 
 /// Called with the new pressure and the bytes held.
-pub(in crate::pool) type Warned = Arc<dyn Fn(Level, Bytes) + Send + Sync>;
+pub(in crate::pool) type PressureCallback = Arc<dyn Fn(Level, Bytes) + Send + Sync>;
 
 /// Called with the blocks that were live when the pool was dropped.
-pub(in crate::pool) type Told = Arc<dyn Fn(&DropReport) + Send + Sync>;
+pub(in crate::pool) type DropCallback = Arc<dyn Fn(&DropReport) + Send + Sync>;
 
 /// Options of a new pool.
 ///
@@ -42,10 +42,10 @@ pub struct PoolOptions {
     pub(in crate::pool) growth: Option<Growth>,
     pub(in crate::pool) class: MemoryClass,
     pub(in crate::pool) peers: Vec<DeviceOrdinal>,
-    pub(in crate::pool) let_go: Vec<LetGo>,
-    pub(in crate::pool) pressure: Vec<Warned>,
+    pub(in crate::pool) shortage_callbacks: Vec<ShortageCallback>,
+    pub(in crate::pool) pressure_callbacks: Vec<PressureCallback>,
     pub(in crate::pool) observers: Vec<Observer>,
-    pub(in crate::pool) told: Option<Told>,
+    pub(in crate::pool) drop_callback: Option<DropCallback>,
 }
 
 impl Default for PoolOptions {
@@ -73,10 +73,10 @@ impl PoolOptions {
             growth: None,
             class: MemoryClass::STITCHED,
             peers: Vec::new(),
-            let_go: Vec::new(),
-            pressure: Vec::new(),
+            shortage_callbacks: Vec::new(),
+            pressure_callbacks: Vec::new(),
             observers: Vec::new(),
-            told: None,
+            drop_callback: None,
         }
     }
 
@@ -117,21 +117,21 @@ impl PoolOptions {
         self
     }
 
-    /// Calls `let_go` before a request is refused, for example to empty a cache of the program. It gets the figures of
-    /// the shortage, may free blocks and allocate, and returns whether it released anything. Several callbacks are
+    /// Calls `callback` before a request is refused, for example to empty a cache of the program. It gets the figures
+    /// of the shortage, may free blocks and allocate, and returns whether it released anything. Several callbacks are
     /// called in turn.
     pub fn on_shortage(
         mut self,
-        let_go: impl Fn(&Shortage) -> bool + Send + Sync + 'static,
+        callback: impl Fn(&Shortage) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.let_go.push(Arc::new(let_go));
+        self.shortage_callbacks.push(Arc::new(callback));
         self
     }
 
-    /// Calls `warned` when the pressure changes, from moderate up and back. The pool has done what it can by then.
+    /// Calls `callback` when the pressure changes, from moderate up and back. The pool has done what it can by then.
     /// The call comes from the allocating thread, with no lock held.
-    pub fn on_pressure(mut self, warned: impl Fn(Level, Bytes) + Send + Sync + 'static) -> Self {
-        self.pressure.push(Arc::new(warned));
+    pub fn on_pressure(mut self, callback: impl Fn(Level, Bytes) + Send + Sync + 'static) -> Self {
+        self.pressure_callbacks.push(Arc::new(callback));
         self
     }
 
@@ -142,9 +142,9 @@ impl PoolOptions {
         self
     }
 
-    /// Calls `told` with the blocks that are still live when the pool is dropped.
-    pub fn on_drop(mut self, told: impl Fn(&DropReport) + Send + Sync + 'static) -> Self {
-        self.told = Some(Arc::new(told));
+    /// Calls `callback` with the blocks that are still live when the pool is dropped.
+    pub fn on_drop(mut self, callback: impl Fn(&DropReport) + Send + Sync + 'static) -> Self {
+        self.drop_callback = Some(Arc::new(callback));
         self
     }
 }

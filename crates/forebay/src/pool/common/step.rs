@@ -1,19 +1,18 @@
-//! Where a test may step in: moments at which another thread may do something, named so that the test can do it
-//! there. Nothing happens there but in tests.
+//! Test hooks at moments when another thread may intervene. In other builds they compile to nothing.
 
 #[cfg(test)]
 use std::cell::RefCell;
 
-/// A moment at which others may come between.
+/// A moment at which another thread may intervene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) enum Step {
-    /// It is known in whose order room is to be made.
-    MakingRoom,
-    /// It is known that a block was used on other streams.
+    /// The pool is about to grow, and has fixed the stream slot to grow for.
+    Growing,
+    /// A freed block was found to have been used on other streams.
     JoiningUsers,
-    /// A block is out of the quarantine and nowhere else yet.
+    /// A block has left the quarantine and is not in the heap yet.
     LeavingQuarantine,
-    /// It was decided to wait for the device.
+    /// The pool is about to wait for the device.
     Settling,
     /// The last event of a stream is about to be recorded, under the pool's locks.
     Ending,
@@ -27,30 +26,29 @@ thread_local! {
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
-/// Lets a test step in.
+/// Calls the hook of this thread.
 #[cfg(test)]
 pub(in crate::pool) fn reach(step: Step) {
     let hook = HOOK.try_with(|hook| hook.borrow_mut().take()).ok().flatten();
     if let Some(mut hook) = hook {
-        // Not there meanwhile: what it does reaches no step.
+        // Removed during the call, so that the hook does not call itself.
         hook(step);
         HOOK.set(Some(hook));
     }
 }
 
-/// Does nothing.
 #[cfg(not(test))]
 #[inline(always)]
 pub(in crate::pool) fn reach(_: Step) {}
 
-/// Does `hook` at each step from here to the end of this thread.
+/// Calls `hook` at each step until this thread ends.
 #[cfg(test)]
 #[cfg(not(loom))]
 pub(in crate::pool) fn step_to_the_end(hook: impl FnMut(Step) + 'static) {
     HOOK.set(Some(Box::new(hook)));
 }
 
-/// Does `work` on this thread, and `hook` at each step of it.
+/// Runs `work` on this thread, and calls `hook` at each step of it.
 #[cfg(test)]
 #[cfg(not(loom))]
 pub(in crate::pool) fn stepping<R>(

@@ -1,18 +1,18 @@
-//! What the upkeep of a pool remembers from one round to the next.
+//! The state that upkeep keeps from one round to the next. Guarded by the upkeep lock.
 
 use std::time::Instant;
 
 use forebay_core::Decay;
 use forebay_core::pressure::Gauge;
 
-/// What upkeep remembers.
+/// The state of a pool's upkeep.
 #[derive(Debug)]
 pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) begun: Instant,
     pub(in crate::pool) decay: Decay,
     pub(in crate::pool) gauge: Gauge,
-    /// Whether magazines hold little at present.
-    pub(in crate::pool) pressed: bool,
+    /// Whether magazines have a small bound because of pressure.
+    pub(in crate::pool) under_pressure: bool,
 }
 
 impl Upkeep {
@@ -21,7 +21,7 @@ impl Upkeep {
             begun: Instant::now(),
             decay: Decay::default(),
             gauge: Gauge::default(),
-            pressed: false,
+            under_pressure: false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How long the host waits for the device, and how.
+//! How long the host waits for the device, and how it polls.
 
 use core::time::Duration;
 use std::thread;
@@ -6,49 +6,63 @@ use std::time::Instant;
 
 use crate::Result;
 
-/// How often a thread looks before it sleeps, and how long it then sleeps between two looks: short at first, since
-/// most waits are.
+/// A waiting thread polls this often before it sleeps. Then it sleeps between two polls, briefly at first because most
+/// waits are short.
 const LOOKS: u32 = 16;
 const FIRST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
-/// How long to wait for the device.
+/// When to give up waiting for the device.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) enum Patience {
-    /// As long as it takes.
-    Unlimited,
-    /// Until then.
-    Until(Instant),
-    /// Not at all.
-    None,
+pub(in crate::pool) enum Deadline {
+    /// Wait as long as it takes.
+    Never,
+    /// Give up at this time.
+    At(Instant),
+    /// Do not wait at all.
+    Now,
 }
 
-impl Patience {
-    /// When it ends, if ever.
-    fn end(self) -> Option<Instant> {
+impl Deadline {
+    /// The time at which it passes; `None` if it never does.
+    fn instant(self) -> Option<Instant> {
         match self {
-            Self::Unlimited => None,
-            Self::Until(end) => Some(end),
-            Self::None => Some(Instant::now()),
+            Self::Never => None,
+            Self::At(end) => Some(end),
+            Self::Now => Some(Instant::now()),
         }
     }
 
-    /// Whether there is nothing left of it.
-    pub(in crate::pool) fn is_over(self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
+    pub(in crate::pool) fn has_passed(self) -> bool {
+        self.remaining().is_some_and(|left| left.is_zero())
     }
 
-    pub(in crate::pool) fn left(self) -> Option<Duration> {
-        self.end().map(|end| end.saturating_duration_since(Instant::now()))
+    /// The time that is left; `None` if there is no limit.
+    pub(in crate::pool) fn remaining(self) -> Option<Duration> {
+        self.instant().map(|end| end.saturating_duration_since(Instant::now()))
     }
 }
 
-/// Asks again and again, with naps in between, until there is an answer. `false` where time ran out first.
+/// The time that one call may wait for the device in all. It starts with the call's first wait, so that a call that
+/// never waits does not read the settings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::pool) struct WaitBudget(Option<Deadline>);
+
+impl WaitBudget {
+    /// The deadline of the call; `longest` is read at the first wait.
+    pub(in crate::pool) fn deadline(&mut self, longest: impl FnOnce() -> Duration) -> Deadline {
+        *self.0.get_or_insert_with(|| {
+            Instant::now().checked_add(longest()).map_or(Deadline::Never, Deadline::At)
+        })
+    }
+}
+
+/// Calls `ask` until it returns an answer, and sleeps in between. Returns `false` if the deadline passes first.
 pub(in crate::pool) fn poll(
-    patience: Patience,
+    deadline: Deadline,
     mut ask: impl FnMut() -> Result<Option<bool>>,
 ) -> Result<bool> {
-    let (end, mut looks, mut nap) = (patience.end(), 0, FIRST_NAP);
+    let (end, mut looks, mut nap) = (deadline.instant(), 0, FIRST_NAP);
     loop {
         if let Some(answer) = ask()? {
             return Ok(answer);

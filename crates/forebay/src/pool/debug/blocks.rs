@@ -1,4 +1,4 @@
-//! A block's way out and back, where aids are on.
+//! Writing and checking the patterns of one block.
 
 use forebay_core::{Address, Span};
 use forebay_hal::{Pattern, StreamHandle};
@@ -10,9 +10,9 @@ use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 impl DebugChecks {
-    /// Writes what a block holds when it is given out, and its canary, in the order of `stream`.
-    /// `canary` is empty where it has none.
-    pub(in crate::pool) fn dress(
+    /// Writes the initial contents of a block and its canary, in the order of `stream`. `canary` is empty if the block
+    /// has none.
+    pub(in crate::pool) fn write_patterns(
         &self,
         block: Span,
         canary: Span,
@@ -29,22 +29,22 @@ impl DebugChecks {
         Ok(())
     }
 
-    /// Looks at the canary of the block at `address`, after all that is enqueued on `stream`, and
-    /// fills its memory with what free memory holds. Gives what was found: then nothing is filled.
+    /// Checks the canary of the block at `address`, after all work enqueued on `stream`, and fills its memory with the
+    /// free pattern. Returns a finding; then nothing is filled.
     ///
-    /// Where the device refuses, all is as before.
-    pub(in crate::pool) fn undress(
+    /// A device error leaves everything as before.
+    pub(in crate::pool) fn check_and_poison(
         &self,
         address: Address,
         memory: FreedBlock,
     ) -> Result<Option<Error>> {
         let watched = lock(&self.canaries).at(address);
         if let Some(CanaryRecord { size, canary, .. }) = watched {
-            let odd = self.probe.first_odd(canary, pattern_of(address), memory.stream)?;
-            // Nobody looks at it any more once it is filled.
+            let mismatch = self.probe.first_mismatch(canary, pattern_of(address), memory.stream)?;
+            // Removed before the fill, so that no check reads it any more.
             lock(&self.canaries).remove(address);
-            if let Some(odd) = odd {
-                return Ok(Some(overrun(address, size, odd)));
+            if let Some(mismatch) = mismatch {
+                return Ok(Some(overrun(address, size, mismatch)));
             }
         }
         if self.aids.poison && !self.aids.guard_pages {
@@ -59,20 +59,20 @@ impl DebugChecks {
         Ok(None)
     }
 
-    /// The first sign in free memory, which no work uses, that someone has written there, and who had it last.
+    /// The first byte of free memory, not in use by any work, that was written to, with the block that was there last.
     pub(in crate::pool) fn written_since(&self, memory: FreedBlock) -> Result<Option<Error>> {
         let (free, own) = (Pattern::U8(FREED), self.probe.own_stream()?);
-        let odd = self.probe.first_odd_now(memory.span(), free, own)?;
-        Ok(odd.map(|odd| Error::WrittenAfterFree {
-            written: odd.at,
-            expected: odd.expected,
-            found: odd.found,
-            block: lock(&self.recent_frees).at(odd.at),
+        let mismatch = self.probe.first_mismatch_now(memory.span(), free, own)?;
+        Ok(mismatch.map(|mismatch| Error::WrittenAfterFree {
+            written: mismatch.at,
+            expected: mismatch.expected,
+            found: mismatch.found,
+            block: lock(&self.recent_frees).at(mismatch.at),
         }))
     }
 }
 
-/// Where the canary of a block before guard pages is: in front of it, as far as its first page goes.
+/// The canary of a guarded block: in front of it, as far as its first page reaches.
 pub(in crate::pool) fn canary_before(pages: Span, block: Address) -> Span {
     let room = block.offset_from(pages.start()).unwrap_or_default().min(CANARY);
     let start = Address::new(block.get().saturating_sub(room.get()));

@@ -1,22 +1,22 @@
-//! Canaries: canaries, a pattern beside each live block that nobody should write over.
+//! Canaries: a pattern beside each live block that the program should never write to.
 
 use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::Pattern;
 
-use super::probe::Odd;
+use super::probe::Mismatch;
 use crate::Error;
 
-/// How long a canary is: what blocks are multiples of, and as much as the widest store of a warp.
+/// The length of a canary: the granularity of blocks, and the widest store of a warp.
 pub(in crate::pool) const CANARY: Bytes = Bytes::new(512);
 
-/// What is watched beside a live block.
+/// The canary of a live block.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct CanaryRecord {
     pub(in crate::pool) size: Bytes,
     pub(in crate::pool) canary: Span,
-    /// How many came before it; set when it is added.
+    /// Its place in the order of additions; set when it is added.
     pub(in crate::pool) number: u64,
 }
 
@@ -24,7 +24,7 @@ pub(in crate::pool) struct CanaryRecord {
 #[derive(Debug, Default)]
 pub(in crate::pool) struct Canaries {
     pub(in crate::pool) blocks: BTreeMap<Address, CanaryRecord>,
-    /// How many were ever added.
+    /// The number of additions so far.
     pub(in crate::pool) added: u64,
 }
 
@@ -44,15 +44,21 @@ impl Canaries {
     }
 }
 
-/// The canary of the block at `address`: another for each, so that a copy of one block with its
-/// canary over its neighbour shows too.
+/// The canary pattern of the block at `address`. Each block has another one, so that copying a block with its canary
+/// over its neighbour is detected too.
 pub(in crate::pool) fn pattern_of(address: Address) -> Pattern {
-    // Addresses differ in a few bits in the middle; the product spreads them over all of the word.
+    // Addresses differ in a few middle bits; the product spreads them over the whole word.
     let spread = (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     Pattern::U32(u32::try_from(spread).unwrap_or_default())
 }
 
-/// What to tell where the canary of a block is not whole.
-pub(in crate::pool) fn overrun(address: Address, size: Bytes, odd: Odd) -> Error {
-    Error::Overrun { address, size, written: odd.at, expected: odd.expected, found: odd.found }
+/// The finding for a damaged canary.
+pub(in crate::pool) fn overrun(address: Address, size: Bytes, mismatch: Mismatch) -> Error {
+    Error::Overrun {
+        address,
+        size,
+        written: mismatch.at,
+        expected: mismatch.expected,
+        found: mismatch.found,
+    }
 }

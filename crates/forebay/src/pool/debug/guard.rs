@@ -1,13 +1,14 @@
-//! Guard pages: each block on pages of its own, at their end, with nothing mapped behind.
+//! Guard pages: each block is at the end of pages of its own, with nothing mapped behind. Guarded by the guard-pages
+//! lock.
 //!
 //! ```text
 //!   region   ... [ page: rest, block ]  nothing  [ page: rest, block ]  nothing ...   cursor ->
 //!                  live                            freed: unmapped once its stream is done
 //! ```
 //!
-//! Addresses are given out round the whole region before any comes again, so what still uses a freed
-//! block meets nothing, and the device stops it. Pages that are on their way out are bounded: beyond
-//! that a request waits until some have gone.
+//! Addresses go round the whole region before any is reused, so a use of a freed block hits an unmapped address, and
+//! the device stops it. The bytes of pages waiting to be unmapped are bounded: beyond that a request waits until some
+//! are.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -16,21 +17,19 @@ use forebay_core::{Address, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, VirtualMemory};
 
 use super::probe::Probe;
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
 use crate::sync::map::LEAF;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
-/// How many times the device's memory the region spans: the pages of all blocks and as much again
-/// that is resting.
+/// The region spans this multiple of the device's memory: the pages of all blocks, and addresses that rest.
 const ADDRESSES_PER_BYTE: u64 = 4;
 
-/// The least a region spans.
+/// The smallest region.
 const LEAST_ADDRESSES: Bytes = Bytes::gib(16);
 
-/// The most bytes of freed blocks that are still mapped: a program that frees faster than its streams
-/// work waits for them, rather than taking more and more of the device. As much as the preset
-/// for debugging keeps in quarantine where there are no guard pages.
+/// The most bytes of freed blocks that are still mapped: a program that frees faster than its streams work waits for
+/// them, rather than taking ever more memory. The same as the quarantine of the debugging preset without guard pages.
 pub(in crate::pool) const MOST_PENDING: Bytes = Bytes::mib(64);
 
 /// The pages of one block.
@@ -40,14 +39,14 @@ pub(in crate::pool) struct GuardedBlock {
     pub(in crate::pool) page: PageHandle,
 }
 
-/// When the pages of a freed block can go.
+/// When the pages of a freed block can be unmapped.
 #[derive(Debug)]
 pub(in crate::pool) enum Until {
     /// Once this event is reached.
-    Reached(Point),
-    /// Once the whole device was synchronised: there was no event to be had.
+    Reached(LoggedEvent),
+    /// Once the whole device was synchronised: no event could be recorded.
     Synchronised,
-    /// Now: their time had come, but the device refused.
+    /// Now: they were due, but the device refused.
     Now,
 }
 
@@ -58,39 +57,39 @@ pub(in crate::pool) struct PendingUnmap {
     /// The stream it was freed on.
     pub(in crate::pool) stream: StreamHandle,
     pub(in crate::pool) guarded: GuardedBlock,
-    /// How many were freed before it.
+    /// Its place in the order of frees.
     pub(in crate::pool) number: u64,
 }
 
-/// What is where.
+/// The address ranges and pages of guarded blocks.
 #[derive(Debug)]
 pub(in crate::pool) struct GuardState {
-    /// Where the next block is looked for.
+    /// Where the search for the next range starts.
     pub(in crate::pool) cursor: Address,
-    /// Addresses in use, by their start: pages and the guard behind them, to their end.
+    /// Address ranges in use, from their start to their end: pages and the guard behind them.
     pub(in crate::pool) taken: BTreeMap<Address, Address>,
     /// The pages of live blocks, by the block's address.
     pub(in crate::pool) live: HashMap<Address, GuardedBlock>,
-    /// The pages of freed blocks, still mapped, the oldest first; and how many bytes they have.
+    /// The pages of freed blocks that are still mapped, the oldest first, and their bytes.
     pub(in crate::pool) pending: VecDeque<PendingUnmap>,
     pub(in crate::pool) pending_bytes: Bytes,
-    /// How many blocks were freed so far, and of how many the pages were unmapped.
+    /// The number of blocks freed so far, and of those unmapped.
     pub(in crate::pool) freed: u64,
     pub(in crate::pool) unmapped: u64,
-    /// Pages that are nowhere any more, which the device would not take back when asked.
+    /// Unmapped pages that the device refused to take back.
     pub(in crate::pool) orphans: Vec<(PageHandle, Bytes)>,
-    /// Bytes in all pages that were had from the device and did not go back.
+    /// Bytes of all pages created and not released.
     pub(in crate::pool) held: Bytes,
 }
 
 impl GuardState {
-    /// Has the pages of a block go.
+    /// Queues the pages of a block to be unmapped.
     pub(in crate::pool) fn queue(&mut self, pending: PendingUnmap) {
         self.pending_bytes = self.pending_bytes.saturating_add(pending.guarded.pages.size());
         self.pending.push_back(pending);
     }
 
-    /// A free range of `size` addresses in `region`, from the cursor on and round.
+    /// Finds a free range of `size` addresses in `region`, from the cursor on and around.
     pub(in crate::pool) fn place(&mut self, region: Span, size: Bytes) -> Option<Address> {
         let round = [(self.cursor, region.end()), (region.start(), region.end())];
         let start = round.into_iter().find_map(|(from, to)| self.place_between(from, to, size))?;
@@ -117,14 +116,14 @@ impl GuardState {
     }
 }
 
-/// The blocks on pages of their own.
+/// The guarded blocks of a pool.
 #[derive(Debug)]
 pub(in crate::pool) struct Guards {
     pub(in crate::pool) device: Arc<dyn Device>,
     pub(in crate::pool) granule: PageSize,
-    /// What was reserved, by its start.
+    /// The start of the reservation.
     pub(in crate::pool) reserved: Address,
-    /// The part of it that is used.
+    /// The part of the reservation that is used, aligned to the address map.
     pub(in crate::pool) region: Span,
     pub(in crate::pool) state: Mutex<GuardState>,
 }
@@ -143,7 +142,7 @@ impl Guards {
         let total = device.memory_info()?.total;
         let size = total.checked_mul(ADDRESSES_PER_BYTE).unwrap_or(total).max(LEAST_ADDRESSES);
         let size = size.align_down(LEAF);
-        // One leaf of the address map more, so that no leaf is shared with others.
+        // One more leaf of the address map, so that no leaf is shared with other memory.
         let whole = size.saturating_add(LEAF.bytes());
         let reserve = || memory.reserve(whole, granule.alignment());
         let reserved = probe.log().make(Call::Reserve, whole, reserve)?.start();
@@ -172,8 +171,8 @@ impl Guards {
         Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
     }
 
-    /// New pages at `span`, with access for the device. Where it fails, what the device would not take
-    /// away or back is on its way out, and the addresses are free unless something stands there.
+    /// Creates pages at `span` with access for the device. After a failure, what the device would not unmap or release
+    /// is queued, and the addresses are free unless something is still mapped there.
     pub(in crate::pool) fn make_pages(
         &self,
         state: &mut GuardState,
@@ -194,18 +193,18 @@ impl Guards {
         state.held = state.held.saturating_add(size);
         let own = self.device.descriptor().ordinal;
         let mapped = probe.log().make(Call::Map, size, || memory.map(span.start(), page));
-        // The error that brought us here is the one to tell.
+        // The first error is the one to report.
         if let Err(error) = mapped {
             state.taken.remove(&span.start());
             state.orphans.push((page, size));
             let _ = self.release_orphans(state, probe);
             return Err(error.into());
         }
-        // SAFETY: access is granted to a mapping made just now, which nobody uses yet.
+        // SAFETY: the mapping was made just now by this call, and no block lies in it yet.
         let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
         if let Err(error) = probe.log().make(Call::SetAccess, size, grant) {
             let guarded = GuardedBlock { pages: span, page };
-            if self.take_away(state, guarded, probe).is_err() {
+            if self.unmap_pages(state, guarded, probe).is_err() {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number: u64::MAX });
             }
             return Err(error.into());
@@ -213,8 +212,8 @@ impl Guards {
         Ok(page)
     }
 
-    /// Gives pages that are nowhere to the device. What it refuses stays for the next time, and keeps
-    /// nothing else; the first refusal is told.
+    /// Releases unmapped pages. One that the device refuses stays for the next time and does not stop the others.
+    /// Returns the first refusal.
     pub(in crate::pool) fn release_orphans(
         &self,
         state: &mut GuardState,
@@ -239,31 +238,30 @@ impl Guards {
         lock(&self.state).live.get(&address).map(|guarded| (guarded.pages, guarded.page))
     }
 
-    /// Takes the pages of a freed block away.
-    pub(in crate::pool) fn take_away(
+    /// Unmaps the pages of a freed block.
+    pub(in crate::pool) fn unmap_pages(
         &self,
         state: &mut GuardState,
         guarded: GuardedBlock,
         probe: &Probe,
     ) -> Result<()> {
         let (memory, size) = (self.memory()?, guarded.pages.size());
-        // SAFETY: the end of all work that was enqueued on the block's stream before it was freed,
-        // and on the others it was said to be used on, was seen. Who uses it later is who guard pages
-        // are for.
+        // SAFETY: the caller has seen the end of all work that was enqueued before the free on the block's stream and
+        // on every recorded further stream. A later use is the mistake that guard pages exist to catch.
         let unmap = || unsafe { memory.unmap(guarded.pages) };
         probe.log().make(Call::Unmap, size, unmap)?;
         state.unmapped += 1;
         state.taken.remove(&guarded.pages.start());
         state.orphans.push((guarded.page, size));
-        // What the device will not take now it is asked to take the next time.
+        // A page that the device refuses now is retried later.
         let _ = self.release_orphans(state, probe);
         Ok(())
     }
 }
 
 impl Drop for Guards {
-    /// Gives everything back. The pool has waited for the device, and whoever drops a pool has no more
-    /// use for its blocks; a drop has nobody to tell of errors.
+    /// Returns everything to the device. The pool has synchronised it, and the program no longer uses the blocks.
+    /// Errors are dropped, as a drop cannot return them.
     fn drop(&mut self) {
         let Some(memory) = self.device.virtual_memory() else { return };
         let mut state = lock(&self.state);

@@ -1,27 +1,26 @@
-//! Debug checks: the debugging aids of a pool. A sanitizer for memory in the order of streams.
+//! The debug checks of a pool: a sanitizer for stream-ordered memory. Here is their state, each part with a lock of its
+//! own; the calls that use it are in `calls/checked/`.
 //!
 //! ```text
 //!   canaries      [ block ........................ ][ canary, 512 B ]
-//!   guard pages   | rest [ canary ][ block ...... ]| nothing is mapped here, a granule at least |
-//!   poison        given out: 0xCB until it is written     free: 0xDB, looked at before it goes out
-//!   quarantine    freed ──> [ oldest | ............ | newest ] ──> the heap, looked at on the way
+//!   guard pages   | rest [ canary ][ block ...... ]| nothing mapped: at least one granule |
+//!   poison        new block: 0xCB                         free: 0xDB, checked before it is allocated
+//!   quarantine    freed ──> [ oldest | ............ | newest ] ──> the heap, checked on the way
 //! ```
 //!
-//! Everything is written and read back in the order of the block's stream, so a use that the program
-//! has ordered rightly is never taken for a mistake. Reading back waits for that stream.
+//! All patterns are written and read back in the order of the block's stream, so a correctly ordered use is never taken
+//! for a mistake. Reading back waits for that stream.
 //!
-//! With poison on, **all free memory of the pool holds 0xDB**: new pages are filled with it, and so is
-//! every block that comes back. So whatever is given out can be looked at as a whole, and any other
-//! byte was written by someone who had no right to, wherever the page has moved in between.
+//! With poison on, **all free memory of the pool holds 0xDB**: new pages and freed blocks are filled with it. So a
+//! block can be checked as a whole before it is allocated, and any other byte was written by mistake, wherever the page
+//! has moved in between.
 //!
-//! **What a call does that finds something.** It tells it as an error ([`Error::is_finding`]), and
-//! does what it can: a block that was to be freed is taken back, and must not be freed again; a
-//! request gets no block, and may be made again. Memory that someone wrote to without right is
-//! *retired*: nobody gets it again as long as the pool lives, because whoever wrote there may do so
-//! again. An error that is no finding has changed nothing, as everywhere.
+//! **Findings.** A call that finds a mistake reports it as an error ([`Error::is_finding`]) and still does what it can:
+//! a block that was to be freed is free, and must not be freed again; a request returns no block, and may be repeated.
+//! Memory that was written to by mistake is *retired*: it stays unused while the pool lives, because the program may
+//! write there again. Any other error has changed nothing.
 //!
-//! A pool with no aid on has none of this in its way: the fast path of a request knows nothing of it,
-//! and the slow path asks once.
+//! Without checks there is no cost: the fast path knows nothing of them, and the slow path asks once.
 
 pub(in crate::pool) mod blocks;
 pub(in crate::pool) mod canary;
@@ -49,26 +48,25 @@ use crate::pool::common::log::CallLog;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
-/// What free memory holds where poison is on: no address, no number a program computes with, and
-/// not what new blocks hold.
+/// The pattern of free memory with poison on: not an address, not a likely number, and not the pattern of new blocks.
 pub(in crate::pool) const FREED: u8 = 0xDB;
 
-/// What a block holds before it is written, where poison is on.
+/// The pattern of a new block with poison on.
 pub(in crate::pool) const UNWRITTEN: u8 = 0xCB;
 
-/// How many findings are remembered. A program that makes more has seen enough.
+/// The most findings that are kept. A program with more of them has seen enough.
 const MOST_FINDINGS: usize = 1000;
 
-/// Which aids are on, as settings say that cannot change while a pool lives.
+/// Which checks are on, from settings that cannot change while a pool lives.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Aids {
-    /// What new blocks are filled with.
+    /// The byte that new blocks are filled with.
     pub(in crate::pool) new_blocks: Option<u8>,
     pub(in crate::pool) poison: bool,
     pub(in crate::pool) canaries: bool,
     pub(in crate::pool) guard_pages: bool,
     pub(in crate::pool) strict_streams: bool,
-    /// Whether live bytes are counted at every moment.
+    /// Whether live bytes are counted exactly at every moment.
     pub(in crate::pool) exact: bool,
 }
 
@@ -77,8 +75,8 @@ impl Aids {
         let (poison, guard_pages) = (settings.poison(), settings.guard_pages());
         let new_blocks = match settings.zero() {
             Zeroing::Blocks => Some(0),
-            // Where free memory holds a pattern, and where every block is new pages, what comes from
-            // new pages is zeroed when it is given out.
+            // With poison, free memory holds its pattern, and with guard pages every block is on new pages: then each
+            // block is zeroed instead of each page.
             Zeroing::Pages if poison || guard_pages => Some(0),
             _ => poison.then_some(UNWRITTEN),
         };
@@ -92,14 +90,14 @@ impl Aids {
         }
     }
 
-    /// Whether a block is written to before it is given out.
+    /// Whether the pool writes to a block before returning it.
     pub(in crate::pool) fn prepares_blocks(self) -> bool {
         self.new_blocks.is_some() || self.canaries
     }
 }
 
-/// What new pages of a pool are filled with before anything else.
-pub(in crate::pool) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
+/// The pattern that new pages are filled with.
+pub(in crate::pool) fn fresh_page_pattern(settings: &Settings) -> Option<Pattern> {
     if settings.guard_pages() {
         return None;
     }
@@ -109,8 +107,8 @@ pub(in crate::pool) fn fresh_pages(settings: &Settings) -> Option<Pattern> {
     (settings.zero() == Zeroing::Pages).then_some(Pattern::U8(0))
 }
 
-/// Whether settings have the pool look after every block.
-pub(in crate::pool) fn wanted(settings: &Settings) -> bool {
+/// Whether settings make the pool check every call.
+pub(in crate::pool) fn checks_calls(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
     aids.prepares_blocks()
         || aids.guard_pages
@@ -119,9 +117,9 @@ pub(in crate::pool) fn wanted(settings: &Settings) -> bool {
         || !settings.quarantine().is_zero()
 }
 
-/// The setting, if any, by which the pool enqueues work of its own on streams, or records, asks or waits
-/// there: what a capture must not see. Counting and noting blocks does none of that.
-pub(in crate::pool) fn seen_by_captures(settings: &Settings) -> Option<&'static str> {
+/// The setting, if any, that makes the pool enqueue work of its own on streams, or record, query or wait there, which
+/// would invalidate a capture. Counting and recording blocks does none of that.
+pub(in crate::pool) fn conflicts_with_capture(settings: &Settings) -> Option<&'static str> {
     let all = [
         (settings.zero() != Zeroing::Never, "zero"),
         (settings.poison(), "poison"),
@@ -133,16 +131,16 @@ pub(in crate::pool) fn seen_by_captures(settings: &Settings) -> Option<&'static 
     all.into_iter().find(|&(on, _)| on).map(|(_, setting)| setting)
 }
 
-/// Whether freed blocks may wait in magazines: not where each is written to, on its way out or back.
+/// Whether freed blocks may be cached in magazines: not if the pool writes to each block when it is allocated or freed.
 pub(in crate::pool) fn allows_magazines(settings: &Settings) -> bool {
     let aids = Aids::of(settings);
     !aids.prepares_blocks() && !aids.guard_pages
 }
 
-/// The aids of a pool, and what they remember.
+/// The debug checks of a pool, and their state.
 ///
-/// No two of its locks are held at once but those of the canaries and the quarantine, in this order; and
-/// that of the streams is taken before the backing's.
+/// No two of these locks are held at once, except canaries and quarantine, in this order. The lock of `streams` is
+/// taken before the backing lock.
 pub(in crate::pool) struct DebugChecks {
     pub(in crate::pool) aids: Aids,
     pub(in crate::pool) probe: Probe,
@@ -152,14 +150,14 @@ pub(in crate::pool) struct DebugChecks {
     /// The most bytes in quarantine.
     pub(in crate::pool) most_quarantined: AtomicU64,
     pub(in crate::pool) recent_frees: Mutex<RecentFrees>,
-    /// Memory that no longer holds what free memory should, because the device refused to fill it.
+    /// Free memory without the free pattern, because the device refused to fill it.
     pub(in crate::pool) unclean: Mutex<Vec<Unclean>>,
-    /// Which stream each handle was, the last time it was seen.
+    /// The stream that each handle stood for when it was last seen.
     pub(in crate::pool) streams: Mutex<HashMap<StreamHandle, StreamId>>,
     pub(in crate::pool) findings: Mutex<Vec<Error>>,
-    /// Bytes that nobody gets any more.
+    /// Retired bytes.
     pub(in crate::pool) retired: AtomicU64,
-    /// Bytes in live blocks, and the most of them; where they are counted exactly.
+    /// Bytes in live blocks and their peak, if they are counted exactly.
     pub(in crate::pool) live: AtomicU64,
     pub(in crate::pool) peak: AtomicU64,
 }
@@ -190,47 +188,47 @@ impl DebugChecks {
         })
     }
 
-    /// How many bytes behind a block are the pool's own.
+    /// Bytes behind a block that belong to the pool.
     pub(in crate::pool) fn tail(&self) -> Bytes {
-        // Before guard pages the canary is in front: behind the block there is nothing.
+        // With guard pages the canary is in front of the block: nothing is mapped behind it.
         let behind = self.aids.canaries && !self.aids.guard_pages;
         if behind { canary::CANARY } else { Bytes::ZERO }
     }
 
-    /// Where each block has pages of its own.
+    /// The guard pages, if they are on.
     pub(in crate::pool) fn guards(&self) -> Option<&Guards> {
         self.guards.as_ref()
     }
 
-    /// Whether the host waits for the stream of a request before the memory is given out.
+    /// Whether the host waits for the stream of a request before it returns the memory.
     pub(in crate::pool) fn waits_for_stream(&self) -> bool {
         self.aids.poison
     }
 
-    /// Whether a block that comes back is to be looked at or kept.
-    pub(in crate::pool) fn looks_after_blocks(&self) -> bool {
+    /// Whether freed blocks are checked or quarantined.
+    pub(in crate::pool) fn checks_frees(&self) -> bool {
         self.aids.poison
             || self.aids.canaries
             || self.aids.guard_pages
             || self.most_quarantined.load(Ordering::Relaxed) > 0
     }
 
-    /// A block went out.
-    pub(in crate::pool) fn went_out(&self, size: Bytes) {
+    /// Counts an allocated block.
+    pub(in crate::pool) fn add_live(&self, size: Bytes) {
         if self.aids.exact {
             let live = self.live.fetch_add(size.get(), Ordering::Relaxed).wrapping_add(size.get());
             self.peak.fetch_max(live, Ordering::Relaxed);
         }
     }
 
-    /// A block came back, and nobody has its memory yet.
-    pub(in crate::pool) fn came_back(&self, size: Bytes) {
+    /// Counts a freed block, before its memory can be allocated again.
+    pub(in crate::pool) fn subtract_live(&self, size: Bytes) {
         if self.aids.exact {
             self.live.fetch_sub(size.get(), Ordering::Relaxed);
         }
     }
 
-    /// The most bytes that were ever in live blocks at once, where they are counted exactly.
+    /// The peak of live bytes, if they are counted exactly.
     pub(in crate::pool) fn peak_live(&self) -> Option<Bytes> {
         self.aids.exact.then(|| Bytes::new(self.peak.load(Ordering::Relaxed)))
     }
@@ -240,24 +238,24 @@ impl DebugChecks {
         lock(&self.quarantine).bytes()
     }
 
-    /// Adds the memory that is free and kept from the heap: what is in quarantine, and what is unclean.
-    pub(in crate::pool) fn add_kept_back(&self, spans: &mut Vec<Span>) {
+    /// Adds the free memory that is withheld from the heap: quarantined and unclean blocks.
+    pub(in crate::pool) fn add_withheld(&self, spans: &mut Vec<Span>) {
         spans.extend(lock(&self.quarantine).spans());
         spans.extend(lock(&self.unclean).iter().map(|one| one.memory.span()));
     }
 
-    /// Bytes that nobody gets any more.
+    /// Retired bytes.
     pub(in crate::pool) fn retired(&self) -> Bytes {
         Bytes::new(self.retired.load(Ordering::Relaxed))
     }
 
-    /// Keeps memory from everyone from now on.
+    /// Retires memory: it is never allocated again.
     pub(in crate::pool) fn retire(&self, size: Bytes) {
         self.retired.fetch_add(size.get(), Ordering::Relaxed);
     }
 
-    /// Notes a finding, once.
-    pub(in crate::pool) fn found(&self, finding: Error) -> Error {
+    /// Records a finding, unless it is recorded already.
+    pub(in crate::pool) fn record_finding(&self, finding: Error) -> Error {
         let mut findings = lock(&self.findings);
         if findings.len() < MOST_FINDINGS && !findings.contains(&finding) {
             findings.push(finding.clone());

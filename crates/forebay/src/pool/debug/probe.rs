@@ -9,44 +9,43 @@ use crate::Result;
 use crate::pool::common::log::CallLog;
 use crate::sync::tracked::lock;
 
-/// How much is read back at once: large enough that the wire is what takes the time, small enough
-/// that nobody misses it on the host. A multiple of every pattern.
+/// The bytes read back at once: enough that the transfer dominates the time, few enough not to matter on the host. A
+/// multiple of every pattern.
 const CHUNK: Bytes = Bytes::mib(4);
 
-/// A byte that is not what it should be.
+/// A byte that differs from the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) struct Odd {
+pub(in crate::pool) struct Mismatch {
     pub(in crate::pool) at: Address,
     pub(in crate::pool) expected: u8,
     pub(in crate::pool) found: u8,
 }
 
-/// Host memory that device memory is copied to.
+/// Host buffers that device memory is read into.
 #[derive(Debug, Default)]
-struct Mirrors {
-    /// Those that nobody uses. Each reader has its own: it waits for its stream with it, and must not
-    /// make others wait.
+struct HostBuffers {
+    /// Unused buffers. Each reader takes its own: it waits for a stream with it, and must not block others.
     spare: Vec<Box<[u8]>>,
-    /// Those that a copy may still write to, because waiting for it failed.
+    /// Buffers that a copy may still write to, because waiting for it failed.
     lent: Vec<Box<[u8]>>,
 }
 
-/// Makes the call that waits for a stream, and notes it.
+/// Makes the call that waits for a stream, and logs it.
 type Waiting<'a> = &'a dyn Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>;
 
-/// Writes and reads.
+/// Writes and reads patterns.
 #[derive(Debug)]
 pub(in crate::pool) struct Probe {
     device: Arc<dyn Device>,
-    mirrors: Mutex<Mirrors>,
+    buffers: Mutex<HostBuffers>,
     own: Mutex<Option<Stream>>,
     log: CallLog,
 }
 
 impl Probe {
     pub(in crate::pool) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Self {
-        let (mirrors, own) = (Mutex::default(), Mutex::default());
-        Self { device: Arc::clone(device), mirrors, own, log: log.clone() }
+        let (buffers, own) = (Mutex::default(), Mutex::default());
+        Self { device: Arc::clone(device), buffers, own, log: log.clone() }
     }
 
     /// The log of the pool's calls.
@@ -60,12 +59,12 @@ impl Probe {
         Ok(self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait)?)
     }
 
-    /// Which stream a handle is.
+    /// The identity of the stream behind a handle.
     pub(in crate::pool) fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
         Ok(self.log.make(Call::StreamId, Bytes::ZERO, || self.device.stream_id(stream))?)
     }
 
-    /// Fills memory of the pool that is the caller's alone, in the order of `stream`.
+    /// Fills memory that only the caller has, in the order of `stream`.
     pub(in crate::pool) fn fill(
         &self,
         span: Span,
@@ -76,14 +75,14 @@ impl Probe {
             return Ok(());
         }
         let fill = Fill::linear(span.start(), span.size(), pattern)?;
-        // SAFETY: it is memory of a page or segment of the pool, which goes back to the device only
-        // after the end of all work that was enqueued on it was seen.
+        // SAFETY: the memory is in a page or segment of the pool, which returns it to the device only after all work
+        // enqueued on it is done.
         let fill = || unsafe { self.device.fill(&fill, stream) };
         Ok(self.log.make(Call::Fill, span.size(), fill)?)
     }
 
-    /// Fills memory that no work uses, and waits until it is filled. On the probe's
-    /// [own stream](Self::own_stream), so that nothing of the program's is waited for: under locks too.
+    /// Fills memory that no work uses, and waits until that is done. Allowed under locks: the probe's [own
+    /// stream](Self::own_stream) has no work of the program.
     pub(in crate::pool) fn fill_now(&self, span: Span, byte: u8) -> Result<()> {
         let own = self.own_stream()?;
         self.fill(span, Pattern::U8(byte), own)?;
@@ -91,8 +90,7 @@ impl Probe {
         Ok(self.log.call(Call::SynchronizeStream, wait)?)
     }
 
-    /// A stream of the probe's own, for memory that no work uses: whoever waits for it waits for nothing
-    /// of the program's.
+    /// The probe's own stream, for memory that no work uses. Waiting for it waits for no work of the program.
     pub(in crate::pool) fn own_stream(&self) -> Result<StreamHandle> {
         let mut own = lock(&self.own);
         if own.is_none() {
@@ -102,63 +100,61 @@ impl Probe {
         Ok(own.as_ref().map_or(StreamHandle::DEFAULT, Stream::handle))
     }
 
-    /// The first byte of `span` that `pattern` would not have put there, as it stands after all that
-    /// is enqueued on `stream`. Waits for that.
-    pub(in crate::pool) fn first_odd(
+    /// The first byte of `span` that differs from `pattern`, after all work enqueued on `stream`. Waits for that work.
+    pub(in crate::pool) fn first_mismatch(
         &self,
         span: Span,
         pattern: Pattern,
         stream: StreamHandle,
-    ) -> Result<Option<Odd>> {
-        self.look(span, pattern, stream, |wait| {
+    ) -> Result<Option<Mismatch>> {
+        self.compare(span, pattern, stream, |wait| {
             self.log.wait(Call::SynchronizeStream, Bytes::ZERO, wait)
         })
     }
 
-    /// The same for memory that no work uses, read on the probe's [own stream](Self::own_stream): under
-    /// locks too.
-    pub(in crate::pool) fn first_odd_now(
+    /// The same for memory that no work uses, read on the probe's [own stream](Self::own_stream). Allowed under locks.
+    pub(in crate::pool) fn first_mismatch_now(
         &self,
         span: Span,
         pattern: Pattern,
         own: StreamHandle,
-    ) -> Result<Option<Odd>> {
-        self.look(span, pattern, own, |wait| self.log.call(Call::SynchronizeStream, wait))
+    ) -> Result<Option<Mismatch>> {
+        self.compare(span, pattern, own, |wait| self.log.call(Call::SynchronizeStream, wait))
     }
 
-    fn look(
+    fn compare(
         &self,
         span: Span,
         pattern: Pattern,
         stream: StreamHandle,
         wait: impl Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>,
-    ) -> Result<Option<Odd>> {
+    ) -> Result<Option<Mismatch>> {
         let four = pattern.four_bytes();
-        let mut mirror = lock(&self.mirrors).spare.pop().unwrap_or_default();
+        let mut buffer = lock(&self.buffers).spare.pop().unwrap_or_default();
         let (mut at, mut left) = (span.start(), span.size());
-        let mut odd = None;
-        while odd.is_none() && !left.is_zero() {
+        let mut mismatch = None;
+        while mismatch.is_none() && !left.is_zero() {
             let size = left.min(CHUNK);
             let chunk = Span::new(at, size).unwrap_or_default();
-            mirror = self.read(mirror, chunk, four, stream, &wait)?;
-            let bytes = size.to_usize().ok().and_then(|size| mirror.get(..size));
-            odd = first_other(bytes.unwrap_or_default(), four).and_then(
+            buffer = self.read(buffer, chunk, four, stream, &wait)?;
+            let bytes = size.to_usize().ok().and_then(|size| buffer.get(..size));
+            mismatch = first_difference(bytes.unwrap_or_default(), four).and_then(
                 |(offset, found, expected)| {
-                    Some(Odd { at: at.checked_add(Bytes::new(offset))?, expected, found })
+                    Some(Mismatch { at: at.checked_add(Bytes::new(offset))?, expected, found })
                 },
             );
             left = left.saturating_sub(size);
             at = chunk.end();
         }
-        lock(&self.mirrors).spare.push(mirror);
-        Ok(odd)
+        lock(&self.buffers).spare.push(buffer);
+        Ok(mismatch)
     }
 
-    /// The bytes of `span`, no more than a chunk, at the start of the mirror. Where the device's memory
-    /// is addresses alone they are `four` again and again, so that nothing is ever found there.
+    /// Reads `span`, at most a chunk, into the start of `buffer`. The buffer is filled with `four` first, so that a
+    /// device without real memory never yields a finding.
     fn read(
         &self,
-        mut mirror: Box<[u8]>,
+        mut buffer: Box<[u8]>,
         span: Span,
         four: [u8; 4],
         stream: StreamHandle,
@@ -166,37 +162,37 @@ impl Probe {
     ) -> Result<Box<[u8]>> {
         let quantity = |error| forebay_hal::Error::quantity(Call::Copy, "size", &error);
         let size = span.size().to_usize().map_err(quantity)?;
-        if mirror.len() < size {
-            mirror = vec![0; size].into_boxed_slice();
+        if buffer.len() < size {
+            buffer = vec![0; size].into_boxed_slice();
         }
         let right = repeated(four);
-        for piece in mirror[..size].chunks_mut(PIECE) {
+        for piece in buffer[..size].chunks_mut(PIECE) {
             piece.copy_from_slice(&right[..piece.len()]);
         }
-        let to = Place::Host(Address::of_pointer(mirror.as_mut_ptr()));
+        let to = Place::Host(Address::of_pointer(buffer.as_mut_ptr()));
         let copy = Copy::linear(to, Place::Device(span.start()), span.size())?;
-        // SAFETY: the mirror is as long as the copy, is this call's alone, and is not let go of before
-        // the copy is done: where waiting fails it is lent for as long as the probe lives.
+        // SAFETY: the buffer is as long as the copy, only this call has it, and it is not freed before the copy is
+        // done: if waiting fails, it is kept as long as the probe lives.
         let copy = || unsafe { self.device.copy(&copy, stream) };
         self.log.make(Call::Copy, span.size(), copy)?;
         let synchronize = || self.device.synchronize_stream(stream);
         let mut waited = wait(&synchronize);
-        // Once more: what fails for once would cost a mirror each time.
+        // Retried once: a transient failure would otherwise cost a buffer each time.
         if waited.as_ref().is_err_and(forebay_hal::Error::may_pass) {
             waited = wait(&synchronize);
         }
         if let Err(error) = waited {
-            lock(&self.mirrors).lent.push(mirror);
+            lock(&self.buffers).lent.push(buffer);
             return Err(error.into());
         }
-        Ok(mirror)
+        Ok(buffer)
     }
 }
 
-/// How many bytes are compared at once: whole pieces, since byte by byte is some twenty times slower.
+/// The bytes compared at once: comparing byte by byte is some twenty times slower.
 const PIECE: usize = 4096;
 
-/// Four bytes again and again.
+/// A piece filled with four repeating bytes.
 fn repeated(four: [u8; 4]) -> [u8; PIECE] {
     let mut piece = [0; PIECE];
     for bytes in piece.chunks_exact_mut(4) {
@@ -205,8 +201,8 @@ fn repeated(four: [u8; 4]) -> [u8; PIECE] {
     piece
 }
 
-/// The first byte that is not as `four` again and again have it: where, what it is, what it should be.
-fn first_other(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
+/// The first byte that differs from four repeating bytes: its offset, its value, and the expected value.
+fn first_difference(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
     let right = repeated(four);
     let mut pieces = (0_u64..).step_by(PIECE).zip(bytes.chunks(PIECE));
     let (start, piece) = pieces.find(|(_, piece)| **piece != right[..piece.len()])?;
@@ -217,9 +213,9 @@ fn first_other(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let lent = core::mem::take(&mut lock(&self.mirrors).lent);
+        let lent = core::mem::take(&mut lock(&self.buffers).lent);
         if !lent.is_empty() && self.device.synchronize_device().is_err() {
-            // A copy may write there at any time: better lost than someone else's.
+            // A copy may still write there: leaking the memory is better than reusing it.
             core::mem::forget(lent);
         }
     }
@@ -234,11 +230,11 @@ mod tests {
         let four = [1, 2, 3, 4];
         for length in [0, 1, 3, 4, 5, 64, 67, PIECE, PIECE + 5] {
             let right: Vec<u8> = four.iter().copied().cycle().take(length).collect();
-            assert_eq!(first_other(&right, four), None);
+            assert_eq!(first_difference(&right, four), None);
             for at in 0..length {
                 let mut wrong = right.clone();
                 wrong[at..].fill(9);
-                assert_eq!(first_other(&wrong, four), Some((at as u64, 9, right[at])));
+                assert_eq!(first_difference(&wrong, four), Some((at as u64, 9, right[at])));
             }
         }
     }

@@ -1,20 +1,21 @@
-//! The quarantine: freed blocks that nobody gets for a while, first in, first out.
+//! The quarantine: freed blocks that are kept out of use for a while, first in, first out. Guarded by the quarantine
+//! lock.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use forebay_core::{Bytes, Span};
 
-use super::probe::Odd;
+use super::probe::Mismatch;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::report::RecentFree;
 use crate::{Error, Result};
 
-/// Memory that the device refused to fill, and the stream in whose order it is.
+/// Free memory that the device refused to fill.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Unclean {
     pub(in crate::pool) memory: FreedBlock,
-    /// The stream of `memory`, which may be gone, and its handle another's.
+    /// The stream of `memory` by its serial: it may have ended, and its handle may be reused.
     pub(in crate::pool) order: Serial,
 }
 
@@ -22,25 +23,25 @@ pub(in crate::pool) struct Unclean {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Quarantined {
     pub(in crate::pool) memory: FreedBlock,
-    /// The stream it was freed on, which may be gone, and its handle another's.
+    /// The stream it was freed on, by its serial: it may have ended, and its handle may be reused.
     pub(in crate::pool) order: Serial,
     pub(in crate::pool) former: RecentFree,
-    /// How many were put in before it; set when it is.
+    /// Its place in the order of additions; set when it is added.
     pub(in crate::pool) number: u64,
 }
 
 impl Quarantined {
-    /// Whether it was freed on a stream, and is one of the first `before` that were put in.
+    /// Whether it was freed on this stream and is one of the first `before` additions.
     pub(in crate::pool) fn is_of(&self, order: Serial, before: u64) -> bool {
         self.order == order && self.number < before
     }
 
-    /// What to tell where it was written to.
-    pub(in crate::pool) fn written(&self, odd: Odd) -> Error {
+    /// The finding for a write to it.
+    pub(in crate::pool) fn written(&self, mismatch: Mismatch) -> Error {
         Error::WrittenAfterFree {
-            written: odd.at,
-            expected: odd.expected,
-            found: odd.found,
+            written: mismatch.at,
+            expected: mismatch.expected,
+            found: mismatch.found,
             block: Some(self.former),
         }
     }
@@ -51,7 +52,7 @@ impl Quarantined {
 pub(in crate::pool) struct Quarantine {
     blocks: VecDeque<Quarantined>,
     bytes: u64,
-    /// How many were ever put in.
+    /// The number of additions so far.
     added: u64,
 }
 
@@ -64,12 +65,12 @@ impl Quarantine {
         Bytes::new(self.bytes)
     }
 
-    /// The memory of each.
+    /// The addresses of all blocks.
     pub(in crate::pool) fn spans(&self) -> impl Iterator<Item = Span> {
         self.blocks.iter().map(|block| block.memory.span())
     }
 
-    /// How many were ever put in.
+    /// The number of additions so far.
     pub(in crate::pool) fn added(&self) -> u64 {
         self.added
     }
@@ -81,13 +82,13 @@ impl Quarantine {
         self.blocks.push_back(block);
     }
 
-    /// Puts the oldest back where it was.
+    /// Puts a block back as the oldest.
     pub(in crate::pool) fn put_back(&mut self, block: Quarantined) {
         self.bytes += block.memory.size.get();
         self.blocks.push_front(block);
     }
 
-    /// The oldest, while there are more than `most` bytes.
+    /// Takes the oldest block while there are more than `most` bytes.
     pub(in crate::pool) fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
         let oldest = if self.bytes > most { self.blocks.pop_front() } else { None }?;
         self.bytes -= oldest.memory.size.get();
@@ -99,7 +100,7 @@ impl Quarantine {
         self.blocks.iter().map(|block| block.order).collect()
     }
 
-    /// Takes out the blocks that were freed on a stream, of the first `before` that were put in.
+    /// Takes the blocks that were freed on a stream, of the first `before` additions.
     pub(in crate::pool) fn take_of(&mut self, order: Serial, before: u64) -> VecDeque<Quarantined> {
         let all = core::mem::take(&mut self.blocks);
         let (taken, others): (VecDeque<_>, VecDeque<_>) =
@@ -109,18 +110,18 @@ impl Quarantine {
         taken
     }
 
-    /// Takes out all blocks that were freed on a stream.
+    /// Takes all blocks that were freed on a stream.
     pub(in crate::pool) fn take_all_of(&mut self, order: Serial) -> Vec<FreedBlock> {
         self.take_of(order, u64::MAX).into_iter().map(|block| block.memory).collect()
     }
 
-    /// Takes out the blocks that were written to, as `look` says, of the first `before` that were put in.
-    pub(in crate::pool) fn take_spoilt(
+    /// Takes the blocks that were written to according to `look`, of the first `before` additions.
+    pub(in crate::pool) fn take_overwritten(
         &mut self,
         before: u64,
-        look: impl Fn(Span) -> Result<Option<Odd>>,
-    ) -> Result<Vec<(Quarantined, Odd)>> {
-        let mut spoilt = Vec::new();
+        look: impl Fn(Span) -> Result<Option<Mismatch>>,
+    ) -> Result<Vec<(Quarantined, Mismatch)>> {
+        let mut overwritten = Vec::new();
         let mut outcome = Ok(());
         self.blocks.retain(|block| {
             if outcome.is_err() || block.number >= before {
@@ -128,8 +129,8 @@ impl Quarantine {
             }
             match look(block.memory.span()) {
                 Ok(None) => true,
-                Ok(Some(odd)) => {
-                    spoilt.push((*block, odd));
+                Ok(Some(mismatch)) => {
+                    overwritten.push((*block, mismatch));
                     false
                 }
                 Err(error) => {
@@ -138,10 +139,10 @@ impl Quarantine {
                 }
             }
         });
-        for (block, _) in &spoilt {
+        for (block, _) in &overwritten {
             self.bytes -= block.memory.size.get();
         }
-        // What was found is told before that looking on failed.
-        if spoilt.is_empty() { outcome.map(|()| spoilt) } else { Ok(spoilt) }
+        // Findings are reported in preference to a later failure of the check.
+        if overwritten.is_empty() { outcome.map(|()| overwritten) } else { Ok(overwritten) }
     }
 }

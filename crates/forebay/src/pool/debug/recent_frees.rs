@@ -1,4 +1,4 @@
-//! Blocks that were freed lately: who had the memory that someone still writes to.
+//! Recently freed blocks: which block had the memory that was written to after its free.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use forebay_core::Address;
 
 use crate::report::RecentFree;
 
-/// How many freed blocks are remembered: as many as programs free between two uses of one block, and
-/// no more than a few megabytes.
+/// The most freed blocks that are remembered: about as many as a program frees between two uses of one block, in a few
+/// megabytes.
 const MOST: usize = 1 << 16;
 
-/// The blocks that were freed lately, the newest last.
+/// The recently freed blocks, the newest last.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct RecentFrees {
     blocks: VecDeque<RecentFree>,
@@ -24,7 +24,7 @@ impl RecentFrees {
         self.blocks.push_back(block);
     }
 
-    /// The last block that had `address`.
+    /// The last block that contained `address`.
     pub(in crate::pool) fn at(&self, address: Address) -> Option<RecentFree> {
         self.blocks.iter().rev().find(|block| block.held(address)).copied()
     }

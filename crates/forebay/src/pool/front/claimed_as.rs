@@ -1,38 +1,39 @@
-//! What a caller that frees a block says of it.
+//! What the caller of a free claims about the block.
 
 use forebay_core::{Address, Bytes};
 
 use crate::sync::map::{BlockState, Slot};
 use crate::{Error, Result};
 
-/// What is said of a block that is to be freed, beside where it begins.
+/// What the caller claims about a block to be freed, beside its address.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) enum ClaimedAs {
-    /// Nothing.
+    /// Nothing: any live block at the address.
     Any,
-    /// How large it is, or how much was asked for.
+    /// Its size, either requested or rounded.
     Sized(Bytes),
-    /// Which block at its address it is.
+    /// Its generation: this very block, not a later one at its address.
     Exact(u64),
 }
 
 impl ClaimedAs {
-    /// The block that is said to begin at `address`, if it is live, was used nowhere else, is not wide and
-    /// not known to be another one. To be [checked](Self::fits) and claimed.
+    /// The state of the block at `address`, if it may be freed on the fast path: live, used on no other stream, not
+    /// wide, and not known to be another block. The caller then checks the claim with [`matches`](Self::matches) and
+    /// claims the slot.
     #[inline(always)]
     pub(in crate::pool) fn plain(self, slot: &Slot, address: Address) -> Option<BlockState> {
         match self {
-            // Claiming it is what tells.
+            // The claim is a compare-and-exchange with this very state, so it fails for any other block.
             Self::Exact(generation) => Some(slot.expected(address, generation)),
             Self::Any | Self::Sized(_) => slot.plain(address),
         }
     }
 
-    /// Whether a block that was found [`plain`](Self::plain), and for which as much was asked as `requested`
-    /// tells, is as it is said to be. That a size is right which is the block's and not what was asked for is
-    /// not seen here, but by [`fits`](Self::fits).
+    /// Whether the claim agrees with the requested size of a [`plain`](Self::plain) block; `requested` reads it. A
+    /// claimed size that equals the rounded size is also right, but only [`matches`](Self::matches) accepts it: the
+    /// fast path compares once.
     #[inline(always)]
-    pub(in crate::pool) fn fits_at_a_glance(
+    pub(in crate::pool) fn matches_requested(
         self,
         known: BlockState,
         requested: fn(BlockState) -> u64,
@@ -43,21 +44,21 @@ impl ClaimedAs {
         }
     }
 
-    /// Whether a block that was found plain is as it is said to be.
-    pub(in crate::pool) fn fits(self, known: BlockState) -> bool {
-        self.fits_at_a_glance(known, BlockState::requested)
+    /// Whether the claim agrees with a block that was found plain.
+    pub(in crate::pool) fn matches(self, known: BlockState) -> bool {
+        self.matches_requested(known, BlockState::requested)
             || matches!(self, Self::Sized(size) if known.size() == size)
     }
 
-    /// Refuses a block at `address` that is not as it is said to be.
+    /// Fails if the claim does not agree with the block at `address`.
     pub(in crate::pool) fn check(self, known: BlockState, address: Address) -> Result<()> {
         match self {
             Self::Exact(generation) if known.generation() != generation => {
                 Err(Error::StaleBlock { address, size: known.size() })
             }
-            Self::Sized(said) if !self.fits(known) => {
+            Self::Sized(claimed) if !self.matches(known) => {
                 let (requested, size) = (Bytes::new(known.requested()), known.size());
-                Err(Error::WrongSize { address, said, requested, size })
+                Err(Error::WrongSize { address, claimed, requested, size })
             }
             _ => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! What threads have to themselves: magazines of free blocks, one for each stream, behind the thread's gate. No lock.
+//! The front: each thread's caches of free blocks, a magazine for each stream. No lock: only the owning thread enters
+//! its gate, and others shut it out first.
 //!
 //! ```text
 //!   thread ── gate ── ThreadCaches ── ThreadCache (stream A) ── magazine: small blocks by size, one large block

@@ -1,4 +1,5 @@
-//! Thread caches: what one thread has cached of a pool, a magazine and counts for each stream it uses.
+//! Thread caches: the free blocks of a pool that one thread has cached, with a magazine and counts for each stream that
+//! it uses. Guarded by the thread's gate.
 //!
 //! ```text
 //!   front   the cache of the stream used last: found by comparing one handle
@@ -15,35 +16,34 @@ use forebay_hal::StreamHandle;
 use crate::pool::front::cached_block::{CachedBlock, FreedBlock};
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
 
-/// How many streams a thread has caches for at once. A cache is 8.5 KiB, most of it the bins of its
-/// magazine, so a thread that uses this many takes 24 MiB.
+/// The most streams a thread has caches for at once. A cache takes 8.5 KiB, most of it the bins of its magazine, so a
+/// thread at this bound takes 24 MiB.
 const MOST_CACHES: usize = 2048;
 
-/// As many as a tag's number can be, so that none needs to be checked.
+/// One counter for each possible tag number, so that no index needs a check.
 const TAGS: usize = 256;
 
-/// Powers of two of 512 B.
+/// Size ranges of the statistics: powers of two of 512 B.
 pub(in crate::pool) const CLASSES: usize = 64;
 
-/// What happened to blocks of a range of sizes.
+/// Counts for one range of sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::pool) struct ClassCounts {
     pub(in crate::pool) allocations: u64,
     pub(in crate::pool) frees: u64,
-    /// What live blocks have, in units of 512 B.
+    /// Units of 512 B in live blocks.
     pub(in crate::pool) live: u64,
 }
 
-/// Counts of one thread on one stream. Sums wrap: a block freed by another thread than allocated it
-/// is below zero here and above there.
+/// Counts of one thread on one stream. Sums wrap: a block that another thread frees counts below zero there and above
+/// zero here, and the sum over all threads is right.
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct Counts {
-    /// By the power of two of 512 B. What passes through a magazine is counted there.
+    /// By size range. Blocks that pass through the magazine are counted in the magazine instead.
     pub(in crate::pool) classes: [ClassCounts; CLASSES],
-    /// What live blocks have by tag, in units of 512 B. In place: a list of as many as were counted takes a
-    /// hit twelve instructions more.
+    /// Units of 512 B in live blocks, by tag. An array in place: a growable list costs a hit twelve instructions more.
     pub(in crate::pool) tags: [u64; TAGS],
-    /// What was asked for by live blocks, in bytes.
+    /// Requested bytes of live blocks.
     pub(in crate::pool) requested: u64,
 }
 
@@ -62,51 +62,51 @@ impl ClassCounts {
     }
 }
 
-/// Which class a number of units counts in: the power of two not above it.
+/// The size range of a number of units: the largest power of two not above it.
 fn class_of(units: u64) -> usize {
     (u64::BITS - 1 - (units | 1).leading_zeros()) as usize
 }
 
 impl Counts {
-    /// A block went out that its class is counted for elsewhere.
+    /// Counts an allocation whose size range is counted elsewhere.
     #[inline(always)]
-    pub(in crate::pool) fn out(&mut self, units: u64, requested: u64, tag: u8) {
+    pub(in crate::pool) fn count_live(&mut self, units: u64, requested: u64, tag: u8) {
         self.requested = self.requested.wrapping_add(requested);
         let tagged = &mut self.tags[usize::from(tag) % TAGS];
         *tagged = tagged.wrapping_add(units);
     }
 
-    /// A block came back that its class is counted for elsewhere.
+    /// Counts a free whose size range is counted elsewhere.
     #[inline(always)]
-    pub(in crate::pool) fn back(&mut self, units: u64, requested: u64, tag: u8) {
+    pub(in crate::pool) fn uncount_live(&mut self, units: u64, requested: u64, tag: u8) {
         self.requested = self.requested.wrapping_sub(requested);
         let tagged = &mut self.tags[usize::from(tag) % TAGS];
         *tagged = tagged.wrapping_sub(units);
     }
 
-    /// A block went out.
-    pub(in crate::pool) fn allocated(&mut self, units: u64, requested: u64, tag: u8) {
+    /// Counts an allocation.
+    pub(in crate::pool) fn count_allocation(&mut self, units: u64, requested: u64, tag: u8) {
         let class = &mut self.classes[class_of(units) % CLASSES];
         class.allocations = class.allocations.wrapping_add(1);
         class.live = class.live.wrapping_add(units);
-        self.out(units, requested, tag);
+        self.count_live(units, requested, tag);
     }
 
-    /// A block came back.
-    pub(in crate::pool) fn freed(&mut self, units: u64, requested: u64, tag: u8) {
+    /// Counts a free.
+    pub(in crate::pool) fn count_free(&mut self, units: u64, requested: u64, tag: u8) {
         let class = &mut self.classes[class_of(units) % CLASSES];
         class.frees = class.frees.wrapping_add(1);
         class.live = class.live.wrapping_sub(units);
-        self.back(units, requested, tag);
+        self.uncount_live(units, requested, tag);
     }
 
-    /// What live blocks have.
+    /// Bytes in live blocks.
     pub(in crate::pool) fn live(&self) -> Bytes {
         let units = self.classes.iter().fold(0, |sum: u64, class| sum.wrapping_add(class.live));
         Bytes::new(units << UNIT_SHIFT)
     }
 
-    /// How many blocks went out and did not come back.
+    /// The number of live blocks.
     pub(in crate::pool) fn blocks(&self) -> u64 {
         self.classes.iter().fold(0, |sum: u64, class| {
             sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
@@ -131,19 +131,19 @@ impl Counts {
     }
 }
 
-/// A magazine and counts for one stream.
+/// The cache of one thread for one stream.
 #[derive(Debug)]
 pub(in crate::pool) struct ThreadCache {
     pub(in crate::pool) stream: StreamHandle,
     /// Sizes in units of 512 B.
     pub(in crate::pool) magazine: Magazine<CachedBlock>,
     pub(in crate::pool) counts: Counts,
-    /// When it was last in front, by the count of changes of the front.
+    /// The number of front changes when it was last in front.
     used: u64,
 }
 
 impl ThreadCache {
-    /// All that was counted on it, in its magazine too.
+    /// All counts of the cache, those of its magazine included.
     pub(in crate::pool) fn counts(&self) -> Counts {
         let mut counts = self.counts.clone();
         for (class, tally) in self.magazine.tallies().into_iter().enumerate() {
@@ -156,8 +156,8 @@ impl ThreadCache {
         counts
     }
 
-    /// Puts a block of `units` into the magazine, and what stands in its way into `spilled`. `false` where
-    /// the magazine holds nothing.
+    /// Caches a block of `units`, and evicts blocks that are in its way into `spilled`. Returns `false` if the magazine
+    /// caches nothing of this size.
     pub(in crate::pool) fn keep(
         &mut self,
         units: u64,
@@ -166,20 +166,20 @@ impl ThreadCache {
     ) -> bool {
         let stream = self.stream;
         if !self.magazine.move_to_reserve(units) {
-            let spill = |kept, units| spilled.push(FreedBlock::of(kept, units, stream));
+            let spill = |cached, units| spilled.push(FreedBlock::of(cached, units, stream));
             self.magazine.evict_for(units, spill);
         }
         self.magazine.keep(units, block)
     }
 
     /// Takes the blocks of some sides out of the magazine.
-    pub(in crate::pool) fn empty(
+    pub(in crate::pool) fn drain(
         &mut self,
         which: impl Fn(Side) -> bool,
         returns: &mut Vec<FreedBlock>,
     ) {
         let stream = self.stream;
-        let out = |kept, units| returns.push(FreedBlock::of(kept, units, stream));
+        let out = |cached, units| returns.push(FreedBlock::of(cached, units, stream));
         match (which(Side::Small), which(Side::Large)) {
             (false, true) => self.magazine.drain_large(out),
             (small, large) => self.magazine.drain(
@@ -193,7 +193,8 @@ impl ThreadCache {
     }
 }
 
-/// Hashes handles, which are addresses or small numbers and nobody's choice.
+/// Hashes stream handles. They are addresses or small numbers that no attacker chooses, so speed matters and strength
+/// does not.
 #[derive(Debug, Default)]
 struct HandleHasher(u64);
 
@@ -203,7 +204,7 @@ impl Hasher for HandleHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // 2^64 divided by the golden ratio, odd: the high bits are the good ones.
+        // 2^64 divided by the golden ratio, odd: its products are well mixed in the high bits.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let spread = (self.0 ^ number).wrapping_mul(SPREAD);
         self.0 = spread ^ spread >> 32;
@@ -217,25 +218,24 @@ impl Hasher for HandleHasher {
 /// The caches of one thread.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ThreadCaches {
-    /// The one used last. Its slot is vacant.
+    /// The cache used last. Its slot is vacant.
     front: Option<Box<ThreadCache>>,
     front_slot: usize,
     /// All others.
     slots: Vec<Option<Box<ThreadCache>>>,
-    /// Which slot is a stream's, that of the front included.
+    /// The slot of each stream, that of the front included.
     index: HashMap<StreamHandle, usize, BuildHasherDefault<HandleHasher>>,
-    /// How often the front has changed.
+    /// The number of times the front has changed.
     changes: u64,
-    /// Caches to evict, with when they were last used, the oldest last. Those that were used since or
-    /// are gone are skipped. Ranked anew when it is used up, half of all at a time, so that evicting
-    /// one takes a logarithm's time on average.
+    /// Candidates for eviction with their last use, the oldest last. Those that were used since or are gone are
+    /// skipped. Half of all caches are ranked at a time, so that one eviction takes logarithmic time on average.
     oldest: Vec<(u64, StreamHandle)>,
-    /// One that has to go: here until what it held and counted is the heap's.
-    leaving: Option<Box<ThreadCache>>,
+    /// An evicted cache. It stays here until its blocks and counts are in the heap.
+    evicted: Option<Box<ThreadCache>>,
 }
 
 impl ThreadCaches {
-    /// The cache of a stream, if it is the one used last.
+    /// The cache of a stream, if it was used last.
     #[inline(always)]
     pub(in crate::pool) fn front(&mut self, stream: StreamHandle) -> Option<&mut ThreadCache> {
         self.front.as_deref_mut().filter(|cache| cache.stream == stream)
@@ -257,7 +257,7 @@ impl ThreadCaches {
         Some(())
     }
 
-    /// Puts a cache in front, and what was there into its slot.
+    /// Puts a cache in front, and the previous front into its slot.
     fn set_front(&mut self, cache: Box<ThreadCache>, slot: usize) {
         self.changes += 1;
         if let Some(mut before) = self.front.replace(cache)
@@ -269,21 +269,21 @@ impl ThreadCaches {
         self.front_slot = slot;
     }
 
-    /// Puts up a cache for a stream that has none. Where there are too many, the one that was not used
-    /// for the longest is [leaving](Self::take_leaving).
-    pub(in crate::pool) fn put_up(&mut self, stream: StreamHandle, bound: u64) {
+    /// Adds a cache for a stream that has none. If there are too many, the least recently used one becomes the
+    /// [evicted](Self::take_evicted) one.
+    pub(in crate::pool) fn add_cache(&mut self, stream: StreamHandle, bound: u64) {
         let (magazine, counts) =
             (Magazine::new(bound, SMALL.get() >> UNIT_SHIFT), Counts::default());
         let slot = self.slots.len();
         self.slots.push(None);
         self.index.insert(stream, slot);
         self.set_front(Box::new(ThreadCache { stream, magazine, counts, used: 0 }), slot);
-        if self.index.len() > MOST_CACHES && self.leaving.is_none() {
-            self.leaving = self.evict();
+        if self.index.len() > MOST_CACHES && self.evicted.is_none() {
+            self.evicted = self.evict();
         }
     }
 
-    /// Takes out the cache that was not used for the longest, of those that are not in front.
+    /// Takes out the least recently used cache, never the front.
     fn evict(&mut self) -> Option<Box<ThreadCache>> {
         if self.oldest.is_empty() {
             self.rank();
@@ -304,7 +304,7 @@ impl ThreadCaches {
         }
     }
 
-    /// Ranks the half of all caches that was not used for the longest, but for the front.
+    /// Ranks the least recently used half of all caches, without the front.
     fn rank(&mut self) {
         let caches = self.slots.iter().flatten();
         self.oldest = caches.map(|cache| (cache.used, cache.stream)).collect();
@@ -312,7 +312,7 @@ impl ThreadCaches {
         self.oldest.drain(..self.oldest.len() / 2);
     }
 
-    /// Takes out a cache and its slot, into which the last one moves.
+    /// Takes out a cache and its slot. The last slot moves into its place.
     fn take_out(&mut self, stream: StreamHandle) -> Option<Box<ThreadCache>> {
         let slot = self.index.remove(&stream)?;
         let cache = self.slots.swap_remove(slot);
@@ -320,7 +320,7 @@ impl ThreadCaches {
             Some(Some(moved)) => {
                 self.index.insert(moved.stream, slot);
             }
-            // That of the front has moved here.
+            // The slot that moved here is the front's.
             Some(None) => {
                 self.front_slot = slot;
                 if let Some(front) = &self.front {
@@ -332,44 +332,44 @@ impl ThreadCaches {
         cache.or_else(|| self.front.take())
     }
 
-    /// Takes out the cache that has to go.
-    pub(in crate::pool) fn take_leaving(&mut self) -> Option<Box<ThreadCache>> {
-        self.leaving.take()
+    /// Takes the evicted cache.
+    pub(in crate::pool) fn take_evicted(&mut self) -> Option<Box<ThreadCache>> {
+        self.evicted.take()
     }
 
-    /// Whether a cache has to go before a stream can have one.
+    /// Whether adding a cache for a stream would evict another.
     pub(in crate::pool) fn is_full_for(&mut self, stream: StreamHandle) -> bool {
         self.of(stream).is_none() && self.index.len() >= MOST_CACHES
     }
 
     /// Takes out the cache of a stream.
     pub(in crate::pool) fn remove(&mut self, stream: StreamHandle) -> Option<Box<ThreadCache>> {
-        let leaving = self.leaving.take_if(|cache| cache.stream == stream);
-        leaving.or_else(|| self.take_out(stream))
+        let evicted = self.evicted.take_if(|cache| cache.stream == stream);
+        evicted.or_else(|| self.take_out(stream))
     }
 
-    /// All of them.
+    /// All caches, the front and the evicted one included.
     pub(in crate::pool) fn all(&mut self) -> impl Iterator<Item = &mut ThreadCache> {
         let rest = self.slots.iter_mut().flatten();
-        self.front.iter_mut().chain(rest).chain(&mut self.leaving).map(|cache| &mut **cache)
+        self.front.iter_mut().chain(rest).chain(&mut self.evicted).map(|cache| &mut **cache)
     }
 
     /// Takes all blocks out of the magazines.
     pub(in crate::pool) fn drain(&mut self, returns: &mut Vec<FreedBlock>) {
-        self.all().for_each(|cache| cache.empty(|_| true, returns));
+        self.all().for_each(|cache| cache.drain(|_| true, returns));
     }
 
     /// Takes the large blocks out of every magazine.
     pub(in crate::pool) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) {
-        self.all().for_each(|cache| cache.empty(|side| side == Side::Large, returns));
+        self.all().for_each(|cache| cache.drain(|side| side == Side::Large, returns));
     }
 
-    /// Changes how much each magazine holds.
+    /// Sets how much each magazine may hold, in units of 512 B.
     pub(in crate::pool) fn set_bound(&mut self, units: u64) {
         self.all().for_each(|cache| cache.magazine.set_bound(units));
     }
 
-    /// What the magazines hold, but for large blocks, in units of 512 B.
+    /// Units of 512 B in all magazines, without large blocks.
     pub(in crate::pool) fn small_held(&mut self) -> u64 {
         self.all().fold(0, |sum, cache| sum.saturating_add(cache.magazine.small_held()))
     }

@@ -1,17 +1,18 @@
-//! Streams by small numbers, as the holes of the heap know them, and what is left of streams that ended.
+//! Stream slots: the small numbers by which the heap's holes name streams, and what remains of streams that ended.
+//! Guarded by the heap lock.
 //!
 //! ```text
 //!   slot   ── live ──────── forgotten: its last event is recorded ──> ended ── event reached ──> free
-//!             │  └───────── gone without a word, or no slot left ───> its holes join the unknown
-//!             └─ per thread: the event its own thread recorded last has a slot too (published). It goes with
-//!                the stream's end; without one it is kept until it is reached.
+//!             │  └───────── destroyed unannounced, or evicted ─────> its holes are unknown
+//!             └─ per thread: the event its own thread recorded last has a slot too (published). It is released at
+//!                the stream's end; if that has no event, when it is reached.
 //!
 //!   unknown [ collecting | awaited ]   two marks: what ended without an event. A wait for the whole device
 //!                                      that begins later settles what was collected before.
 //! ```
 //!
-//! A number is reused; a **serial** never is. Whatever must outlive a number (a use of a block, a block that
-//! comes back later) names the serial, and asks here what became of it.
+//! A number is reused; a **serial** never is. Anything that may outlive a number (a use of a block, a deferred free)
+//! names the serial, and looks up here what became of the stream.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,120 +20,120 @@ use std::sync::Arc;
 use forebay_core::address_space::Streams;
 use forebay_hal::StreamHandle;
 
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
 use crate::pool::heap::thread_ends::{ThreadEnds, is_ending};
 
-/// The number of slots that streams can have: two are marks for what ended without an event.
+/// The number of slots for streams: the last two numbers are the marks.
 const MOST: u32 = Streams::MOST - 2;
 
-/// How many streams that are gone without an event are remembered one by one. Beyond that, all serials so far
-/// that have no slot count as unknown: a wait too many, and never one too few.
+/// The most streams without an end event that are remembered one by one. Beyond that, all earlier serials without a
+/// slot count as unknown: that may cause a wait too many, never one too few.
 const MOST_REMEMBERED: usize = 4096;
 
-/// How many published events may wait to be asked for before a new stream has it done.
+/// The number of orphaned published events at which a new stream triggers their deferred release.
 const MANY_ORPHANS: usize = 16;
 
-/// How many numbers are wanted before it is asked of all events whether they are reached.
+/// The number of slot requests after which all events are queried again once slots run out.
 const WANTED_BEFORE_RECOVERY: u32 = MOST / 8;
 
-/// Which stream, for ever.
+/// Identifies a stream for the whole life of the pool.
 pub(in crate::pool) type Serial = u64;
 
-/// What a number stands for.
+/// The content of a slot.
 #[derive(Clone, Debug)]
 enum Slot {
-    /// Nothing.
+    /// Not in use.
     Free,
     /// A stream that the program uses.
     Live {
         handle: StreamHandle,
         serial: Serial,
-        /// The count of look-ups when it was last used.
+        /// The number of look-ups when it was last used.
         used: u64,
-        /// Whether the handle may have become another stream's (strict streams alone).
+        /// Whether the handle may have become another stream's (only with strict streams).
         doubted: bool,
-        /// For a thread's own stream: the slot of the last event that thread recorded on it.
+        /// For a thread's own stream: the slot of the last event that the thread recorded on it.
         published: Option<u32>,
     },
-    /// The end of a stream that was forgotten, or the last event of a thread's own stream.
+    /// The end event of a forgotten stream, or the last event of a thread's own stream.
     Event {
         serial: Serial,
-        point: Arc<Point>,
+        event: Arc<LoggedEvent>,
         /// The slot of the live stream that published it.
         publisher: Option<u32>,
     },
 }
 
-/// How to wait for the memory that is free in the order of a number.
+/// How to wait for the work after which the holes of a number are free.
 #[derive(Clone, Debug)]
-pub(in crate::pool) enum Owner {
-    /// By an event to be recorded on this stream.
+pub(in crate::pool) enum WaitTarget {
+    /// Record an event on this stream.
     Stream(StreamHandle, Serial),
-    /// By this event.
-    Event(Arc<Point>, Serial),
-    /// There is no way but to wait for the whole device.
+    /// Wait for this event.
+    Event(Arc<LoggedEvent>, Serial),
+    /// Wait for the whole device: nothing less covers it.
     Unknown,
 }
 
-/// What became of a stream.
+/// The state of a stream, looked up by its serial.
 #[derive(Clone, Debug)]
-pub(in crate::pool) enum Fate {
-    /// It is in use, under this number.
+pub(in crate::pool) enum StreamState {
+    /// In use, under this number.
     Live(StreamHandle, u32),
-    /// It ended, and its end is this event; its memory is under this number.
-    Ended(Arc<Point>, u32),
-    /// It ended without an event: its memory is under the mark of that time.
+    /// Ended at this event; its holes are under this number.
+    Ended(Arc<LoggedEvent>, u32),
+    /// Ended without an event; its holes are under this mark.
     Unknown(u32),
-    /// Its work is over.
-    Over,
+    /// Its work is done.
+    Done,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum SerialState {
     At(u32),
     Unknown { mark: u32 },
 }
 
-/// A wait for the whole device that is about to begin. What ended before it is settled when it returns.
+/// A wait for the whole device that is about to begin. When it returns, everything that ended before it is settled.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(in crate::pool) struct SyncTicket {
-    /// What was put off without an event before this count is due.
+    /// Deferred tasks without an event that were added before this count are due after the wait.
     pub(in crate::pool) before: u64,
     mark: Option<u32>,
 }
 
-/// The streams a pool tells apart. Guarded by the heap's lock.
+/// The streams that a pool tells apart. Guarded by the heap lock.
 #[derive(Debug)]
 pub(in crate::pool) struct StreamSlots {
     slots: Vec<Slot>,
-    /// Free numbers below the length of `slots`, the lowest last.
+    /// Free numbers below the length of `slots`; the last one is assigned next.
     free: Vec<u32>,
     numbers: HashMap<StreamHandle, u32>,
     /// The stream looked up last: most requests come on the same one.
     latest: (StreamHandle, u32),
-    serials: HashMap<Serial, State>,
-    /// How many of the serials are unknown.
+    serials: HashMap<Serial, SerialState>,
+    /// The number of serials that are unknown.
     unknown: usize,
-    /// Serials up to this that are not among `serials` are unknown too, under this mark.
+    /// Serials up to this one that are not in `serials` are unknown too, under this mark.
     unknown_up_to: Option<(Serial, u32)>,
-    /// Live streams whose slot was taken over. A wait for the device tells nothing of what they do later.
+    /// Live streams that lost their slot. A wait for the device says nothing about their later work.
     evicted: HashSet<Serial>,
-    /// Serials up to this count as evicted.
+    /// Serials up to this one count as evicted.
     evicted_up_to: Serial,
-    /// Published events whose stream ended without another event: their slots go when they are reached.
+    /// Published events whose stream ended without another event. Their slots are released when the events are reached.
     orphans: Vec<(u32, Serial)>,
-    /// Told when a thread ends whose own stream has a slot here.
+    /// Notified when a thread ends whose own stream has a slot here.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
     next_serial: Serial,
     lookups: u64,
-    /// How many numbers were wanted since it was last asked which events are reached.
+    /// The number of slot requests since the events were last queried.
     wanted: u32,
-    /// The mark that collects what ends without an event, of the two.
+    /// The mark, of the two, that collects what ends without an event.
     collecting: u32,
-    /// The mark that a wait for the device under way will settle.
+    /// The mark that the current wait for the device will settle.
     awaited: Option<u32>,
-    /// How many waits for the device have begun.
+    /// The number of waits for the device that have begun.
     syncs: u64,
 }
 
@@ -186,17 +187,17 @@ impl StreamSlots {
         Some(number)
     }
 
-    /// How many streams have a number.
+    /// The number of streams with a slot.
     pub(in crate::pool) fn count(&self) -> u64 {
         self.numbers.len() as u64
     }
 
-    /// Whether a stream has a number.
+    /// Whether a stream has a slot.
     pub(in crate::pool) fn knows(&self, stream: StreamHandle) -> bool {
         self.numbers.contains_key(&stream)
     }
 
-    /// The serial of a stream that has a number.
+    /// The serial behind a number.
     pub(in crate::pool) fn serial(&self, number: u32) -> Option<Serial> {
         match self.slot(number)? {
             Slot::Live { serial, .. } | Slot::Event { serial, .. } => Some(*serial),
@@ -204,12 +205,12 @@ impl StreamSlots {
         }
     }
 
-    /// The numbers of a set that have a serial, with it.
+    /// The numbers of a set that have a serial, with their serials.
     pub(in crate::pool) fn with_serials(&self, set: Streams) -> Vec<(u32, Serial)> {
         set.numbers().filter_map(|number| Some((number, self.serial(number)?))).collect()
     }
 
-    /// A number for a stream, its own where it has one; `None` where all are taken.
+    /// Returns the number of a stream, or assigns one; `None` if all are taken.
     pub(in crate::pool) fn assign_slot(&mut self, stream: StreamHandle) -> Option<u32> {
         if let Some(number) = self.get(stream) {
             return Some(number);
@@ -228,7 +229,7 @@ impl StreamSlots {
 
     fn new_serial(&mut self, number: u32) -> Serial {
         self.next_serial += 1;
-        self.serials.insert(self.next_serial, State::At(number));
+        self.serials.insert(self.next_serial, SerialState::At(number));
         self.next_serial
     }
 
@@ -242,14 +243,13 @@ impl StreamSlots {
         Some(next)
     }
 
-    /// Whether no number is left, and it is worth asking which events are reached: that takes a while, so as
-    /// many numbers have to be wanted before as pay for it.
+    /// Whether no number is left and enough were requested since the last query of all events to pay for another one.
     pub(in crate::pool) fn may_recover(&self) -> bool {
         let is_full = self.free.is_empty() && self.slots.len() >= MOST as usize;
         is_full && self.wanted >= WANTED_BEFORE_RECOVERY
     }
 
-    /// The numbers that events have, where it is worth asking for them: those that are reached can go.
+    /// The numbers of events, if querying them is worthwhile: those that are reached can be released.
     pub(in crate::pool) fn events_to_recover(&mut self) -> Vec<(u32, Serial)> {
         if !self.may_recover() {
             return Vec::new();
@@ -263,36 +263,38 @@ impl StreamSlots {
         events.collect()
     }
 
-    /// The number to make room with where all are taken: one of which `owns_nothing` holds, else the one
-    /// that was not used for the longest.
+    /// The number to take over when all are taken: preferably one for which `owns_nothing` holds, else the least
+    /// recently used.
     pub(in crate::pool) fn victim(&self, owns_nothing: impl Fn(u32) -> bool) -> Option<u32> {
         let age = |slot: &Slot| match slot {
             Slot::Free => None,
             Slot::Live { used, .. } => Some(*used),
-            // Before any live stream: nobody enqueues on it any more.
+            // Before any live stream: no work is enqueued on it any more.
             Slot::Event { .. } => Some(0),
         };
         let all = (0_u32..).zip(&self.slots);
         let taken = all.filter_map(|(number, slot)| Some((number, age(slot)?)));
-        // A thread's own stream keeps the slot of its last event.
+        // The slot of a thread's last event is not exempt: its stream publishes another.
         let (number, _) = taken.min_by_key(|&(number, age)| (!owns_nothing(number), age))?;
         Some(number)
     }
 
-    /// How to wait for what is free in the order of a number.
-    pub(in crate::pool) fn owner(&self, number: u32) -> Owner {
+    /// How to wait for the work after which the holes of a number are free.
+    pub(in crate::pool) fn wait_target(&self, number: u32) -> WaitTarget {
         match self.slot(number) {
             Some(Slot::Live { handle, serial, doubted: false, .. })
                 if !handle.is_of_another_thread() && !is_ending(*handle) =>
             {
-                Owner::Stream(*handle, *serial)
+                WaitTarget::Stream(*handle, *serial)
             }
-            Some(Slot::Event { serial, point, .. }) => Owner::Event(Arc::clone(point), *serial),
-            _ => Owner::Unknown,
+            Some(Slot::Event { serial, event, .. }) => {
+                WaitTarget::Event(Arc::clone(event), *serial)
+            }
+            _ => WaitTarget::Unknown,
         }
     }
 
-    /// Notes whether the handle of a stream may be another stream's: then nothing can be learnt by it.
+    /// Sets whether the handle of a stream may be another stream's. If so, an event on it proves nothing.
     pub(in crate::pool) fn set_doubted(&mut self, stream: StreamHandle, doubted: bool) {
         let Some(&number) = self.numbers.get(&stream) else { return };
         if let Some(Slot::Live { doubted: before, .. }) = self.slot_mut(number) {
@@ -301,39 +303,39 @@ impl StreamSlots {
     }
 
     /// What became of the stream of a serial.
-    pub(in crate::pool) fn fate(&self, serial: Serial) -> Fate {
+    pub(in crate::pool) fn state_of(&self, serial: Serial) -> StreamState {
         match self.serials.get(&serial) {
             None => match self.unknown_up_to {
-                Some((last, mark)) if serial <= last => Fate::Unknown(mark),
-                _ => Fate::Over,
+                Some((last, mark)) if serial <= last => StreamState::Unknown(mark),
+                _ => StreamState::Done,
             },
-            Some(State::Unknown { mark }) => Fate::Unknown(*mark),
-            Some(State::At(number)) => match self.slot(*number) {
-                Some(Slot::Live { handle, .. }) => Fate::Live(*handle, *number),
-                Some(Slot::Event { point, .. }) => Fate::Ended(Arc::clone(point), *number),
-                Some(Slot::Free) | None => Fate::Over,
+            Some(SerialState::Unknown { mark }) => StreamState::Unknown(*mark),
+            Some(SerialState::At(number)) => match self.slot(*number) {
+                Some(Slot::Live { handle, .. }) => StreamState::Live(*handle, *number),
+                Some(Slot::Event { event, .. }) => StreamState::Ended(Arc::clone(event), *number),
+                Some(Slot::Free) | None => StreamState::Done,
             },
         }
     }
 
-    /// Whether the work of the stream of a serial is known to be over, and no more of it can come.
-    pub(in crate::pool) fn is_over(&self, serial: Serial) -> bool {
-        !self.was_evicted(serial) && matches!(self.fate(serial), Fate::Over)
+    /// Whether the work of a stream is known to be done and no more of it can come.
+    pub(in crate::pool) fn is_done(&self, serial: Serial) -> bool {
+        !self.was_evicted(serial) && matches!(self.state_of(serial), StreamState::Done)
     }
 
-    /// Whether the stream of a serial may live on, under another serial: then it may go on using blocks that
-    /// it was said to use.
+    /// Whether a stream lost its slot while live. It may live on under another serial, and still use blocks that
+    /// recorded this one.
     pub(in crate::pool) fn was_evicted(&self, serial: Serial) -> bool {
         serial <= self.evicted_up_to || self.evicted.contains(&serial)
     }
 
-    /// Whether of the stream of a serial nothing can be told but by a wait for the device, now or later.
+    /// Whether only a wait for the device can cover the work of a stream, now or later.
     pub(in crate::pool) fn is_lost(&self, serial: Serial) -> bool {
-        self.was_evicted(serial) && !matches!(self.serials.get(&serial), Some(State::At(_)))
+        self.was_evicted(serial) && !matches!(self.serials.get(&serial), Some(SerialState::At(_)))
     }
 
-    /// Notes that the slot of a live stream is about to be taken over. With no `uses` of any stream noted,
-    /// those evicted before are of no interest any more.
+    /// Records that the slot of a live stream is about to be taken over. Without recorded `uses` of any stream, earlier
+    /// evictions no longer matter.
     pub(in crate::pool) fn note_eviction(&mut self, number: u32, uses: bool) {
         if !uses {
             self.evicted.clear();
@@ -342,22 +344,26 @@ impl StreamSlots {
         }
         let Some(&Slot::Live { serial, .. }) = self.slot(number) else { return };
         if self.evicted.len() >= MOST_REMEMBERED {
-            // Those that have a slot are asked for there first.
+            // Serials with a slot are looked up before this bound.
             self.evicted.clear();
             self.evicted_up_to = self.next_serial;
         }
         self.evicted.insert(serial);
     }
 
-    /// A live stream ends at `point`: from now on its number stands for that event, and its handle for a
-    /// new stream. Gives the number of the event it had published, whose memory has to be handed over.
-    pub(in crate::pool) fn end(&mut self, number: u32, point: Arc<Point>) -> Option<u32> {
+    /// Ends a live stream at `event`: its number now stands for that event, and its handle for a new stream. Returns
+    /// the number of the event it had published, whose holes the caller hands over.
+    pub(in crate::pool) fn end_with_event(
+        &mut self,
+        number: u32,
+        event: Arc<LoggedEvent>,
+    ) -> Option<u32> {
         let Slot::Live { handle, serial, published, .. } = self.slot(number).cloned()? else {
             return None;
         };
         self.drop_handle(handle);
         if let Some(slot) = self.slot_mut(number) {
-            *slot = Slot::Event { serial, point, publisher: None };
+            *slot = Slot::Event { serial, event, publisher: None };
         }
         published
     }
@@ -369,33 +375,37 @@ impl StreamSlots {
         }
     }
 
-    /// Gives the number of a thread's own stream `number` whose last event is `point` now: the same as
-    /// before, or a new one. `None` where there is none left.
-    pub(in crate::pool) fn publish(&mut self, number: u32, point: &Arc<Point>) -> Option<u32> {
+    /// Publishes `event` as the last event of the thread's own stream `number`. Returns the number of the event, the
+    /// same as before or a new one; `None` if no number is left.
+    pub(in crate::pool) fn publish(
+        &mut self,
+        number: u32,
+        event: &Arc<LoggedEvent>,
+    ) -> Option<u32> {
         let Slot::Live { published, .. } = self.slot(number)? else { return None };
         if let Some(published) = *published {
             return Some(published);
         }
-        let event = self.take_free()?;
-        let serial = self.new_serial(event);
-        *self.slot_mut(event)? =
-            Slot::Event { serial, point: Arc::clone(point), publisher: Some(number) };
+        let event_number = self.take_free()?;
+        let serial = self.new_serial(event_number);
+        *self.slot_mut(event_number)? =
+            Slot::Event { serial, event: Arc::clone(event), publisher: Some(number) };
         if let Some(Slot::Live { published, .. }) = self.slot_mut(number) {
-            *published = Some(event);
+            *published = Some(event_number);
         }
-        Some(event)
+        Some(event_number)
     }
 
-    /// The last event that the thread of a thread's own stream recorded.
-    pub(in crate::pool) fn published(&self, number: u32) -> Option<(u32, Arc<Point>)> {
-        let Slot::Live { published: Some(event), .. } = self.slot(number)? else { return None };
-        match self.slot(*event)? {
-            Slot::Event { point, .. } => Some((*event, Arc::clone(point))),
+    /// The last event published for a thread's own stream, with its number.
+    pub(in crate::pool) fn published(&self, number: u32) -> Option<(u32, Arc<LoggedEvent>)> {
+        let Slot::Live { published: Some(number), .. } = self.slot(number)? else { return None };
+        match self.slot(*number)? {
+            Slot::Event { event, .. } => Some((*number, Arc::clone(event))),
             Slot::Free | Slot::Live { .. } => None,
         }
     }
 
-    /// Whether a number is that of the last event of a live thread's own stream, as it was with a serial.
+    /// Whether a number still stands for the published event with this serial, of a live stream.
     pub(in crate::pool) fn is_published(&self, number: u32, serial: Serial) -> bool {
         matches!(
             self.slot(number),
@@ -403,19 +413,19 @@ impl StreamSlots {
         )
     }
 
-    /// Takes a number back whose stream ended without an event; gives the mark that its memory has to be
-    /// handed over to, and the number of the event that it had published. That one is
-    /// [kept](Self::take_orphans) until it is reached.
-    pub(in crate::pool) fn bury(&mut self, number: u32) -> (u32, Option<u32>) {
+    /// Releases a number whose stream ended without an event. Returns the mark to which the caller hands over its
+    /// holes, and the number of the event that it had published. That event becomes an [orphan](Self::take_orphans)
+    /// until it is reached.
+    pub(in crate::pool) fn end_without_event(&mut self, number: u32) -> (u32, Option<u32>) {
         let mark = self.collecting;
         if self.unknown >= MOST_REMEMBERED {
-            // A wait that begins from now on tells of those under the other mark too.
-            self.serials.retain(|_, state| matches!(state, State::At(_)));
+            // A wait that begins from now on covers those under the other mark too.
+            self.serials.retain(|_, state| matches!(state, SerialState::At(_)));
             self.unknown = 0;
             self.unknown_up_to = Some((self.next_serial, mark));
         }
         if let Some(serial) = self.serial(number) {
-            self.serials.insert(serial, State::Unknown { mark });
+            self.serials.insert(serial, SerialState::Unknown { mark });
             self.unknown += 1;
         }
         let published = match self.slot(number) {
@@ -433,25 +443,25 @@ impl StreamSlots {
         (mark, published)
     }
 
-    /// Whether so many published events are orphaned that they should be asked for.
+    /// Whether so many published events are orphaned that they should be queried.
     pub(in crate::pool) fn has_many_orphans(&self) -> bool {
         self.orphans.len() >= MANY_ORPHANS
     }
 
-    /// Takes out the published events whose streams ended without another event. The caller releases their
-    /// slots when the events are reached.
-    pub(in crate::pool) fn take_orphans(&mut self) -> Vec<(u32, Serial, Arc<Point>)> {
+    /// Takes the published events whose streams ended without another event. The caller releases their slots when the
+    /// events are reached.
+    pub(in crate::pool) fn take_orphans(&mut self) -> Vec<(u32, Serial, Arc<LoggedEvent>)> {
         let orphans = core::mem::take(&mut self.orphans);
         let there = orphans.into_iter().filter_map(|(number, serial)| match self.slot(number)? {
-            Slot::Event { serial: now, point, .. } if *now == serial => {
-                Some((number, serial, Arc::clone(point)))
+            Slot::Event { serial: now, event, .. } if *now == serial => {
+                Some((number, serial, Arc::clone(event)))
             }
             _ => None,
         });
         there.collect()
     }
 
-    /// Takes a number back: the work of its stream is over.
+    /// Releases a number: the work of its stream is done.
     pub(in crate::pool) fn release_slot(&mut self, number: u32) {
         if let Some(serial) = self.serial(number) {
             self.serials.remove(&serial);
@@ -465,7 +475,7 @@ impl StreamSlots {
             Slot::Free => return,
             Slot::Live { handle, .. } => self.drop_handle(handle),
             Slot::Event { publisher, .. } => {
-                // The stream whose last event it was has none now.
+                // The stream that published it has no event now.
                 if let Some(Slot::Live { published, .. }) =
                     publisher.and_then(|publisher| self.slot_mut(publisher))
                 {
@@ -479,21 +489,21 @@ impl StreamSlots {
     /// The numbers of the two marks.
     pub(in crate::pool) const MARKS: [u32; 2] = [MOST, MOST + 1];
 
-    /// Whether a number is a mark, and no stream's.
+    /// Whether a number is a mark, not a stream's slot.
     pub(in crate::pool) const fn is_mark(number: u32) -> bool {
         number >= MOST
     }
 
-    /// The mark that what ends without an event is under.
+    /// The mark for memory whose stream ended without an event.
     pub(in crate::pool) fn mark(&self) -> u32 {
         self.collecting
     }
 
-    /// A wait for the whole device is about to begin.
+    /// Begins a wait for the whole device.
     pub(in crate::pool) fn begin_sync(&mut self) -> SyncTicket {
         self.syncs += 1;
         let mark = match self.awaited {
-            // Another wait settles that mark; this one began later, and must not reuse it.
+            // Another wait settles that mark. This one began later and must not reuse it.
             Some(_) => None,
             None => {
                 let (mark, [first, second]) = (self.collecting, Self::MARKS);
@@ -505,36 +515,36 @@ impl StreamSlots {
         SyncTicket { before: self.syncs, mark }
     }
 
-    /// How many waits for the device have begun: what is put off now without an event is settled by the
-    /// next.
+    /// The number of waits for the device that have begun. A task that is deferred now without an event is settled by
+    /// the next one.
     pub(in crate::pool) fn syncs(&self) -> u64 {
         self.syncs
     }
 
-    /// The wait is over; gives the mark whose memory is free for all now. Where it failed nothing is, and
-    /// the mark waits for the next.
+    /// Ends the wait. Returns the mark whose memory is free for all now. After a failed wait nothing is settled, and
+    /// the mark waits for the next one.
     pub(in crate::pool) fn end_sync(&mut self, ticket: SyncTicket, succeeded: bool) -> Option<u32> {
         let mark = ticket.mark?;
         self.awaited = None;
         if !succeeded {
-            // Two marks, one to collect and one to await: what was awaited goes on to be collected.
+            // The mark becomes the collecting one again at the next wait: there are only two.
             return None;
         }
         let before = self.serials.len();
         self.serials
-            .retain(|_, state| !matches!(state, State::Unknown { mark: of } if *of == mark));
+            .retain(|_, state| !matches!(state, SerialState::Unknown { mark: of } if *of == mark));
         self.unknown = self.unknown.saturating_sub(before - self.serials.len());
         self.unknown_up_to.take_if(|(_, of)| *of == mark);
         Some(mark)
     }
 
-    /// How many slots are taken.
+    /// The number of slots in use.
     #[cfg(test)]
     pub(in crate::pool) fn taken(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// How many streams are remembered, those that are gone included.
+    /// The number of remembered streams, ended ones included.
     #[cfg(test)]
     pub(in crate::pool) fn remembered(&self) -> usize {
         self.serials.len() + self.evicted.len()

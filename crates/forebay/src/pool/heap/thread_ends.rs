@@ -1,16 +1,17 @@
-//! The end of a thread, and with it of its own default stream.
+//! The end of a thread, and with it of its own default stream. The list of pools to notify is thread-local and needs no
+//! lock.
 //!
 //! ```text
 //!   thread   first use of its own stream in a pool ──> the pool is on the thread's list
 //!            ends ──> each pool on the list records the stream's last event, and forgets the stream
 //! ```
 //!
-//! Only the thread itself can name its stream, so this is the last moment for that event. The list is made
-//! after the driver has made the stream, so it is dropped before the driver's own state of the thread; CUDA's
-//! drops that later still, with the thread's keys. Should it be gone by then all the same, the driver would make
-//! a new stream for the ending thread, whose events say nothing of the old one: so the stream has to have the
-//! identifier that it had at first, after the event was recorded. If it has another, the event is not used, and what
-//! was freed on the stream is reused after the next wait for the whole device.
+//! Only the thread itself can name its own stream, so this is the last chance to record that event. The list is created
+//! after the driver has made the stream, so it is dropped before the driver's own thread-local state; CUDA drops that
+//! even later, with the thread's keys. If it were gone all the same, the driver would make a new stream for the ending
+//! thread, whose events say nothing about the old one. So after recording the event, the pool checks that the stream
+//! still has the identifier it had at first. If not, the event is not used, and memory freed on the stream is reused
+//! after the next wait for the whole device.
 
 use core::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,27 +19,27 @@ use std::sync::{Arc, OnceLock, Weak};
 use forebay_core::StreamId;
 use forebay_hal::StreamHandle;
 
-/// A pool that is told when a thread ends.
+/// A pool that is notified when a thread ends.
 pub(in crate::pool) trait OnThreadEnd: Send + Sync {
-    /// The thread that calls this ends, and with it its own default stream, which the pool knows as `stream`.
+    /// Called by an ending thread. Its own default stream, which the pool knows as `stream`, ends with it.
     fn thread_ends(self: Arc<Self>, stream: Option<StreamId>);
 }
 
-/// A pool as ending threads find it.
+/// The weak reference by which ending threads find a pool.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ThreadEnds(OnceLock<Weak<dyn OnThreadEnd>>);
 
-/// A pool that knows the stream of this thread.
+/// A pool that knows the own stream of this thread.
 struct WatchedPool {
     pool: Weak<ThreadEnds>,
-    /// Which stream it was; `None` where nobody has asked.
+    /// The identifier of the stream; `None` if it was never asked for.
     stream: Option<StreamId>,
 }
 
 thread_local! {
     static WATCHED: List = const { List(RefCell::new(Vec::new())) };
-    /// Whether the list is gone. Reading it does not register the list's destructor, which has to be registered
-    /// after the driver's data of the thread so that it runs before that is destroyed.
+    /// Whether the list was dropped. Reading this does not register the list's destructor: that has to be registered
+    /// after the driver's thread-local data, so that it runs before that is destroyed.
     static IS_ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -55,28 +56,28 @@ impl Drop for List {
     }
 }
 
-/// Whether `stream` is the own stream of this thread, and the thread is past the end of its list: thread-local data
-/// is destroyed in turn, and the driver's may be gone, so nothing is known of that stream any more.
+/// Whether `stream` is the own stream of this thread, and the thread has dropped its list: thread-local data is
+/// destroyed in turn, and the driver's may be gone, so nothing is known about that stream any more.
 pub(in crate::pool) fn is_ending(stream: StreamHandle) -> bool {
     stream.is_per_thread() && IS_ENDING.get() && !stream.is_of_another_thread()
 }
 
 impl ThreadEnds {
-    /// Says which pool this is. Until then no thread can know it.
+    /// Sets the pool. Before this no thread can know it.
     pub(in crate::pool) fn set_pool(&self, pool: Weak<dyn OnThreadEnd>) {
         let _ = self.0.set(pool);
     }
 
-    /// Whether the pool will be told when this thread ends, and by which stream.
+    /// Whether the pool will be notified when this thread ends, and knows the identifier of its stream.
     pub(in crate::pool) fn is_watching(self: &Arc<Self>) -> bool {
         let is_it = |known: &WatchedPool| core::ptr::eq(known.pool.as_ptr(), Arc::as_ptr(self));
         let is_known = |known: &WatchedPool| known.stream.is_some() && is_it(known);
-        // In a thread that ends already there is nothing more to do.
+        // The thread is already ending: there is nothing left to do.
         WATCHED.try_with(|list| list.0.borrow().iter().any(is_known)).unwrap_or(true)
     }
 
-    /// Has the pool told when this thread ends. In a thread that ends already nothing is told: its slot stays
-    /// until it is taken over.
+    /// Has the pool notified when this thread ends. In a thread that is already ending this does nothing, and the slot
+    /// of its stream stays until it is taken over.
     pub(in crate::pool) fn watch_this_thread(self: &Arc<Self>, stream: Option<StreamId>) {
         let pool = Arc::downgrade(self);
         let _ = WATCHED.try_with(|list| {
@@ -86,7 +87,7 @@ impl ThreadEnds {
                 return;
             }
             if pools.len() == pools.capacity() {
-                // Pools come and go while a thread lives on.
+                // Pools may be dropped while a thread lives on.
                 pools.retain(|known| known.pool.strong_count() > 0);
             }
             pools.push(WatchedPool { pool, stream });

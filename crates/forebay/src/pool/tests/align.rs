@@ -44,7 +44,7 @@ fn random_alignments(options: SimOptions, seed: u64) {
     assert_eq!(machine.finding_count(), 0, "seed {seed}");
     let statistics = pool.statistics();
     assert_eq!((statistics.live, statistics.requested), (Bytes::ZERO, Bytes::ZERO));
-    // Whoever is told that there is room again takes some, once.
+    // The callback allocates once when there is room again.
     pool.trim(Bytes::ZERO).unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.held(), Bytes::ZERO, "what was cut off is lost");
@@ -82,8 +82,8 @@ fn an_aligned_block_that_came_back_serves_again() {
     assert_eq!(pool.allocate(Bytes::mib(3), DEFAULT).unwrap().address(), address);
 }
 
-/// Whoever is told of pressure between the taking and the cutting may use so many streams that the
-/// request's own has no number any more: what is cut off is not lost.
+/// A pressure callback between allocating and trimming a piece may use so many streams that the request's own loses its
+/// slot. The trimmed rest is not lost.
 #[test]
 fn what_is_cut_off_comes_back_where_streams_take_turns() {
     let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
@@ -105,7 +105,7 @@ fn what_is_cut_off_comes_back_where_streams_take_turns() {
     let block = aligned(&pool, 80 << 20, 21).unwrap();
     assert!(pool.statistics().streams.len() > 64, "nobody was told of pressure");
     pool.free(block.address(), DEFAULT).unwrap();
-    // Whoever is told that there is room again takes some, once.
+    // The callback allocates once when there is room again.
     pool.trim(Bytes::ZERO).unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.held(), Bytes::ZERO, "what was cut off is lost");

@@ -18,7 +18,7 @@ fn pair(pool: &Pool, size: Bytes) -> Bytes {
     pool.statistics().cached
 }
 
-/// Whoever makes another key changeable has a test to write.
+/// Making another key changeable means writing a test here.
 #[test]
 fn these_can_change() {
     let changeable = Key::ALL.iter().filter(|key| key.is_changeable()).map(|key| key.name());
@@ -53,7 +53,7 @@ fn the_limit_can_be_lowered_and_raised() {
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
     pool.change("max_bytes", "none").unwrap();
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_ok());
-    // Below what is held nothing is taken away, and nothing more is had.
+    // A limit below the bytes held takes nothing away, and allows no more.
     pool.change("max_bytes", "8MiB").unwrap();
     assert!(pool.block_at(block.address()).is_some());
     let before = pool.held();

@@ -81,7 +81,7 @@ fn the_pages_of_a_block_are_those_behind_it() {
             let region = memory.reserve(part.page_size, granule).unwrap();
             memory.map(region.start(), page).unwrap();
             let own = device.descriptor().ordinal;
-            // SAFETY: mapped just now, and nobody uses it.
+            // SAFETY: the mapping was made just now, and nothing else uses it.
             unsafe { memory.set_access(region, forebay_hal::Access::ReadWrite, own) }.unwrap();
             let start = region.start().checked_add(part.offset).unwrap();
             let span = Span::new(start, part.span.size()).unwrap();

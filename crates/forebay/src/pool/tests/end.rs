@@ -52,7 +52,7 @@ fn a_pool_that_goes_with_live_blocks_says_which() {
     );
     assert!(report.largest[1..].iter().all(|block| block.requested == Bytes::new(1000)));
     let said = report.to_string();
-    assert!(said.contains("went with 21 live blocks") && said.contains("tag of the report"));
+    assert!(said.contains("dropped with 21 live blocks") && said.contains("tag of the report"));
     nothing_is_left(&machine);
     assert_eq!(machine.findings(), []);
 }
@@ -199,7 +199,7 @@ fn wrong_frees_pass_through_adaptors() {
     assert_eq!((pool.statistics().blocks, other.statistics().blocks), (0, 1));
 }
 
-/// Two threads that free the same block at once: one does, and the other is told.
+/// Two threads free the same block at once: one succeeds, and the other gets an error.
 #[test]
 fn of_two_frees_at_once_one_is_refused() {
     let (_, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));

@@ -1,4 +1,4 @@
-//! Figures: exact to the last operation, whoever did it; by tag; and as people read them.
+//! Statistics: exact to the last call, whichever thread made it; by tag; and as a summary.
 
 use std::sync::mpsc::sync_channel;
 
@@ -9,7 +9,7 @@ fn phantom() -> Arc<dyn Device> {
     open(SimMachine::builder().memory(MemoryModel::Phantom)).2
 }
 
-/// A pool nobody has anything of, after so many pairs of which one missed.
+/// The figures of a pool without live blocks, after so many pairs of which one missed.
 #[track_caller]
 fn one_miss(pool: &Pool, pairs: u64) -> Statistics {
     let figures = pool.statistics();
@@ -173,7 +173,7 @@ fn bytes_are_told_by_tag() {
         named("steps of the test", 2 << 20),
     ];
     assert_eq!(by_tag(&pool), all);
-    // Whoever frees it, on whichever thread and under whichever tag, it comes off its own.
+    // A free on any thread and under any tag is counted for the block's own tag.
     std::thread::scope(|scope| {
         let (steps, free) = (steps, &free);
         scope.spawn(move || {
@@ -219,7 +219,7 @@ fn a_summary_says_what_there_is() {
     let (_, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
     let pool = Pool::new(&shared).unwrap();
     let empty = pool.statistics().to_string();
-    assert!(empty.starts_with("live      0 B in 0 blocks; 0 B asked for, 0 B of rounding\n"));
+    assert!(empty.starts_with("live      0 B in 0 blocks; 0 B requested, 0 B of rounding\n"));
     assert!(empty.contains("0 allocations, 0 frees; - without the driver"), "{empty}");
     let block = pool.allocate(Bytes::new(1000), DEFAULT).unwrap();
     for _ in 0..3 {
@@ -228,13 +228,13 @@ fn a_summary_says_what_there_is() {
     }
     let said = pool.statistics().to_string();
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], "live      1.00 KiB in 1 block; 1000 B asked for, 24 B of rounding");
+    assert_eq!(lines[0], "live      1.00 KiB in 1 block; 1000 B requested, 24 B of rounding");
     let starts: Vec<&str> = lines.iter().map(|line| line[..10].trim_end()).collect();
     assert_eq!(starts, ["live", "held", "free", "requests", "driver"], "{said}");
     let requests = "requests  4 allocations, 3 frees; 75.00 % without the driver, 50.00 % from \
-                    magazines; 1 miss";
+                    thread caches; 1 miss";
     assert_eq!(lines[3], requests);
-    assert!(lines[2].contains("4.00 KiB of it at hand in magazines"), "{said}");
+    assert!(lines[2].contains("4.00 KiB of it in thread caches"), "{said}");
     // Streams and tags where there is something to tell.
     let stream = device.create_stream(Priority::Normal).unwrap();
     let _tag = Tag::named("tag of the summary").unwrap().enter();
@@ -349,7 +349,7 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
     }
 }
 
-/// Whoever asks how the pool stands does not wait for a thread that waits for the device.
+/// Reading the statistics does not wait for a thread that waits for the device.
 #[test]
 fn figures_wait_for_nobody_at_the_driver() {
     let pool = Pool::new(&phantom()).unwrap();
@@ -412,7 +412,7 @@ fn the_log_has_every_call() {
     }
 }
 
-/// What a request is told of is what was asked for, beside what that takes.
+/// A refusal reports the requested size and the contiguous size that it needs.
 #[test]
 fn a_shortage_tells_what_was_asked_for() {
     use crate::Request;
@@ -424,10 +424,10 @@ fn a_shortage_tells_what_was_asked_for() {
     assert_eq!(told.requested, Bytes::mib(7));
     assert_eq!(told.needed, Bytes::new((15 << 20) - 512), "wherever a hole begins");
     let said = error.to_string();
-    assert!(said.contains("7.00 MiB (7340032 B) asked for, which takes 15.00 MiB"), "{said}");
+    assert!(said.contains("7.00 MiB (7340032 B) requested, which need 15.00 MiB"), "{said}");
 }
 
-/// What is free is told with where it is: at hand, and in the largest piece.
+/// A refusal reports where the free memory is: cached, and the largest hole.
 #[test]
 fn a_shortage_tells_what_is_free() {
     let (_, _, device) = open(SimMachine::builder());
@@ -461,8 +461,8 @@ fn a_burst_of_small_blocks_is_had_from_the_magazine_the_next_time() {
     }
 }
 
-/// Where next to nothing is at hand, a new size does not cost what is: the pool grows by a page that
-/// is next to nothing too. Where what is at hand is worth having, it is folded and nothing is mapped.
+/// If thread caches hold next to nothing, a new size does not flush them: the pool grows by one small page. If they
+/// hold more, they are flushed and nothing is mapped.
 #[test]
 fn a_little_is_left_at_hand_and_more_is_folded() {
     for (held, expected) in [(Bytes::gib(4), 1), (Bytes::mib(64), 0)] {
@@ -484,7 +484,7 @@ fn a_little_is_left_at_hand_and_more_is_folded() {
     }
 }
 
-/// Who is out of memory because of others is told how much they hold.
+/// A refusal caused by other users of the device reports how much they hold.
 #[test]
 fn a_shortage_tells_what_others_hold() {
     let device = open(SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(1))).2;
@@ -498,7 +498,7 @@ fn a_shortage_tells_what_others_hold() {
     assert!(shortage.held_elsewhere >= Bytes::mib(600));
     let said = shortage.to_string();
     assert!(said.contains(&format!("others hold {}", other.held())), "{said}");
-    assert!(said.contains("who else uses the device"), "{said}");
+    assert!(said.contains("which other program uses the device"), "{said}");
     other.free(theirs.address(), DEFAULT).unwrap();
     other.trim(Bytes::ZERO).unwrap();
     pool.allocate(Bytes::mib(500), DEFAULT).unwrap();

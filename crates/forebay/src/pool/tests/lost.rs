@@ -15,7 +15,7 @@ fn leave(pool: &Pool, size: Bytes, stream: StreamHandle) {
     pool.free(block.address(), stream).unwrap();
 }
 
-/// The hole of a stream that went without a word would be the best there is.
+/// The best hole belongs to a stream that was destroyed unannounced.
 #[test]
 fn a_request_is_served_where_another_stream_is_gone() {
     let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
@@ -24,7 +24,7 @@ fn a_request_is_served_where_another_stream_is_gone() {
     leave(&pool, Bytes::mib(40), gone);
     device.destroy_stream(gone).unwrap();
     let block = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
-    // Where there is nothing else the device is waited for, and what is wholly free comes back.
+    // If nothing else is left, the pool waits for the device, and wholly free pages come back.
     let second = pool.allocate(Bytes::mib(50), DEFAULT).unwrap();
     let error = pool.allocate(Bytes::mib(50), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "its own error: {error}");
@@ -35,7 +35,7 @@ fn a_request_is_served_where_another_stream_is_gone() {
     assert_eq!((pool.held(), machine.finding_count()), (Bytes::ZERO, 0));
 }
 
-/// Of several streams that have something, one that fails keeps nobody from the others.
+/// If one of several streams with holes fails, the holes of the others still serve.
 #[test]
 fn a_stream_that_fails_keeps_nobody_from_the_others() {
     for failing in 0..3 {
@@ -66,7 +66,7 @@ fn a_number_is_had_where_the_oldest_stream_is_gone() {
     for &stream in &streams {
         leave(&pool, Bytes::new(4096), stream);
     }
-    // What is in magazines is in nobody's order: a stream that has nothing in the heap loses its slot first.
+    // Cached blocks do not count: a stream that owns nothing in the heap loses its slot first.
     pool.defragment().unwrap();
     let taken = || pool.shared.heap().slots.count();
     let knows = |stream| pool.shared.heap().slots.knows(stream);
@@ -119,7 +119,7 @@ fn a_stream_that_cannot_be_told_is_not_waited_for() {
     }
 }
 
-/// A stream that went without a word has the best hole: it is asked once, and not by every request.
+/// A stream that was destroyed unannounced has the best hole: the device is asked once, not by every request.
 #[test]
 fn a_stream_that_is_gone_is_asked_once() {
     let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));

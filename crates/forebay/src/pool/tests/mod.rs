@@ -348,7 +348,7 @@ fn run_with_faults(options: SimOptions, faults: &[Fault]) -> u64 {
         let stream = if step % 3 == 0 { other } else { DEFAULT };
         if live.len() < 12 || random.chance(1, 2) {
             let size = Bytes::new(size_up_to(&mut random, 9, 19));
-            // Where it fails the program goes on without.
+            // After a failure the program goes on without.
             live.extend(pool.allocate(size, stream).ok().map(|block| (block, stream)));
         } else {
             let (block, stream) = live.swap_remove(random.index(live.len()).unwrap());
@@ -372,14 +372,13 @@ fn run_with_faults(options: SimOptions, faults: &[Fault]) -> u64 {
     drop(pool);
     let left = machine.census();
     assert_eq!((left.regions, left.blocks, left.held), (0, 0, Bytes::ZERO), "{left}: {faults:?}");
-    // An event is ended by a drop, which tries twice and has nobody to tell.
+    // Events are destroyed by a drop, which retries once and cannot report an error.
     assert!(left.events == 0 || faults.len() > 1, "{left}: {faults:?}");
     assert_eq!(machine.findings(), []);
     calls
 }
 
-/// Takes and frees two blocks of each of many small sizes, 3 MiB in all; gives what is at hand of it.
-/// However little magazines are to hold, the last block they keep may be more.
+/// Allocates and frees two blocks of each of many small sizes, 3 MiB in all. Returns the bytes that are cached.
 fn fill_magazine(pool: &Pool) -> Bytes {
     let sizes = (0..32_u64).map(|index| Bytes::new((64 << 10) - 512 * index));
     let blocks: Vec<Block> = sizes

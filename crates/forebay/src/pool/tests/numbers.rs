@@ -29,7 +29,7 @@ fn phantom() -> (SimMachine, Arc<SimDevice>, Arc<dyn Device>) {
     open(SimMachine::builder().memory(MemoryModel::Phantom))
 }
 
-/// A block comes back whose stream has lost its number: for that nobody else's is waited for.
+/// A block comes back after its stream lost its slot: no other stream is waited for.
 #[test]
 fn taking_back_what_others_used_does_not_wait() {
     let (machine, device, shared) = phantom();
@@ -53,7 +53,7 @@ fn taking_back_what_others_used_does_not_wait() {
     assert_eq!(pool.held(), Bytes::ZERO, "of {held}");
 }
 
-/// What is at hand of a stream that has lost its number can be folded once it has one again.
+/// Cached blocks of a stream that lost its slot can be flushed once it has one again.
 #[test]
 fn collecting_does_not_wait_for_a_number() {
     let (machine, device, shared) = phantom();

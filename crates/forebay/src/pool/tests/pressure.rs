@@ -14,7 +14,7 @@ fn device() -> Arc<dyn Device> {
     open(SimMachine::builder().memory(MemoryModel::Phantom)).2
 }
 
-/// A pool of at most 100 MiB with pages of 2 MiB: what is held is a percentage.
+/// A pool of at most 100 MiB with pages of 2 MiB: MiB held are percent.
 fn hundred(options: PoolOptions) -> Pool {
     let mut growth = Growth::default();
     growth.largest_page = Bytes::mib(2);
@@ -77,7 +77,7 @@ fn magazines_of_threads_that_come_under_pressure_are_small() {
     assert!(held < Bytes::new(320 << 10), "{held}");
 }
 
-/// At the critical level what is idle goes back at once, down to what is to be kept.
+/// At the critical level idle memory is released at once, down to `min_bytes`.
 #[test]
 fn at_the_critical_level_what_is_idle_goes_back() {
     for (min, left) in [(0, 54..=58), (72, 72..=74)] {
@@ -128,7 +128,7 @@ fn who_is_asked_lets_go_and_the_request_is_served() {
     assert_eq!((told.len(), cache.lock().unwrap().len()), (3, 7));
     assert_eq!((told[0].requested, told[0].limit), (Bytes::mib(30), Bytes::mib(100)));
     assert_eq!((told[0].live, told[2].live), (Bytes::mib(100), Bytes::mib(80)));
-    // And where nobody has anything left, it is refused, with the figures.
+    // When no callback has anything left, the request is refused, with the figures.
     cache.lock().unwrap().clear();
     let error = pool.allocate(Bytes::mib(30), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
@@ -149,7 +149,7 @@ fn who_says_yes_and_frees_nothing_is_not_asked_for_ever() {
     let error = pool.allocate(Bytes::mib(90), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!((2..=100).contains(&asked.load(Ordering::Relaxed)));
-    // Nobody is asked for what is beyond the limit: nothing they let go would do.
+    // No callback is called for a request beyond the limit: nothing they free would help.
     asked.store(0, Ordering::Relaxed);
     pool.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
     assert_eq!(asked.load(Ordering::Relaxed), 0);
@@ -157,7 +157,7 @@ fn who_says_yes_and_frees_nothing_is_not_asked_for_ever() {
     assert!(pool.allocate(Bytes::mib(90), DEFAULT).is_ok());
 }
 
-/// Everybody is asked, also where the first has let something go; and whoever is asked may allocate.
+/// All callbacks are called, even if the first freed something; and a callback may allocate.
 #[test]
 fn who_is_asked_may_allocate() {
     let number: Arc<OnceLock<PoolId>> = Arc::default();
@@ -187,7 +187,7 @@ fn who_is_asked_may_allocate() {
     pool.free(kept.address(), DEFAULT).unwrap();
 }
 
-/// Whoever is asked and needs more than there is himself is refused, and not asked again about that.
+/// A callback whose own request fails is refused, and is not called again for it.
 #[test]
 fn who_is_asked_is_not_asked_while_he_answers() {
     let number: Arc<OnceLock<PoolId>> = Arc::default();
@@ -215,7 +215,7 @@ fn who_is_asked_is_not_asked_while_he_answers() {
     assert_eq!(pool.statistics().callback_panics, 0);
 }
 
-/// Who is told of pressure may use the pool.
+/// A pressure callback may use the pool.
 #[test]
 fn who_is_told_of_pressure_may_use_the_pool() {
     let number: Arc<OnceLock<PoolId>> = Arc::default();
@@ -238,7 +238,7 @@ fn who_is_told_of_pressure_may_use_the_pool() {
     assert!(seen[0].1 >= Bytes::mib(82));
 }
 
-/// Who is asked by one pool and allocates from another has that other ask its own.
+/// A shortage callback of one pool that allocates from another has the callbacks of the other called.
 #[test]
 fn who_is_asked_by_one_pool_may_have_another_ask() {
     let asked = Arc::new(AtomicU64::new(0));
@@ -260,7 +260,7 @@ fn who_is_asked_by_one_pool_may_have_another_ask() {
     assert_eq!(pool.statistics().callback_panics, 0);
 }
 
-/// A panic of whoever is asked or told ends there: the request goes on, and it is counted.
+/// A panic of a callback ends there: the request goes on, and the panic is counted.
 #[test]
 fn a_callback_that_panics_is_as_one_that_lets_nothing_go() {
     let pool = hundred(
@@ -310,7 +310,7 @@ fn the_limit_and_the_pressure_are_told_without_waiting() {
     assert_eq!(pool.held(), Bytes::ZERO);
 }
 
-/// Whatever changes what is held, or the limit, reads the pressure.
+/// Every change of the bytes held or of the limit reads the pressure.
 #[test]
 fn the_pressure_is_read_after_trimming_collecting_and_changing() {
     let told: Told<Level> = Arc::default();

@@ -14,7 +14,7 @@ fn a_device_has_one_pool_in_the_process() {
     let _turn = turn();
     let (machine, _, device) = open(SimMachine::builder().devices(2));
     let second: Arc<dyn Device> = machine.device(1).unwrap();
-    // Whoever comes first makes it, and all have the same.
+    // The first call makes the pool, and all get the same.
     let ids: Vec<PoolId> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..8).map(|_| scope.spawn(|| Pool::of(&device).unwrap().id())).collect();
@@ -26,7 +26,7 @@ fn a_device_has_one_pool_in_the_process() {
     assert_ne!(pool.id(), other.id());
     assert_eq!(Pool::find(ids[0]).unwrap().id(), ids[0]);
 
-    // Forgotten, it lives as long as whoever has it; the next is another.
+    // A forgotten pool lives as long as its clones; the next call makes another.
     assert!(Pool::forget(&device));
     assert!(!Pool::forget(&device));
     let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
@@ -167,7 +167,7 @@ fn in_a_child(inherited: &Pool, device: &Arc<dyn Device>) -> i32 {
         set.collect_after(Duration::from_millis(5))
     });
     let Ok(pool) = options.build(device) else { return 2 };
-    // A stream that goes is told to the child's own pools.
+    // The child's own pools are notified when a stream is destroyed.
     let Ok(stream) = Stream::new(device, Priority::Normal) else { return 3 };
     let handle = stream.handle();
     let Ok(block) = pool.allocate(Bytes::mib(3), handle) else { return 4 };
@@ -213,7 +213,7 @@ fn a_child_process_has_pools_of_its_own() {
     let with_upkeep = PoolOptions::new().set(|set| set.upkeep(true));
     let pool = with_upkeep.build(&device).unwrap();
     drop(crate::handle::allocate_async(&pool, crate::Request::new(Bytes::mib(1), DEFAULT)));
-    // SAFETY: the child ends by `_exit`, and by an alarm where it waits for a lock that is nobody's.
+    // SAFETY: the child ends by `_exit`, or by an alarm if it waits for a lock that nobody will release.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

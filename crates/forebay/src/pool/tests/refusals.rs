@@ -52,7 +52,7 @@ fn a_page_that_is_not_taken_back_keeps_no_other_from_going() {
     assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
 }
 
-/// A mapping that stands though nobody uses it is no reason to keep the pages of others.
+/// A stranded mapping does not keep the pages of others.
 #[test]
 fn an_old_mapping_that_stands_keeps_no_page_from_going() {
     let (machine, device, shared) = open(page_machine());

@@ -43,7 +43,7 @@ fn a_refused_request_leaves_the_device_as_it_was() {
     }
 }
 
-/// The device says no half way, because another consumer was faster: what was made by then goes back.
+/// The device refuses half way, because another consumer was faster: pages made by then are released.
 #[test]
 fn a_request_that_fails_half_way_takes_nothing() {
     for class in [MemoryClass::STITCHED, MemoryClass::STABLE] {
@@ -254,7 +254,7 @@ fn streams_that_die_without_a_word_break_nothing() {
     assert_eq!(machine.finding_count(), 0, "{}", machine.findings()[0]);
 }
 
-/// A [`Stream`] tells the pools of its device when it goes: nothing has to be forgotten by hand.
+/// Dropping a [`Stream`] makes the pools of its device forget it: no call by hand is needed.
 #[test]
 fn an_owned_stream_tells_the_pools_that_it_goes() {
     let (machine, _, device) = open(SimMachine::builder().capacity(Bytes::gib(1)));
@@ -353,14 +353,14 @@ fn one_query_answers_for_all_blocks_that_wait_for_a_stream() {
 fn two_requests_wait_for_the_device_one_after_the_other() {
     use core::time::Duration;
 
-    use crate::pool::common::wait::Patience;
+    use crate::pool::common::wait::Deadline;
 
     let device: Arc<dyn Device> = HostDevice::open().unwrap();
     let pool = PoolOptions::new().build(&device).unwrap();
     let busy = Stream::new(&device, Priority::Normal).unwrap();
     let (go, flag) = mpsc::channel::<()>();
     device.enqueue_host(Box::new(move || _ = flag.recv()), busy.handle()).unwrap();
-    let until = |millis| Patience::Until(Instant::now() + Duration::from_millis(millis));
+    let until = |millis| Deadline::At(Instant::now() + Duration::from_millis(millis));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
         while !pool.shared.waiter.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! Snapshots: what is in them, and under which names.
+//! Snapshots: their fields and names.
 
 use super::*;
 use crate::Tag;
@@ -92,7 +92,7 @@ fn of_very_many_blocks_the_largest_are_named_and_the_rest_counted() {
     assert_eq!(snapshot.blocks[0].address, block.address().get());
 }
 
-/// The names are a promise: whoever changes one changes this list, and the version.
+/// The names are a promise: a change of one changes this list and the schema version.
 #[cfg(feature = "serde")]
 #[test]
 fn the_names_in_json_are_these() {

@@ -10,7 +10,7 @@ use forebay_sim::HandleReuse;
 use super::*;
 use crate::pool::common::step::{Step, stepping};
 
-/// Streams that nobody made, to fill the slots with.
+/// Stream handles that were never created, to fill the slots with.
 fn strangers() -> impl Iterator<Item = StreamHandle> {
     (0..u64::from(forebay_core::address_space::Streams::MOST))
         .map(|number| StreamHandle(1 << 40 | number))
@@ -28,7 +28,7 @@ fn a_request_that_grows_keeps_its_slot() {
         let stream = device.create_stream(Priority::Normal).unwrap();
         let others = pool.clone();
         let hook = move |step| {
-            if step == Step::MakingRoom {
+            if step == Step::Growing {
                 strangers().for_each(|stranger| _ = others.shared.heap().slot_for(stranger));
             }
         };
@@ -42,7 +42,7 @@ fn reusing() -> (SimMachine, Arc<SimDevice>, Arc<dyn Device>) {
     open(SimMachine::builder().capacity(Bytes::gib(1)).handles(HandleReuse::AtOnce))
 }
 
-/// A stream that goes at a step, and the next one, which gets its handle.
+/// A stream that is destroyed at a step, and the next one, which gets its handle.
 struct Goes {
     device: Arc<dyn Device>,
     stream: Option<Stream>,
@@ -111,7 +111,7 @@ fn a_user_that_goes_while_the_block_is_freed_is_waited_for() {
     nothing_was_found(&machine, &device, &pool);
 }
 
-/// A stream goes while a block that was freed on it leaves the quarantine.
+/// A stream is destroyed while a block that was freed on it leaves the quarantine.
 #[test]
 fn what_leaves_the_quarantine_is_in_the_order_of_the_stream_that_freed_it() {
     for poison in [false, true] {

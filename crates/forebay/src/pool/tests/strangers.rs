@@ -51,7 +51,7 @@ fn a_request_on_an_unknown_stream_is_refused() {
     }
 }
 
-/// Uses most of the pool, which nobody had without a wait for the device.
+/// Uses most of the pool: memory that is free only after a wait for the device.
 fn use_after_a_wait(device: &SimDevice, pool: &Pool, stream: StreamHandle) {
     let block = pool.allocate(Bytes::mib(5), stream).unwrap();
     assert!(synchronized(pool) > 0, "had without a wait");

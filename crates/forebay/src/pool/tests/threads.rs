@@ -85,7 +85,7 @@ fn short_lived_threads_leave_nothing_behind() {
     }
 }
 
-/// Threads end while others fold, trim, forget and collect, and while pools that they knew are dropped.
+/// Threads end while others flush, trim, forget and collect, and while pools that they knew are dropped.
 #[test]
 fn threads_that_end_race_everyone() {
     let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));

@@ -1,4 +1,4 @@
-//! Giving back what is idle: by hand and by the thread.
+//! Releasing idle memory: on demand and by the upkeep thread.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -63,7 +63,7 @@ fn what_is_needed_now_and_then_is_kept() {
     assert!(pool.held() >= Bytes::mib(64));
 }
 
-/// What work may still use goes when that is done, and not before; nobody waits for it.
+/// Memory that work may still use is released when the work is done, not before, and no call waits for it.
 #[test]
 fn collecting_does_not_wait_for_the_device() {
     let (machine, device, shared) = open(SimMachine::builder());
@@ -153,7 +153,7 @@ fn the_thread_gives_idle_memory_back_and_ends() {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Whoever is told of pressure may panic: the thread goes on, and the panic is counted.
+/// A pressure callback may panic: the upkeep thread goes on, and the panic is counted.
 #[test]
 fn the_thread_outlives_a_callback_that_panics() {
     let _turn = turn();

@@ -82,7 +82,7 @@ fn uses_on_any_streams_are_kept_apart_in_random_programs() {
                     live.push((block, tag, stream));
                 }
                 2 => {
-                    // Read elsewhere: after it was written, and with nobody told but the pool.
+                    // Read on another stream, after it was written; only the pool was told.
                     let Some(&(block, tag, own)) = random.pick(&live) else { continue };
                     order(&shared, own, stream);
                     check(&device, block, tag, stream, &wrong);

@@ -1,4 +1,4 @@
-//! Where everything lies: the memory of a pool by address, and the blocks in it.
+//! The memory map: the memory of a pool by address, and the blocks in it.
 
 use forebay_core::Span;
 
@@ -6,19 +6,18 @@ use crate::pool::heap::{SideHeap, span_of};
 use crate::pool::shared::Shared;
 use crate::pool::views::snapshot::{BlockSnapshot, named};
 
-/// The memory of a pool by address, at a moment. Made by [`Pool::memory_map`](crate::Pool::memory_map).
+/// The memory of a pool by address, at one moment. Made by [`Pool::memory_map`](crate::Pool::memory_map).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryMap {
-    /// Addresses behind which there is memory, each stretch as long as it is without a gap, the lowest
-    /// first. Together they are what the pool holds.
+    /// Mapped addresses in maximal contiguous spans, the lowest first. Together they are the bytes the pool holds.
     pub spans: Vec<Span>,
-    /// All live blocks, the lowest first. What lies in no block is free, at hand in a magazine, or
-    /// waits for work that still uses it.
+    /// All live blocks, the lowest first. Memory outside them is free, cached by a thread, or waiting for work that
+    /// still uses it.
     pub blocks: Vec<BlockSnapshot>,
 }
 
-/// The memory map of a pool.
+/// Builds the memory map of a pool.
 pub(in crate::pool) fn of(shared: &Shared) -> MemoryMap {
     if shared.is_inherited() {
         return MemoryMap { spans: Vec::new(), blocks: Vec::new() };
@@ -44,7 +43,7 @@ pub(in crate::pool) fn of(shared: &Shared) -> MemoryMap {
     MemoryMap { spans, blocks: named(&shared.map, &live).collect() }
 }
 
-/// The addresses of the pages of one side.
+/// The spans of the pages of one side.
 fn pages_of(side_heap: &SideHeap) -> impl Iterator<Item = Span> {
     side_heap.space.pages().map(|(at, _, size)| span_of(at, size))
 }

@@ -1,4 +1,5 @@
-//! What can be seen of a pool: figures, snapshots, the memory map. Reads under the heap's lock, and changes nothing.
+//! Read-only views of a pool: statistics, snapshots, the memory map and scopes. They read under the heap lock and
+//! change nothing, except that a scope registers its peak.
 
 pub(in crate::pool) mod memory_map;
 pub(in crate::pool) mod scope;

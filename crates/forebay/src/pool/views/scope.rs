@@ -1,4 +1,4 @@
-//! Scopes: figures of a stretch of a program.
+//! Scopes: counters of a section of a program.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,17 +8,17 @@ use forebay_core::Bytes;
 use crate::pool::shared::Shared;
 use crate::pool::views::statistics;
 
-/// A stretch of a program that is measured. Others may begin and end inside it, and beside it on other
-/// threads: a scope measures the pool, not the thread.
+/// A measured section of a program, made by [`Pool::scope`](crate::Pool::scope). Scopes may nest, and overlap on
+/// different threads: a scope measures the whole pool, not one thread.
 #[derive(Debug)]
-#[must_use = "a scope measures until it is asked to end"]
+#[must_use = "a scope returns its counters when it is ended"]
 pub struct Scope {
     shared: Arc<Shared>,
     number: u64,
     before: Totals,
 }
 
-/// What only grows.
+/// The counters at the start of the scope.
 #[derive(Clone, Copy, Debug)]
 struct Totals {
     allocations: u64,
@@ -37,23 +37,23 @@ impl Totals {
     }
 }
 
-/// What happened in a scope.
+/// The counters of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScopeFigures {
-    /// Blocks given out.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
-    /// Requests that no hole held.
+    /// Requests that needed memory from the driver.
     pub misses: u64,
     /// Times a stream was made to wait for another.
     pub waits: u64,
-    /// Bytes in blocks when it began.
+    /// Bytes in live blocks when the scope began.
     pub live_before: Bytes,
-    /// Bytes in blocks when it ended.
+    /// Bytes in live blocks when it ended.
     pub live_after: Bytes,
-    /// The most bytes out of the heap at once, in blocks or at hand in magazines, while it lasted.
+    /// The most bytes in live or cached blocks at once during the scope.
     pub peak: Bytes,
 }
 
@@ -69,7 +69,7 @@ impl Scope {
         Self { shared: Arc::clone(shared), number, before }
     }
 
-    /// Ends it, and says what happened. In a forked child nothing did, in its parent's scope.
+    /// Ends the scope and returns its counters. In a forked child, all counters of the parent's scope are 0.
     pub fn end(mut self) -> ScopeFigures {
         let after = Totals::of(&self.shared);
         if self.shared.is_inherited() {

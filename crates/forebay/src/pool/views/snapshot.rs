@@ -1,7 +1,7 @@
-//! Snapshots: all there is to see of a pool at a moment, as plain data with a name for its form. What
-//! shows pools to people, to files and to other languages renders these and asks the pool nothing.
+//! Snapshots: the whole visible state of a pool at one moment, as plain data with a schema name. Reports, files and
+//! other languages render snapshots and do not ask the pool itself.
 //!
-//! Bytes are whole numbers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
+//! Bytes are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,8 +10,7 @@ use crate::pool::shared::Shared;
 use crate::pool::views::statistics::{self, Statistics};
 use crate::sync::map::{AddressMap, LiveBlock};
 
-/// The name and version of the form. A field may be added under the same version; none is taken away
-/// or changes its meaning.
+/// The name and version of the schema. The same version may get new fields; no field is removed or changes its meaning.
 const SCHEMA: &str = "forebay.pool.v1";
 
 macro_rules! plain {
@@ -29,45 +28,45 @@ macro_rules! plain {
 }
 
 plain! {
-    /// A pool at a moment. Made by [`Pool::snapshot`].
+    /// A pool at one moment. Made by [`Pool::snapshot`](crate::Pool::snapshot).
     struct Snapshot {
         /// Always "forebay.pool.v1".
         schema: &'static str,
-        /// When, in milliseconds since 1970; 0 where the clock stands before that.
+        /// The time, in milliseconds since 1970; 0 if the clock is before that.
         taken_unix_ms: u64,
-        /// The number of the pool: as [`PoolId`](crate::PoolId) shows it.
+        /// The number of the pool, as in [`PoolId`](crate::PoolId).
         pool: u64,
-        /// The device.
+        /// The device of the pool.
         device: DeviceSnapshot,
-        /// The class of its memory, in words.
+        /// The memory class, in words.
         class: String,
-        /// Who reads and writes its memory beside that device: which of its kind.
+        /// The ordinals of other devices that may read and write the memory.
         peers: Vec<u32>,
-        /// The most the pool may take from it.
+        /// The most the pool may hold.
         limit_bytes: u64,
-        /// How near it is to that: "low", "normal", "moderate", "high" or "critical".
+        /// The pressure level: "low", "normal", "moderate", "high" or "critical".
         pressure: String,
-        /// The settings in force, all of them.
+        /// All settings in force.
         settings: Vec<SettingSnapshot>,
-        /// The figures.
+        /// The counters.
         statistics: StatisticsSnapshot,
         /// The live blocks, the largest first, at most [`Snapshot::MOST_BLOCKS`].
         blocks: Vec<BlockSnapshot>,
-        /// How many more there are.
+        /// The number of live blocks beyond those.
         blocks_left_out: u64,
     }
 
     /// The device of a pool.
     struct DeviceSnapshot {
-        /// The kind, as commands take it.
+        /// The kind of device, as commands take it.
         kind: &'static str,
-        /// Which of its kind.
+        /// The number of the device among those of its kind.
         ordinal: u32,
-        /// The name the vendor or system gives it.
+        /// The name that the vendor or the system gives it.
         name: String,
-        /// All its memory; nothing where it does not say.
+        /// Its total memory; `None` if the device does not report it.
         total_bytes: Option<u64>,
-        /// What of that is free, for whomever; nothing where it does not say.
+        /// Its free memory, for all programs; `None` if the device does not report it.
         free_bytes: Option<u64>,
     }
 
@@ -75,11 +74,11 @@ plain! {
     struct SettingSnapshot {
         /// Its name.
         name: &'static str,
-        /// Its value, as it can be written.
+        /// Its value, as settings write it.
         value: String,
-        /// Where that came from, in a word.
+        /// The kind of source the value came from.
         source: &'static str,
-        /// The same so that it can be found: the line of which file, the name of which variable.
+        /// The exact source: the line of a file, or the name of a variable.
         whence: String,
         /// Whether it can change while the pool lives.
         changeable: bool,
@@ -87,120 +86,120 @@ plain! {
 
     /// A live block.
     struct BlockSnapshot {
-        /// Where it begins.
+        /// Its address.
         address: u64,
-        /// How large it is.
+        /// Its size, after rounding up.
         size_bytes: u64,
-        /// What was asked for.
+        /// The size that was requested.
         requested_bytes: u64,
         /// The tag it was allocated under.
         tag: String,
     }
 
-    /// The figures of a pool, as [`Statistics`] has them.
+    /// The counters of a pool, as [`Statistics`] has them.
     struct StatisticsSnapshot {
-        /// Bytes in blocks, rounding counted.
+        /// Bytes in live blocks, after rounding up.
         live_bytes: u64,
-        /// Bytes asked for by live blocks.
+        /// Bytes requested for live blocks, before rounding.
         requested_bytes: u64,
-        /// Blocks that are live.
+        /// Live blocks.
         blocks: u64,
-        /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
+        /// The peak of bytes in live or cached blocks.
         peak_out_bytes: u64,
-        /// The most bytes ever in live blocks at once, where they are counted exactly.
+        /// The exact peak of bytes in live blocks; `None` unless the setting `statistics` is `exact`.
         peak_live_bytes: Option<u64>,
-        /// Bytes at hand in magazines.
+        /// Bytes in free blocks that threads have cached.
         cached_bytes: u64,
-        /// Freed bytes that are kept from use for a while.
+        /// Bytes of freed blocks in quarantine.
         quarantined_bytes: u64,
-        /// Bytes that nobody gets any more, because they were written to without right.
+        /// Bytes that the pool never allocates again, because they were written to by mistake.
         retired_bytes: u64,
-        /// Bytes taken from the device.
+        /// Bytes the pool holds from the device.
         held_bytes: u64,
-        /// The most bytes ever taken from the device at once.
+        /// The peak of bytes held.
         peak_held_bytes: u64,
-        /// Bytes taken from the device that are in no block.
+        /// Bytes held that are in no live block.
         free_bytes: u64,
-        /// The largest free piece.
+        /// The largest hole.
         largest_free_bytes: u64,
-        /// In how many pieces the heap is free.
+        /// The number of holes.
         pieces: u64,
-        /// Blocks given out.
+        /// Blocks allocated.
         allocations: u64,
-        /// Blocks taken back.
+        /// Blocks freed.
         frees: u64,
-        /// Allocations that took no memory from the driver.
+        /// Allocations that needed no memory from the driver.
         hits: u64,
-        /// Of those, the ones that a magazine had.
+        /// Allocations from a thread cache.
         magazine_hits: u64,
-        /// Requests that no hole held.
+        /// Allocations that needed memory from the driver.
         misses: u64,
         /// Times a stream was made to wait for another.
         waits: u64,
-        /// Times that someone who was asked or told something panicked.
+        /// Panics of the program's callbacks.
         callback_panics: u64,
-        /// By size; ranges in which nothing happened are left out.
+        /// By size range, without ranges that were never used.
         classes: Vec<ClassSnapshot>,
-        /// By stream, but for those that were forgotten.
+        /// By stream, without forgotten ones.
         streams: Vec<StreamSnapshot>,
-        /// Blocks given out on streams that were forgotten since.
+        /// Blocks allocated on streams that were forgotten since.
         forgotten_allocations: u64,
-        /// Blocks taken back on them.
+        /// Blocks freed on forgotten streams.
         forgotten_frees: u64,
-        /// By tag; those that have nothing are left out.
+        /// By tag, without tags that have no live block.
         tags: Vec<TagSnapshot>,
-        /// Calls of the driver, by kind and size.
+        /// Driver calls, by kind and size.
         driver: Vec<CallSnapshot>,
-        /// How long all of them took, by the clock.
+        /// The wall-clock time of all driver calls together.
         driver_ns: u64,
     }
 
-    /// What happened to blocks of a range of sizes.
+    /// Counters of one range of block sizes.
     struct ClassSnapshot {
-        /// The smallest size of the range, a power of two; the next begins at its double.
+        /// The smallest size of the range, a power of two. The next range begins at twice that.
         from_bytes: u64,
-        /// Blocks given out.
+        /// Blocks allocated.
         allocations: u64,
-        /// Blocks taken back.
+        /// Blocks freed.
         frees: u64,
-        /// Bytes in blocks, rounding counted.
+        /// Bytes in live blocks, after rounding up.
         live_bytes: u64,
     }
 
-    /// What happened on a stream.
+    /// Counters of one stream.
     struct StreamSnapshot {
         /// The stream, as the driver names it.
         stream: u64,
-        /// Blocks given out on it.
+        /// Blocks allocated on it.
         allocations: u64,
-        /// Blocks taken back on it.
+        /// Blocks freed on it.
         frees: u64,
     }
 
-    /// What one tag has.
+    /// Memory of one tag.
     struct TagSnapshot {
         /// Its name.
         tag: String,
-        /// Bytes in blocks, rounding counted.
+        /// Bytes in live blocks, after rounding up.
         live_bytes: u64,
     }
 
-    /// How often a call of the driver was made.
+    /// How often a driver call was made.
     struct CallSnapshot {
-        /// The call.
+        /// The kind of call.
         call: &'static str,
-        /// The size of what it was over.
+        /// The size of the memory it was for.
         size_bytes: u64,
-        /// How often.
+        /// The number of calls.
         count: u64,
     }
 }
 
 impl Snapshot {
-    /// How many blocks a snapshot names: the largest, of which there are few in most programs.
+    /// The most blocks that a snapshot lists: the largest ones.
     pub const MOST_BLOCKS: usize = 4096;
 
-    /// As JSON, in one line.
+    /// Formats the snapshot as one line of JSON.
     ///
     /// ```
     /// use forebay::{HostDevice, Pool};
@@ -212,12 +211,12 @@ impl Snapshot {
     /// ```
     #[cfg(feature = "serde")]
     pub fn to_json(&self) -> String {
-        // Whole numbers, texts and lists of them: there is nothing JSON could not hold.
+        // Cannot fail: it consists of integers, strings and lists of them.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// All there is to see of a pool now, with `settings` as those in force.
+/// Takes a snapshot of a pool, with `settings` as those in force.
 pub(in crate::pool) fn of(shared: &Shared, settings: &Settings) -> Snapshot {
     let descriptor = shared.device.descriptor();
     let here = !shared.is_inherited();
@@ -255,12 +254,12 @@ pub(in crate::pool) fn of(shared: &Shared, settings: &Settings) -> Snapshot {
     }
 }
 
-/// The largest live blocks, and how many others there are.
+/// The largest live blocks, and the number of others.
 fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
     if shared.is_inherited() {
         return (Vec::new(), 0);
     }
-    let map = shared.site().map;
+    let map = shared.context().map;
     let mut live = map.live_blocks();
     live.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
     let left_out = live.len().saturating_sub(Snapshot::MOST_BLOCKS) as u64;
@@ -268,13 +267,13 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
     (named(map, &live).collect(), left_out)
 }
 
-/// Those of the blocks that are still live, with their tags.
+/// The blocks that are still live, with their tags.
 pub(in crate::pool) fn named(
     map: &AddressMap,
     live: &[LiveBlock],
 ) -> impl Iterator<Item = BlockSnapshot> {
     live.iter().filter_map(|block| {
-        // Looked at again: what was freed in between has no tag any more.
+        // Read again: a block that was freed in between has no tag any more.
         let known =
             map.slot(block.address)?.state_at(block.address).filter(|known| known.live())?;
         let tag = crate::Tag::numbered(usize::from(known.tag())).unwrap_or(crate::Tag::NONE);

@@ -1,4 +1,4 @@
-//! Figures: what happened in a pool, and how it stands.
+//! Statistics: the counters of a pool.
 
 use core::fmt;
 
@@ -11,152 +11,151 @@ use crate::pool::front::thread_cache::ClassCounts;
 use crate::pool::shared::Shared;
 use crate::sync::map::UNIT_SHIFT;
 
-/// What happened to blocks of a range of sizes.
+/// Counters of one range of block sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassFigures {
-    /// The smallest size of the range, a power of two; the next begins at its double.
+    /// The smallest size of the range, a power of two. The next range begins at twice that.
     pub from: Bytes,
-    /// Blocks given out.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
-    /// Bytes in blocks, rounding counted.
+    /// Bytes in live blocks, after rounding up.
     pub live: Bytes,
 }
 
-/// What happened on a stream.
+/// Counters of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamFigures {
     /// The stream.
     pub stream: StreamHandle,
-    /// Blocks given out on it.
+    /// Blocks allocated on it.
     pub allocations: u64,
-    /// Blocks taken back on it.
+    /// Blocks freed on it.
     pub frees: u64,
 }
 
-/// What one tag has.
+/// Memory of one tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagFigures {
     /// The tag.
     pub tag: Tag,
-    /// Bytes in blocks, rounding counted.
+    /// Bytes in live blocks, after rounding up.
     pub live: Bytes,
 }
 
-/// How a pool stands. Counts are exact: every operation that has returned is in them once. Read while
-/// other threads are at work they may be of slightly different moments.
+/// A snapshot of the counters of a pool. Counts are exact: every call that has returned is counted once. If other
+/// threads use the pool meanwhile, the values may be from slightly different moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Bytes in blocks, rounding counted.
+    /// Bytes in live blocks, after rounding up.
     pub live: Bytes,
-    /// Bytes asked for by live blocks.
+    /// Bytes requested for live blocks, before rounding.
     pub requested: Bytes,
-    /// Blocks that are live.
+    /// Live blocks.
     pub blocks: u64,
-    /// The most bytes ever out of the heap at once, in blocks or at hand in magazines.
+    /// The peak of bytes in live or cached blocks.
     pub peak_out: Bytes,
-    /// The most bytes ever in live blocks at once, rounding counted: exact at every moment, where the
-    /// setting `statistics` says so.
+    /// The exact peak of bytes in live blocks, after rounding up. `None` unless the setting `statistics` is `exact`.
     pub peak_live: Option<Bytes>,
-    /// Bytes at hand in magazines.
+    /// Bytes in free blocks that threads have cached.
     pub cached: Bytes,
-    /// Freed bytes that are kept from use for a while, as the setting `quarantine` says.
+    /// Bytes of freed blocks in quarantine, as the setting `quarantine` demands.
     pub quarantined: Bytes,
-    /// Bytes that nobody gets any more, because a debugging aid found that they were written to
-    /// without right.
+    /// Bytes that the pool never allocates again, because a debugging aid found that they were written to by mistake.
     pub retired: Bytes,
-    /// Bytes taken from the device.
+    /// Bytes the pool holds from the device.
     pub held: Bytes,
-    /// The most bytes ever taken from the device at once.
+    /// The peak of bytes held.
     pub peak_held: Bytes,
-    /// Bytes taken from the device that are in no block.
+    /// Bytes held that are in no live block.
     pub free: Bytes,
-    /// The largest free piece.
+    /// The largest hole.
     pub largest_free: Bytes,
-    /// In how many pieces the heap is free.
+    /// The number of holes.
     pub pieces: u64,
-    /// Blocks given out.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
-    /// Allocations that took no memory from the driver.
+    /// Allocations that needed no memory from the driver.
     pub hits: u64,
-    /// Of those, the ones that a magazine had.
+    /// Allocations from a thread cache.
     pub magazine_hits: u64,
-    /// Requests that no hole held.
+    /// Allocations that needed memory from the driver.
     pub misses: u64,
     /// Times a stream was made to wait for another.
     pub waits: u64,
-    /// Times that someone who was asked or told something ([`PoolOptions`](crate::PoolOptions))
-    /// panicked. The pool went on without an answer.
+    /// Panics of the program's callbacks ([`PoolOptions`](crate::PoolOptions)). The pool went on as if the callback had
+    /// done nothing.
     pub callback_panics: u64,
-    /// By size; ranges in which nothing happened are left out.
+    /// By size range, without ranges that were never used.
     pub classes: Vec<ClassFigures>,
-    /// By stream, but for those that were forgotten.
+    /// By stream, without forgotten ones.
     pub streams: Vec<StreamFigures>,
-    /// Blocks given out on streams that were forgotten since: by the program
+    /// Blocks allocated on streams that were forgotten since: by the program
     /// ([`Pool::forget_stream`](crate::Pool::forget_stream)), or because there were very many.
     pub forgotten_allocations: u64,
-    /// Blocks taken back on them.
+    /// Blocks freed on forgotten streams.
     pub forgotten_frees: u64,
-    /// By tag; those that have nothing are left out.
+    /// By tag, without tags that have no live block.
     pub tags: Vec<TagFigures>,
-    /// Calls of the driver.
+    /// Driver calls.
     pub driver: DriverLog,
 }
 
 impl Statistics {
-    /// Bytes in blocks that nobody asked for: what rounding adds.
+    /// Bytes that rounding adds to live blocks.
     pub fn padding(&self) -> Bytes {
         self.live.saturating_sub(self.requested)
     }
 
-    /// The part of allocations that took no memory from the driver; nothing where there were none.
+    /// The fraction of allocations that needed no memory from the driver; `None` before the first allocation.
     pub fn hit_rate(&self) -> Option<f64> {
         part(self.hits, self.allocations)
     }
 
-    /// The part of what is held that was asked for: 1 is the limit.
+    /// The fraction of the bytes held that live blocks requested: 1.0 means every byte held was asked for. `None` while
+    /// nothing is held.
     pub fn efficiency(&self) -> Option<f64> {
         part(self.requested.get(), self.held.get())
     }
 
-    /// How scattered the free memory is: 0 where it is in one piece, near 1 where in very many.
+    /// How scattered the free memory is: 0.0 if it is one hole, near 1.0 if it is very many. `None` if nothing is free.
     pub fn fragmentation(&self) -> Option<f64> {
         part(self.largest_free.get(), self.free.get()).map(|largest| (1.0 - largest).max(0.0))
     }
 
-    /// How many allocations there were for each page or segment taken from the driver.
+    /// Allocations for each page or segment that was created.
     pub fn reduction(&self) -> Option<f64> {
         let taken = self.driver.of(Call::CreatePage) + self.driver.of(Call::Allocate);
         part(self.allocations, taken)
     }
 }
 
-/// One number as a part of another.
+/// The quotient of two counts; `None` if the second is 0.
 fn part(one: u64, of: u64) -> Option<f64> {
-    // Figures for people: sixteen digits are enough.
+    // The result is for people: sixteen digits are enough.
     #[allow(clippy::cast_precision_loss)]
     (of > 0).then(|| one as f64 / of as f64)
 }
 
-/// A part as people read it.
+/// Formats a fraction as a percentage.
 fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".to_owned(), |part| format!("{:.2} %", part * 100.0))
 }
 
 impl fmt::Display for Statistics {
-    /// A summary for people: a line a subject, and one for each stream and tag where there are several
-    /// streams and any tags.
+    /// A summary with a line for each subject, and one for each stream and tag if there are several streams or any
+    /// tags.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "live      {} in {}; {} asked for, {} of rounding",
+            "live      {} in {}; {} requested, {} of rounding",
             self.live,
             counted(self.blocks, "block"),
             self.requested,
@@ -164,14 +163,14 @@ impl fmt::Display for Statistics {
         )?;
         writeln!(
             f,
-            "held      {}, {} at the most; {} of it asked for",
+            "held      {}, {} at the peak; {} of it requested",
             self.held,
             self.peak_held,
             percent(self.efficiency())
         )?;
         writeln!(
             f,
-            "free      {} of that, {} of it at hand in magazines; the rest in {}, the largest {}",
+            "free      {} of that, {} of it in thread caches; the rest in {}, the largest {}",
             self.free,
             self.cached,
             counted(self.pieces, "piece"),
@@ -179,7 +178,7 @@ impl fmt::Display for Statistics {
         )?;
         writeln!(
             f,
-            "requests  {}, {}; {} without the driver, {} from magazines; {}",
+            "requests  {}, {}; {} without the driver, {} from thread caches; {}",
             counted(self.allocations, "allocation"),
             counted(self.frees, "free"),
             percent(self.hit_rate()),
@@ -196,7 +195,7 @@ impl fmt::Display for Statistics {
         )?;
         if self.callback_panics > 0 {
             let panics = counted(self.callback_panics, "panic");
-            write!(f, "\ncallbacks {panics} of who was asked or told")?;
+            write!(f, "\ncallbacks {panics}")?;
         }
         if self.streams.len() > 1 {
             for figures in &self.streams {
@@ -218,12 +217,12 @@ impl fmt::Display for Statistics {
     }
 }
 
-/// The figures of a pool.
+/// Reads the counters of a pool.
 pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
     if shared.is_inherited() {
         return Statistics::default();
     }
-    let driver = shared.log.so_far();
+    let driver = shared.log.snapshot();
     let heap = shared.heap();
     let (counts, cached) = shared.census(&heap);
     let sum = counts.sum();

@@ -1,15 +1,15 @@
-//! A block's way out and back where debug checks are on.
+//! Allocating and freeing a block with debug checks on.
 
-use crate::pool::backing::deferred::End;
+use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::{Backing, is_gone};
-use crate::pool::common::log::Point;
+use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
-use crate::pool::common::wait::Patience;
+use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::debug::FREED;
 use crate::pool::debug::quarantine::Unclean;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::Heap;
-use crate::pool::heap::stream_slots::Fate;
+use crate::pool::heap::stream_slots::StreamState;
 use crate::pool::shared::Shared;
 use crate::report::RecentFree;
 use crate::sync::map::{BlockState, Slot};
@@ -20,14 +20,14 @@ use forebay_hal::{Pattern, StreamHandle};
 use std::sync::Arc;
 
 impl Shared {
-    /// Makes memory from the heap ready to be given out as a block of `size`. Where that fails, or
-    /// something is found, the memory is no longer the caller's.
-    pub(in crate::pool) fn prepare(
+    /// Prepares memory from the heap to become a block of `size`. On an error or a finding, the memory is no longer the
+    /// caller's.
+    pub(in crate::pool) fn prepare_block(
         &self,
         address: Address,
         size: Bytes,
         request: Request,
-        begun: &mut Option<Patience>,
+        wait: &mut WaitBudget,
     ) -> Result<()> {
         let (debug, stream) = (&self.debug, request.stream);
         if !debug.aids.prepares_blocks() {
@@ -35,9 +35,9 @@ impl Shared {
         }
         let memory = FreedBlock { address, size: size.saturating_add(debug.tail()), stream };
         if debug.aids.poison {
-            // What is free in the order of the stream is still used by the work that was enqueued there.
-            let looked = Point::after(&self.device, &self.log, stream)
-                .and_then(|end| self.wait_for_events(&[Arc::new(end)], self.patience(begun)))
+            // Memory that is free in the order of the stream may still be used by work enqueued there.
+            let looked = LoggedEvent::after(&self.device, &self.log, stream)
+                .and_then(|end| self.wait_for_events(&[Arc::new(end)], self.deadline(wait)))
                 .and_then(|over| match over {
                     true => debug.written_since(memory),
                     false => Err(self.shortage(request, memory.size).into()),
@@ -46,31 +46,31 @@ impl Shared {
                 Ok(None) => {}
                 Ok(Some(finding)) => {
                     debug.retire(memory.size);
-                    return Err(debug.found(finding));
+                    return Err(debug.record_finding(finding));
                 }
                 Err(error) => {
-                    self.give_back(vec![memory]);
+                    self.return_to_heap(vec![memory]);
                     return Err(error);
                 }
             }
         }
         let block = Span::new(memory.address, size).unwrap_or_default();
         let canary = Span::new(block.end(), debug.tail()).unwrap_or_default();
-        debug.dress(block, canary, stream).inspect_err(|_| self.give_back_prepared(memory))
+        debug.write_patterns(block, canary, stream).inspect_err(|_| self.return_prepared(memory))
     }
 
-    /// Takes back memory that was made ready to be given out, or nearly so, and never was.
-    pub(in crate::pool) fn give_back_prepared(&self, memory: FreedBlock) {
+    /// Returns memory that was prepared, perhaps only in part, and never became a block.
+    pub(in crate::pool) fn return_prepared(&self, memory: FreedBlock) {
         if self.debug.aids.poison {
             self.keep_unclean(memory);
         } else {
-            self.give_back(vec![memory]);
+            self.return_to_heap(vec![memory]);
         }
     }
 
-    /// Keeps memory that is not as free memory should be until it can be filled.
+    /// Keeps memory without the free pattern out of the heap until it can be filled.
     fn keep_unclean(&self, memory: FreedBlock) {
-        // With the backing's lock, so that nobody else grows the pool and there is a slot for the stream.
+        // Under the backing lock no other thread grows the pool, so the stream can get a slot.
         let serial = {
             let _backing = self.backing();
             self.heap().serial_for(memory.stream)
@@ -81,50 +81,52 @@ impl Shared {
         }
     }
 
-    /// Fills what the device refused to fill before; gives what is as free memory should be again, in the
-    /// order of the stream that each is of. With the backing's lock, so that none of those streams is forgotten
-    /// before the memory is in the heap.
-    pub(in crate::pool) fn tidy(&self, _backing: &mut Backing) -> Vec<FreedBlock> {
+    /// Fills memory that the device refused to fill before. Returns what holds the free pattern again, each in the
+    /// order of its stream. The caller holds the backing lock, so that no stream is forgotten before the memory is in
+    /// the heap.
+    pub(in crate::pool) fn fill_unclean(&self, _backing: &mut Backing) -> Vec<FreedBlock> {
         let unclean = core::mem::take(&mut *lock(&self.debug.unclean));
         let (mut clean, mut rest) = (Vec::new(), Vec::new());
         for one in unclean {
-            let fate = self.heap().slots.fate(one.order);
+            let fate = self.heap().slots.state_of(one.order);
             match fate {
-                Fate::Live(stream, number) if !stream.is_of_another_thread() => {
+                StreamState::Live(stream, number) if !stream.is_of_another_thread() => {
                     let memory = FreedBlock { stream, ..one.memory };
                     match self.debug.probe.fill(memory.span(), Pattern::U8(FREED), stream) {
                         Ok(()) => clean.push(memory),
                         Err(error) => {
                             let mut heap = self.heap();
-                            // Another stream may have taken the slot over since.
+                            // Another stream may have the slot by now.
                             if is_gone(&error) && heap.slots.serial(number) == Some(one.order) {
-                                heap.bury(number);
+                                heap.end_without_event(number);
                             }
                             rest.push(one);
                         }
                     }
                 }
-                // Its stream is gone, and so is its work.
-                Fate::Over => match self.debug.probe.fill_now(one.memory.span(), FREED) {
-                    Ok(()) => self.heap().give_to_all(one.memory),
+                // The stream ended and its work is done.
+                StreamState::Done => match self.debug.probe.fill_now(one.memory.span(), FREED) {
+                    Ok(()) => self.heap().free_for_all(one.memory),
                     Err(_) => rest.push(one),
                 },
-                // There is no stream to fill it on until the work is over.
-                Fate::Live(..) | Fate::Ended(..) | Fate::Unknown(_) => rest.push(one),
+                // There is no stream to fill it on until that work is done.
+                StreamState::Live(..) | StreamState::Ended(..) | StreamState::Unknown(_) => {
+                    rest.push(one)
+                }
             }
         }
         lock(&self.debug.unclean).append(&mut rest);
         clean
     }
 
-    /// Whether memory that is to be filled waits for a wait for the whole device.
+    /// Whether memory without the free pattern needs a wait for the whole device.
     pub(in crate::pool) fn has_unclean_unknown(&self, heap: &Heap) -> bool {
         let unclean = lock(&self.debug.unclean);
-        unclean.iter().any(|one| matches!(heap.slots.fate(one.order), Fate::Unknown(_)))
+        unclean.iter().any(|one| matches!(heap.slots.state_of(one.order), StreamState::Unknown(_)))
     }
 
-    /// Takes back the block at `address`, which was claimed, having looked at what surrounds it.
-    pub(in crate::pool) fn take_back(
+    /// Frees the claimed block at `address` after checking its surroundings.
+    pub(in crate::pool) fn free_checked(
         &self,
         slot: &Slot,
         known: BlockState,
@@ -133,22 +135,23 @@ impl Shared {
     ) -> Result<()> {
         let size = known.size().saturating_add(self.debug.tail());
         let memory = FreedBlock { address, size, stream };
-        let finding =
-            match self.join_users(known, memory).and_then(|()| self.debug.undress(address, memory))
-            {
-                Ok(finding) => finding,
-                Err(error) => {
-                    slot.unclaim(known);
-                    return Err(error);
-                }
-            };
-        // It is taken back from here on, whatever else comes.
+        let finding = match self
+            .join_users(known, memory)
+            .and_then(|()| self.debug.check_and_poison(address, memory))
+        {
+            Ok(finding) => finding,
+            Err(error) => {
+                slot.unclaim(known);
+                return Err(error);
+            }
+        };
+        // The block is free from here on, whatever happens next.
         if known.used_elsewhere() {
             self.heap().uses.remove(&address);
         }
         self.note_free(address, known, stream);
         self.count(stream, |counts| {
-            counts.freed(known.units(), known.requested(), known.tag());
+            counts.count_free(known.units(), known.requested(), known.tag());
         });
         let former = RecentFree {
             address,
@@ -163,39 +166,39 @@ impl Shared {
         match (self.debug.guards(), finding) {
             (Some(guards), finding) => {
                 self.release_guarded(guards, address, stream);
-                finding.map_or(Ok(()), |finding| Err(self.debug.found(finding)))
+                finding.map_or(Ok(()), |finding| Err(self.debug.record_finding(finding)))
             }
             (None, Some(finding)) => {
                 self.debug.retire(memory.size);
-                Err(self.debug.found(finding))
+                Err(self.debug.record_finding(finding))
             }
-            (None, None) => self.keep_from_use(memory, former),
+            (None, None) => self.quarantine(memory, former),
         }
     }
 
-    /// Makes the stream a block is freed on wait, on the device, for the others it was used on: so
-    /// what is done with it in that stream's order comes after all of its uses.
+    /// Makes the stream a block is freed on wait, on the device, for the further streams that used it: what the pool
+    /// does with the block in that stream's order then comes after all of its uses.
     fn join_users(&self, known: BlockState, memory: FreedBlock) -> Result<()> {
         if !known.used_elsewhere() {
             return Ok(());
         }
         step::reach(Step::JoiningUsers);
         let joined = {
-            // From before the users are looked up until their events are recorded: a user that is forgotten
-            // meanwhile would leave its handle to another stream.
+            // Locked from before the look-up until the events are recorded: a user that is forgotten in between would
+            // leave its handle to another stream.
             let backing = self.backing();
-            let ends: Vec<End> = {
+            let ends: Vec<WorkEnd> = {
                 let mut heap = self.heap();
                 let own = heap.serial_for(memory.stream);
                 let uses = heap.uses.get(&memory.address).cloned().unwrap_or_default();
-                let unknown = uses.unknown.then_some(End::Unknown);
+                let unknown = uses.unknown.then_some(WorkEnd::Unknown);
                 let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
                 others.filter_map(|user| Backing::end_of(&heap, user)).chain(unknown).collect()
             };
-            backing.join(memory.stream, &ends)?
+            backing.make_stream_wait(memory.stream, &ends)?
         };
         if !joined {
-            self.wait_for_device(Patience::Unlimited)?;
+            self.wait_for_device(Deadline::Never)?;
         }
         Ok(())
     }

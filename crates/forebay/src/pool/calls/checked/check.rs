@@ -1,4 +1,4 @@
-//! Looking over every canary and the whole quarantine.
+//! `Pool::check`: checks every canary and the whole quarantine.
 
 use crate::Result;
 use crate::pool::debug::FREED;
@@ -8,11 +8,11 @@ use crate::sync::tracked::lock;
 use forebay_hal::Pattern;
 
 impl Shared {
-    /// Looks at every canary and at what is in quarantine; gives the first finding.
+    /// Checks every canary and every block in quarantine. Returns the first finding.
     pub(in crate::pool) fn check(&self) -> Result<()> {
         self.birth.check()?;
         let debug = &self.debug;
-        // What comes while the device is waited for may still be being filled: it is not looked at.
+        // Blocks added while the device is waited for may still be being filled, and are skipped.
         let (blocks_before, kept_before) = {
             let (canaries, quarantine) = (lock(&debug.canaries), lock(&debug.quarantine));
             if canaries.blocks.is_empty() && quarantine.is_empty() {
@@ -22,9 +22,8 @@ impl Shared {
         };
         debug.probe.synchronize()?;
         let stream = debug.probe.own_stream()?;
-        // Both locked throughout: nothing leaves while it is looked at, so what is read is not being
-        // filled by a free on another thread. What is read is read on a stream that has nothing else to
-        // do, so nothing of the program's is waited for.
+        // Both stay locked: no block leaves while it is checked, so a free on another thread is not filling it. Reads
+        // are on the probe's own stream, which has no other work, so no work of the program is waited for.
         let canaries = lock(&debug.canaries);
         let mut quarantine = lock(&debug.quarantine);
         let mut first = Ok(());
@@ -32,19 +31,21 @@ impl Shared {
             if watched.number >= blocks_before {
                 continue;
             }
-            let looked = debug.probe.first_odd_now(watched.canary, pattern_of(address), stream)?;
-            if let Some(odd) = looked {
-                first = first.and(Err(debug.found(overrun(address, watched.size, odd))));
+            let looked =
+                debug.probe.first_mismatch_now(watched.canary, pattern_of(address), stream)?;
+            if let Some(mismatch) = looked {
+                first =
+                    first.and(Err(debug.record_finding(overrun(address, watched.size, mismatch))));
             }
         }
         drop(canaries);
         if debug.aids.poison {
             let free = Pattern::U8(FREED);
-            let look = |span| debug.probe.first_odd_now(span, free, stream);
-            let spoilt = quarantine.take_spoilt(kept_before, look)?;
-            for (block, odd) in spoilt {
+            let look = |span| debug.probe.first_mismatch_now(span, free, stream);
+            let overwritten = quarantine.take_overwritten(kept_before, look)?;
+            for (block, mismatch) in overwritten {
                 debug.retire(block.memory.size);
-                first = first.and(Err(debug.found(block.written(odd))));
+                first = first.and(Err(debug.record_finding(block.written(mismatch))));
             }
         }
         first

@@ -1,11 +1,11 @@
-//! Blocks on pages of their own: how they are handed out and taken back.
+//! Allocating and freeing guarded blocks: each on pages of its own.
 
 use forebay_core::{Address, Alignment, Bytes, Ladder, Span};
 use forebay_hal::{Progress, StreamHandle};
 
 use crate::pool::calls::slow_path::Source;
-use crate::pool::common::log::Point;
-use crate::pool::common::wait::{Patience, poll};
+use crate::pool::common::log::LoggedEvent;
+use crate::pool::common::wait::{Deadline, poll};
 use crate::pool::debug::blocks::canary_before;
 use crate::pool::debug::guard::{
     GuardState, GuardedBlock, Guards, MOST_PENDING, PendingUnmap, Until,
@@ -16,21 +16,21 @@ use crate::sync::tracked::lock;
 use crate::{Block, Error, Request, Result};
 
 impl Shared {
-    /// A block on pages of its own.
-    pub(in crate::pool) fn find_guarded(
+    /// Allocates a block on pages of its own.
+    pub(in crate::pool) fn allocate_guarded(
         &self,
         guards: &Guards,
         request: Request,
         size: Bytes,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Block> {
         let (stream, alignment) = (request.stream, request.alignment);
-        // The end of the block is the end of the pages, but for what its start is moved down by.
+        // The block ends where the pages end, except that alignment moves its start down.
         let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
         let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
         let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
         let pages = pages.ok_or_else(|| self.shortage(request, size))?;
-        if !self.wait_for_freed(guards, patience, |state| state.pending_bytes <= MOST_PENDING)? {
+        if !self.wait_for_freed(guards, deadline, |state| state.pending_bytes <= MOST_PENDING)? {
             return Err(self.shortage(request, pages).into());
         }
         let mut calls = 0;
@@ -39,11 +39,11 @@ impl Shared {
             if let Some(guarded) = self.map_guarded(guards, pages, stream)? {
                 break guarded;
             }
-            // Another thread may have unmapped what this one waits for.
-            if self.wait_for_freed(guards, patience, |state| state.unmapped > before)? {
+            // Another thread may have unmapped the pages that this one waits for.
+            if self.wait_for_freed(guards, deadline, |state| state.unmapped > before)? {
                 continue;
             }
-            if calls == Ladder::MAX_CALLBACKS || !self.ask_to_let_go(request, pages) {
+            if calls == Ladder::MAX_CALLBACKS || !self.call_shortage_callbacks(request, pages) {
                 return Err(self.shortage(request, pages).into());
             }
             calls += 1;
@@ -53,8 +53,9 @@ impl Shared {
         let block = Span::new(start, size).unwrap_or_default();
         let canary = canary_before(guarded.pages, start);
         lock(&guards.state).live.insert(start, guarded);
-        let dressed = self.debug.dress(block, canary, stream);
-        let block = dressed.and_then(|()| self.hand_out(start, size, request, Source::Driver));
+        let written = self.debug.write_patterns(block, canary, stream);
+        let block =
+            written.and_then(|()| self.finish_allocation(start, size, request, Source::Driver));
         if block.is_err() {
             lock(&self.debug.canaries).remove(start);
             self.release_guarded(guards, start, stream);
@@ -62,7 +63,7 @@ impl Shared {
         block
     }
 
-    /// Pages for one block; `None` where there is no memory for them.
+    /// Maps pages for one block; `None` if there is no memory for them.
     fn map_guarded(
         &self,
         guards: &Guards,
@@ -83,7 +84,7 @@ impl Shared {
             state.taken.remove(&start);
             Err(Error::AddressRange { span: pages })
         };
-        self.heap().set_apart(state.held);
+        self.heap().set_guarded(state.held);
         match made {
             Ok(page) => Ok(Some(GuardedBlock { pages, page })),
             Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(None),
@@ -91,14 +92,14 @@ impl Shared {
         }
     }
 
-    /// Has the pages of a block go, once the work of `stream` so far is done.
+    /// Unmaps the pages of a block once the work of `stream` so far is done.
     pub(in crate::pool) fn release_guarded(
         &self,
         guards: &Guards,
         address: Address,
         stream: StreamHandle,
     ) {
-        let end = Point::after(&guards.device, self.debug.probe.log(), stream);
+        let end = LoggedEvent::after(&guards.device, self.debug.probe.log(), stream);
         let until = end.map_or(Until::Synchronised, Until::Reached);
         {
             let mut state = lock(&guards.state);
@@ -108,19 +109,19 @@ impl Shared {
                 state.queue(PendingUnmap { until, stream, guarded, number });
             }
         }
-        // What cannot go now goes with a later call.
-        let _ = self.unmap_freed(guards, Patience::None);
+        // What cannot be unmapped now is retried by a later call.
+        let _ = self.unmap_freed(guards, Deadline::Now);
     }
 
-    /// Takes away the pages of freed blocks whose time has come; gives how many bytes. Waits for the device
-    /// first, so that all of them go, unless time runs out.
+    /// Unmaps the pages of freed blocks that are due. Returns how many bytes that were. Waits for the device first, so
+    /// that all of them are due, unless the deadline passes.
     pub(in crate::pool) fn unmap_freed(
         &self,
         guards: &Guards,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Bytes> {
         let probe = &self.debug.probe;
-        // What is freed while the device is waited for is not among what that settles.
+        // The wait does not cover blocks that are freed during it.
         let freed_before = {
             let state = lock(&guards.state);
             if state.pending.is_empty() && state.orphans.is_empty() {
@@ -128,13 +129,13 @@ impl Shared {
             }
             state.freed
         };
-        let waits = !matches!(patience, Patience::None);
-        let synchronised = waits && self.wait_for_device(patience)?;
+        let waits = !matches!(deadline, Deadline::Now);
+        let synchronised = waits && self.wait_for_device(deadline)?;
         let mut state = lock(&guards.state);
         let before = state.held;
         let mut outcome = guards.release_orphans(&mut state, probe);
-        // Streams that were found not to be done: what was freed on them later is not due either, and
-        // need not be asked for. A handle that has become another stream's costs a look that comes later.
+        // Streams with a pending event: later frees on them are not due either, and need no query. If a handle was
+        // reused, its blocks are only checked later.
         let mut busy: Vec<StreamHandle> = Vec::new();
         state.pending_bytes = Bytes::ZERO;
         for PendingUnmap { mut until, stream, guarded, number } in
@@ -159,26 +160,26 @@ impl Shared {
             };
             if !due {
                 state.queue(PendingUnmap { until, stream, guarded, number });
-            } else if let Err(error) = guards.take_away(&mut state, guarded, probe) {
+            } else if let Err(error) = guards.unmap_pages(&mut state, guarded, probe) {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number });
                 outcome = Err(error);
             }
         }
-        self.heap().set_apart(state.held);
+        self.heap().set_guarded(state.held);
         outcome.map(|()| before.saturating_sub(state.held))
     }
 
-    /// Unmaps the pages of freed blocks as their work ends, until `is_enough`. `false` where time ran out
-    /// first, or nothing more can come.
+    /// Unmaps pages of freed blocks as their work ends, until `is_enough`. Returns `false` if the deadline passed or
+    /// nothing more can come.
     fn wait_for_freed(
         &self,
         guards: &Guards,
-        patience: Patience,
+        deadline: Deadline,
         is_enough: impl Fn(&GuardState) -> bool,
     ) -> Result<bool> {
         let came = |unmapped: Result<Bytes>| {
             let state = lock(&guards.state);
-            // What the device refuses of earlier blocks is no error of a request that has enough.
+            // A refusal for earlier blocks is no error of a request that has enough.
             if is_enough(&state) {
                 return Ok(Some(true));
             }
@@ -186,13 +187,13 @@ impl Shared {
             let waits = |pending: &PendingUnmap| matches!(pending.until, Until::Reached(_));
             Ok((!state.pending.iter().any(waits)).then_some(false))
         };
-        if poll(patience, || came(self.unmap_freed(guards, Patience::None)))? {
+        if poll(deadline, || came(self.unmap_freed(guards, Deadline::Now)))? {
             return Ok(true);
         }
         let waits = |pending: &PendingUnmap| matches!(pending.until, Until::Synchronised);
         if !lock(&guards.state).pending.iter().any(waits) {
             return Ok(false);
         }
-        Ok(came(self.unmap_freed(guards, patience))? == Some(true))
+        Ok(came(self.unmap_freed(guards, deadline))? == Some(true))
     }
 }

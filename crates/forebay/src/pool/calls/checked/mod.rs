@@ -1,4 +1,5 @@
-//! Calls of a pool whose debug checks are on.
+//! Calls of a pool whose debug checks are on, as further methods of `Shared`. The state of the checks, and its locks,
+//! are in `debug/`.
 
 pub(in crate::pool) mod blocks;
 pub(in crate::pool) mod check;

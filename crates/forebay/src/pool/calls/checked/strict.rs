@@ -1,54 +1,52 @@
-//! Strict streams: whether a handle is still that of the stream it was.
+//! Strict streams: checks that a handle still stands for the same stream. The strict-streams lock is taken before the
+//! backing lock.
 //!
-//! Drivers give the value of a destroyed stream's handle out again. A pool that goes by the value takes
-//! what was freed on the old stream for free on the new one, while the old one's work still runs: it
-//! hands out memory in use. Here every handle is known by the stream's identity. One that has become
-//! another's is noticed before anything is taken or waited for by it, the device is waited for, and what the
-//! old stream had becomes everybody's.
+//! Drivers reuse the handle of a destroyed stream. A pool that only compares handles takes memory freed on the old
+//! stream for free on the new one while the old one's work still runs, and hands out memory in use. Here every handle
+//! is checked against the stream's identity. If a handle stands for another stream, the pool notices before it takes
+//! memory or waits by it, waits for the device, and makes the old stream's memory free for all.
 
 use forebay_core::{Address, StreamId};
 use forebay_hal::StreamHandle;
 
-use crate::pool::common::wait::Patience;
-use crate::pool::heap::stream_slots::Fate;
+use crate::pool::common::wait::WaitBudget;
+use crate::pool::heap::stream_slots::StreamState;
 use crate::pool::shared::Shared;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 impl Shared {
-    /// Sees to it that `stream` is the stream it was, or starts afresh. Does nothing where that is not
-    /// asked for.
-    pub(in crate::pool) fn admit(
+    /// Checks that `stream` is the stream it was, and starts afresh if not. Does nothing without strict streams.
+    pub(in crate::pool) fn check_stream_identity(
         &self,
         stream: StreamHandle,
-        begun: &mut Option<Patience>,
+        wait: &mut WaitBudget,
     ) -> Result<()> {
         if !self.debug.aids.strict_streams {
             return Ok(());
         }
         let id = self.debug.probe.stream_id(stream)?;
-        self.meet(stream, Some(id), begun)?;
+        self.note_identity(stream, Some(id), wait)?;
         self.heap().slots.set_doubted(stream, false);
         Ok(())
     }
 
-    /// Notes which stream a handle is now, `None` where it is none any more. Where it was another before,
-    /// that one is gone: what was freed on it is in nobody's order until the device was waited for, which
-    /// is done at once, unless the call's time runs out first.
+    /// Records which stream a handle stands for now; `None` if for none. If it was another one before, that one has
+    /// ended: its memory is unknown until a wait for the device, which follows at once unless the deadline passes.
     ///
-    /// Which stream a handle is and in whose order its memory lies change together, under the lock of the
-    /// notes: two threads that meet the new stream at once must not both take it for the old.
-    fn meet(
+    /// The identity and the order of the memory change together, under the strict-streams lock: two threads that see
+    /// the new stream at once must not both take it for the old one.
+    fn note_identity(
         &self,
         stream: StreamHandle,
         id: Option<StreamId>,
-        begun: &mut Option<Patience>,
+        wait: &mut WaitBudget,
     ) -> Result<()> {
         let gone = {
             let mut noted = lock(&self.debug.streams);
             let gone = noted.get(&stream).is_some_and(|&before| Some(before) != id);
             if gone {
-                self.bury_stream(stream);
+                self.end_replaced_stream(stream);
             }
             match id {
                 Some(id) => noted.insert(stream, id),
@@ -57,26 +55,25 @@ impl Shared {
             gone
         };
         if gone {
-            self.settle(self.patience(begun))?;
+            self.settle(self.deadline(wait))?;
         }
         Ok(())
     }
 
-    /// The same for every stream that the pool may wait for, before it does: an event on a handle that
-    /// has become another's says nothing of the work of the old one. One of which it cannot be told
-    /// now is not waited for until it can.
-    pub(in crate::pool) fn recheck_streams(&self, begun: &mut Option<Patience>) {
+    /// Checks every stream that the pool may wait for, before it does: an event on a reused handle says nothing about
+    /// the old stream's work. A stream that cannot be checked now is not waited for until it can.
+    pub(in crate::pool) fn recheck_streams(&self, wait: &mut WaitBudget) {
         if !self.debug.aids.strict_streams {
             return;
         }
         let noted: Vec<StreamHandle> = lock(&self.debug.streams).keys().copied().collect();
         for stream in noted {
-            let doubted = self.recheck(stream, begun).is_err();
+            let doubted = self.recheck_stream(stream, wait).is_err();
             self.heap().slots.set_doubted(stream, doubted);
         }
     }
 
-    /// The same for the streams that the block at `address` was used on.
+    /// Checks the further streams that the block at `address` was used on.
     pub(in crate::pool) fn recheck_users(&self, address: Address) -> Result<()> {
         if !self.debug.aids.strict_streams {
             return Ok(());
@@ -85,59 +82,59 @@ impl Shared {
             let heap = self.heap();
             let uses = heap.uses.get(&address);
             let users = uses.into_iter().flat_map(|uses| &uses.streams);
-            let live = users.filter_map(|&serial| match heap.slots.fate(serial) {
-                Fate::Live(stream, _) => Some(stream),
+            let live = users.filter_map(|&serial| match heap.slots.state_of(serial) {
+                StreamState::Live(stream, _) => Some(stream),
                 _ => None,
             });
             live.collect()
         };
-        let mut begun = None;
-        users.into_iter().try_for_each(|stream| self.recheck(stream, &mut begun))
+        let mut wait = WaitBudget::default();
+        users.into_iter().try_for_each(|stream| self.recheck_stream(stream, &mut wait))
     }
 
-    /// Sees to it that `stream` is the stream it was, or is buried.
-    fn recheck(&self, stream: StreamHandle, begun: &mut Option<Patience>) -> Result<()> {
-        // Of another thread's own stream the device tells nothing, and its handle is never another's.
+    /// Checks that `stream` is the stream it was, and ends the old one if not.
+    fn recheck_stream(&self, stream: StreamHandle, wait: &mut WaitBudget) -> Result<()> {
+        // The device cannot identify another thread's own stream, and its handle is never reused.
         if stream.is_of_another_thread() || !lock(&self.debug.streams).contains_key(&stream) {
             return Ok(());
         }
         match self.debug.probe.stream_id(stream) {
-            Ok(now) => self.meet(stream, Some(now), begun),
-            // There is no such stream any more.
+            Ok(now) => self.note_identity(stream, Some(now), wait),
+            // The stream does not exist any more.
             Err(Error::Device(forebay_hal::Error::Invalid { .. })) => {
-                self.meet(stream, None, begun)
+                self.note_identity(stream, None, wait)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// A stream is gone, and its handle another's or nobody's: what was freed on it comes back when the
-    /// device was waited for, since there is no handle left to wait for the one stream by.
-    fn bury_stream(&self, stream: StreamHandle) {
+    /// Ends a stream whose handle was reused or is invalid. Its memory comes back after a wait for the device, since no
+    /// handle is left to wait for the one stream.
+    fn end_replaced_stream(&self, stream: StreamHandle) {
         let _backing = self.backing();
         let mut heap = self.heap();
         let mut returns = Vec::new();
-        self.rows.each(|caches| {
+        self.thread_caches.each(|caches| {
             while let Some(cache) = caches.remove(stream) {
-                heap.retire(*cache, &mut returns);
+                heap.absorb_cache(*cache, &mut returns);
             }
         });
-        heap.give_all(returns);
+        heap.free_all(returns);
         let slot = heap.slots.get(stream);
         let serial = slot.and_then(|slot| heap.slots.serial(slot));
-        slot.into_iter().for_each(|slot| heap.bury(slot));
+        slot.into_iter().for_each(|slot| heap.end_without_event(slot));
         heap.counts.forget(|other| other == stream);
         drop(heap);
-        // What is kept from use was ordered on the old stream, too.
-        // What is unclean stays until that stream's work is over.
+        // Blocks in quarantine were freed in the order of the old stream too. Unclean memory stays until that stream's
+        // work is done.
         let Some(serial) = serial else { return };
-        let kept = lock(&self.debug.quarantine).take_all_of(serial);
+        let quarantined = lock(&self.debug.quarantine).take_all_of(serial);
         let mut heap = self.heap();
-        kept.into_iter().for_each(|memory| heap.give_to_unknown(memory));
+        quarantined.into_iter().for_each(|memory| heap.free_unknown(memory));
     }
 
-    /// Notes that a stream was forgotten.
-    pub(in crate::pool) fn dismiss(&self, stream: StreamHandle) {
+    /// Forgets the identity of a forgotten stream.
+    pub(in crate::pool) fn forget_identity(&self, stream: StreamHandle) {
         lock(&self.debug.streams).remove(&stream);
         self.heap().slots.set_doubted(stream, false);
     }

@@ -60,7 +60,7 @@ fn program(stage: &Stage, seed: u64, steps: u32) {
                 }
             }
             12 => {
-                // A stream goes, once no live block is its own or was used on it.
+                // A stream is destroyed once no live block is its own or was used on it.
                 let index = random.index(streams.len()).unwrap();
                 let gone = streams[index];
                 let (of_it, others): (Vec<Live>, Vec<Live>) = std::mem::take(&mut live)

@@ -102,7 +102,7 @@ fn any_call_may_fail_and_nothing_is_lost() {
     }
 }
 
-/// What the device will not take away or back is counted as held, and goes with a later call.
+/// What the device refuses to unmap or take back counts as held, and is released by a later call.
 #[test]
 fn pages_of_their_own_that_are_refused_are_counted_and_go_later() {
     let stage = Stage::with(|settings| settings.guard_pages(true));
@@ -120,7 +120,7 @@ fn pages_of_their_own_that_are_refused_are_counted_and_go_later() {
     pool.process_deferred().unwrap();
     assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
     assert_eq!(machine.census().mappings, 0);
-    // A page of a freed block, that is not taken back.
+    // A page of a freed block that the device refuses to take back.
     let block = pool.allocate(Bytes::new(5000), DEFAULT).unwrap();
     refuse(Call::ReleasePage);
     pool.free(block.address(), DEFAULT).unwrap();
@@ -129,7 +129,7 @@ fn pages_of_their_own_that_are_refused_are_counted_and_go_later() {
     assert_eq!(pool.held(), machine.census().held);
     pool.process_deferred().unwrap();
     assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
-    // A page that could not be mapped, nor taken back.
+    // A page that could not be mapped, nor released.
     refuse(Call::Map);
     refuse(Call::ReleasePage);
     pool.allocate(Bytes::new(5000), DEFAULT).unwrap_err();

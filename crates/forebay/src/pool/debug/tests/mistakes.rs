@@ -29,7 +29,7 @@ fn a_write_past_the_end_is_found_when_the_block_is_freed() {
         };
         assert_eq!((address, size, written), (block.address(), block.size(), at));
         assert!(found == 8 && expected != 8, "{expected} {found}");
-        // It is taken back, and nobody gets it again.
+        // It is free, and is never allocated again.
         let again = stage.pool.free(block.address(), DEFAULT).unwrap_err();
         assert!(matches!(again, Error::DoubleFree { .. }), "{again}");
         let figures = stage.pool.statistics();
@@ -51,7 +51,7 @@ fn an_overrun_into_the_neighbour_is_told_by_name() {
     assert!(error.is_finding());
     let text = error.to_string();
     assert!(text.contains("past the end of the block of 512 B at"), "{text}");
-    assert!(text.contains("0x09 is"), "{text}");
+    assert!(text.contains("found 0x09"), "{text}");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_quarantined_block_is_not_given_out_and_is_looked_at_when_it_leaves() {
     assert!(blocks.iter().all(|block| block.address() != next.address()));
     stage.write(part(blocks[0], 17, 2), 3, DEFAULT);
     stage.write(part(blocks[1], 1023, 1), 4, DEFAULT);
-    // The fifth drives the first out, and is taken back all the same.
+    // The fifth drives the first out, and is freed all the same.
     let error = pool.free(blocks[4].address(), DEFAULT).unwrap_err();
     let Error::WrittenAfterFree { written, found: 3, block: Some(former), .. } = error else {
         panic!("{error}")

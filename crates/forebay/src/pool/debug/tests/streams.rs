@@ -61,7 +61,7 @@ fn nobody_waits_for_a_stream_by_a_handle_that_is_anothers() {
     }
 }
 
-/// A handle that is nobody's any more does not stand in the way of others.
+/// A handle of a destroyed stream does not stand in the way of others.
 #[test]
 fn a_stream_that_went_without_a_word_leaves_its_memory_to_all() {
     for strict in [false, true] {

@@ -7,9 +7,9 @@ fn handle(number: u64) -> StreamHandle {
 }
 
 /// What the thread has after a cache left: as the pool does, which gives it to the heap at once.
-fn put_up(caches: &mut ThreadCaches, stream: StreamHandle) -> Option<StreamHandle> {
-    caches.put_up(stream, 1024);
-    caches.take_leaving().map(|cache| cache.stream)
+fn add_cache(caches: &mut ThreadCaches, stream: StreamHandle) -> Option<StreamHandle> {
+    caches.add_cache(stream, 1024);
+    caches.take_evicted().map(|cache| cache.stream)
 }
 
 /// The same calls on caches and on a list in the order of last use: the same are found, and the same
@@ -34,7 +34,7 @@ fn caches_are_a_list_in_the_order_of_last_use() {
             list.push(stream);
             if found.is_none() {
                 let evicted = (list.len() > MOST_CACHES).then(|| list.remove(0));
-                assert_eq!(put_up(&mut caches, stream), evicted, "seed {seed}, step {step}");
+                assert_eq!(add_cache(&mut caches, stream), evicted, "seed {seed}, step {step}");
             }
             assert!(caches.front(stream).is_some());
         }
@@ -45,14 +45,14 @@ fn caches_are_a_list_in_the_order_of_last_use() {
     }
 }
 
-/// What a thread before left on streams of its own goes first.
+/// Caches that an earlier thread left on streams of its own are evicted first.
 #[test]
 fn caches_that_nobody_uses_are_evicted_first() {
     let mut caches = ThreadCaches::default();
     let (dead, living) = (MOST_CACHES as u64 / 2, MOST_CACHES as u64);
-    (0..dead).for_each(|number| assert_eq!(put_up(&mut caches, handle(number)), None));
+    (0..dead).for_each(|number| assert_eq!(add_cache(&mut caches, handle(number)), None));
     for number in dead..dead + living {
-        let evicted = put_up(&mut caches, handle(number));
+        let evicted = add_cache(&mut caches, handle(number));
         let expected = number.checked_sub(living).map(handle);
         assert_eq!(evicted, expected);
     }
@@ -66,8 +66,8 @@ fn what_is_idle_is_small() {
     assert!(size_of::<ThreadCache>() <= 12_800, "{}", size_of::<ThreadCache>());
 }
 
-/// A thread that uses many streams in turn finds its blocks in magazines. Up to as many as have numbers:
-/// a request on a stream without one folds all magazines.
+/// A thread that uses many streams in turn finds its blocks in magazines. This holds for as many as have slots:
+/// a request on a stream without one flushes all magazines.
 #[test]
 fn many_streams_in_turn_are_served_from_magazines() {
     use std::sync::Arc;
@@ -88,7 +88,7 @@ fn many_streams_in_turn_are_served_from_magazines() {
             }
             pool.statistics()
         };
-        // Whoever comes first may take memory from the magazines of those before.
+        // In the first rounds a stream may take memory from the magazines of earlier ones.
         let before = pairs(3);
         let after = pairs(5);
         assert_eq!(after.magazine_hits - before.magazine_hits, 5 * count, "{count} streams");
