@@ -38,7 +38,7 @@ pub enum Rung {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Avoided {
     /// Flushing the thread caches.
-    pub fold: bool,
+    pub flush: bool,
     /// Waiting, on the device, for other streams.
     pub streams: bool,
 }
@@ -77,7 +77,7 @@ impl Ladder {
 
     /// Starts again from the first rung and skips nothing.
     pub const fn restart(&mut self) {
-        self.avoided = Avoided { fold: false, streams: false };
+        self.avoided = Avoided { flush: false, streams: false };
         self.rung = Rung::FlushCaches;
     }
 
@@ -88,7 +88,7 @@ impl Ladder {
 
     /// Moves to the next rung, as the current one did not find the memory.
     pub const fn advance(&mut self) {
-        if matches!(self.rung, Rung::Grow) && (self.avoided.fold || self.avoided.streams) {
+        if matches!(self.rung, Rung::Grow) && (self.avoided.flush || self.avoided.streams) {
             self.restart();
             return;
         }
@@ -151,10 +151,10 @@ mod tests {
 
     #[test]
     fn what_is_avoided_is_done_where_there_is_no_room() {
-        for (fold, streams) in [(true, false), (false, true), (true, true)] {
-            let mut ladder = Ladder::new(Avoided { fold, streams });
+        for (flush, streams) in [(true, false), (false, true), (true, true)] {
+            let mut ladder = Ladder::new(Avoided { flush, streams });
             while ladder.rung() != Rung::Grow {
-                assert_eq!(ladder.avoided(), Avoided { fold, streams });
+                assert_eq!(ladder.avoided(), Avoided { flush, streams });
                 ladder.advance();
             }
             ladder.advance();

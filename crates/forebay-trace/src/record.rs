@@ -59,7 +59,7 @@ impl Recorder {
     }
 
     /// Records `pool` until the guard is dropped. Blocks that are live already come first, on the default stream, and
-    /// [`Remarks::live_at_start`](crate::Remarks::live_at_start) counts them.
+    /// [`SourceNotes::live_at_start`](crate::SourceNotes::live_at_start) counts them.
     ///
     /// Attach a recorder to one pool only: two pools may hand out the same address at once. Meanwhile every call of the
     /// pool takes the slow path and waits for the recorder.

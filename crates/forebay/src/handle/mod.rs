@@ -42,7 +42,7 @@
 //!
 //! # Freeing by address
 //!
-//! A pool refuses to free an owned block by its address ([`Error::Owned`]). An allocator without ownership
+//! A pool refuses to free an owned block by its address ([`Error::Owned`](crate::Error::Owned)). An allocator without ownership
 //! ([`Allocate::own`](crate::Allocate::own)) may free it; the handle then finds out when it is dropped, and leaves a
 //! later block at the address alone.
 

@@ -106,7 +106,7 @@ impl Shared {
         let mut backing = self.backing();
         backing.reactivate(self.context(), stream);
         let avoided = Avoided {
-            fold: size <= SMALL && self.caches_hold_little(&backing),
+            flush: size <= SMALL && self.caches_hold_little(&backing),
             // With poison, the host waits for the stream before it checks the memory, and so for every stream that this
             // one was made to wait for.
             streams: self.debug.waits_for_stream(),
@@ -152,9 +152,9 @@ impl Shared {
         let avoided = attempt.ladder.avoided();
         match attempt.ladder.rung() {
             Rung::FlushCaches => {
-                if !avoided.fold && side == Side::Large {
+                if !avoided.flush && side == Side::Large {
                     self.flush_large(&mut backing);
-                } else if !avoided.fold {
+                } else if !avoided.flush {
                     self.flush_caches(&mut backing);
                 }
                 attempt.ladder.advance();
@@ -174,7 +174,7 @@ impl Shared {
                 }
                 let before = self.held.get();
                 let made = backing.grow(self.context(), side, size, stream);
-                if avoided.fold {
+                if avoided.flush {
                     let more = self.held.get().saturating_sub(before);
                     backing.grown_to_avoid_flush =
                         backing.grown_to_avoid_flush.saturating_add(more);
