@@ -35,7 +35,7 @@ def test_what_was_taken_back_is_refused(pool):
     assert early.address
     for use in (lambda: late.address, lambda: late.to_bytes(), lambda: late.fill(1), lambda: late.view(),
                 lambda: memoryview(late)):
-        with pytest.raises(forebay.LapsedError, match="taken back"):
+        with pytest.raises(forebay.LapsedError, match="freed by a reset or rewind"):
             use()
     arena.rewind(place)
     arena.reset()

@@ -82,7 +82,7 @@ def test_many_streams_one_after_another_leave_nothing(device, pool):
 
 def test_streams_of_another_device_are_refused(pool):
     other = forebay.device("sim" if pool.device.name == "host" else "host")
-    with pytest.raises(forebay.InvalidError, match="the stream is of"):
+    with pytest.raises(forebay.InvalidError, match="the stream belongs to"):
         pool.allocate(10, stream=other.stream())
 
 

@@ -10,31 +10,32 @@ use std::time::Duration;
 /// tell).
 pub(crate) fn try_wait(child: &mut Child) -> std::io::Result<Option<(ExitStatus, Duration)>> {
     // The figures are gone as soon as the process is collected.
-    let spent = ended_time(child);
+    let Some(spent) = ended_time(child) else { return Ok(None) };
     Ok(child.try_wait()?.map(|status| (status, spent)))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ended_time(_child: &Child) -> Duration {
-    Duration::ZERO
+fn ended_time(_child: &Child) -> Option<Duration> {
+    Some(Duration::ZERO)
 }
 
-/// The processor time of a child that has ended and is not collected yet.
+/// The processor time of a child that has ended and is not collected yet; `None` while it runs.
 #[cfg(target_os = "linux")]
-fn ended_time(child: &Child) -> Duration {
+fn ended_time(child: &Child) -> Option<Duration> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let ended = pid.and_then(|pid| waitid(WaitId::Pid(pid), options).ok().flatten());
-    if ended.is_none() {
-        return Duration::ZERO;
+    // Where the system does not tell, asking for the status has to.
+    let asked = pid.and_then(|pid| waitid(WaitId::Pid(pid), options).ok());
+    if matches!(asked, Some(None)) {
+        return None;
     }
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let per_second = rustix::param::clock_ticks_per_second();
-    ticks(&stat).map_or(Duration::ZERO, |ticks| {
+    Some(ticks(&stat).map_or(Duration::ZERO, |ticks| {
         Duration::from_millis(ticks.saturating_mul(1000) / per_second.max(1))
-    })
+    }))
 }
 
 /// The sum of utime, stime, cutime and cstime in a line of `/proc/PID/stat`: the fields 14 to 17, of which

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! A re-export (`pub use`) in a `mod.rs` or in `lib.rs` is a door: it is no import of that file, and an import
-//! through it counts as one of the file that the name comes from.
+//! through it counts as one of the file that the name comes from. A glob or a module of `lib.rs` would hide where names
+//! come from, and is refused. Paths inside macro calls are read from their tokens. What is not seen: a call of an
+//! inherent method that a room above adds to a type from below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,6 +17,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, ItemUse, UseTree, Visibility};
 
@@ -73,6 +76,13 @@ pub(crate) enum Disorder {
     },
     /// Modules that import each other, directly or through others.
     Circle(Vec<String>),
+    /// An import that does not say which file its names come from.
+    Unclear {
+        /// The module.
+        user: String,
+        /// What it imports.
+        path: String,
+    },
     /// A source that cannot be read.
     Unreadable(String),
 }
@@ -85,12 +95,16 @@ impl fmt::Display for Disorder {
             }
             Self::Upward { user, used } => write!(
                 f,
-                "forebay::{user} imports {used}, which is in a room above it: move what both need \
-                 down, or the importer up"
+                "forebay::{user} imports {used}, whose room comes later in the order: move what both \
+                 need to an earlier room, or the importer to a later one"
             ),
             Self::Circle(modules) => {
                 write!(f, "modules of forebay import each other: {}", modules.join(", "))
             }
+            Self::Unclear { user, path } => write!(
+                f,
+                "forebay::{user} imports {path}, which hides where its names come from: name each by its own module"
+            ),
             Self::Unreadable(reason) => f.write_str(reason),
         }
     }
@@ -100,6 +114,8 @@ impl fmt::Display for Disorder {
 pub(crate) struct Rooms {
     modules: Vec<Module>,
     edges: BTreeSet<Edge>,
+    /// Imports of the root, or of modules inside it, as a whole: who, and what.
+    unclear: BTreeSet<(Module, Module)>,
 }
 
 impl Rooms {
@@ -119,7 +135,8 @@ impl Rooms {
         let mut found = BTreeMap::new();
         for (module, (path, text)) in sources {
             let file = syn::parse_file(&text).map_err(|error| unreadable(&path, &error))?;
-            let mut imports = Imports::default();
+            let has_doors = path.ends_with("mod.rs") || path.ends_with("lib.rs");
+            let mut imports = Imports { has_doors, ..Imports::default() };
             imports.visit_file(&file);
             found.insert(module, imports);
         }
@@ -143,19 +160,23 @@ impl Rooms {
                 }
             }
         }
-        let mut edges = BTreeSet::new();
+        let (mut edges, mut unclear) = (BTreeSet::new(), BTreeSet::new());
         for (user, imports) in &found {
             for Import { scope, path, .. } in &imports.paths {
                 let Some(path) = absolute(&inside(user, scope), path) else { continue };
                 let Some(used) = resolve(&path, &files, &doors) else { continue };
-                // The root only has doors.
-                if used != user && !used.is_empty() {
+                if used.is_empty()
+                    && (path.is_empty() || files.contains_key(&path))
+                    && !user.is_empty()
+                {
+                    unclear.insert((user.clone(), path));
+                } else if used != user && !used.is_empty() && !user.is_empty() {
                     edges.insert(Edge { user: user.clone(), used: used.clone() });
                 }
             }
         }
         let modules = found.keys().filter(|module| !module.is_empty()).cloned().collect();
-        Self { modules, edges }
+        Self { modules, edges, unclear }
     }
 
     /// All that is wrong.
@@ -168,6 +189,10 @@ impl Rooms {
         found.extend(
             upward.map(|edge| Disorder::Upward { user: name(&edge.user), used: name(&edge.used) }),
         );
+        found.extend(self.unclear.iter().map(|(user, path)| {
+            let path = if path.is_empty() { "crate::*".to_owned() } else { name(path) };
+            Disorder::Unclear { user: name(user), path }
+        }));
         found.extend(self.circles().into_iter().map(Disorder::Circle));
         found
     }
@@ -260,6 +285,8 @@ struct Imports {
     inner: BTreeSet<Module>,
     /// Where the reading is.
     scope: Module,
+    /// Whether a re-export is a door, and not an import.
+    has_doors: bool,
 }
 
 impl Imports {
@@ -281,10 +308,43 @@ impl Imports {
     }
 }
 
+impl Imports {
+    /// Adds the paths in the tokens of a macro call that begin with `crate`, `self` or `super`.
+    fn add_tokens(&mut self, tokens: TokenStream) {
+        let mut path: Module = Vec::new();
+        for token in tokens {
+            match token {
+                TokenTree::Ident(word) if !path.is_empty() || is_start(&word.to_string()) => {
+                    path.push(word.to_string());
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' => {}
+                other => {
+                    self.add_path(core::mem::take(&mut path));
+                    if let TokenTree::Group(group) = other {
+                        self.add_tokens(group.stream());
+                    }
+                }
+            }
+        }
+        self.add_path(path);
+    }
+
+    fn add_path(&mut self, path: Module) {
+        if !path.is_empty() {
+            self.paths.push(Import { scope: self.scope.clone(), path, name: String::new() });
+        }
+    }
+}
+
+/// Whether a path that begins with this word begins in the crate.
+fn is_start(word: &str) -> bool {
+    matches!(word, "crate" | "self" | "super")
+}
+
 impl<'a> Visit<'a> for Imports {
     fn visit_item_use(&mut self, item: &'a ItemUse) {
         if !is_for_tests(&item.attrs) {
-            let is_door = !matches!(item.vis, Visibility::Inherited);
+            let is_door = self.has_doors && !matches!(item.vis, Visibility::Inherited);
             self.add_tree(&Vec::new(), &item.tree, is_door);
         }
     }
@@ -309,6 +369,11 @@ impl<'a> Visit<'a> for Imports {
         let segments = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.paths.push(Import { scope: self.scope.clone(), path: segments, name: String::new() });
         visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        self.add_tokens(call.tokens.clone());
+        visit::visit_macro(self, call);
     }
 
     // `pub(in crate::pool)` imports nothing.
@@ -416,7 +481,7 @@ mod tests {
     /// Rooms of sources that are given as module and text.
     fn rooms(sources: &[(&str, &str)]) -> Rooms {
         let imports = |text: &str| {
-            let mut imports = Imports::default();
+            let mut imports = Imports { has_doors: true, ..Imports::default() };
             imports.visit_file(&syn::parse_file(text).unwrap());
             imports
         };
@@ -438,11 +503,10 @@ mod tests {
             "fn f() { crate::pool::shared::go() }",
             "fn f(s: &super::shared::Shared) {}",
             "mod inner { use super::super::shared::Shared; }",
+            "fn f() { debug_assert!(1 > 0, \"{}\", crate::pool::shared::go()) }",
         ] {
-            // A module inside a file is that file's: its `super` is the file itself.
-            let planted = planted.replace("super::super::shared", "crate::pool::shared");
             let broken = rooms(&[
-                ("pool::heap", &planted),
+                ("pool::heap", planted),
                 ("pool::shared", ""),
                 ("pool::front::thread_cache", ""),
             ]);
@@ -463,6 +527,26 @@ mod tests {
         ]);
         let upward = Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
         assert_eq!(broken.disorders(), [upward]);
+    }
+
+    #[test]
+    fn an_import_that_hides_its_source_is_found() {
+        for hidden in
+            ["use crate::*;", "use crate::inner::*;", "use crate::inner;", "use crate as root;"]
+        {
+            let root = "pub mod inner { pub use crate::pool::Shared; }";
+            let broken = rooms(&[
+                ("", root),
+                ("pool", "pub use shared::Shared;"),
+                ("pool::shared", ""),
+                ("pool::heap", hidden),
+            ]);
+            assert!(
+                matches!(broken.disorders()[..], [Disorder::Unclear { .. }]),
+                "{hidden}: {:?}",
+                broken.disorders()
+            );
+        }
     }
 
     #[test]

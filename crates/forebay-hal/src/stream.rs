@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use forebay_core::StreamId;
 
-use crate::stream_end::tell_stream_end;
+use crate::stream_end::{count_adoption, is_last_adoption, tell_stream_end};
 use crate::{Call, Device, Error, Result, ToDevice, invalid};
 
 /// The driver's handle of a stream. The value may be reused after the stream was destroyed; see
@@ -269,8 +269,10 @@ pub unsafe trait ForeignStreams {
 enum Ownership {
     /// Created here, destroyed when this value is dropped.
     Owned,
-    /// Created and destroyed by another library.
+    /// Created and destroyed by another library, adopted until it may be destroyed.
     Foreign,
+    /// The same, adopted for a few calls: the stream goes on to be used by others.
+    Borrowed,
 }
 
 /// A stream of a device: created here and destroyed on drop, or borrowed from another library.
@@ -292,13 +294,31 @@ impl Stream {
     }
 
     /// Adopts a stream that another library made and will destroy, such as PyTorch's current stream. Dropping the
-    /// value forgets the stream, in the device and in all pools of it, so drop it before the stream is destroyed.
+    /// last value of a stream forgets it, in the device and in all pools of it: drop it before the stream is destroyed,
+    /// and not while blocks are still used on the stream.
     ///
     /// # Safety
     ///
     /// * `raw` names a live stream of `device`, and goes on to do so while the value lives.
     pub unsafe fn foreign(device: &impl ToDevice, raw: u64) -> Result<Self> {
-        let device = device.to_device();
+        // SAFETY: the caller has promised what is asked there.
+        unsafe { Self::adopt(device.to_device(), raw, Ownership::Foreign) }
+    }
+
+    /// Adopts a stream for a few calls. Pools keep what they know of it when the value is dropped.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`foreign`](Self::foreign).
+    pub unsafe fn borrowed(device: &impl ToDevice, raw: u64) -> Result<Self> {
+        // SAFETY: the caller has promised what is asked there.
+        unsafe { Self::adopt(device.to_device(), raw, Ownership::Borrowed) }
+    }
+
+    /// # Safety
+    ///
+    /// * As for [`foreign`](Self::foreign).
+    unsafe fn adopt(device: Arc<dyn Device>, raw: u64, ownership: Ownership) -> Result<Self> {
         device.descriptor().check_process(Call::AdoptStream)?;
         let streams = device.foreign_streams().ok_or_else(|| Error::Unsupported {
             call: Call::AdoptStream,
@@ -306,7 +326,10 @@ impl Stream {
         })?;
         // SAFETY: the caller has promised what is asked here.
         let handle = unsafe { streams.adopt_stream(raw) }?;
-        Self::of(device, handle, Ownership::Foreign)
+        if ownership == Ownership::Foreign {
+            count_adoption(&device, handle);
+        }
+        Self::of(device, handle, ownership)
     }
 
     /// A stream that is to be given up with the value, or now if its identity cannot be had.
@@ -375,13 +398,19 @@ fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // An adopted stream may end at any time from now on. The default streams never end.
-        if !matches!(self.handle, StreamHandle::DEFAULT | StreamHandle::PER_THREAD) {
+        // An adopted stream may end at any time from its last adopter's drop on.
+        let may_end = match self.ownership {
+            Ownership::Owned => true,
+            Ownership::Foreign => is_last_adoption(&self.device, self.handle),
+            Ownership::Borrowed => false,
+        };
+        // The default streams never end.
+        if may_end && !matches!(self.handle, StreamHandle::DEFAULT | StreamHandle::PER_THREAD) {
             tell_stream_end(&self.device, self.handle);
         }
         destroy(&self.device, || match self.ownership {
             Ownership::Owned => self.device.destroy_stream(self.handle),
-            Ownership::Foreign => {
+            Ownership::Foreign | Ownership::Borrowed => {
                 let streams = self.device.foreign_streams();
                 streams.map_or(Ok(()), |streams| streams.forget_stream(self.handle))
             }

@@ -1,5 +1,6 @@
 //! Telling others that a stream is about to go.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_sync::fork::ForkSafeMutex;
@@ -11,6 +12,33 @@ use crate::{Device, StreamHandle};
 pub type StreamEnd = fn(&Arc<dyn Device>, StreamHandle);
 
 static TOLD: ForkSafeMutex<Vec<StreamEnd>> = ForkSafeMutex::new(Vec::new());
+
+/// The streams that are adopted, by device object, and how often each is.
+static ADOPTED: ForkSafeMutex<BTreeMap<(usize, StreamHandle), usize>> =
+    ForkSafeMutex::new(BTreeMap::new());
+
+/// Which device object and which stream. A living [`Stream`](crate::Stream) keeps the device where it is.
+fn key(device: &Arc<dyn Device>, stream: StreamHandle) -> (usize, StreamHandle) {
+    (Arc::as_ptr(device).cast::<()>().addr(), stream)
+}
+
+/// A stream is adopted once more.
+pub(crate) fn count_adoption(device: &Arc<dyn Device>, stream: StreamHandle) {
+    *ADOPTED.lock().entry(key(device, stream)).or_default() += 1;
+}
+
+/// An adoption of a stream ends; whether it was the last.
+pub(crate) fn is_last_adoption(device: &Arc<dyn Device>, stream: StreamHandle) -> bool {
+    let mut adopted = ADOPTED.lock();
+    let key = key(device, stream);
+    let left = adopted.get(&key).map_or(0, |count| count.saturating_sub(1));
+    if left > 0 {
+        adopted.insert(key, left);
+    } else {
+        adopted.remove(&key);
+    }
+    left == 0
+}
 
 /// Calls `told` with every [`Stream`](crate::Stream) that is dropped, while the stream still exists, on the thread that
 /// drops it. The default streams are left out, because they never end. Registering a function again does nothing.

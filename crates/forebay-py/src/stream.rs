@@ -84,7 +84,9 @@ impl StreamRef {
         if let Some(stream_ref) = known {
             return Ok((stream_ref, true));
         }
-        let stream_ref = Self::foreign(device, raw, None)?;
+        // SAFETY: as in `foreign`, for this one call.
+        let stream = unsafe { Stream::borrowed(device.opened()?, raw) }?;
+        let stream_ref = Self::adopted(device, stream, None);
         let known = stream_ref.is_default();
         Ok((stream_ref, known))
     }
@@ -97,11 +99,15 @@ impl StreamRef {
         // SAFETY: the program promises that a stream of another library belongs to this device and lives
         // until it is forgotten. The driver cannot check that.
         let stream = unsafe { Stream::foreign(device.opened()?, raw) }?;
+        Ok(Self::adopted(device, stream, maker))
+    }
+
+    fn adopted(device: &Arc<OpenDevice>, stream: Stream, maker: Option<Py<PyAny>>) -> Arc<Self> {
         let handle = stream.handle();
         if handle == StreamHandle::DEFAULT {
-            return Ok(Self::default_of(device));
+            return Self::default_of(device);
         }
-        Ok(Arc::new(Self::of(device, handle, Some(stream), maker)))
+        Arc::new(Self::of(device, handle, Some(stream), maker))
     }
 
     fn of(

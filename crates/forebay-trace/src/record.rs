@@ -69,9 +69,10 @@ impl Recorder {
         let attached = Arc::clone(&attaching);
         let observation = pool.observe(move |event| {
             let mut intake = recorder.intake();
-            intake.enter(event);
+            let is_entered = intake.enter(event);
             // This thread is inside `attach` and allocates nothing: the pool tells of a block that is live.
-            if attaching.load(Ordering::Relaxed) && thread::current().id() == attacher {
+            if is_entered && attaching.load(Ordering::Relaxed) && thread::current().id() == attacher
+            {
                 intake.builder.remarks().live_at_start += 1;
             }
         })?;
@@ -82,7 +83,9 @@ impl Recorder {
     /// As [`attach`](Self::attach), for the whole life of a pool that is made with these options.
     pub fn watch(&self, options: PoolOptions) -> PoolOptions {
         let recorder = self.clone();
-        options.on_event(move |event| recorder.intake().enter(event))
+        options.on_event(move |event| {
+            recorder.intake().enter(event);
+        })
     }
 
     /// Stops recording. Blocks that are live stay live to the end of the recording.
@@ -148,15 +151,18 @@ impl Intake {
         Self { builder: TraceBuilder::new(name), most: Some(most), left_out: 0 }
     }
 
-    fn enter(&mut self, event: &PoolEvent) {
-        let Some(most) = self.most else { return };
+    /// Enters an event, if there is room for it; whether it is in the recording.
+    fn enter(&mut self, event: &PoolEvent) -> bool {
+        let Some(most) = self.most else { return false };
         if event.action == EventAction::Refuse {
             self.builder.remarks().failed_allocations += 1;
-            return;
+            return false;
         }
-        if self.builder.len() >= most || self.try_enter(event).is_err() {
+        let is_entered = self.builder.len() < most && self.try_enter(event).is_ok();
+        if !is_entered {
             self.left_out = self.left_out.saturating_add(1);
         }
+        is_entered
     }
 
     fn try_enter(&mut self, event: &PoolEvent) -> Result<(), InvalidEvent> {

@@ -1,14 +1,13 @@
 //! What a pool reports: shortages, leaks, writes after a free, and single events.
 
 use core::fmt;
+use core::time::Duration;
 
 use forebay_core::{Address, Alignment, Bytes, Span, counted};
 use forebay_hal::StreamHandle;
 
 use crate::sync::map::LiveBlock;
 use crate::{PoolId, Tag};
-
-pub use crate::pool::{EventAction, PoolEvent};
 
 /// The state of a pool when it refused a request for lack of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -163,4 +162,34 @@ impl RecentFree {
     pub(crate) fn held(&self, address: Address) -> bool {
         Span::new(self.address, self.size).is_ok_and(|span| span.contains(address))
     }
+}
+
+/// What a call of the pool did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventAction {
+    /// A block was allocated.
+    Allocate,
+    /// A block was freed.
+    Free,
+    /// A request was refused.
+    Refuse,
+}
+
+/// One allocation, free or refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolEvent {
+    /// The time since the pool was made.
+    pub time: Duration,
+    /// The kind of event.
+    pub action: EventAction,
+    /// The address of the block; null for a refused request.
+    pub address: Address,
+    /// The bytes that were requested.
+    pub requested: Bytes,
+    /// The stream that the call named.
+    pub stream: StreamHandle,
+    /// The tag that the block was allocated under.
+    pub tag: Tag,
 }

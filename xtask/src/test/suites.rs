@@ -25,7 +25,7 @@ const MIRI_CASES: &str = "4";
 
 /// Unit and integration tests.
 pub(super) fn tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    run_tests(TESTED, place, desk, |task| task)
+    run_tests(&format!("{TESTED} --tests"), place, desk, |task| task)
 }
 
 /// Unit tests, with fewer random cases unless the caller says how many. `quick` in `.config/nextest.toml` says which.
@@ -39,7 +39,7 @@ pub(super) fn quick_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
 
 /// The tests of this program, of which all is built but the tests.
 pub(super) fn xtask_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    run_tests("--package xtask", place, desk, |task| task)
+    run_tests("--package xtask --tests", place, desk, |task| task)
 }
 
 /// Runs the tests of some crates, which are cargo's words.
@@ -50,7 +50,7 @@ fn run_tests(
     tune: impl Fn(Task) -> Task,
 ) -> Outcome {
     if !has_subcommand(place, "nextest", &mut |task| desk.run_aside(task)) {
-        let words = format!("test {crates} --tests --no-fail-fast");
+        let words = format!("test {crates} --no-fail-fast");
         let task = tune(place.cargo(words.split_whitespace(), ALL_TESTS));
         let ran = desk.run(&task);
         return tested(&task, &ran, count::libtest(&ran.output), &ran.output);

@@ -14,14 +14,14 @@
 //! A file that cannot be read, or an allocator that fails, does not stop the others; it is told on
 //! standard error and in the exit status.
 
+mod device_name;
 mod patterns;
-mod place;
 mod policy;
 mod row;
 mod text;
 
+pub use device_name::DeviceName;
 pub use patterns::Patterns;
-pub use place::DeviceName;
 pub use policy::Policy;
 pub use row::Row;
 pub(crate) use text::{no_room_for, time};

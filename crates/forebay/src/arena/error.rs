@@ -61,7 +61,7 @@ impl fmt::Display for ArenaError {
             }
             Self::Quantity(error) => error.fmt(f),
             Self::Lapsed(lapse) => {
-                write!(f, "the arena does not know it: {lapse}; use what was allocated since")
+                write!(f, "stale arena block: {lapse}; use what was allocated since")
             }
             Self::WrongArena { arena, owner } => {
                 write!(f, "it is of {owner}, not of {arena}: use it there")

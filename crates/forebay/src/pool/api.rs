@@ -9,12 +9,12 @@ use forebay_hal::{Device, StreamHandle, ToDevice};
 
 use crate::pool::calls::observe::Observation;
 use crate::pool::common::capture::Capture;
-use crate::pool::common::event::PoolEvent;
 use crate::pool::common::options::PoolOptions;
 use crate::pool::front::claimed_as::ClaimedAs;
 use crate::pool::views::scope::Scope;
 use crate::pool::views::statistics::{self, Statistics};
 use crate::pool::{Pool, allocate_slowly, allocate_slowly_for};
+use crate::report::PoolEvent;
 use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
 
 /// # Making a pool
@@ -368,8 +368,9 @@ impl Pool {
     /// pool takes the slow path. [`PoolOptions::on_event`] does the same for the whole life of a pool.
     ///
     /// Blocks that are live now come first, as allocations on the default stream: the pool does not know their
-    /// streams. A call that another thread is making while the observer is attached may be missed, or be seen as an
-    /// allocation twice.
+    /// streams. A call that another thread is making while the observer is attached may be missed, be seen as an
+    /// allocation twice, or as a free without its allocation. While the observer hears of the live blocks, other calls
+    /// of the pool wait. The guard keeps the pool alive.
     ///
     /// The observer must not use the pool. It runs on the thread that uses the pool; events of different threads may
     /// reach it at the same time, and the last ones after the guard was dropped.

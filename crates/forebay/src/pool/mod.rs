@@ -38,7 +38,6 @@ use crate::{Allocate, Block, PoolId, Request, Result, Tag};
 pub use calls::block_pages::PagePart;
 pub use calls::observe::Observation;
 pub use common::capture::Capture;
-pub use common::event::{EventAction, PoolEvent};
 pub use common::log::DriverLog;
 pub use common::options::PoolOptions;
 pub use process::free;

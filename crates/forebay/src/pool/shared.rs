@@ -22,7 +22,7 @@ use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::callback::Callbacks;
 use crate::pool::common::capture::Captures;
-use crate::pool::common::event::{History, PoolEvent};
+use crate::pool::common::event::History;
 use crate::pool::common::limits::{HeldGauge, Limits};
 use crate::pool::common::log::CallLog;
 use crate::pool::common::options::PoolOptions;
@@ -31,6 +31,7 @@ use crate::pool::debug::{self, DebugChecks};
 use crate::pool::front::thread_cache::ThreadCaches;
 use crate::pool::heap::thread_ends::ThreadEnds;
 use crate::pool::heap::{AllCounts, Heap};
+use crate::report::PoolEvent;
 use crate::sync::fork::Birth;
 use crate::sync::gates::Gates;
 use crate::sync::map::{AddressMap, LARGEST, UNIT_SHIFT};
@@ -44,7 +45,7 @@ pub(in crate::pool) const SLOW_PATH: u64 = u64::MAX;
 /// All parts of a pool. Leaked in a forked child, where another thread may have left any part half changed.
 pub(in crate::pool) struct Shared(pub(in crate::pool) ManuallyDrop<Parts>);
 
-/// The parts of a pool.
+/// The parts of a pool. ARCHITECTURE.md lists its locks in the order in which they are taken.
 pub(in crate::pool) struct Parts {
     pub(in crate::pool) id: PoolId,
     /// The process that made the pool.

@@ -16,6 +16,12 @@ fn an_adopted_stream_is_forgotten_with_its_guard() {
     let knows = || bench.pool.statistics().streams.iter().any(|figures| figures.stream == handle);
     drop(bench.pool.owned(Bytes::mib(1), handle).unwrap());
     assert!(knows());
+    // SAFETY: as above.
+    let again = unsafe { forebay_hal::Stream::foreign(&bench.device, raw) }.unwrap();
+    // SAFETY: as above.
+    drop(unsafe { forebay_hal::Stream::borrowed(&bench.device, raw) }.unwrap());
+    drop(again);
+    assert!(knows(), "another has adopted it, and goes on to use it");
     drop(theirs);
     assert!(!knows(), "the driver may give the handle to another stream");
     assert!(bench.device.destroy_foreign_stream(raw));

@@ -1,7 +1,6 @@
 //! Events: each allocation, free and refusal of a pool. Off by default, because a pool that records them takes the slow
 //! path for every call.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -11,37 +10,8 @@ use forebay_hal::StreamHandle;
 
 use crate::Tag;
 use crate::pool::common::callback::Callbacks;
+use crate::report::{EventAction, PoolEvent};
 use crate::sync::lock;
-
-/// What a call of the pool did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EventAction {
-    /// A block was allocated.
-    Allocate,
-    /// A block was freed.
-    Free,
-    /// A request was refused.
-    Refuse,
-}
-
-/// One allocation, free or refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolEvent {
-    /// The time since the pool was made.
-    pub time: Duration,
-    /// The kind of event.
-    pub action: EventAction,
-    /// The address of the block; null for a refused request.
-    pub address: Address,
-    /// The bytes that were requested.
-    pub requested: Bytes,
-    /// The stream that the call named.
-    pub stream: StreamHandle,
-    /// The tag that the block was allocated under.
-    pub tag: Tag,
-}
 
 /// Called with every event.
 pub(in crate::pool) type Observer = Arc<dyn Fn(&PoolEvent) + Send + Sync>;

@@ -1,6 +1,6 @@
 //! Types that every other room of the pool uses: options, limits, the log of driver calls, callbacks, waiting. None of
-//! the pool's locks is taken here. The call log and the history have locks of their own, which are held only to read or
-//! append.
+//! the pool's locks is taken here. The call log and the history have locks of their own, which are held to read or append,
+//! and while an observer is attached.
 
 pub(in crate::pool) mod backing_kind;
 pub(in crate::pool) mod callback;

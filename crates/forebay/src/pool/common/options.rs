@@ -8,7 +8,8 @@ use forebay_core::pressure::Level;
 use forebay_core::{Bytes, DeviceOrdinal};
 
 use crate::config::{Settings, SettingsBuilder};
-use crate::pool::common::event::{Observer, PoolEvent};
+use crate::pool::common::event::Observer;
+use crate::report::PoolEvent;
 use crate::report::{DropReport, Shortage};
 use crate::{Error, MemoryClass, Result};
 

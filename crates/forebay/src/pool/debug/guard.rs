@@ -204,7 +204,8 @@ impl Guards {
         let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
         if let Err(error) = probe.log().make(Call::SetAccess, size, grant) {
             let guarded = GuardedBlock { pages: span, page };
-            if self.unmap_pages(state, guarded, probe).is_err() {
+            // SAFETY: the pages were mapped just now, and no work can know them.
+            if unsafe { self.unmap_pages(state, guarded, probe) }.is_err() {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number: u64::MAX });
             }
             return Err(error.into());
@@ -239,15 +240,18 @@ impl Guards {
     }
 
     /// Unmaps the pages of a freed block.
-    pub(in crate::pool) fn unmap_pages(
+    ///
+    /// # Safety
+    ///
+    /// * All work is over that was enqueued before the free on the block's stream and on every recorded further stream.
+    pub(in crate::pool) unsafe fn unmap_pages(
         &self,
         state: &mut GuardState,
         guarded: GuardedBlock,
         probe: &Probe,
     ) -> Result<()> {
         let (memory, size) = (self.memory()?, guarded.pages.size());
-        // SAFETY: the caller has seen the end of all work that was enqueued before the free on the block's stream and
-        // on every recorded further stream. A later use is the mistake that guard pages exist to catch.
+        // SAFETY: the caller promises it. A later use is the mistake that guard pages exist to catch.
         let unmap = || unsafe { memory.unmap(guarded.pages) };
         probe.log().make(Call::Unmap, size, unmap)?;
         state.unmapped += 1;

@@ -4,6 +4,7 @@ use std::sync::mpsc::sync_channel;
 
 use super::*;
 use crate::Tag;
+use crate::report::EventAction;
 
 fn phantom() -> Arc<dyn Device> {
     open(SimMachine::builder().memory(MemoryModel::Phantom)).2

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::Tag;
+use crate::report::{EventAction, PoolEvent};
 
 fn pool(options: PoolOptions) -> Pool {
     let (_, _, device) = open(SimMachine::builder().memory(MemoryModel::Phantom));

@@ -160,7 +160,11 @@ impl Shared {
             };
             if !due {
                 state.queue(PendingUnmap { until, stream, guarded, number });
-            } else if let Err(error) = guards.unmap_pages(&mut state, guarded, probe) {
+                continue;
+            }
+            // SAFETY: it is due: its event was reached or the device waited for after it was freed, and
+            // `free_checked` made its stream wait for the further ones first.
+            if let Err(error) = unsafe { guards.unmap_pages(&mut state, guarded, probe) } {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number });
                 outcome = Err(error);
             }
