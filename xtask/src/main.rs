@@ -77,15 +77,15 @@ enum Chore {
     /// with --install, or where the environment says CI=true. The last line is "N passed, M failed, K skipped":
     /// tests and checks together. Exits with 0 only where nothing failed.
     Test {
-        /// For the inner loop: format, clippy without test code, layers, unit and integration
-        /// tests. Random tests try 32 cases unless PROPTEST_CASES says otherwise.
+        /// For the inner loop: format, clippy without test code, layers, and unit tests but the longest.
+        /// Random tests try 32 cases unless PROPTEST_CASES says otherwise.
         #[arg(long)]
         quick: bool,
         /// Install packages of the system that are missing, with apt-get.
         #[arg(long)]
         install: bool,
     },
-    /// Check that each crate uses only those above it, and draw the order.
+    /// Check that each crate uses only those above it, and each module of forebay only the rooms above its own; draw both.
     Layers,
     /// Run millions of random operations on the pool, with an oracle looking on.
     ///
