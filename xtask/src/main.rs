@@ -85,7 +85,7 @@ enum Chore {
         #[arg(long)]
         install: bool,
     },
-    /// Check that each crate uses only those above it, and each module of forebay only the rooms above its own; draw both.
+    /// Check that each crate uses only those above it, and each module of forebay only its own room and earlier ones; draw both.
     Layers,
     /// Run millions of random operations on the pool, with an oracle looking on.
     ///

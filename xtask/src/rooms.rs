@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   sources ── syn ──> imports of each file ── doors resolved ──> edges between files
-//!                                                                  ├─ into a room above its own?
+//!                                                                  ├─ into a later room?
 //!                                                                  └─ round in a circle?
 //! ```
 //!
 //! A re-export (`pub use`) in a `mod.rs` or in `lib.rs` is a door: it is no import of that file, and an import
 //! through it counts as one of the file that the name comes from. A glob or a module of `lib.rs` would hide where names
 //! come from, and is refused. Paths inside macro calls are read from their tokens. What is not seen: a call of an
-//! inherent method that a room above adds to a type from below.
+//! inherent method that a later room adds to a type of an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ use syn::{Attribute, ItemMod, ItemUse, UseTree, Visibility};
 /// Where the crate's sources are, from the root of the repository.
 const SOURCES: &str = "crates/forebay/src";
 
-/// The rooms from the bottom: a module may import those of its own room and of rooms before it. A module belongs to
+/// The rooms in order: a module may import from its own room and from earlier ones. A module belongs to
 /// the room with the longest name that begins its path.
 const ROOMS: &[(&str, &str)] = &[
     ("config", "settings, their sources and their errors"),
@@ -67,7 +67,7 @@ struct Edge {
 pub(crate) enum Disorder {
     /// A module that has no room.
     Homeless(String),
-    /// A module that imports from a room above its own.
+    /// A module that imports from a later room.
     Upward {
         /// The module.
         user: String,
@@ -122,23 +122,18 @@ impl Rooms {
     /// Reads all sources under the root of the repository.
     pub(crate) fn read(root: &Path) -> Result<Self, Disorder> {
         let folder = root.join(SOURCES);
-        let mut sources = BTreeMap::new();
         let unreadable = |path: &Path, reason: &dyn fmt::Display| {
             Disorder::Unreadable(format!("{}: {reason}", path.display()))
         };
         let files = files_in(&folder).map_err(|error| unreadable(&folder, &error))?;
+        let mut found = BTreeMap::new();
         for path in files {
             let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
-            let inner = path.strip_prefix(&folder).unwrap_or(&path);
-            sources.insert(module_of(inner), (path, text));
-        }
-        let mut found = BTreeMap::new();
-        for (module, (path, text)) in sources {
             let file = syn::parse_file(&text).map_err(|error| unreadable(&path, &error))?;
             let has_doors = path.ends_with("mod.rs") || path.ends_with("lib.rs");
             let mut imports = Imports { has_doors, ..Imports::default() };
             imports.visit_file(&file);
-            found.insert(module, imports);
+            found.insert(module_of(path.strip_prefix(&folder).unwrap_or(&path)), imports);
         }
         Ok(Self::of(found))
     }
@@ -155,15 +150,14 @@ impl Rooms {
             files.extend(imports.inner.iter().map(|scope| (inside(file, scope), file)));
             for Import { scope, path, name } in &imports.doors {
                 let module = inside(file, scope);
-                if let Some(path) = absolute(&module, path) {
-                    doors.insert((module, name.clone()), path);
-                }
+                let path = absolute(&module, path);
+                doors.insert((module, name.clone()), path);
             }
         }
         let (mut edges, mut unclear) = (BTreeSet::new(), BTreeSet::new());
         for (user, imports) in &found {
             for Import { scope, path, .. } in &imports.paths {
-                let Some(path) = absolute(&inside(user, scope), path) else { continue };
+                let path = absolute(&inside(user, scope), path);
                 let Some(used) = resolve(&path, &files, &doors) else { continue };
                 if used.is_empty()
                     && (path.is_empty() || files.contains_key(&path))
@@ -239,7 +233,8 @@ impl Rooms {
     /// The order as a drawing: a line for each room, with how many files it has and which rooms it imports.
     pub(crate) fn drawing(&self) -> String {
         let mut lines = vec![
-            "inside forebay, a module imports only its own room and those above it".to_owned(),
+            "inside forebay, a module imports only from its own room and from earlier ones"
+                .to_owned(),
         ];
         lines.push(String::new());
         for (index, (room_name, subject)) in ROOMS.iter().enumerate() {
@@ -388,16 +383,11 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// A path as it is from the root of the crate; `None` for one of another crate or of a name that was imported.
-fn absolute(module: &Module, path: &Module) -> Option<Module> {
-    let mut base = match path.first()?.as_str() {
-        "crate" => Vec::new(),
-        "self" | "super" => module.clone(),
-        _ => {
-            // In `lib.rs` and `mod.rs` a path may begin with a module of the folder.
-            return Some(module.iter().chain(path).cloned().collect());
-        }
-    };
+/// A path as it is from the root of the crate. One that begins with another name is taken for one inside `module`,
+/// as in `lib.rs` and `mod.rs`; where it is of another crate, it leads to no file.
+fn absolute(module: &Module, path: &Module) -> Module {
+    let from_root = path.first().is_some_and(|first| first == "crate");
+    let mut base = if from_root { Vec::new() } else { module.clone() };
     for segment in path {
         match segment.as_str() {
             "crate" | "self" => {}
@@ -405,7 +395,7 @@ fn absolute(module: &Module, path: &Module) -> Option<Module> {
             _ => base.push(segment.clone()),
         }
     }
-    Some(base)
+    base
 }
 
 /// The file that a path ends in, through doors; `None` where the path begins in no module of the crate.

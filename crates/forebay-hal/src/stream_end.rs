@@ -31,13 +31,16 @@ pub(crate) fn count_adoption(device: &Arc<dyn Device>, stream: StreamHandle) {
 pub(crate) fn is_last_adoption(device: &Arc<dyn Device>, stream: StreamHandle) -> bool {
     let mut adopted = ADOPTED.lock();
     let key = key(device, stream);
-    let left = adopted.get(&key).map_or(0, |count| count.saturating_sub(1));
-    if left > 0 {
-        adopted.insert(key, left);
-    } else {
-        adopted.remove(&key);
+    match adopted.get_mut(&key) {
+        Some(count) if *count > 1 => {
+            *count -= 1;
+            false
+        }
+        _ => {
+            adopted.remove(&key);
+            true
+        }
     }
-    left == 0
 }
 
 /// Calls `told` with every [`Stream`](crate::Stream) that is dropped, while the stream still exists, on the thread that
@@ -51,9 +54,9 @@ pub fn on_stream_end(told: StreamEnd) {
     }
 }
 
-/// Tells everyone.
+/// Calls every registered function.
 pub(crate) fn tell_stream_end(device: &Arc<dyn Device>, stream: StreamHandle) {
-    // Called without the lock: whoever is told may make and drop streams.
+    // Without the lock: a function may create and drop streams.
     let all = TOLD.lock().clone();
     for told in all {
         told(device, stream);

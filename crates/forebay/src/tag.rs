@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use std::sync::MutexGuard;
 
 use crate::sync::fork::ForkSafeMutex;
+use crate::sync::map::BlockState;
 use crate::sync::thread_slot;
 
 /// The most tags, with the unnamed one.
@@ -83,6 +84,11 @@ impl Tag {
     /// The tag that this thread allocates under.
     pub fn current() -> Self {
         Self(thread_slot::tag())
+    }
+
+    /// The tag that a block was allocated under.
+    pub(crate) fn of(block: BlockState) -> Self {
+        Self::numbered(usize::from(block.tag())).unwrap_or(Self::NONE)
     }
 
     pub(crate) fn numbered(number: usize) -> Option<Self> {

@@ -18,7 +18,6 @@ mod common;
 mod debug;
 mod front;
 mod heap;
-mod inspect;
 mod process;
 mod shared;
 #[cfg(test)]

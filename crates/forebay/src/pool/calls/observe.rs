@@ -8,6 +8,7 @@ use forebay_core::Bytes;
 
 use crate::pool::common::event::Observer;
 use crate::pool::shared::{SLOW_PATH, Shared};
+use crate::pool::views::snapshot::still_live;
 use crate::{Result, Tag};
 
 /// An observer attached to a pool, from [`Pool::observe`](crate::Pool::observe) until this is dropped.
@@ -26,14 +27,9 @@ impl Observation {
         // Waits for threads that are on the fast path.
         shared.thread_caches.each(|_| ());
         shared.history.attach(&observer, || {
-            let live = shared.map.live_blocks().into_iter();
-            live.filter_map(|block| {
-                let known = shared.map.slot(block.address)?.state_at(block.address);
-                let known = known.filter(|known| known.live())?;
-                let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
-                Some((block.address, Bytes::new(known.requested()), tag))
-            })
-            .collect()
+            still_live(&shared.map, &shared.map.live_blocks())
+                .map(|(address, known)| (address, Bytes::new(known.requested()), Tag::of(known)))
+                .collect()
         });
         drop(settings);
         Ok(Self { shared: Arc::clone(shared), observer })

@@ -265,8 +265,7 @@ impl Shared {
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             self.debug.subtract_live(known.size());
             let requested = Bytes::new(known.requested());
-            let tag = Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE);
-            self.history.note(EventAction::Free, address, requested, stream, tag);
+            self.history.note(EventAction::Free, address, requested, stream, Tag::of(known));
         }
     }
 

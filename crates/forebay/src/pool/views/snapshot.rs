@@ -5,10 +5,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::Settings;
+use forebay_core::Address;
+
 use crate::pool::shared::Shared;
 use crate::pool::views::statistics::{self, Statistics};
-use crate::sync::map::{AddressMap, LiveBlock};
+use crate::sync::map::{AddressMap, BlockState, LiveBlock};
+use crate::{Settings, Tag};
 
 /// The name and version of the schema. The same version may get new fields; no field is removed or changes its meaning.
 const SCHEMA: &str = "forebay.pool.v1";
@@ -267,22 +269,27 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
     (named(map, &live).collect(), left_out)
 }
 
-/// The blocks that are still live, with their tags.
+/// Those of the blocks that are still live, with their states: one that was freed in between has no tag any more.
+pub(in crate::pool) fn still_live(
+    map: &AddressMap,
+    live: &[LiveBlock],
+) -> impl Iterator<Item = (Address, BlockState)> {
+    live.iter().filter_map(|&LiveBlock { address, .. }| {
+        let known = map.slot(address)?.state_at(address).filter(|known| known.live())?;
+        Some((address, known))
+    })
+}
+
+/// The same as data.
 pub(in crate::pool) fn named(
     map: &AddressMap,
     live: &[LiveBlock],
 ) -> impl Iterator<Item = BlockSnapshot> {
-    live.iter().filter_map(|block| {
-        // Read again: a block that was freed in between has no tag any more.
-        let known =
-            map.slot(block.address)?.state_at(block.address).filter(|known| known.live())?;
-        let tag = crate::Tag::numbered(usize::from(known.tag())).unwrap_or(crate::Tag::NONE);
-        Some(BlockSnapshot {
-            address: block.address.get(),
-            size_bytes: known.size().get(),
-            requested_bytes: known.requested(),
-            tag: tag.name(),
-        })
+    still_live(map, live).map(|(address, known)| BlockSnapshot {
+        address: address.get(),
+        size_bytes: known.size().get(),
+        requested_bytes: known.requested(),
+        tag: Tag::of(known).name(),
     })
 }
 

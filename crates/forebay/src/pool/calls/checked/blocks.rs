@@ -157,7 +157,7 @@ impl Shared {
             address,
             size: known.size(),
             requested: Bytes::new(known.requested()),
-            tag: Tag::numbered(usize::from(known.tag())).unwrap_or(Tag::NONE),
+            tag: Tag::of(known),
             stream,
         };
         if self.debug.aids.poison {
