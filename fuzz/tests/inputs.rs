@@ -65,7 +65,7 @@ fn programs_that_are_kept() {
 #[test]
 fn programs_that_are_drawn() {
     let (mut random, seeds) = (Random::new(1), seeds("operations"));
-    for _ in 0..300 {
+    for _ in 0..100 {
         operations(&bytes(&mut random, 1200));
         operations(&mutated(&mut random, &seeds));
     }

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The main steps share cargo's build folder, and so run one after another. The steps beside them have build
-//! folders of their own and often use one core only: linking with LTO, valgrind, Miri. What is timed runs
-//! alone, after both.
+//! folders of their own and use one core only, mostly: linking with LTO, valgrind, Miri. They run at the lowest
+//! priority, so they take the time in which a main step leaves a core idle. What is timed runs alone, after
+//! both.
 
 mod dependencies;
 mod probes;
@@ -121,7 +122,10 @@ impl Plan {
     pub(crate) fn carry_out(&self, place: &Workplace, screen: &Screen) -> bool {
         let started = Instant::now();
         let mut reports = thread::scope(|scope| {
-            let beside = scope.spawn(|| carry_out(&self.beside, &[], place, screen));
+            let beside = scope.spawn(|| {
+                yield_to_others();
+                carry_out(&self.beside, &[], place, screen)
+            });
             let mut reports = carry_out(&self.main, &[], place, screen);
             match beside.join() {
                 Ok(others) => reports.extend(others),
@@ -135,6 +139,14 @@ impl Plan {
         }
         summarize(&reports, started.elapsed(), screen).failed == 0
     }
+}
+
+/// Gives this thread, and every command it starts, the lowest priority.
+fn yield_to_others() {
+    // Linux has a priority for each thread; elsewhere it is the process's, and the main steps keep theirs. Where
+    // it is refused, the steps beside only compete.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(19);
 }
 
 /// Runs steps one after another, those `before` them being over.
