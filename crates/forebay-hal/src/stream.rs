@@ -310,6 +310,9 @@ impl Stream {
     /// # Safety
     ///
     /// * As for [`foreign`](Self::foreign).
+    /// * Every pool that was given the stream, or this value's handle, is told by its `forget_stream` before the
+    ///   stream is destroyed. Dropping this value does not tell them. A driver may give the handle to a new stream, and
+    ///   a pool that was not told takes the two for one: it reuses memory without waiting for the old stream's work.
     pub unsafe fn borrowed(device: &impl ToDevice, raw: u64) -> Result<Self> {
         // SAFETY: the caller has promised what is asked there.
         unsafe { Self::adopt(device.to_device(), raw, Ownership::Borrowed) }

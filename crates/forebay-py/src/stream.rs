@@ -84,7 +84,7 @@ impl StreamRef {
         if let Some(stream_ref) = known {
             return Ok((stream_ref, true));
         }
-        // SAFETY: as in `foreign`, for this one call.
+        // SAFETY: as in `foreign`, for this one call. The reference tells the pools that used it when it is dropped.
         let stream = unsafe { Stream::borrowed(device.opened()?, raw) }?;
         let stream_ref = Self::adopted(device, stream, None);
         let known = stream_ref.is_default();

@@ -227,7 +227,9 @@ impl Pool {
     }
 
     /// Forgets a stream that will be destroyed; call it before that. Memory freed on the stream serves all streams
-    /// once its work so far is done. Dropping a [`Stream`](crate::Stream) does this by itself.
+    /// once its work so far is done. Dropping a [`Stream`](crate::Stream) does this by itself if it was made by
+    /// [`new`](crate::Stream::new), or by [`foreign`](crate::Stream::foreign) and is the last value of its stream; not
+    /// if it was [`borrowed`](crate::Stream::borrowed).
     pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.shared.forget_stream(stream.resolved())
     }

@@ -18,7 +18,7 @@ fn an_adopted_stream_is_forgotten_with_its_guard() {
     assert!(knows());
     // SAFETY: as above.
     let again = unsafe { forebay_hal::Stream::foreign(&bench.device, raw) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: as above; the pool is told of the end of the stream by the drop of `theirs`.
     drop(unsafe { forebay_hal::Stream::borrowed(&bench.device, raw) }.unwrap());
     drop(again);
     assert!(knows(), "another has adopted it, and goes on to use it");
