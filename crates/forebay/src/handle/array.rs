@@ -140,6 +140,10 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// reading and must not be left with the caller's memory.
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
         self.check_length("from", from.len())?;
+        // Elements without bytes may be as many as there are numbers.
+        if size_of_val(from) == 0 {
+            return Ok(());
+        }
         let mut stage = Vec::with_capacity(Self::stage_length().min(from.len()));
         let mut to = self.address();
         for chunk in from.chunks(Self::stage_length()) {
@@ -156,6 +160,9 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// written.
     pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
         self.check_length("to", to.len())?;
+        if size_of_val(to) == 0 {
+            return Ok(());
+        }
         let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));
         let mut from = self.address();
         for chunk in to.chunks_mut(Self::stage_length()) {

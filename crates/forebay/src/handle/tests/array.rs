@@ -102,6 +102,12 @@ fn elements_without_bytes_take_none() {
     assert!(array.copy_from_slice(&[]).is_err());
     let mut few = bench.pool.array::<[u64; 0]>(3, DEFAULT).unwrap();
     few.copy_from_slice(&[[]; 3]).unwrap();
+    // As many as can be: copies that took them in turn would never end.
+    let mut most = bench.pool.array::<()>(usize::MAX, DEFAULT).unwrap();
+    let mut units = vec![(); usize::MAX];
+    most.copy_from_slice(&units).unwrap();
+    most.copy_to_slice(&mut units).unwrap();
+    assert!(most.copy_from_slice(&units[1..]).is_err());
     array.set_stream(bench.stream());
     assert_eq!(bench.live(), Bytes::ZERO);
 }
