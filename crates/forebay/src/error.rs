@@ -18,7 +18,8 @@ pub type Result<T> = core::result::Result<T, Error>;
 pub enum Error {
     /// The pool has no memory for the request, even after it reclaimed all it could.
     OutOfMemory(Box<Shortage>),
-    /// No block of this pool begins at the address, neither a live one nor one that was freed recently.
+    /// No block begins at the address, neither a live one nor one that was freed recently. A call of a pool looks in
+    /// that pool, a call of [`process`](crate::process) in all of them.
     NotABlock {
         /// The address.
         address: Address,
@@ -160,8 +161,8 @@ impl fmt::Display for Error {
             Self::OutOfMemory(shortage) => shortage.fmt(f),
             Self::NotABlock { address } => write!(
                 f,
-                "{address} is not a block of this pool: it never was, it lies inside a block, or the block was \
-                 freed long ago; nothing was changed"
+                "{address} is not a known block: it never was one, it lies inside a block, or the block was freed \
+                 long ago; nothing was changed"
             ),
             Self::DoubleFree { address, size } => {
                 write!(f, "the block of {size} at {address} was freed already; nothing was changed")
