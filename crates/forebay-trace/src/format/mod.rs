@@ -145,6 +145,9 @@ impl Intake {
 /// How many bytes of a file are enough to tell what it is.
 const HEAD: u64 = 64;
 
+/// What some programs put before UTF-8 text, spreadsheets among them.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Reads a recording in whatever form it is.
 pub fn read(input: impl BufRead, name: &str, options: &ReadOptions) -> Result<Trace, FormatError> {
     let mut input = input;
@@ -166,6 +169,21 @@ fn peek<R: BufRead>(input: &mut R) -> Result<(Vec<u8>, impl BufRead + '_), Forma
 }
 
 fn read_unpacked(
+    head: &[u8],
+    input: &mut dyn BufRead,
+    name: &str,
+    options: &ReadOptions,
+) -> Result<Trace, FormatError> {
+    if let Some(head) = head.strip_prefix(BYTE_ORDER_MARK) {
+        let mut mark = [0; BYTE_ORDER_MARK.len()];
+        input.read_exact(&mut mark).map_err(|error| FormatError::Io { at: None, error })?;
+        return read_unmarked(head, input, name, options);
+    }
+    read_unmarked(head, input, name, options)
+}
+
+/// Reads a recording that is neither packed nor marked.
+fn read_unmarked(
     head: &[u8],
     input: &mut dyn BufRead,
     name: &str,

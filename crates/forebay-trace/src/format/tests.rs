@@ -47,6 +47,11 @@ fn csv_is_read_plain_and_packed() {
     assert_eq!(parse(&gzipped(SMALL.as_bytes())).unwrap(), trace);
     let windows = SMALL.replace('\n', "\r\n");
     assert_eq!(parse(windows.as_bytes()).unwrap(), trace);
+    let marked = format!("\u{feff}{windows}");
+    assert_eq!(parse(marked.as_bytes()).unwrap(), trace);
+    assert_eq!(parse(&gzipped(marked.as_bytes())).unwrap(), trace);
+    let broken = format!("\u{feff}{SMALL}x\n");
+    assert!(refusal(broken.as_bytes()).contains("line 5: found \"x\""));
 }
 
 #[test]
