@@ -7,9 +7,13 @@
 //! ```
 //!
 //! A re-export (`pub use`) in a `mod.rs` or in `lib.rs` is a door: it is no import of that file, and an import
-//! through it counts as one of the file that the name comes from. A glob or a module of `lib.rs` would hide where names
-//! come from, and is refused. Paths inside macro calls are read from their tokens. What is not seen: a call of an
-//! inherent method that a later room adds to a type of an earlier one.
+//! through it counts as one of the file that the name comes from. In `lib.rs` a private `use` is one too, since every
+//! module sees it. A glob re-export is an import. An import of the root, of a module inside `lib.rs`, or of an item
+//! that `lib.rs` defines would hide where names come from, and is refused; so is a glob in `lib.rs`. Paths inside macro
+//! calls are read from their tokens. What is there in tests alone is not read.
+//!
+//! What is not seen: a call of an inherent method that a later room adds to a type of an earlier one, a path that a
+//! macro puts together, and the groups of a `use` inside a macro call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,8 +22,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, ItemMod, ItemUse, UseTree, Visibility};
+use syn::{Attribute, ImplItem, Item, ItemMod, ItemUse, Meta, Token, UseTree, Visibility};
 
 /// Where the crate's sources are, from the root of the repository.
 const SOURCES: &str = "crates/forebay/src";
@@ -114,7 +119,7 @@ impl fmt::Display for Disorder {
 pub(crate) struct Rooms {
     modules: Vec<Module>,
     edges: BTreeSet<Edge>,
-    /// Imports of the root, or of modules inside it, as a whole: who, and what.
+    /// Imports of the root, or of what is written inside it, and globs in it: who, and what.
     unclear: BTreeSet<(Module, Module)>,
 }
 
@@ -148,7 +153,9 @@ impl Rooms {
         for (file, imports) in &found {
             files.insert(file.clone(), file);
             files.extend(imports.inner.iter().map(|scope| (inside(file, scope), file)));
-            for Import { scope, path, name } in &imports.doors {
+            // What `lib.rs` imports, every module sees; paths in its code have no name.
+            let seen = imports.paths.iter().filter(|path| file.is_empty() && !path.name.is_empty());
+            for Import { scope, path, name } in imports.doors.iter().chain(seen) {
                 let module = inside(file, scope);
                 let path = absolute(&module, path);
                 doors.insert((module, name.clone()), path);
@@ -156,13 +163,11 @@ impl Rooms {
         }
         let (mut edges, mut unclear) = (BTreeSet::new(), BTreeSet::new());
         for (user, imports) in &found {
-            for Import { scope, path, .. } in &imports.paths {
+            for Import { scope, path, name } in &imports.paths {
                 let path = absolute(&inside(user, scope), path);
                 let Some(used) = resolve(&path, &files, &doors) else { continue };
-                if used.is_empty()
-                    && (path.is_empty() || files.contains_key(&path))
-                    && !user.is_empty()
-                {
+                let hides = if user.is_empty() { name == "*" } else { used.is_empty() };
+                if hides && user != used {
                     unclear.insert((user.clone(), path));
                 } else if used != user && !used.is_empty() && !user.is_empty() {
                     edges.insert(Edge { user: user.clone(), used: used.clone() });
@@ -185,7 +190,8 @@ impl Rooms {
         );
         found.extend(self.unclear.iter().map(|(user, path)| {
             let path = if path.is_empty() { "crate::*".to_owned() } else { name(path) };
-            Disorder::Unclear { user: name(user), path }
+            let user = if user.is_empty() { "lib".to_owned() } else { name(user) };
+            Disorder::Unclear { user, path }
         }));
         found.extend(self.circles().into_iter().map(Disorder::Circle));
         found
@@ -266,7 +272,7 @@ impl Rooms {
 struct Import {
     scope: Module,
     path: Module,
-    /// What it is called there.
+    /// What it is called there: "*" for a glob, nothing for a path that is no `use`.
     name: String,
 }
 
@@ -296,8 +302,10 @@ impl Imports {
             }
             UseTree::Name(name) => (joined(&name.ident), name.ident.to_string()),
             UseTree::Rename(rename) => (joined(&rename.ident), rename.rename.to_string()),
-            UseTree::Glob(_) => (prefix.clone(), String::new()),
+            UseTree::Glob(_) => (prefix.clone(), "*".to_owned()),
         };
+        // Nobody can tell which names come through a glob: it is no door.
+        let is_door = is_door && name != "*";
         let import = Import { scope: self.scope.clone(), path, name };
         if is_door { self.doors.push(import) } else { self.paths.push(import) }
     }
@@ -307,14 +315,24 @@ impl Imports {
     /// Adds the paths in the tokens of a macro call that begin with `crate`, `self` or `super`.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let mut path: Module = Vec::new();
+        // How many colons stand between the last word and what follows: two join.
+        let mut colons = 0;
         for token in tokens {
             match token {
-                TokenTree::Ident(word) if !path.is_empty() || is_start(&word.to_string()) => {
-                    path.push(word.to_string());
+                TokenTree::Ident(word) => {
+                    let word = word.to_string();
+                    if colons != 2 {
+                        self.add_path(core::mem::take(&mut path));
+                    }
+                    if !path.is_empty() || is_start(&word) {
+                        path.push(word);
+                    }
+                    colons = 0;
                 }
-                TokenTree::Punct(mark) if mark.as_char() == ':' => {}
+                TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
                 other => {
                     self.add_path(core::mem::take(&mut path));
+                    colons = 0;
                     if let TokenTree::Group(group) = other {
                         self.add_tokens(group.stream());
                     }
@@ -337,27 +355,38 @@ fn is_start(word: &str) -> bool {
 }
 
 impl<'a> Visit<'a> for Imports {
-    fn visit_item_use(&mut self, item: &'a ItemUse) {
-        if !is_for_tests(&item.attrs) {
-            let is_door = self.has_doors && !matches!(item.vis, Visibility::Inherited);
-            self.add_tree(&Vec::new(), &item.tree, is_door);
+    fn visit_item(&mut self, item: &'a Item) {
+        if !is_for_tests(attributes_of(item)) {
+            visit::visit_item(self, item);
         }
     }
 
+    fn visit_impl_item(&mut self, item: &'a ImplItem) {
+        let attributes: &[Attribute] = match item {
+            ImplItem::Const(item) => &item.attrs,
+            ImplItem::Fn(item) => &item.attrs,
+            ImplItem::Type(item) => &item.attrs,
+            ImplItem::Macro(item) => &item.attrs,
+            _ => &[],
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_impl_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a ItemUse) {
+        let is_door = self.has_doors && !matches!(item.vis, Visibility::Inherited);
+        self.add_tree(&Vec::new(), &item.tree, is_door);
+    }
+
     fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        if item.content.is_none() || is_for_tests(&item.attrs) {
+        if item.content.is_none() {
             return;
         }
         self.scope.push(item.ident.to_string());
         self.inner.insert(self.scope.clone());
         visit::visit_item_mod(self, item);
         self.scope.pop();
-    }
-
-    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-        if !is_for_tests(&item.attrs) {
-            visit::visit_item_fn(self, item);
-        }
     }
 
     fn visit_path(&mut self, path: &'a syn::Path) {
@@ -379,8 +408,37 @@ impl<'a> Visit<'a> for Imports {
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+            && attribute.parse_args::<Meta>().is_ok_and(|condition| needs_test(&condition))
     })
+}
+
+/// Whether a condition holds in tests alone: `test`, or `all` with it.
+fn needs_test(condition: &Meta) -> bool {
+    match condition {
+        Meta::Path(path) => path.is_ident("test"),
+        Meta::List(list) if list.path.is_ident("all") => list
+            .parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
+            .is_ok_and(|all| all.iter().any(needs_test)),
+        _ => false,
+    }
+}
+
+fn attributes_of(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Union(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
 }
 
 /// A path as it is from the root of the crate. One that begins with another name is taken for one inside `module`,
@@ -465,98 +523,4 @@ fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rooms of sources that are given as module and text.
-    fn rooms(sources: &[(&str, &str)]) -> Rooms {
-        let imports = |text: &str| {
-            let mut imports = Imports { has_doors: true, ..Imports::default() };
-            imports.visit_file(&syn::parse_file(text).unwrap());
-            imports
-        };
-        let parts = |module: &str| -> Module {
-            module.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect()
-        };
-        Rooms::of(sources.iter().map(|(module, text)| (parts(module), imports(text))).collect())
-    }
-
-    #[test]
-    fn a_planted_import_from_above_is_found() {
-        let heap = "use crate::pool::front::thread_cache::Counts;";
-        let kept = rooms(&[("pool::heap", heap), ("pool::front::thread_cache", "")]);
-        assert_eq!(kept.disorders(), []);
-        for planted in [
-            "use crate::pool::shared::Shared;",
-            "use super::shared::Shared;",
-            "use super::{front::thread_cache::Counts, shared::Shared};",
-            "fn f() { crate::pool::shared::go() }",
-            "fn f(s: &super::shared::Shared) {}",
-            "mod inner { use super::super::shared::Shared; }",
-            "fn f() { debug_assert!(1 > 0, \"{}\", crate::pool::shared::go()) }",
-        ] {
-            let broken = rooms(&[
-                ("pool::heap", planted),
-                ("pool::shared", ""),
-                ("pool::front::thread_cache", ""),
-            ]);
-            let upward =
-                Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
-            assert_eq!(broken.disorders(), [upward], "{planted}");
-        }
-    }
-
-    #[test]
-    fn an_import_through_a_door_is_one_of_the_file_behind_it() {
-        let broken = rooms(&[
-            ("", "pub mod inner { pub use crate::pool::Shared; } pub use error::Error;"),
-            ("pool", "pub use shared::Shared;"),
-            ("pool::shared", ""),
-            ("error", ""),
-            ("pool::heap", "use crate::{Error, inner::Shared};"),
-        ]);
-        let upward = Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
-        assert_eq!(broken.disorders(), [upward]);
-    }
-
-    #[test]
-    fn an_import_that_hides_its_source_is_found() {
-        for hidden in
-            ["use crate::*;", "use crate::inner::*;", "use crate::inner;", "use crate as root;"]
-        {
-            let root = "pub mod inner { pub use crate::pool::Shared; }";
-            let broken = rooms(&[
-                ("", root),
-                ("pool", "pub use shared::Shared;"),
-                ("pool::shared", ""),
-                ("pool::heap", hidden),
-            ]);
-            assert!(
-                matches!(broken.disorders()[..], [Disorder::Unclear { .. }]),
-                "{hidden}: {:?}",
-                broken.disorders()
-            );
-        }
-    }
-
-    #[test]
-    fn a_circle_inside_a_room_is_found() {
-        let broken = rooms(&[
-            ("pool::calls::request", "use super::slow_path::Source;"),
-            ("pool::calls::slow_path", "use super::reclaim::Reclaimed;"),
-            ("pool::calls::reclaim", "use super::request::Request;"),
-            ("pool::calls::end", "use super::reclaim::Reclaimed;"),
-        ]);
-        let [Disorder::Circle(modules)] = &broken.disorders()[..] else {
-            panic!("{:?}", broken.disorders());
-        };
-        assert_eq!(modules.len(), 3, "{modules:?}");
-    }
-
-    #[test]
-    fn tests_may_import_anything_and_new_modules_need_a_room() {
-        let text = "#[cfg(test)] mod tests { use crate::pool::shared::Shared; }";
-        let kept = rooms(&[("pool::heap", text), ("pool::shared", ""), ("parlour", "")]);
-        assert_eq!(kept.disorders(), [Disorder::Homeless("parlour".into())]);
-    }
-}
+mod tests;

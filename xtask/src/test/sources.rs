@@ -121,7 +121,8 @@ pub(crate) fn show_layers(place: &Workplace, screen: &Screen) -> bool {
         screen.line(styled(BAD, finding));
     }
     let word = if found.is_empty() { "kept" } else { "broken" };
-    screen.line(format_args!("{count} crates, {} findings: the order is {word}", found.len()));
+    let findings = if found.len() == 1 { "finding" } else { "findings" };
+    screen.line(format_args!("{count} crates, {} {findings}: the order is {word}", found.len()));
     found.is_empty()
 }
 
