@@ -277,21 +277,33 @@ pub fn check_ending(path: &Path) -> Result<(), FormatError> {
 /// own.
 ///
 /// The file is written under another name beside it and put in place when it is whole: a write
-/// that fails leaves what was there.
+/// that fails leaves what was there. A symbolic link stays, and the file it points to is replaced.
+/// What is no regular file, such as a FIFO, and a link to nothing are written to directly.
 pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
     let ending = Ending::of(path)?;
+    let failed = |error| FormatError::Io { at: None, error };
+    let is_replaced = match std::fs::metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(_) => !path.is_symlink(),
+    };
+    if !is_replaced {
+        let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+        return ending.write(trace, &mut out).and_then(|()| out.flush()).map_err(failed);
+    }
+    let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
+    let path = target.map_err(failed)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
     let written = File::create(&partial).and_then(|file| {
         let mut out = BufWriter::new(file);
         ending.write(trace, &mut out)?;
         out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&partial, path)
+        std::fs::rename(&partial, &path)
     });
     written.map_err(|error| {
         // Nothing more can be done about a leftover that cannot be removed.
         let _ = std::fs::remove_file(&partial);
-        FormatError::Io { at: None, error }
+        failed(error)
     })
 }
 

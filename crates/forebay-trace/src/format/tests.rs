@@ -187,6 +187,33 @@ fn files_are_written_by_their_endings_and_read_back() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "no partial files");
 }
 
+#[cfg(unix)]
+#[test]
+fn links_stay_and_what_is_no_file_is_written_to() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let trace = parse(SMALL.as_bytes()).unwrap();
+    std::fs::create_dir(at("far")).unwrap();
+    std::fs::write(at("far/old.csv"), "old").unwrap();
+    // One link to a file, one to nothing.
+    for (link, target) in [("link.csv", "far/old.csv"), ("dangling.csv", "far/new.csv")] {
+        symlink(target, at(link)).unwrap();
+        write_path(&trace, &at(link)).unwrap();
+        assert!(at(link).is_symlink(), "{link}");
+        let back = read_path(&at(target), &ReadOptions::default()).unwrap();
+        assert!(back.events().eq(trace.events()), "{link}");
+    }
+    assert_eq!(std::fs::read_dir(at("far")).unwrap().count(), 2, "no partial files");
+    // A device takes the bytes and stays a device.
+    symlink("/dev/null", at("null.csv")).unwrap();
+    write_path(&trace, &at("null.csv")).unwrap();
+    assert!(at("null.csv").is_symlink());
+    assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
+    std::fs::create_dir(at("folder.csv")).unwrap();
+    assert!(matches!(write_path(&trace, &at("folder.csv")), Err(FormatError::Io { .. })));
+}
+
 #[test]
 fn a_damaged_file_of_our_own_is_found_out() {
     let trace = parse(SMALL.as_bytes()).unwrap();
