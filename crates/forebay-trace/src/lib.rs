@@ -49,7 +49,7 @@ pub use analysis::Analysis;
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
 pub use pool::PoolPlayer;
-pub use record::{Recorder, trace_of_history};
+pub use record::{AttachError, Recorder, trace_of_history};
 pub use replay::{
     AddressedPlayer, DriverUse, FreeOrder, Latency, Mismatch, NoData, PassReport, Player,
     ReplayError, ReplayOptions, Verdict, Verifier, replay,

@@ -10,6 +10,7 @@
 //! The forms of recordings have no place for tags, and they are left out; everything else is there:
 //! sizes as asked for, streams, and on which of them each block was freed.
 
+use core::fmt;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,9 +62,23 @@ impl Recorder {
     /// Records `pool` until the guard is dropped. Blocks that are live already come first, on the default stream, and
     /// [`SourceNotes::live_at_start`](crate::SourceNotes::live_at_start) counts them.
     ///
-    /// Attach a recorder to one pool only: two pools may hand out the same address at once. Meanwhile every call of the
-    /// pool takes the slow path and waits for the recorder.
-    pub fn attach(&self, pool: &Pool) -> forebay::Result<Observation> {
+    /// A recorder can be attached once, since two pools may hand out the same address at once and a second recording
+    /// of one pool would enter its blocks twice. Fails with [`AttachError::Used`] after the first time, and after
+    /// [`watch`](Self::watch), [`stop`](Self::stop) and [`finish`](Self::finish). Meanwhile every call of the pool
+    /// takes the slow path and waits for the recorder.
+    pub fn attach(&self, pool: &Pool) -> Result<Observation, AttachError> {
+        let mut intake = self.intake();
+        if core::mem::replace(&mut intake.is_attached, true) || intake.most.is_none() {
+            return Err(AttachError::Used);
+        }
+        drop(intake);
+        let observation = self.observe(pool);
+        // A recorder that the pool refused has recorded nothing.
+        self.intake().is_attached = observation.is_ok();
+        Ok(observation?)
+    }
+
+    fn observe(&self, pool: &Pool) -> forebay::Result<Observation> {
         let (recorder, attacher) = (self.clone(), thread::current().id());
         let attaching = Arc::new(AtomicBool::new(true));
         let attached = Arc::clone(&attaching);
@@ -80,8 +95,10 @@ impl Recorder {
         Ok(observation)
     }
 
-    /// As [`attach`](Self::attach), for the whole life of a pool that is made with these options.
+    /// As [`attach`](Self::attach), for the whole life of a pool that is made with these options. Make one pool with
+    /// them only.
     pub fn watch(&self, options: PoolOptions) -> PoolOptions {
+        self.intake().is_attached = true;
         let recorder = self.clone();
         options.on_event(move |event| {
             recorder.intake().enter(event);
@@ -109,6 +126,42 @@ impl Recorder {
     fn intake(&self) -> MutexGuard<'_, Intake> {
         // An event is entered whole or not at all.
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a recorder could not be attached.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The recorder was attached before, or has stopped.
+    Used,
+    /// The pool refused to be observed.
+    Pool(forebay::Error),
+}
+
+impl From<forebay::Error> for AttachError {
+    fn from(error: forebay::Error) -> Self {
+        Self::Pool(error)
+    }
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Used => f.write_str(
+                "the recorder was attached before, or has stopped: make a new one for each recording",
+            ),
+            Self::Pool(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for AttachError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Used => None,
+            Self::Pool(error) => error.source(),
+        }
     }
 }
 
@@ -144,11 +197,13 @@ struct Intake {
     /// How many events there may be; nothing more is entered where there is no number.
     most: Option<usize>,
     left_out: u64,
+    /// Whether a pool tells this recorder of its events, or did.
+    is_attached: bool,
 }
 
 impl Intake {
     fn new(name: impl Into<String>, most: usize) -> Self {
-        Self { builder: TraceBuilder::new(name), most: Some(most), left_out: 0 }
+        Self { builder: TraceBuilder::new(name), most: Some(most), left_out: 0, is_attached: false }
     }
 
     /// Enters an event, if there is room for it; whether it is in the recording.

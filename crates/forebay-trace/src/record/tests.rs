@@ -203,6 +203,29 @@ fn a_recorder_attached_to_a_living_pool_knows_its_blocks() {
     assert_eq!(trace.statistics().peak_requested, Bytes::new((5 << 20) + 700));
 }
 
+#[test]
+fn a_recorder_records_once() {
+    let pool = Pool::new(&device(Bytes::gib(1))).unwrap();
+    let _live = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT).unwrap();
+    let used = |recorder: &Recorder| recorder.attach(&pool).err() == Some(AttachError::Used);
+    let recorder = Recorder::new("once");
+    let recording = recorder.attach(&pool).unwrap();
+    assert!(used(&recorder) && used(&recorder.clone()), "while it records");
+    drop(recording);
+    assert!(used(&recorder), "it would enter the live block twice");
+    let trace = recorder.finish();
+    assert_eq!((trace.len(), trace.remarks().live_at_start), (1, 1));
+    assert!(used(&recorder), "its recording was handed out");
+
+    let [stopped, finished, watching] = ["stopped", "finished", "watching"].map(Recorder::new);
+    stopped.stop();
+    finished.finish();
+    drop(watching.watch(PoolOptions::new()));
+    assert!(used(&stopped) && used(&finished) && used(&watching));
+    let said = AttachError::Used.to_string();
+    assert!(said.contains("make a new one for each recording"), "{said}");
+}
+
 /// Threads allocate and free on the fast path while a recorder comes and goes: nothing hangs, and a recording that was
 /// attached while they ran has their blocks.
 #[test]
