@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 use forebay_core::Bytes;
+use forebay_trace::Model;
 
 use crate::bench::{Against, Case, Subjects};
 use crate::replay::{DeviceName, Policy};
@@ -59,6 +60,14 @@ pub enum Command {
     /// gzipped. Exits with 0 if every run was replayed and no allocation ran out of memory.
     #[command(after_long_help = RECORDING)]
     Replay(ReplayOptions),
+    /// Find the smallest device on which recorded runs go through, under each allocator.
+    ///
+    /// Replays each run twice on simulated devices of different sizes until the smallest one without an
+    /// out-of-memory error is known to 2 MiB, and shows the driver time on that device and on slightly
+    /// larger ones. With --capacity it answers whether the run fits on a device of that size. Exits with
+    /// 0 if every run was replayed and, with --capacity, fits under every allocator that was asked for.
+    #[command(after_long_help = RECORDING)]
+    Fit(FitOptions),
     /// Time named workloads on forebay's pool, on the driver alone, and on mimalloc.
     ///
     /// "forebay bench alloc" times every workload except RIM. "forebay bench alloc HOT MP-T" times
@@ -154,6 +163,40 @@ pub struct ReplayOptions {
 
     /// Print a line of JSON for each pass, with "schema": "forebay.replay.v1"; with --analyse, also
     /// one for each run, with "schema": "forebay.analysis.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `forebay fit`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct FitOptions {
+    /// The recordings to replay; "-" reads standard input.
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+
+    /// The allocators to compare, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = [Policy::Forebay, Policy::Model(Model::TorchExpandable), Policy::Model(Model::Torch)]
+    )]
+    pub policy: Vec<Policy>,
+
+    /// Answer whether the runs fit on a device with this much memory, such as 24GiB, and by what margin.
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+
+    /// How many times a run has to go through on the same allocator.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
+    pub passes: u32,
+
+    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
+    #[arg(long, value_name = "N")]
+    pub of_device: Option<u32>,
+
+    /// Print a line of JSON for each run and allocator, with "schema": "forebay.fit.v1".
     #[arg(long)]
     pub json: bool,
 }

@@ -4,6 +4,7 @@
 //!   forebay doctor                     check devices, limits and settings; say how to fix problems
 //!   forebay demo                       show what forebay does, on a recorded run
 //!   forebay replay TRACE...            compare allocators on recorded runs; "-" is standard input
+//!   forebay fit TRACE...               find the smallest device on which recorded runs go through
 //!   forebay bench alloc [WORKLOAD...]  time named workloads
 //!   forebay convert IN OUT             convert a recording to another format
 //!
@@ -19,6 +20,7 @@ mod convert;
 pub mod demo;
 pub mod doctor;
 mod ending;
+pub mod fit;
 mod layout;
 pub mod output;
 mod progress;
@@ -65,6 +67,8 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Bench(options) => bench::run(options, width, &mut anstream::stdout()),
         Command::Replay(options) if options.json => replay::run(options, width, &mut io::stdout()),
         Command::Replay(options) => replay::run(options, width, &mut anstream::stdout()),
+        Command::Fit(options) if options.json => fit::run(options, width, &mut io::stdout()),
+        Command::Fit(options) => fit::run(options, width, &mut anstream::stdout()),
         Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };

@@ -36,6 +36,7 @@
 //! ```
 
 pub mod analysis;
+mod fit;
 pub mod format;
 pub mod models;
 mod pool;
@@ -46,6 +47,7 @@ mod trace;
 pub mod workload;
 
 pub use analysis::Analysis;
+pub use fit::Fit;
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
 pub use pool::PoolPlayer;

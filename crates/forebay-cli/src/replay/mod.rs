@@ -68,24 +68,21 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         complain(error);
         return Ok(Ending::Fault);
     }
-    // Models go by no settings: what the environment says is then nothing to them.
-    let settings = match options.policy.contains(&Policy::Forebay) {
-        true => Settings::from_environment(),
-        false => Ok(Settings::default()),
-    };
-    let settings = match settings {
+    let settings = match Policy::settings(&options.policy) {
         Ok(settings) => settings,
         Err(error) => {
             complain(error);
             return Ok(Ending::BadUsage);
         }
     };
+    let mut reading = ReadOptions::default();
+    reading.device = options.of_device;
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
     // The columns that found no room, in any of the tables.
     let mut left_out = Vec::new();
     for path in &options.traces {
-        let Some(trace) = read(path, options) else {
+        let Some(trace) = read_trace(path, &reading) else {
             ending = Ending::Fault;
             continue;
         };
@@ -147,11 +144,10 @@ fn cannot_record(options: &ReplayOptions) -> Option<String> {
     None
 }
 
-fn read(path: &Path, options: &ReplayOptions) -> Option<Trace> {
-    let mut reading = ReadOptions::default();
-    reading.device = options.of_device;
+/// Reads a recording; one that cannot be read is told on standard error.
+pub(crate) fn read_trace(path: &Path, reading: &ReadOptions) -> Option<Trace> {
     let source = Source::of(path);
-    match source.read(&reading) {
+    match source.read(reading) {
         Ok(recording) => Some(recording.trace),
         Err(error) => {
             complain(format_args!("{source}: {error}"));

@@ -37,6 +37,15 @@ impl Policy {
         }
     }
 
+    /// The settings for a comparison of `policies`: those of the environment, or the defaults if forebay's pool, which
+    /// alone goes by settings, is not among them.
+    pub fn settings(policies: &[Self]) -> Result<Settings, forebay::config::ConfigError> {
+        match policies.contains(&Self::Forebay) {
+            true => Settings::from_environment(),
+            false => Ok(Settings::default()),
+        }
+    }
+
     /// A player of this kind on `device`; forebay's pool goes by `settings`.
     pub fn player(
         self,

@@ -8,6 +8,7 @@ mod bench;
 mod command;
 mod demo;
 mod doctor;
+mod fit;
 mod machine;
 mod record;
 mod replay;

@@ -6,25 +6,25 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-fn forebay(arguments: &[&str]) -> Output {
+pub(crate) fn forebay(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.env_remove("CLICOLOR_FORCE").args(arguments).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 /// A file of the crate that reads recordings.
-fn data(name: &str) -> PathBuf {
+pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../forebay-trace").join(name)
 }
 
-fn gpt2() -> String {
+pub(crate) fn gpt2() -> String {
     data("data/gpt2_train.csv.gz").display().to_string()
 }
 
-fn rows(run: &Output) -> Vec<Value> {
+pub(crate) fn rows(run: &Output) -> Vec<Value> {
     text(&run.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

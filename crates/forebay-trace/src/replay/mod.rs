@@ -30,12 +30,14 @@ pub struct ReplayOptions<'a> {
     pub progress: Option<&'a mut dyn FnMut(u64)>,
     /// Who sees to it that blocks keep what is written to them.
     pub verify: Option<&'a mut Verifier>,
+    /// Whether the first allocation that finds no memory ends the replay.
+    pub stop_when_short: bool,
 }
 
 impl ReplayOptions<'_> {
     /// Two passes, a cold and a warm one, nobody told and nothing verified.
     pub fn new() -> Self {
-        Self { passes: 2, progress: None, verify: None }
+        Self { passes: 2, progress: None, verify: None, stop_when_short: false }
     }
 }
 
@@ -59,6 +61,14 @@ impl<'a> ReplayOptions<'a> {
     #[must_use]
     pub fn verify(mut self, verifier: &'a mut Verifier) -> Self {
         self.verify = Some(verifier);
+        self
+    }
+
+    /// The same, but the first allocation that finds no memory ends the replay. The last report is that of
+    /// the pass that was cut short.
+    #[must_use]
+    pub fn stop_when_short(mut self) -> Self {
+        self.stop_when_short = true;
         self
     }
 }
@@ -176,7 +186,11 @@ fn play_passes(
             report.verified = Some(verifier.verdict()?);
         }
         player.end_pass()?;
+        let is_short = report.out_of_memory > 0;
         reports.push(report);
+        if is_short && options.stop_when_short {
+            break;
+        }
     }
     Ok(reports)
 }
@@ -225,6 +239,9 @@ fn play(
                     Err(error) if error.is_out_of_memory() => {
                         report.out_of_memory += 1;
                         report.first_out_of_memory.get_or_insert(error);
+                        if options.stop_when_short {
+                            break;
+                        }
                     }
                     Err(error) => return Err(error),
                 }

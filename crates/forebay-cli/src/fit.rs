@@ -1,0 +1,293 @@
+//! `forebay fit`: the smallest device on which recorded runs go through.
+//!
+//! ```text
+//!   files ──► Trace ──► for each policy: the smallest capacity, by bisection on simulated devices
+//!                         └─ the driver's work there, and with 1, 2 and 5 % more
+//! ```
+//!
+//! One row a run and policy: "forebay.fit.v1" for programs, a line of a table for people.
+
+use std::error::Error;
+use std::io::{self, Write};
+
+use forebay::Settings;
+use forebay_core::{Bytes, counted};
+use forebay_trace::{Fit, PassReport, ReadOptions, Trace, replay};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::command::FitOptions;
+use crate::layout::{
+    BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
+};
+use crate::output::{Width, complain};
+use crate::progress::Progress;
+use crate::replay::{DeviceName, Policy, no_room_for, read_trace, time};
+use crate::settings::{Named, changed, in_words};
+
+/// The id of the form. A key that is there stays there with the same meaning.
+const SCHEMA: &str = "forebay.fit.v1";
+
+/// How much larger devices are on which the driver's work is shown too, in hundredths.
+const LARGER: [u64; 3] = [1, 2, 5];
+
+/// What one run needs under one policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// Always "forebay.fit.v1".
+    pub schema: &'static str,
+    /// The run.
+    pub trace: String,
+    /// The allocator.
+    pub policy: &'static str,
+    /// The most the run asked for at once.
+    pub asked_bytes: u64,
+    /// The smallest capacity in which it goes through, a multiple of 2 MiB.
+    pub smallest_bytes: u64,
+    /// The second over the first.
+    pub ratio: f64,
+    /// Pages mapped there, in each pass.
+    pub maps: Vec<u64>,
+    /// The driver's time there, in each pass, by the cost table of one H200.
+    pub driver_ns: Vec<u64>,
+    /// The same on larger devices.
+    pub larger: Vec<Larger>,
+    /// The capacity that was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// Whether the run fits in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fits: Option<bool>,
+    /// What is left of it beyond the smallest capacity; negative if it is too small.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin_bytes: Option<i64>,
+    /// The pool's settings that are not the defaults. Absent where there are none, and of models.
+    #[serde(skip_serializing_if = "Named::is_empty")]
+    pub settings: Named,
+}
+
+/// The driver's work on a device that is larger than the smallest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Larger {
+    /// By how much, in hundredths of the smallest.
+    pub percent: u64,
+    /// Its capacity.
+    pub capacity_bytes: u64,
+    /// Whether the run goes through there too.
+    pub fits: bool,
+    /// Pages mapped, in each pass.
+    pub maps: Vec<u64>,
+    /// The driver's time, in each pass.
+    pub driver_ns: Vec<u64>,
+}
+
+/// Finds what every run needs on every policy and writes it to `out`, for people in lines of `width`. Escape
+/// sequences are `out`'s to strip.
+pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
+    if let Some(refusal) = crate::source::Source::conflict(&options.traces) {
+        complain(refusal);
+        return Ok(Ending::BadUsage);
+    }
+    let settings = match Policy::settings(&options.policy) {
+        Ok(settings) => settings,
+        Err(error) => {
+            complain(error);
+            return Ok(Ending::BadUsage);
+        }
+    };
+    let mut reading = ReadOptions::default();
+    reading.device = options.of_device;
+    let mut ending = Ending::Well;
+    let mut left_out = Vec::new();
+    let mut tables = 0_usize;
+    for path in &options.traces {
+        let Some(trace) = read_trace(path, &reading) else {
+            ending = Ending::Fault;
+            continue;
+        };
+        let (rows, found) = rows(&trace, options, &settings);
+        ending = ending.max(found);
+        let mut text = Vec::new();
+        if options.json {
+            for row in &rows {
+                serde_json::to_writer(&mut text, row)?;
+                text.push(b'\n');
+            }
+        } else {
+            if tables > 0 {
+                writeln!(text)?;
+            }
+            heading(&trace, &settings, width, &mut text)?;
+            left_out.extend(table(&rows, width, &mut text)?);
+            tables += 1;
+        }
+        out.write_all(&text)?;
+        out.flush()?;
+    }
+    if tables > 0 {
+        left_out.sort_unstable();
+        left_out.dedup();
+        reading_aid(&left_out, width, out)?;
+        out.flush()?;
+    }
+    Ok(ending)
+}
+
+/// What one run needs on every policy.
+fn rows(trace: &Trace, options: &FitOptions, settings: &Settings) -> (Vec<Row>, Ending) {
+    let mut ending = Ending::Well;
+    let mut rows = Vec::new();
+    // How many devices a search takes is not known: the bar counts policies.
+    let progress = Progress::of(trace.name(), options.policy.len() as u64);
+    for &policy in &options.policy {
+        progress.doing(policy.name());
+        let mut said = |what: &dyn core::fmt::Display| {
+            ending = Ending::Fault;
+            progress.aside(|| complain(format_args!("{}: {policy}: {what}", trace.name())));
+        };
+        match row(trace, policy, options, settings) {
+            Ok(Some(row)) => {
+                if row.fits == Some(false) {
+                    ending = Ending::Fault;
+                }
+                rows.push(row);
+            }
+            Ok(None) => said(&"does not fit on a device of 64 times the requested bytes"),
+            Err(error) => said(&error),
+        }
+        progress.advance(1);
+    }
+    (rows, ending)
+}
+
+fn row(
+    trace: &Trace,
+    policy: Policy,
+    options: &FitOptions,
+    settings: &Settings,
+) -> Result<Option<Row>, Box<dyn Error>> {
+    let open = |capacity: Bytes| {
+        let device = DeviceName::Sim.open(Some(capacity), false)?;
+        Ok(policy.player(device, settings)?)
+    };
+    let Some(fit) = Fit::find(trace, options.passes, open)? else { return Ok(None) };
+    let mut larger = Vec::new();
+    for percent in LARGER {
+        let capacity = fit.smallest.saturating_add(Bytes::new(fit.smallest.get() / 100 * percent));
+        let playing = forebay_trace::ReplayOptions::new().passes(options.passes);
+        let reports = replay(trace, &mut *open(capacity)?, playing)?;
+        larger.push(Larger {
+            percent,
+            capacity_bytes: capacity.get(),
+            fits: reports.iter().all(|report| report.out_of_memory == 0),
+            maps: maps(&reports),
+            driver_ns: driver_ns(&reports),
+        });
+    }
+    let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
+    Ok(Some(Row {
+        schema: SCHEMA,
+        trace: trace.name().to_owned(),
+        policy: policy.name(),
+        asked_bytes: fit.requested.get(),
+        smallest_bytes: fit.smallest.get(),
+        ratio: fit.ratio(),
+        maps: maps(&fit.passes),
+        driver_ns: driver_ns(&fit.passes),
+        larger,
+        capacity_bytes: options.capacity.map(Bytes::get),
+        fits: options.capacity.map(|capacity| fit.smallest <= capacity),
+        margin_bytes: options.capacity.map(|capacity| signed(capacity) - signed(fit.smallest)),
+        settings: match policy {
+            Policy::Forebay => changed(settings),
+            Policy::Model(_) => Named::new(),
+        },
+    }))
+}
+
+fn maps(reports: &[PassReport]) -> Vec<u64> {
+    reports.iter().map(|report| report.driver.maps).collect()
+}
+
+fn driver_ns(reports: &[PassReport]) -> Vec<u64> {
+    let nanos = |report: &PassReport| u64::try_from(report.driver.time.as_nanos());
+    reports.iter().map(|report| nanos(report).unwrap_or(u64::MAX)).collect()
+}
+
+const COLUMNS: [Column; 8] = [
+    Column::words("policy", WhenNarrow::Break),
+    Column::figures("smallest", WhenNarrow::Keep),
+    Column::figures("ratio", WhenNarrow::Keep),
+    Column::figures("driver", WhenNarrow::Drop(1)),
+    Column::figures("+1 %", WhenNarrow::Drop(4)),
+    Column::figures("+2 %", WhenNarrow::Drop(2)),
+    Column::figures("+5 %", WhenNarrow::Drop(3)),
+    Column::words("", WhenNarrow::Keep),
+];
+
+/// What the run is.
+fn heading(
+    trace: &Trace,
+    settings: &Settings,
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let sums = trace.statistics();
+    let about = format!(
+        "{} on {}, {} requested at the peak",
+        counted(sums.allocations, "allocation"),
+        counted(sums.streams, "stream"),
+        sums.peak_requested
+    );
+    titled((trace.name(), TITLE), &about, width, out)?;
+    match in_words(settings) {
+        Some(settings) => {
+            let text = format!("forebay is not at its defaults: {settings}");
+            paragraph(NOTE, &text, 2, width, out)
+        }
+        None => Ok(()),
+    }
+}
+
+/// One line a policy; the least memory stands out. Gives the headings that found no room.
+fn table(rows: &[Row], width: Width, out: &mut dyn Write) -> io::Result<Vec<&'static str>> {
+    let least = rows.iter().map(|row| row.smallest_bytes).min();
+    let mut table = Table::new(COLUMNS);
+    for row in rows {
+        let style = if least == Some(row.smallest_bytes) { GOOD } else { Default::default() };
+        let last = |times: &[u64]| time(times.last().copied().unwrap_or(0));
+        let mut cells: Vec<Cell> = vec![
+            row.policy.into(),
+            Bytes::new(row.smallest_bytes).to_string().into(),
+            Cell::styled(format!("{:.4}", row.ratio), style),
+            last(&row.driver_ns).into(),
+        ];
+        cells.extend(row.larger.iter().map(|larger| match larger.fits {
+            true => last(&larger.driver_ns).into(),
+            false => Cell::styled("fails", BAD),
+        }));
+        let margin = row.margin_bytes.unwrap_or(0).unsigned_abs();
+        let margin = Bytes::new(margin);
+        cells.push(match row.fits {
+            Some(true) => Cell::styled(format!("fits, {margin} to spare"), GOOD),
+            Some(false) => Cell::styled(format!("does not fit, {margin} short"), BAD),
+            None => Cell::default(),
+        });
+        table.row(cells);
+    }
+    table.write(width, out)
+}
+
+/// What the figures mean, and which of them found no room.
+fn reading_aid(left_out: &[&str], width: Width, out: &mut dyn Write) -> io::Result<()> {
+    let text = format!(
+        "smallest: the smallest device on which every pass goes through, to 2 MiB. ratio: that over the most \
+         memory requested; 1 is the best possible. driver: the driver's time in the last pass there, by the \
+         cost table of one H200; +1 %, +2 %, +5 %: the same on a device larger by that much.{}",
+        no_room_for(left_out)
+    );
+    writeln!(out)?;
+    paragraph(QUIET, &text, 0, width, out)
+}
