@@ -122,6 +122,8 @@ pub struct AddressSpace {
     backed: u64,
     /// The most bytes ever taken at once.
     peak: u64,
+    /// Bytes of pages that were moved, less a few times those of pages that were created since.
+    moved: u64,
 }
 
 impl AddressSpace {
@@ -139,6 +141,7 @@ impl AddressSpace {
             recent: NO_RUNS,
             backed: 0,
             peak: 0,
+            moved: 0,
         }
     }
 
@@ -413,6 +416,12 @@ impl AddressSpace {
     /// The page that begins at `at`, and its size.
     pub fn page(&self, at: Offset) -> Option<(u64, Bytes)> {
         self.pages.get(&at).map(|placed| (placed.page, Bytes::new(placed.size)))
+    }
+
+    /// Records that a plan was carried out: pages of `moved` bytes were moved and pages of `created` bytes created.
+    pub fn record_growth(&mut self, moved: Bytes, created: Bytes, growth: &Growth) {
+        let paid = created.get().saturating_mul(growth.moves_per_growth);
+        self.moved = self.moved.saturating_add(moved.get()).saturating_sub(paid);
     }
 
     /// Every page: address, page, size.

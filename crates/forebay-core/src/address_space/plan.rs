@@ -8,13 +8,15 @@
 //! ```
 //!
 //! Free pages are moved from elsewhere before new ones are created, so that the pool takes memory from
-//! the device only when it has no whole page free. An exception is a program at a new peak: it may grow
-//! a little beyond the peak without moving pages, because it is likely to grow further and to need the
-//! new pages anyway.
+//! the device only when it has no whole page free. There are two exceptions. A program at a new peak may
+//! grow a little beyond the peak without moving pages, because it is likely to grow further and to need
+//! the new pages anyway. A program that moves pages again and again may grow by a hundredth instead: a
+//! move costs the driver as much as a new page, and a steady program then comes to do neither.
 //!
-//! Driver calls cost time per page, not per byte: few large pages are fast, many small ones waste less.
-//! So the page size grows with the pool, up to a size at which a page is still likely to become
-//! entirely free.
+//! Driver calls cost time per page, not per byte: few large pages are fast, many small ones waste less,
+//! because the free part of a page in use serves no request that is larger. So the page size grows with
+//! the pool, and shrinks with what the limit and the device leave it ([`Growth::within`]): pages that are
+//! partly used when memory runs out cannot be replaced, so they have to be small from the start.
 //!
 //! Guarantee: if the entirely free pages that the taker may use, plus what the limit still allows to be
 //! created, add up to the request in whole granules, there is a plan, provided some gap is larger than
@@ -41,6 +43,18 @@ pub struct Growth {
     /// The spare pages are also at most this fraction of its need: 16 means a sixteenth. A few pages
     /// are a lot for a small program.
     pub spare_part: u64,
+    /// How many bytes of pages are moved before the pool grows by one instead: 4, so that a program
+    /// which moves a page once or twice does not grow.
+    pub moves_per_growth: u64,
+    /// How far a program that moves pages may grow beyond its peak: 100 means by a hundredth.
+    pub slack_part: u64,
+    /// A page is at most this fraction of the reach, which is the most that the pool could ever hold:
+    /// 4096 means that the lost parts of pages stay far below a hundredth of it, and that a pool which
+    /// holds all of it does not consist of more pages than a driver creates in half a second.
+    pub reach_part: u64,
+    /// A pool that holds less than this fraction of the reach may have larger pages, in proportion: 16
+    /// means that one which holds a 32nd may have pages twice as large.
+    pub early_part: u64,
     /// Whether free pages may be moved at all. If the memory behind an address must stay the same they
     /// may not, and new pages are created instead.
     pub moves: bool,
@@ -48,11 +62,50 @@ pub struct Growth {
 
 impl Default for Growth {
     fn default() -> Self {
-        Self { largest_page: Bytes::mib(32), part: 12, spare_pages: 8, spare_part: 16, moves: true }
+        Self {
+            largest_page: Bytes::mib(32),
+            part: 12,
+            spare_pages: 8,
+            spare_part: 16,
+            moves_per_growth: 4,
+            slack_part: 100,
+            reach_part: 4096,
+            early_part: 16,
+            moves: true,
+        }
     }
 }
 
 impl Growth {
+    /// The same for a pool that could hold at most `reach` bytes and holds, or is about to hold, `held` of them:
+    /// the scarcer memory is, the smaller the pages.
+    ///
+    /// ```
+    /// use forebay_core::Bytes;
+    /// use forebay_core::address_space::Growth;
+    ///
+    /// let page = |held, reach| Growth::default().within(held, reach).largest_page;
+    /// assert_eq!(page(Bytes::gib(12), Bytes::gib(140)), Bytes::mib(32), "plentiful");
+    /// assert_eq!(page(Bytes::mib(96), Bytes::gib(12)), Bytes::mib(24), "little is held as yet");
+    /// assert_eq!(page(Bytes::gib(6), Bytes::gib(12)), Bytes::mib(3));
+    /// ```
+    #[must_use]
+    pub fn within(mut self, held: Bytes, reach: Bytes) -> Self {
+        let whole = u128::from((reach.get() / self.reach_part.max(1)).max(1));
+        let many = u128::from(held.get().max(1)) * u128::from(self.early_part.max(1));
+        let early = whole * u128::from(reach.get()) / many;
+        let most = u64::try_from(whole.max(early)).unwrap_or(u64::MAX);
+        self.largest_page = self.largest_page.min(Bytes::new(most));
+        self
+    }
+
+    /// How many bytes may be created instead of moved, by an address space that has `backed` bytes and a peak of
+    /// `peak`, after `moved` bytes were moved: whole pages of `page` bytes.
+    pub(super) fn instead_of_moves(&self, page: u64, moved: u64, backed: u64, peak: u64) -> u64 {
+        let most = peak.saturating_add(peak / self.slack_part.max(1)).saturating_sub(backed);
+        most.min(moved / self.moves_per_growth.max(1)) / page.max(1) * page
+    }
+
     /// The size of a new page for a pool that will hold `held` bytes: a power of two.
     pub(super) fn page(&self, held: u64, granule: u64) -> u64 {
         let part = (held / self.part.max(1)).max(granule);
@@ -243,17 +296,20 @@ impl AddressSpace {
         let page = growth.page(held, granule);
         let live = self.taken().saturating_add(size);
         let ceiling = growth.ceiling(page, live, self.peak).min(limit);
-        let moves = growth.moves && held > ceiling;
-        let mut donors = if moves { self.donors(at, end, taker) } else { Vec::new() };
         let mut room = limit.saturating_sub(self.backed);
+        let instead = growth.instead_of_moves(page, self.moved, self.backed, self.peak).min(room);
+        let moves = growth.moves && held > ceiling;
+        let mut to_move = if moves { missing.saturating_sub(instead) } else { 0 };
+        let mut donors = if to_move > 0 { self.donors(at, end, taker) } else { Vec::new() };
         let mut steps = Vec::new();
         for (mut at, to, gap_end) in gaps {
             // The gap may go on beyond what is needed; a page may reach into it.
             donors.retain(|&(from, size)| {
-                let goes = at < to && size <= gap_end - at;
+                let goes = at < to && size <= gap_end - at && to_move > 0;
                 if goes {
                     steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
                     at += size;
+                    to_move = to_move.saturating_sub(size);
                 }
                 !goes
             });

@@ -148,6 +148,7 @@ impl Pair {
                 }
             }
         }
+        self.space.record_growth(Bytes::new(moved), Bytes::new(made), growth);
         assert!(self.space.backed_bytes() <= limit.max(backed));
         assert!(moved <= free && made <= room);
         assert!(missing > 0 || moved + made == 0, "pages for what is there already");
@@ -253,7 +254,7 @@ fn page_sizes() -> impl Strategy<Value = u64> {
 fn growths() -> impl Strategy<Value = Growth> {
     (0_u32..3, 1_u64..17, 0_u64..3, 1_u64..5).prop_map(|(shift, part, spare_pages, spare_part)| {
         let largest_page = Bytes::new(GRANULE << shift);
-        Growth { largest_page, part, spare_pages, spare_part, moves: true }
+        Growth { largest_page, part, spare_pages, spare_part, ..Growth::default() }
     })
 }
 

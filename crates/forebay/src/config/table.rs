@@ -42,7 +42,7 @@ macro_rules! for_each_key {
             PressureHigh pressure_high: Fraction = Fraction::percent(90), AnyTime, Any;
             /// Use of the limit from which everything idle is given back at once.
             PressureCritical pressure_critical: Fraction = Fraction::percent(95), AnyTime, Any;
-            /// The largest page a pool takes at once; never less than the device's own.
+            /// The largest page a pool takes at once; never less than the device's own. Where memory is scarce, pages are smaller.
             LargestPage largest_page: PageSize = page_of(Bytes::mib(32)), AnyTime, Any;
             /// What is zeroed: nothing, pages when they come from the device, or every block.
             Zero zero: Zeroing = Zeroing::Never, AtStart, Any;

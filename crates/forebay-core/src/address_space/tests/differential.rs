@@ -138,7 +138,14 @@ impl Twins {
             spare_pages: self.random.below(3),
             spare_part: 1 + self.random.below(4),
             moves: self.random.chance(3, 4),
+            moves_per_growth: 1 + self.random.below(4),
+            slack_part: 1 + self.random.below(100),
+            ..Growth::default()
         };
+        // As if earlier plans had been carried out.
+        let (moved, made) = (self.random.below(20) * GRANULE, self.random.below(4) * GRANULE);
+        self.space.record_growth(Bytes::new(moved), Bytes::new(made), &growth);
+        self.list.moved = (self.list.moved + moved).saturating_sub(made * growth.moves_per_growth);
         let limit = self.list.backed() + self.random.below(10 * GRANULE / CELL) * CELL;
         let plan = Plan::make(&self.space, Bytes::new(size), taker, &growth, Bytes::new(limit));
         match (self.list.plan(size, taker, &growth, limit), plan) {

@@ -48,6 +48,39 @@ fn free_pages_are_moved_before_any_is_made_above_the_spare() {
     assert_eq!(steps(&space, 1, 5, A), moved);
 }
 
+/// A program that moves pages step after step may grow by a hundredth of its peak instead, and no further.
+#[test]
+fn a_program_that_keeps_moving_pages_grows_a_little_instead() {
+    let mib = |count: u64| Bytes::mib(count);
+    let mut space = space_of(PageSize::DEVICE, Bytes::gib(64));
+    for page in 0..200 {
+        space.add_page(mib(2 * page).get(), mib(2), page, A).unwrap();
+        space.allocate(mib(2), A).unwrap();
+    }
+    // The peak is 400 MiB. Every other page is free, and none beside another.
+    for page in (0..200).step_by(2) {
+        space.free(mib(2 * page).get(), mib(2), A).unwrap();
+    }
+    let growth = Growth { largest_page: mib(2), ..Growth::default() };
+    let moves = [true, true, true];
+    let moved = |space: &AddressSpace| {
+        let plan = Plan::make(space, mib(6), A, &growth, Bytes::MAX).unwrap();
+        plan.steps.iter().map(|step| matches!(step, Step::Move { .. })).collect::<Vec<_>>()
+    };
+    assert_eq!(moved(&space), moves, "nothing was moved before");
+    space.record_growth(mib(7), Bytes::ZERO, &growth);
+    assert_eq!(moved(&space), moves, "too little was");
+    space.record_growth(mib(100), Bytes::ZERO, &growth);
+    assert_eq!(moved(&space), [true, false, false], "4 MiB are a hundredth");
+    space.record_growth(Bytes::ZERO, mib(26), &growth);
+    assert_eq!(moved(&space), moves, "pages that were created count against those that were moved");
+    // At a hundredth beyond the peak there is no more. Each of the two new pages is a third of the request.
+    space.record_growth(mib(1000), Bytes::ZERO, &growth);
+    space.add_page(mib(1000).get(), mib(2), 900, A).unwrap();
+    space.add_page(mib(2000).get(), mib(2), 901, A).unwrap();
+    assert_eq!(moved(&space), [true, true]);
+}
+
 /// Between blocks a page may be too large for the gap that misses least; then the request goes
 /// beyond the end, where any page fits.
 #[test]

@@ -19,6 +19,7 @@ pub(super) struct Reference {
     pub(super) size: u64,
     pub(super) granule: u64,
     pub(super) peak: u64,
+    pub(super) moved: u64,
     /// Whether pages are islands.
     pub(super) apart: bool,
 }
@@ -255,16 +256,20 @@ impl Reference {
             }
         }
         donors.sort_unstable();
-        if !growth.moves || held <= ceiling {
-            donors.clear();
-        }
         let (mut room, mut steps) = (limit.saturating_sub(self.backed()), Vec::new());
+        let slack = (self.peak + self.peak / growth.slack_part).saturating_sub(self.backed());
+        let instead = slack.min(self.moved / growth.moves_per_growth) / page * page;
+        let mut to_move = (held - self.backed()).saturating_sub(instead.min(room));
+        if !growth.moves || held <= ceiling {
+            to_move = 0;
+        }
         for (mut at, to, gap_end) in gaps {
             donors.retain(|&(_, Reverse(size), from)| {
-                let goes = at < to && size <= gap_end - at;
+                let goes = at < to && size <= gap_end - at && to_move > 0;
                 if goes {
                     steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
                     at += size;
+                    to_move = to_move.saturating_sub(size);
                 }
                 !goes
             });

@@ -13,6 +13,7 @@
 
 pub(in crate::pool) mod deferred;
 pub(in crate::pool) mod page_provider;
+mod reach;
 mod release;
 
 use std::collections::BTreeMap;
@@ -63,6 +64,8 @@ pub(in crate::pool) struct Backing {
     /// enough.
     wait_event: LoggedEvent,
     pub(in crate::pool) growth: Growth,
+    /// The device's free bytes when it was last asked, and the bytes held then.
+    asked: Option<(Bytes, Bytes)>,
     /// The bytes by which the pool has grown, ever, instead of flushing the thread caches.
     pub(in crate::pool) grown_to_avoid_flush: Bytes,
     /// The pattern that new pages are filled with.
@@ -99,6 +102,7 @@ impl Backing {
             outgoing: Vec::new(),
             wait_event,
             growth,
+            asked: None,
             grown_to_avoid_flush: Bytes::ZERO,
             fresh,
             stable: kind.is_stable(),
@@ -255,7 +259,7 @@ impl Backing {
         stream: StreamHandle,
         (taker, serial): (u32, Option<Serial>),
     ) -> Result<bool> {
-        let (mut growth, limit) = (self.growth, pool.limit);
+        let (mut growth, limit) = (self.growth_for(pool, size), pool.limit);
         // Pages move in the order of a stream, which takes an event.
         growth.moves &= !self.stable && !self.captures.any();
         let fresh = self.fresh.map(|pattern| (pattern, stream));

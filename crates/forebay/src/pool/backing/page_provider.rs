@@ -453,12 +453,16 @@ impl PageProvider {
         {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
+            let (mut moved, mut created) = (Bytes::ZERO, Bytes::ZERO);
             for Staged { at, span, page, from } in staged {
                 let cleared = space.clear_alias(at);
                 let placed = space.add_page(at, span.size(), page.0, taker);
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
+                let sum = if from.is_some() { &mut moved } else { &mut created };
+                *sum = sum.saturating_add(span.size());
                 aliases.extend(from.map(|page| Alias { at: page.at, size: page.size }));
             }
+            space.record_growth(moved, created, context.growth);
             heap.note_held();
         }
         if let Some(rest) = rest {

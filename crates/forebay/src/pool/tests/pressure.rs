@@ -21,6 +21,38 @@ fn hundred(options: PoolOptions) -> Pool {
     options.max_bytes(Bytes::mib(100)).growth(growth).build(&device()).unwrap()
 }
 
+/// How many pages 640 MiB of blocks take on a device of `capacity`, of which others have `taken`.
+fn pages_of_640_mib(capacity: Bytes, taken: Bytes, limit: Option<Bytes>) -> u64 {
+    let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(capacity);
+    let (machine, _, device) = open(simulated);
+    if !taken.is_zero() {
+        device.allocate(taken, Alignment::DEVICE_PAGE).unwrap();
+    }
+    let options = PoolOptions::new();
+    let options = limit.into_iter().fold(options, PoolOptions::max_bytes);
+    let pool = options.build(&device).unwrap();
+    let blocks: Vec<Block> =
+        (0..64).map(|_| pool.allocate(Bytes::mib(10), DEFAULT).unwrap()).collect();
+    assert_eq!(blocks.len(), 64);
+    machine.calls().of(Call::CreatePage)
+}
+
+/// Pages are large while memory is plentiful and small where it is scarce: by the size of the device, by the limit, or
+/// because others have it.
+#[test]
+fn pages_follow_scarcity() {
+    let large = pages_of_640_mib(Bytes::gib(64), Bytes::ZERO, None);
+    assert!(large < 100, "{large} pages");
+    for (capacity, taken, limit) in [
+        (Bytes::gib(1), Bytes::ZERO, None),
+        (Bytes::gib(64), Bytes::ZERO, Some(Bytes::gib(1))),
+        (Bytes::gib(64), Bytes::gib(63), None),
+    ] {
+        let small = pages_of_640_mib(capacity, taken, limit);
+        assert_eq!(small, 320, "of {capacity}, {taken} taken, limit {limit:?}");
+    }
+}
+
 #[test]
 fn levels_are_told_once_each_on_the_way_up_and_on_the_way_down() {
     let told: Told<(Level, Bytes)> = Arc::default();

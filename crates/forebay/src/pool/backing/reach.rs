@@ -1,0 +1,36 @@
+//! The reach of a pool: the most it could hold, by its limit and by what the device has left. Pages are the smaller, the
+//! more of it is in use.
+
+use forebay_core::Bytes;
+use forebay_core::address_space::Growth;
+use forebay_hal::Call;
+
+use crate::pool::backing::{Backing, PoolContext};
+
+/// The device is asked again for its free bytes after the pool has grown or shrunk by this fraction of its limit: others
+/// use the device too. Asking takes a tenth of the time of one page.
+const ASK_EVERY: u64 = 64;
+
+impl Backing {
+    /// The growth policy for a request of `size`.
+    pub(super) fn growth_for(&mut self, pool: PoolContext<'_>, size: Bytes) -> Growth {
+        let held = pool.heap().held();
+        let reach = pool.limit.min(self.device_reach(pool.limit, held));
+        self.growth.within(held.saturating_add(size), reach)
+    }
+
+    /// What the pool holds and the device has left. If the device cannot tell, that is not known to be less than the
+    /// limit.
+    fn device_reach(&mut self, limit: Bytes, held: Bytes) -> Bytes {
+        let is_recent = |then: Bytes| held.get().abs_diff(then.get()) <= limit.get() / ASK_EVERY;
+        let (free, then) = match self.asked {
+            Some((free, then)) if is_recent(then) => (free, then),
+            _ => {
+                let asked = self.log.call(Call::MemoryInfo, || self.device.memory_info());
+                let Ok(info) = asked else { return limit };
+                *self.asked.insert((info.free, held))
+            }
+        };
+        free.saturating_add(then)
+    }
+}
