@@ -161,7 +161,7 @@ impl fmt::Display for Error {
             Self::OutOfMemory(shortage) => shortage.fmt(f),
             Self::NotABlock { address } => write!(
                 f,
-                "{address} is not a known block: it never was one, it lies inside a block, or the block was freed \
+                "{address} is not a block of a pool: it never was one, it lies inside a block, or the block was freed \
                  long ago; nothing was changed"
             ),
             Self::DoubleFree { address, size } => {

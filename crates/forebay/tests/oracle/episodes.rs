@@ -65,6 +65,8 @@ fn small_pool(seed: u64) -> (SimMachine, Arc<dyn Device>, Pool) {
     let device: Arc<dyn Device> = machine.device(0).unwrap();
     let mut growth = Growth::default();
     growth.largest_page = Bytes::kib(64);
+    // By what the program holds alone: these devices are tiny.
+    growth.reach_part = 1;
     let pool = PoolOptions::new().growth(growth).build(&device).unwrap();
     (machine, device, pool)
 }
