@@ -62,7 +62,7 @@ pub enum Command {
     Replay(ReplayOptions),
     /// Find the smallest device on which recorded runs go through, under each allocator.
     ///
-    /// Replays each run twice on simulated devices of different sizes until the smallest one without an
+    /// Replays each run --passes times on simulated devices of different sizes until the smallest one without an
     /// out-of-memory error is known to 2 MiB, and shows the driver time on that device and on slightly
     /// larger ones. With --capacity it answers whether the run fits on a device of that size. Exits with
     /// 0 if every run was replayed and, with --capacity, fits under every allocator that was asked for.

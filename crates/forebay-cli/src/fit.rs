@@ -11,19 +11,18 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use forebay::Settings;
-use forebay_core::{Bytes, counted};
+use forebay_core::Bytes;
 use forebay_trace::{Fit, PassReport, ReadOptions, Trace, replay};
 use serde::Serialize;
 
 use crate::Ending;
 use crate::command::FitOptions;
-use crate::layout::{
-    BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
-};
+use crate::layout::{BAD, Cell, Column, GOOD, QUIET, Table, WhenNarrow, paragraph};
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::{DeviceName, Policy, no_room_for, read_trace, time};
-use crate::settings::{Named, changed, in_words};
+use crate::replay::{DeviceName, Policy, heading, no_room_for, read_trace, time};
+use crate::settings::{Named, changed};
+use crate::source::Source;
 
 /// The id of the form. A key that is there stays there with the same meaning.
 const SCHEMA: &str = "forebay.fit.v1";
@@ -86,7 +85,7 @@ pub struct Larger {
 /// Finds what every run needs on every policy and writes it to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.
 pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
-    if let Some(refusal) = crate::source::Source::conflict(&options.traces) {
+    if let Some(refusal) = Source::conflict(&options.traces) {
         complain(refusal);
         return Ok(Ending::BadUsage);
     }
@@ -226,30 +225,6 @@ const COLUMNS: [Column; 8] = [
     Column::figures("+5 %", WhenNarrow::Drop(3)),
     Column::words("", WhenNarrow::Keep),
 ];
-
-/// What the run is.
-fn heading(
-    trace: &Trace,
-    settings: &Settings,
-    width: Width,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let sums = trace.statistics();
-    let about = format!(
-        "{} on {}, {} requested at the peak",
-        counted(sums.allocations, "allocation"),
-        counted(sums.streams, "stream"),
-        sums.peak_requested
-    );
-    titled((trace.name(), TITLE), &about, width, out)?;
-    match in_words(settings) {
-        Some(settings) => {
-            let text = format!("forebay is not at its defaults: {settings}");
-            paragraph(NOTE, &text, 2, width, out)
-        }
-        None => Ok(()),
-    }
-}
 
 /// One line a policy; the least memory stands out. Gives the headings that found no room.
 fn table(rows: &[Row], width: Width, out: &mut dyn Write) -> io::Result<Vec<&'static str>> {

@@ -66,7 +66,7 @@ impl Fit {
         let granules = |bytes: u64| bytes.div_ceil(GRANULE).max(1);
         let least = granules(requested.get());
         let most = least.saturating_mul(MOST);
-        // Below `fails` no run goes through: not even the requested bytes would fit.
+        // `fails` granules are less than the requested bytes.
         let (mut fails, mut suffices) = (least - 1, least);
         let mut try_with = |granules: u64| {
             let capacity = Bytes::new(granules.saturating_mul(GRANULE));

@@ -24,7 +24,7 @@ pub use device_name::DeviceName;
 pub use patterns::Patterns;
 pub use policy::Policy;
 pub use row::Row;
-pub(crate) use text::{no_room_for, time};
+pub(crate) use text::{heading, no_room_for, time};
 
 use std::io::{self, Write};
 use std::path::Path;

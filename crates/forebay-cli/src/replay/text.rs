@@ -31,7 +31,7 @@ const COLUMNS: [Column; 11] = [
 ];
 
 /// What the run is.
-pub(super) fn heading(
+pub(crate) fn heading(
     trace: &Trace,
     settings: &Settings,
     width: Width,

@@ -11,7 +11,7 @@
 //! the device only when it has no whole page free. There are two exceptions. A program at a new peak may
 //! grow a little beyond the peak without moving pages, because it is likely to grow further and to need
 //! the new pages anyway. A program that moves pages again and again may grow by a hundredth instead: a
-//! move costs the driver as much as a new page, and a steady program then comes to do neither.
+//! move costs the driver as much as a new page, and is paid again at each step.
 //!
 //! Driver calls cost time per page, not per byte: few large pages are fast, many small ones waste less,
 //! because the free part of a page in use serves no request that is larger. So the page size grows with
