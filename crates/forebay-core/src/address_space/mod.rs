@@ -13,8 +13,8 @@
 //! A **hole** is free memory, backed by pages throughout. It is free in the order of some streams:
 //! those on which it was freed, and those that have waited for them since. Neighbouring holes merge
 //! if they have a stream in common. Holes with the same set of streams form a **group**. A **gap** is
-//! reserved addresses with nothing mapped, and an **alias** is addresses whose page has moved away
-//! while the old mapping still exists. No block may lie in a gap or an alias.
+//! reserved addresses without a page, and an **alias** is addresses whose page has moved away while work
+//! may still use the old mapping. No block may lie in a gap or an alias.
 //!
 //! The address space does not decide when to grow: it answers questions and records what was done, and
 //! it is consistent after every call. [`Plan`] makes the decisions.
@@ -25,12 +25,14 @@
 //! | `tree` | holes by address, and the lowest hole of a size |
 //! | `groups`, `hole`, `relabel`, `lengths` | holes of many streams |
 //! | `gaps` | reserved ranges, gaps, and pages side by side |
+//! | `kept` | old mappings to which a page may return |
 //! | `plan`, `window` | how to make room |
 
 mod error;
 mod gaps;
 mod groups;
 mod hole;
+mod kept;
 mod lengths;
 mod plan;
 mod relabel;
@@ -48,6 +50,7 @@ pub use error::AddressSpaceError;
 use gaps::Spans;
 use groups::StreamsRef;
 use hole::{Holes, MayMerge};
+use kept::Kept;
 pub use plan::{Growth, Plan, PlanError, Step};
 pub use streams::Streams;
 
@@ -111,10 +114,13 @@ pub struct AddressSpace {
     granule: PageSize,
     boundaries: Boundaries,
     reserved: Spans,
-    /// Reserved addresses without a page or an alias.
+    /// Reserved addresses without a page or an alias. They may have kept mappings.
     gaps: Spans,
     pages: BTreeMap<Offset, PlacedPage>,
+    /// Where each page is, by its number.
+    places: BTreeMap<u64, Offset>,
     aliases: BTreeMap<Offset, u64>,
+    kept: Kept,
     holes: Holes,
     /// The ranges within which a block may lie: runs of adjacent pages, or each page.
     runs: Spans,
@@ -135,7 +141,9 @@ impl AddressSpace {
             reserved: Spans::default(),
             gaps: Spans::default(),
             pages: BTreeMap::new(),
+            places: BTreeMap::new(),
             aliases: BTreeMap::new(),
+            kept: Kept::default(),
             holes: Holes::default(),
             runs: Spans::default(),
             recent: NO_RUNS,
@@ -348,6 +356,10 @@ impl AddressSpace {
     ) -> Result<(), AddressSpaceError> {
         let size = size.get();
         let end = self.vacant(at, size)?;
+        // Another page may be mapped there still.
+        if self.kept.get(at).is_some_and(|kept| kept.page != page) {
+            return Err(AddressSpaceError::Occupied { at });
+        }
         let joined = self.boundaries == Boundaries::Joined;
         // Holes are in pages, and no page is there.
         let may_merge = MayMerge { below: joined, above: joined };
@@ -355,6 +367,8 @@ impl AddressSpace {
             return Err(AddressSpaceError::InUse { at });
         }
         self.pages.insert(at, PlacedPage { size, page });
+        self.places.insert(page, at);
+        self.kept.remove(at);
         self.gaps.cut(at, end);
         self.runs.add_joined(at, end, joined, joined);
         self.holes.adapt(&self.runs);
@@ -372,6 +386,7 @@ impl AddressSpace {
         let streams = self.holes.covering(at, end).ok_or(AddressSpaceError::InUse { at })?;
         self.holes.remove_range(at, end);
         self.pages.remove(&at);
+        self.places.remove(&placed.page);
         self.runs.cut(at, end);
         self.recent = NO_RUNS;
         self.aliases.insert(at, placed.size);
@@ -389,7 +404,7 @@ impl AddressSpace {
     }
 
     /// Records that the old mapping of an alias is gone, or that a claim has ended: its addresses are a
-    /// gap again.
+    /// gap again. See also [`keep_alias`](Self::keep_alias).
     pub fn clear_alias(&mut self, at: Offset) -> Result<(), AddressSpaceError> {
         let size = self.aliases.remove(&at).ok_or(AddressSpaceError::Absent { at })?;
         if self.boundaries == Boundaries::Joined {
@@ -458,6 +473,10 @@ impl AddressSpace {
                 Err(AddressSpaceError::Malformed { at, size })
             }
             Boundaries::Joined if self.gaps.around(at, end).is_none() => {
+                Err(AddressSpaceError::Occupied { at })
+            }
+            // A page may return to where it is still mapped, and no page may lie across such a mapping.
+            Boundaries::Joined if self.kept.overlapping(at, end).any(|kept| kept != (at, end)) => {
                 Err(AddressSpaceError::Occupied { at })
             }
             Boundaries::Apart if self.is_occupied(at, end) => {

@@ -13,6 +13,9 @@
 //! the new pages anyway. A program that moves pages again and again may grow by a hundredth instead: a
 //! move costs the driver as much as a new page, and is paid again at each step.
 //!
+//! A page that moves leaves its old mapping behind ([`kept`](super::kept)). Of several windows the one is filled
+//! that takes the fewest driver calls: pages return for nothing to where they are mapped still.
+//!
 //! Driver calls cost time per page, not per byte: few large pages are fast, many small ones waste less,
 //! because the free part of a page in use serves no request that is larger. So the page size grows with
 //! the pool, and shrinks with what the limit and the device leave it ([`Growth::within`]): pages that are
@@ -23,7 +26,9 @@
 //! the request by one page. If no gap is, the error is [`PlanError::Addresses`], not
 //! [`PlanError::Limit`]. Free bytes in partly used pages cannot be moved and do not count.
 
-use super::window::{FreeRange, openings};
+use std::collections::BTreeSet;
+
+use super::window::{FreeRange, Return, openings, split};
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 
@@ -144,6 +149,22 @@ pub enum Step {
         /// How large it is.
         size: Bytes,
     },
+    /// Move the free page at `from` to `to`, where it is mapped still.
+    Return {
+        /// Where it is.
+        from: Offset,
+        /// Where it goes.
+        to: Offset,
+        /// How large it is.
+        size: Bytes,
+    },
+    /// Remove the kept mapping at `at`, to make way for another page.
+    Clear {
+        /// Where it is.
+        at: Offset,
+        /// How large it is.
+        size: Bytes,
+    },
 }
 
 /// How to make room for a request that fits no hole.
@@ -207,14 +228,33 @@ impl Plan {
             return Ok(Self { steps: Vec::new() });
         }
         let ranges = space.ranges(&taker);
-        let windows = openings(&ranges).filter_map(|opening| space.window(opening, size.get()));
-        let least = windows.min().and_then(|window| space.fill(&ranges, window.at, &request));
+        let below_peak = growth.moves && space.taken().saturating_add(size.get()) <= space.peak;
+        let is_scarce = growth.moves && limit.get().saturating_sub(space.backed) < size.get();
+        let returns = if below_peak || is_scarce { space.returns(&taker) } else { Vec::new() };
+        let returning = || {
+            let parts =
+                (!returns.is_empty()).then(|| split(&ranges, space.kept.all(), &returns))?;
+            space.fill(&ranges, space.cheapest(&parts, &request)?, &request, &returns)
+        };
+        let moving = || space.fill(&ranges, space.cheapest(&ranges, &request)?, &request, &[]);
         // In a window between blocks, a page may be too large for its gap, and the pages inside the window
         // cannot move. In a large gap every page fits and every free page can move.
-        let plan = least.or_else(|| {
+        let at_the_end = || {
             let end = space.last_gap().filter(|gap| gap.1 - gap.0 >= request.size)?;
-            space.fill(&ranges, end.0, &request)
-        });
+            space.fill(&ranges, end.0, &request, &[])
+        };
+        let attempts: [&dyn Fn() -> Option<Self>; 3] = [&returning, &moving, &at_the_end];
+        let mut plan: Option<Self> = None;
+        for next in attempts.iter().filter_map(|attempt| attempt()) {
+            // Below its peak, a program has what it needs, perhaps in pages that fit only elsewhere.
+            let is_good = !below_peak || next.created().is_zero();
+            if plan.as_ref().is_none_or(|best| next.created() < best.created()) {
+                plan = Some(next);
+            }
+            if is_good {
+                break;
+            }
+        }
         plan.map_or_else(|| space.fill_elsewhere(&ranges, &request), Ok)
     }
 
@@ -237,7 +277,7 @@ impl Plan {
     pub fn created(&self) -> Bytes {
         self.steps.iter().fold(Bytes::ZERO, |sum, step| match step {
             Step::Create { size, .. } => sum.saturating_add(*size),
-            Step::Move { .. } => sum,
+            Step::Move { .. } | Step::Return { .. } | Step::Clear { .. } => sum,
         })
     }
 }
@@ -246,6 +286,12 @@ impl AddressSpace {
     /// Whether the request fits a hole already.
     fn has_hole(&self, request: &Request<'_>) -> bool {
         self.holes.can_take(request.size, request.taker)
+    }
+
+    /// Where the request would lie with the fewest missing bytes that the driver has to be called for.
+    fn cheapest(&self, ranges: &[FreeRange], request: &Request<'_>) -> Option<Offset> {
+        let windows = openings(ranges).filter_map(|opening| self.window(opening, request.size));
+        windows.min().map(|window| window.at)
     }
 
     /// The gap at the end of the range where the last page lies, or of the last range.
@@ -274,12 +320,19 @@ impl AddressSpace {
         }
         let needed = whole.saturating_add(largest);
         let mut gaps = self.gaps.each().filter(|gap| gap.1 - gap.0 >= needed);
-        let filled = gaps.next().and_then(|gap| self.fill(ranges, gap.0, request));
+        let filled = gaps.next().and_then(|gap| self.fill(ranges, gap.0, request, &[]));
         filled.ok_or(PlanError::Addresses)
     }
 
-    /// A plan after which all bytes of the request are backed from `at` on.
-    fn fill(&self, ranges: &[FreeRange], at: Offset, request: &Request<'_>) -> Option<Plan> {
+    /// A plan after which all bytes of the request are backed from `at` on. Pages go where they can return to; the rest of
+    /// the gaps is filled with moved and new ones.
+    fn fill(
+        &self,
+        ranges: &[FreeRange],
+        at: Offset,
+        request: &Request<'_>,
+        returns: &[Return],
+    ) -> Option<Plan> {
         let Request { size, taker, growth, limit } = *request;
         let granule = self.granule.bytes().get();
         let end = at.checked_add(size)?;
@@ -290,8 +343,26 @@ impl AddressSpace {
             let to = end.next_multiple_of(granule).min(gap.end);
             (from, to, gap.end)
         });
-        let gaps: Vec<(Offset, Offset, Offset)> = gaps.collect();
-        let missing: u64 = gaps.iter().map(|(from, to, _)| to - from).sum();
+        let (mut steps, mut gone) = (Vec::new(), BTreeSet::new());
+        // What is left of the gaps once pages have returned.
+        let mut gaps_left: Vec<(Offset, Offset, Offset)> = Vec::new();
+        let mut missing = 0;
+        for (mut from, to, gap_end) in gaps {
+            let next = returns.partition_point(|it| it.to < from);
+            for it in returns.iter().skip(next).take_while(|it| it.to < to) {
+                let outside = it.from + it.size <= at || it.from >= end;
+                if !outside || it.to < from || it.to + it.size > gap_end || !gone.insert(it.from) {
+                    continue;
+                }
+                gaps_left.extend((from < it.to).then_some((from, it.to, it.to)));
+                let size = Bytes::new(it.size);
+                steps.push(Step::Return { from: it.from, to: it.to, size });
+                missing += it.to - from;
+                from = it.to + it.size;
+            }
+            gaps_left.extend((from < to).then_some((from, to, gap_end)));
+            missing += to.saturating_sub(from);
+        }
         let held = self.backed.saturating_add(missing);
         let page = growth.page(held, granule);
         let live = self.taken().saturating_add(size);
@@ -301,8 +372,9 @@ impl AddressSpace {
         let moves = growth.moves && held > ceiling;
         let mut to_move = if moves { missing.saturating_sub(instead) } else { 0 };
         let mut donors = if to_move > 0 { self.donors(at, end, taker) } else { Vec::new() };
-        let mut steps = Vec::new();
-        for (mut at, to, gap_end) in gaps {
+        donors.retain(|donor| !gone.contains(&donor.0));
+        for (mut at, to, gap_end) in gaps_left {
+            let (start, cleared) = (at, steps.len());
             // The gap may go on beyond what is needed; a page may reach into it.
             donors.retain(|&(from, size)| {
                 let goes = at < to && size <= gap_end - at && to_move > 0;
@@ -322,8 +394,29 @@ impl AddressSpace {
                 room -= size;
                 at += size;
             }
+            let in_the_way = self.kept.overlapping(start, at);
+            let clear =
+                |(at, end): (Offset, Offset)| Step::Clear { at, size: Bytes::new(end - at) };
+            let clears: Vec<Step> = in_the_way.map(clear).collect();
+            steps.splice(cleared..cleared, clears);
         }
         Some(Plan { steps })
+    }
+
+    /// Where pages can return to that `taker` may use, by address.
+    fn returns(&self, taker: &Streams) -> Vec<Return> {
+        if self.kept.is_empty() {
+            return Vec::new();
+        }
+        let donors = self.donors(0, 0, taker).into_iter();
+        let pages =
+            donors.filter_map(|(from, size)| Some((from, size, self.pages.get(&from)?.page)));
+        let returns = pages.flat_map(|(from, size, page)| {
+            self.kept.of(page).map(move |to| Return { to, size, from })
+        });
+        let mut returns: Vec<Return> = returns.collect();
+        returns.sort_unstable();
+        returns
     }
 
     /// Pages outside `at..end` that are free in the order of `taker`, those in the smallest holes

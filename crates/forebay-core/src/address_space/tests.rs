@@ -1,6 +1,7 @@
 //! The address space against a model that knows every cell by itself.
 
 mod differential;
+mod events;
 mod model;
 mod plans;
 mod reference;
@@ -10,6 +11,7 @@ mod whole;
 use proptest::prelude::*;
 
 use super::*;
+use events::{Event, cells, events, growths};
 use model::{CELL, GRANULE, Model, SPACE};
 
 const A: Streams = Streams::only(0);
@@ -34,24 +36,8 @@ struct Pair {
     space: AddressSpace,
     model: Model,
     pages: u64,
-}
-
-/// Something that happens to a pool. Lists are indexed modulo their length.
-#[derive(Clone, Debug)]
-// A few thousand in a test: their size does not matter.
-#[allow(clippy::large_enum_variant)]
-enum Event {
-    Take { size: u64, streams: Streams },
-    Give { block: usize, streams: Streams },
-    GiveAnything { at: u64, size: u64, streams: Streams },
-    Waited { taker: Streams, owner: Streams },
-    Idle { streams: Streams },
-    Place { at: u64, size: u64, streams: Streams },
-    Lift { page: usize },
-    LiftAnything { at: u64 },
-    Clear { alias: usize },
-    ClearAnything { at: u64 },
-    Plan { size: u64, taker: u32, growth: Growth, room: u64 },
+    /// The page that was last at each address.
+    pages_before: std::collections::BTreeMap<u64, u64>,
 }
 
 fn pick<T: Copy>(list: &[T], number: usize) -> Option<T> {
@@ -61,7 +47,12 @@ fn pick<T: Copy>(list: &[T], number: usize) -> Option<T> {
 impl Pair {
     fn new() -> Self {
         let granule = PageSize::new(GRANULE).unwrap();
-        Self { space: space_of(granule, Bytes::new(SPACE)), model: Model::new(), pages: 0 }
+        Self {
+            space: space_of(granule, Bytes::new(SPACE)),
+            model: Model::new(),
+            pages: 0,
+            pages_before: std::collections::BTreeMap::new(),
+        }
     }
 
     /// Has both do the same. Where the address space refuses, it must be as it was, indices and all.
@@ -107,7 +98,13 @@ impl Pair {
     }
 
     fn remove_page(&mut self, at: u64) -> Option<(u64, Bytes, Streams)> {
-        self.both(|l| l.remove_page(at), |m| m.remove_page(at))
+        let removed = self.both(|l| l.remove_page(at), |m| m.remove_page(at));
+        self.pages_before.extend(removed.map(|(page, ..)| (at, page)));
+        removed
+    }
+
+    fn clear_kept(&mut self, at: u64) -> Option<()> {
+        self.both(|l| l.clear_kept(at), |m| m.clear_kept(at))
     }
 
     fn clear_alias(&mut self, at: u64) -> Option<()> {
@@ -130,18 +127,29 @@ impl Pair {
             return false;
         };
         let missing = missing.unwrap();
-        let (mut moved, mut made) = (0, 0);
+        let (mut moved, mut made, mut returned) = (0, 0, 0);
         for step in plan.steps {
             match step {
                 Step::Create { at, size } => {
                     made += size.get();
                     self.add_page(at, size.get(), taker).unwrap();
                 }
-                Step::Move { from, to, size } => {
+                Step::Clear { at, size } => {
+                    assert_eq!(self.space.kept_at(at).map(|kept| kept.1), Some(size));
+                    self.clear_kept(at).unwrap();
+                }
+                Step::Move { from, to, size } | Step::Return { from, to, size } => {
+                    let kept = self.space.kept_at(to);
                     let (page, lifted, free) = self.remove_page(from).unwrap();
                     assert_eq!(lifted, size);
                     assert!(free.contains(taker), "a page that the taker may not write is moved");
-                    moved += size.get();
+                    if matches!(step, Step::Return { .. }) {
+                        assert_eq!(kept, Some((page, size)), "it is not mapped there");
+                        returned += size.get();
+                    } else {
+                        assert_eq!(kept, None, "another is mapped there");
+                        moved += size.get();
+                    }
                     let bytes = size.get();
                     let space = |space: &mut AddressSpace| space.add_page(to, size, page, taker);
                     self.both(space, |m| m.add_page(to, bytes, page, taker)).unwrap();
@@ -150,10 +158,10 @@ impl Pair {
         }
         self.space.record_growth(Bytes::new(moved), Bytes::new(made), growth);
         assert!(self.space.backed_bytes() <= limit.max(backed));
-        assert!(moved <= free && made <= room);
-        assert!(missing > 0 || moved + made == 0, "pages for what is there already");
+        assert!(moved + returned <= free && made <= room);
+        assert!(missing > 0 || moved + returned + made == 0, "pages for what is there already");
         let spared = live > peak && backed.get() + missing <= limit.get().min(live);
-        assert!(moved == 0 || !spared, "moved without need");
+        assert!(moved + returned == 0 || !spared, "moved without need");
         self.check();
         assert!(self.clone().allocate(size, taker).is_some(), "{size} B do not fit after the plan");
         true
@@ -184,6 +192,19 @@ impl Pair {
                 }
             }
             Event::ClearAnything { at } => drop(self.clear_alias(at)),
+            Event::Keep { alias } => {
+                let aliases: Vec<u64> = self.model.aliases.keys().copied().collect();
+                if let Some(at) = pick(&aliases, alias) {
+                    let page = self.pages_before[&at];
+                    self.both(|l| l.keep_alias(at, page), |m| m.keep_alias(at, page));
+                }
+            }
+            Event::ClearKept { kept } => {
+                let all: Vec<u64> = self.model.kept.keys().copied().collect();
+                if let Some(at) = pick(&all, kept) {
+                    self.clear_kept(at).unwrap();
+                }
+            }
             Event::Plan { size, taker, growth, room } => {
                 let limit = Bytes::new(self.space.backed_bytes().get() + room);
                 self.plan(size, Streams::only(taker), &growth, limit);
@@ -210,81 +231,14 @@ impl Pair {
         let pages = space.pages().map(|(at, page, size)| (at, (size.get(), page)));
         assert!(pages.eq(model.pages.clone()));
         assert_eq!(space.aliases, model.aliases);
+        let mut kept: Vec<_> = space.kept().map(|(at, size)| (at, size.get())).collect();
+        kept.sort_unstable();
+        assert!(kept.into_iter().eq(model.kept.iter().map(|(&at, kept)| (at, kept.0))));
+        let of_pages = model.pages.values().flat_map(|page| space.kept_of(page.1));
+        assert!(of_pages.count() <= model.kept.len());
         let idle: Vec<_> = space.free_pages().map(|(at, size)| (at, size.get())).collect();
         assert_eq!(idle, model.free_pages());
     }
-}
-
-/// One stream, several, none that can be told apart, or all.
-fn sets() -> impl Strategy<Value = Streams> {
-    let some = |bits: u32| {
-        let numbers = (0..4).filter(move |number| bits >> number & 1 != 0);
-        numbers.fold(Streams::NONE, |set, number| set.or(Streams::only(number)))
-    };
-    prop_oneof![
-        8 => (0_u32..4).prop_map(Streams::only),
-        2 => (0_u32..16).prop_map(some),
-        1 => Just(Streams::only(Streams::MOST)),
-        1 => Just(Streams::ALL),
-    ]
-}
-
-fn cells(most: u64) -> impl Strategy<Value = u64> {
-    (1..=most).prop_map(|count| count * CELL)
-}
-
-/// Places in the address space, most of them where a page may begin, some beyond the end or far off.
-fn places() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        8 => (0..SPACE / GRANULE).prop_map(|granule| granule * GRANULE),
-        2 => (0..SPACE / CELL + 4).prop_map(|cell| cell * CELL),
-        1 => Just(u64::MAX / GRANULE * GRANULE),
-    ]
-}
-
-/// Sizes of pages, some of which no page may have.
-fn page_sizes() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        8 => (0_u64..5).prop_map(|granules| granules * GRANULE),
-        1 => cells(20),
-        1 => Just(u64::MAX / GRANULE * GRANULE),
-    ]
-}
-
-fn growths() -> impl Strategy<Value = Growth> {
-    (0_u32..3, 1_u64..17, 0_u64..3, 1_u64..5).prop_map(|(shift, part, spare_pages, spare_part)| {
-        let largest_page = Bytes::new(GRANULE << shift);
-        Growth { largest_page, part, spare_pages, spare_part, ..Growth::default() }
-    })
-}
-
-fn plans() -> impl Strategy<Value = Event> {
-    let room = (0..10 * GRANULE / CELL).prop_map(|cell| cell * CELL);
-    (cells(60), 0_u32..4, growths(), room).prop_map(|(size, taker, growth, room)| Event::Plan {
-        size,
-        taker,
-        growth,
-        room,
-    })
-}
-
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let event = prop_oneof![
-        8 => (cells(20), sets()).prop_map(|(size, streams)| Event::Take { size, streams }),
-        6 => (0_usize..64, sets()).prop_map(|(block, streams)| Event::Give { block, streams }),
-        1 => (places(), page_sizes(), sets())
-            .prop_map(|(at, size, streams)| Event::GiveAnything { at, size, streams }),
-        2 => (sets(), sets()).prop_map(|(taker, owner)| Event::Waited { taker, owner }),
-        1 => sets().prop_map(|streams| Event::Idle { streams }),
-        4 => (places(), page_sizes(), sets())
-            .prop_map(|(at, size, streams)| Event::Place { at, size, streams }),
-        1 => (0_usize..64).prop_map(|page| Event::Lift { page }),
-        1 => places().prop_map(|at| Event::LiftAnything { at }),
-        2 => (0_usize..64).prop_map(|alias| Event::Clear { alias }),
-        1 => places().prop_map(|at| Event::ClearAnything { at }),
-        4 => plans(),
-    ];
-    proptest::collection::vec(event, 1..if cfg!(miri) { 6 } else { 80 })
 }
 
 /// An interpreter is thousands of times slower, and does not see the environment that could tell

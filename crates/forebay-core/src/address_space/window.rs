@@ -6,7 +6,8 @@
 //!      [   window   ]                   the missing bytes are those of its gaps
 //! ```
 //!
-//! Only gaps and the holes beside them are considered: a hole that touches no gap cannot be extended.
+//! Only gaps and the holes beside them are considered: a hole that touches no gap cannot be extended. Where a
+//! page can return to a kept mapping, filling the gap is free.
 
 use super::{AddressSpace, Offset, Streams};
 
@@ -16,11 +17,53 @@ pub(super) struct FreeRange {
     pub(super) start: Offset,
     pub(super) end: Offset,
     pub(super) is_gap: bool,
+    /// What it costs the driver to fill a byte of it.
+    pub(super) price: u64,
+}
+
+/// The price of a gap: a page has to be mapped.
+const MAP: u64 = 3;
+
+/// The price of a gap where another page is still mapped: on one H200, to remove a mapping takes two thirds of the time
+/// of making one.
+const UNMAP_AND_MAP: u64 = 5;
+
+/// A kept mapping to which its page can return, because the taker may use all of it where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Return {
+    pub(super) to: Offset,
+    pub(super) size: u64,
+    pub(super) from: Offset,
+}
+
+/// Splits the gaps at kept mappings, so that a window can be measured by what it costs. `kept` and `returns` are in the
+/// order of their addresses.
+pub(super) fn split(
+    ranges: &[FreeRange],
+    kept: impl Iterator<Item = (Offset, Offset)>,
+    returns: &[Return],
+) -> Vec<FreeRange> {
+    let mut parts = Vec::with_capacity(ranges.len());
+    let mut kept = kept.peekable();
+    for range in ranges {
+        let mut start = range.start;
+        while let Some((at, end)) = kept.next_if(|it| range.is_gap && it.0 < range.end) {
+            parts.extend((start < at).then_some(FreeRange { start, end: at, ..*range }));
+            let can_return = returns.binary_search_by_key(&at, |it| it.to).is_ok();
+            let price = if can_return { 0 } else { UNMAP_AND_MAP };
+            parts.push(FreeRange { start: at, end, is_gap: true, price });
+            start = end;
+        }
+        parts.extend((start < range.end).then_some(FreeRange { start, ..*range }));
+    }
+    parts
 }
 
 /// Where a block could lie once its gaps are filled; the smaller, the better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Window {
+    /// What it costs the driver to fill its gaps.
+    pub(super) price: u64,
     pub(super) missing: u64,
     /// The bytes of its opening that stay free: using up a small opening is better than splitting a
     /// large one.
@@ -38,7 +81,7 @@ impl AddressSpace {
     pub(super) fn ranges(&self, taker: &Streams) -> Vec<FreeRange> {
         let mut ranges: Vec<FreeRange> = Vec::new();
         for (start, end) in self.gaps.each() {
-            let gap = FreeRange { start, end, is_gap: true };
+            let gap = FreeRange { start, end, is_gap: true, price: MAP };
             let below = self.holes.all.ending_at(start);
             let above = self.holes.all.find(end).map(|found| found.1);
             let usable = |hole: super::tree::Hole| {
@@ -47,6 +90,7 @@ impl AddressSpace {
                     start,
                     end,
                     is_gap: false,
+                    price: 0,
                 })
             };
             // The hole between two gaps is above the one and below the other.
@@ -64,28 +108,30 @@ impl AddressSpace {
         let granule = self.granule.bytes().get();
         let (start, end) = (opening.first()?.start, opening.last()?.end);
         let left = (end - start).checked_sub(size)?;
-        let lengths = opening.iter().map(|it| if it.is_gap { it.end - it.start } else { 0 });
-        // The missing bytes below each range, and below the end of the opening.
-        let mut below = vec![0];
-        below.extend(lengths.scan(0_u64, |sum, length| {
-            *sum += length;
+        // The missing bytes below each range, and below the end of the opening, and their price.
+        let mut below = vec![(0, 0)];
+        below.extend(opening.iter().scan((0_u64, 0_u64), |sum, it| {
+            let length = if it.is_gap { it.end - it.start } else { 0 };
+            sum.0 += length;
+            sum.1 += it.price * length;
             Some(*sum)
         }));
         // The bytes of gaps below `at`, which lies in the range with this number. A granule that `at`
         // divides counts as above for a window that starts there, and as below for one that ends there.
-        let under = |number: usize, at: Offset, up: bool| -> u64 {
-            let sum = below.get(number).copied().unwrap_or(0);
+        let under = |number: usize, at: Offset, up: bool| -> (u64, u64) {
+            let (missing, price) = below.get(number).copied().unwrap_or((0, 0));
             match opening.get(number) {
                 Some(it) if it.is_gap => {
                     let edge = if up { at.div_ceil(granule) } else { at / granule };
-                    sum + (edge * granule).clamp(it.start, it.end) - it.start
+                    let part = (edge * granule).clamp(it.start, it.end) - it.start;
+                    (missing + part, price + it.price * part)
                 }
-                _ => sum,
+                _ => (missing, price),
             }
         };
         let mut best: Option<Window> = None;
-        let mut offer = |at: Offset, missing: u64| {
-            let window = Window { missing, left, at };
+        let mut offer = |at: Offset, from: (u64, u64), to: (u64, u64)| {
+            let window = Window { price: to.1 - from.1, missing: to.0 - from.0, left, at };
             best = Some(best.map_or(window, |best| best.min(window)));
         };
         let mut upper = 0;
@@ -94,7 +140,7 @@ impl AddressSpace {
             while opening.get(upper).is_some_and(|it| it.end < stop) {
                 upper += 1;
             }
-            offer(it.start, under(upper, stop, true) - under(number, it.start, false));
+            offer(it.start, under(number, it.start, false), under(upper, stop, true));
         }
         let mut lower = 0;
         for (number, it) in opening.iter().enumerate().filter(|(_, it)| !it.is_gap) {
@@ -102,7 +148,7 @@ impl AddressSpace {
             while opening.get(lower).is_some_and(|it| it.end <= at) {
                 lower += 1;
             }
-            offer(at, under(number, it.end, true) - under(lower, at, false));
+            offer(at, under(lower, at, false), under(number, it.end, true));
         }
         best
     }

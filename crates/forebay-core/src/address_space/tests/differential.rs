@@ -153,7 +153,7 @@ impl Twins {
                 assert_eq!(plan.steps, due);
                 let made = due.iter().map(|step| match step {
                     Step::Create { size, .. } => size.get(),
-                    Step::Move { .. } => 0,
+                    _ => 0,
                 });
                 assert_eq!(plan.created().get(), made.sum::<u64>());
             }

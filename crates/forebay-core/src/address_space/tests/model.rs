@@ -35,6 +35,8 @@ pub(super) struct Model {
     cells: Vec<Cell>,
     pub(super) pages: BTreeMap<u64, (u64, u64)>,
     pub(super) aliases: BTreeMap<u64, u64>,
+    /// Old mappings that pages may return to, with their sizes and pages.
+    pub(super) kept: BTreeMap<u64, (u64, u64)>,
     blocks: u32,
 }
 
@@ -50,7 +52,13 @@ fn offsets() -> impl Iterator<Item = u64> {
 impl Model {
     pub(super) fn new() -> Self {
         let cells = vec![Cell::Gap; index(SPACE)];
-        Self { cells, pages: BTreeMap::new(), aliases: BTreeMap::new(), blocks: 0 }
+        Self {
+            cells,
+            pages: BTreeMap::new(),
+            aliases: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            blocks: 0,
+        }
     }
 
     fn set(&mut self, at: u64, end: u64, cell: Cell) {
@@ -160,6 +168,12 @@ impl Model {
         if !self.all(at, end, |cell| *cell == Cell::Gap) {
             return Err(AddressSpaceError::Occupied { at });
         }
+        let mut kept =
+            self.kept.iter().filter(|(start, kept)| **start < end && *start + kept.0 > at);
+        if !kept.all(|(&start, &kept)| (start, kept) == (at, (size, page))) {
+            return Err(AddressSpaceError::Occupied { at });
+        }
+        self.kept.remove(&at);
         self.pages.insert(at, (size, page));
         self.set_free(at, end, free);
         Ok(())
@@ -186,6 +200,20 @@ impl Model {
         let size = self.aliases.remove(&at).ok_or(AddressSpaceError::Absent { at })?;
         self.set(at, at + size, Cell::Gap);
         Ok(())
+    }
+
+    pub(super) fn keep_alias(&mut self, at: u64, page: u64) -> Result<(), AddressSpaceError> {
+        let size = *self.aliases.get(&at).ok_or(AddressSpaceError::Absent { at })?;
+        if !self.pages.values().any(|&placed| placed == (size, page)) {
+            return Err(AddressSpaceError::Absent { at });
+        }
+        self.clear_alias(at)?;
+        self.kept.insert(at, (size, page));
+        Ok(())
+    }
+
+    pub(super) fn clear_kept(&mut self, at: u64) -> Result<(), AddressSpaceError> {
+        self.kept.remove(&at).map(drop).ok_or(AddressSpaceError::Absent { at })
     }
 
     /// Gives `more` to every hole that `which` is true of, then joins each with its neighbours.

@@ -2,7 +2,7 @@
 
 use super::model::{GRANULE, SPACE};
 use super::{A, B, space_of};
-use crate::address_space::{AddressSpace, Growth, Plan, Step, Streams};
+use crate::address_space::{AddressSpace, AddressSpaceError, Growth, Plan, Step, Streams};
 use crate::{Bytes, PageSize};
 
 #[test]
@@ -115,4 +115,45 @@ fn a_page_for_all_goes_to_the_hole_beside_it() {
     assert_eq!(other.allocate(page, A), None);
     space.add_page(GRANULE, page, 2, A).unwrap();
     assert_eq!(space.allocate(page, A), Some(GRANULE));
+}
+
+/// A program that repeats itself: a large block takes pages from between blocks, which then want them back.
+#[test]
+fn a_page_returns_for_nothing_to_where_it_is_mapped_still() {
+    let granule = PageSize::new(GRANULE).unwrap();
+    let mut space = space_of(granule, Bytes::new(20 * GRANULE));
+    let (page, growth) = (Bytes::new(GRANULE), Growth::default());
+    for number in 0..4 {
+        space.add_page(number * GRANULE, page, number, A).unwrap();
+    }
+    let blocks: Vec<u64> = (0..4).map(|_| space.allocate(page, A).unwrap()).collect();
+    space.free(blocks[0], page, A).unwrap();
+    space.free(blocks[2], page, A).unwrap();
+    let two = Bytes::new(2 * GRANULE);
+    let plan = Plan::make(&space, two, A, &growth, Bytes::new(4 * GRANULE)).unwrap();
+    let moved = |from, to| Step::Move { from: from * GRANULE, to: to * GRANULE, size: page };
+    assert_eq!(plan.steps, [moved(0, 4), moved(2, 5)]);
+    for (from, to) in [(0, 4), (2, 5)] {
+        let (number, ..) = space.remove_page(from * GRANULE).unwrap();
+        space.add_page(to * GRANULE, page, number, A).unwrap();
+        space.keep_alias(from * GRANULE, number).unwrap();
+    }
+    // Another page may not take a place that is still mapped.
+    let other = space.add_page(0, page, 9, A);
+    assert_eq!(other, Err(AddressSpaceError::Occupied { at: 0 }));
+    assert_eq!(space.add_page(0, two, 0, A), Err(AddressSpaceError::Occupied { at: 0 }));
+    // The large block has been and gone, and block 1 too: three pages in a row are wanted below.
+    space.free(blocks[1], page, A).unwrap();
+    let three = Bytes::new(3 * GRANULE);
+    let plan = Plan::make(&space, three, A, &growth, Bytes::new(4 * GRANULE)).unwrap();
+    let back = |from, to| Step::Return { from: from * GRANULE, to: to * GRANULE, size: page };
+    assert_eq!(plan.steps, [back(4, 0), back(5, 2)]);
+    // If only one of them is free, another takes the place of the other, whose mapping is removed first.
+    assert_eq!(space.allocate(page, A), Some(GRANULE));
+    assert_eq!(space.allocate(page, A), Some(4 * GRANULE));
+    space.free(GRANULE, page, A).unwrap();
+    space.add_page(10 * GRANULE, page, 7, A).unwrap();
+    let plan = Plan::make(&space, three, A, &growth, Bytes::new(5 * GRANULE)).unwrap();
+    let clear = Step::Clear { at: 0, size: page };
+    assert_eq!(plan.steps, [back(5, 2), clear, moved(10, 0)]);
 }

@@ -211,11 +211,21 @@ impl Reference {
         });
         let least = windows.min();
         let least = least.and_then(|least| self.fill(&ranges, least.2, size, taker, growth, limit));
-        least.or_else(|| {
-            let end = ranges.last().filter(|last| last.2 && last.1 == self.size)?;
-            let fits = end.0 + size <= self.size;
-            fits.then(|| self.fill(&ranges, end.0, size, taker, growth, limit))?
-        })
+        let live = self.backed() - self.free_bytes() + size;
+        let created = |steps: &Vec<Step>| -> u64 {
+            steps
+                .iter()
+                .map(|step| if let Step::Create { size, .. } = step { size.get() } else { 0 })
+                .sum()
+        };
+        let below_peak = growth.moves && live <= self.peak;
+        if least.as_ref().is_some_and(|steps| !below_peak || created(steps) == 0) {
+            return least;
+        }
+        let end = ranges.last().filter(|last| last.2 && last.1 == self.size);
+        let end = end.filter(|end| end.0 + size <= self.size);
+        let other = end.and_then(|end| self.fill(&ranges, end.0, size, taker, growth, limit));
+        least.into_iter().chain(other).min_by_key(created)
     }
 
     /// What the gaps have of a window, in whole granules.

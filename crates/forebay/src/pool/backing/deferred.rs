@@ -27,7 +27,7 @@ use crate::sync::map::Side;
 
 /// The most unmappings and page releases that one request runs in passing: on one H200 this many take the driver 1.4
 /// ms, and the request did not ask for them. The next request continues.
-const MOST_SLOW: usize = 24;
+pub(in crate::pool) const MOST_SLOW: usize = 24;
 
 /// The point after which the work enqueued on a stream so far is done.
 #[derive(Clone, Debug)]
@@ -104,6 +104,11 @@ impl Deferred {
             Task::ReleasePage(side, page) if *side == of => Some(page.at),
             _ => None,
         })
+    }
+
+    /// Drops the tasks that are due and that `is_done` says are done.
+    pub(in crate::pool) fn discard_ready(&mut self, mut is_done: impl FnMut(&Task) -> bool) {
+        self.ready.retain(|task| !is_done(task));
     }
 
     /// Adds a task that is due.

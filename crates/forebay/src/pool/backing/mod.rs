@@ -23,7 +23,7 @@ use forebay_core::address_space::{Growth, Streams};
 use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
-use crate::pool::backing::deferred::{Deferred, Task, WorkEnd};
+use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
 use crate::pool::backing::page_provider::{GrowthContext, Outgoing, PageProvider, retry_once};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;
@@ -346,6 +346,11 @@ impl Backing {
         let mut outcome = self.small.retry_refused(pool.heap, &self.log);
         outcome = outcome.and(self.large.retry_refused(pool.heap, &self.log));
         self.deferred.poll();
+        self.keep_aliases(pool);
+        for side in [Side::Small, Side::Large] {
+            let (provider, log) = self.provider(side);
+            outcome = outcome.and(provider.clear_oldest_kept(pool.heap, MOST_SLOW, log));
+        }
         for task in self.deferred.take_ready(all) {
             let Err(error) = self.run(pool, task) else { continue };
             if matches!(task, Task::ReleasePage(..)) {
@@ -357,6 +362,17 @@ impl Backing {
             }
         }
         outcome
+    }
+
+    /// Keeps the old mappings that no work uses any more, if their pages are still there and may return.
+    fn keep_aliases(&mut self, pool: PoolContext<'_>) {
+        let mut heap = pool.heap();
+        self.deferred.discard_ready(|task| match task {
+            Task::ClearAlias(side, alias) => {
+                heap.side_heap(*side).space.keep_alias(alias.at, alias.page).is_ok()
+            }
+            _ => false,
+        });
     }
 
     /// Defers the release of event slots that ended threads left behind, until the events are reached.

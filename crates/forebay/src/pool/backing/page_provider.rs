@@ -35,6 +35,7 @@ const ASK_FIRST: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Alias {
     pub(in crate::pool) at: Offset,
+    pub(in crate::pool) page: u64,
     pub(in crate::pool) size: Bytes,
 }
 
@@ -86,6 +87,8 @@ struct Staged {
     page: PageHandle,
     /// Where a moved page came from.
     from: Option<RemovedPage>,
+    /// Whether it was mapped there before.
+    was_mapped: bool,
 }
 
 /// The device memory of one side.
@@ -100,9 +103,8 @@ pub(in crate::pool) struct PageProvider {
     pub(in crate::pool) regions: Vec<Address>,
     /// Unmapped pages that the device refused to take back. They count as outgoing.
     pub(in crate::pool) orphans: Vec<(PageHandle, Bytes)>,
-    /// Unused mappings that the device refused to remove, with their pages. Their ranges stay claimed in the address
-    /// space.
-    pub(in crate::pool) stranded: Vec<(Alias, PageHandle)>,
+    /// Unused mappings that the device refused to remove. Their ranges stay claimed in the address space.
+    pub(in crate::pool) stranded: Vec<Alias>,
     /// Segments that never came into the address space and that the device refused to take back. They count as
     /// outgoing.
     pub(in crate::pool) strays: Vec<(Address, Bytes)>,
@@ -208,13 +210,13 @@ impl PageProvider {
     /// Removes an unused new mapping. If the device refuses, the mapping is stranded and retried later.
     fn unmap_or_strand(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) {
         if self.unmap(span, log).is_err() {
-            self.stranded.push((Alias { at, size: span.size() }, page));
+            self.stranded.push(Alias { at, page: page.0, size: span.size() });
         }
     }
 
     /// Whether a stranded mapping is at `at`.
     fn is_stranded(&self, at: Offset) -> bool {
-        self.stranded.iter().any(|(alias, _)| alias.at == at)
+        self.stranded.iter().any(|alias| alias.at == at)
     }
 
     /// Fills new memory, in the order of the stream it was made for.
@@ -322,9 +324,14 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         for &step in &plan.steps {
-            let (to, size, from) = match step {
-                Step::Create { at, size } => (at, size, None),
-                Step::Move { from, to, size } => (to, size, Some(from)),
+            let (to, size, from, was_mapped) = match step {
+                Step::Create { at, size } => (at, size, None, false),
+                Step::Move { from, to, size } => (to, size, Some(from), false),
+                Step::Return { from, to, size } => (to, size, Some(from), true),
+                Step::Clear { at, size } => {
+                    self.clear_kept(context.heap, at, size, log)?;
+                    continue;
+                }
                 // Unknown kinds of steps are not carried out.
                 _ => return Ok(()),
             };
@@ -345,7 +352,9 @@ impl PageProvider {
                     }
                 },
             };
-            if let Err(error) = self.map_with_access(to, span, page, log) {
+            let mapped =
+                if was_mapped { Ok(()) } else { self.map_with_access(to, span, page, log) };
+            if let Err(error) = mapped {
                 if from.is_none() {
                     self.add_orphan(context.heap, page, size);
                 }
@@ -359,7 +368,7 @@ impl PageProvider {
                 let _ = self.retry_refused(context.heap, log);
                 return Err(error);
             }
-            staged.push(Staged { at: to, span, page, from });
+            staged.push(Staged { at: to, span, page, from, was_mapped });
         }
         Ok(())
     }
@@ -412,8 +421,10 @@ impl PageProvider {
 
     /// Undoes the staged steps: new pages are released, moved ones put back.
     fn roll_back(&mut self, context: GrowthContext<'_>, staged: Vec<Staged>, log: &CallLog) {
-        for Staged { at, span, page, from } in staged {
-            self.unmap_or_strand(at, span, page, log);
+        for Staged { at, span, page, from, was_mapped } in staged {
+            if !was_mapped {
+                self.unmap_or_strand(at, span, page, log);
+            }
             if from.is_none() {
                 self.add_orphan(context.heap, page, span.size());
             }
@@ -454,13 +465,21 @@ impl PageProvider {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
             let (mut moved, mut created) = (Bytes::ZERO, Bytes::ZERO);
-            for Staged { at, span, page, from } in staged {
+            for Staged { at, span, page, from, was_mapped } in staged {
                 let cleared = space.clear_alias(at);
                 let placed = space.add_page(at, span.size(), page.0, taker);
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
-                let sum = if from.is_some() { &mut moved } else { &mut created };
-                *sum = sum.saturating_add(span.size());
-                aliases.extend(from.map(|page| Alias { at: page.at, size: page.size }));
+                match from {
+                    // A return costs no more than an allocation from a hole.
+                    Some(_) if was_mapped => {}
+                    Some(_) => moved = moved.saturating_add(span.size()),
+                    None => created = created.saturating_add(span.size()),
+                }
+                aliases.extend(from.map(|from| Alias {
+                    at: from.at,
+                    page: from.page,
+                    size: from.size,
+                }));
             }
             space.record_growth(moved, created, context.growth);
             heap.note_held();

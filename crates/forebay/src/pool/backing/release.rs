@@ -15,6 +15,10 @@ use crate::pool::common::log::CallLog;
 use crate::pool::heap::{Heap, SideHeap, span_of};
 use crate::sync::tracked::lock;
 
+/// The most kept mappings for each page, on average: a page serves few places again and again, and each mapping takes
+/// some memory of the driver.
+const MOST_KEPT: usize = 4;
+
 impl PageProvider {
     /// Retries what the device refused before: first unused mappings, then unmapped pages. One that is refused again
     /// stays for the next time and does not stop the others. Returns the first refusal.
@@ -24,9 +28,9 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
-        for (alias, page) in core::mem::take(&mut self.stranded) {
+        for alias in core::mem::take(&mut self.stranded) {
             if let Err(error) = self.clear_alias(heap, alias, log) {
-                self.stranded.push((alias, page));
+                self.stranded.push(alias);
                 outcome = outcome.and(Err(error));
             }
         }
@@ -58,7 +62,7 @@ impl PageProvider {
 
     /// Whether `page` is still mapped by a stranded mapping.
     fn is_mapped(&self, page: PageHandle) -> bool {
-        self.stranded.iter().any(|&(_, stranded)| stranded == page)
+        self.stranded.iter().any(|alias| alias.page == page.0)
     }
 
     /// Adds an unmapped page that is to be released.
@@ -107,6 +111,36 @@ impl PageProvider {
         let cleared = lock(heap).side_heap(self.side).space.clear_alias(alias.at);
         debug_assert!(cleared.is_ok(), "there was no alias: {cleared:?}");
         Ok(())
+    }
+
+    /// Removes a kept mapping. No work uses it.
+    pub(in crate::pool) fn clear_kept(
+        &mut self,
+        heap: &Mutex<Heap>,
+        at: Offset,
+        size: Bytes,
+        log: &CallLog,
+    ) -> Result<()> {
+        self.unmap(span_of(at, size), log)?;
+        let cleared = lock(heap).side_heap(self.side).space.clear_kept(at);
+        debug_assert!(cleared.is_ok(), "there was no kept mapping: {cleared:?}");
+        Ok(())
+    }
+
+    /// Removes the oldest kept mappings beyond [`MOST_KEPT`] for each page, at most as many as one request should pay
+    /// for.
+    pub(in crate::pool) fn clear_oldest_kept(
+        &mut self,
+        heap: &Mutex<Heap>,
+        most: usize,
+        log: &CallLog,
+    ) -> Result<()> {
+        let oldest: Vec<(Offset, Bytes)> = {
+            let mut heap = lock(heap);
+            let space = &heap.side_heap(self.side).space;
+            space.kept().take(space.kept_beyond(MOST_KEPT).min(most)).collect()
+        };
+        oldest.into_iter().try_for_each(|(at, size)| self.clear_kept(heap, at, size, log))
     }
 
     /// Takes free pages out of the address space, up to `spare` bytes.
@@ -160,6 +194,10 @@ impl PageProvider {
         // The device would not release a page that is also mapped elsewhere. Other failed retries do not concern this
         // page.
         let alone = if self.is_mapped(PageHandle(page.page)) { retried } else { Ok(()) };
+        let kept: Vec<Offset> = lock(heap).side_heap(self.side).space.kept_of(page.page).collect();
+        let alone = alone.and_then(|()| {
+            kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, page.size, log))
+        });
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
             self.put_back(heap, page);
             return Err(error);
@@ -184,6 +222,12 @@ impl PageProvider {
     /// Returns everything to the device. Blocks that are still live lose their memory. All work is done; errors are
     /// dropped, as a drop cannot return them.
     pub(in crate::pool) fn tear_down(&mut self, side_heap: &SideHeap) {
+        if let Some(memory) = self.device.virtual_memory() {
+            for (at, size) in side_heap.space.kept() {
+                // SAFETY: a kept mapping is a gap in the address space, so no block is in it.
+                let _ = retry_once(|| unsafe { memory.unmap(span_of(at, size)) });
+            }
+        }
         for (at, page, size) in side_heap.space.pages() {
             let span = span_of(at, size);
             match self.device.virtual_memory() {
@@ -204,7 +248,7 @@ impl PageProvider {
             let _ = retry_once(|| unsafe { self.device.free(start) });
         }
         let Some(memory) = self.device.virtual_memory() else { return };
-        for (alias, _) in &self.stranded {
+        for alias in &self.stranded {
             // SAFETY: a stranded mapping is claimed in the address space, so no block is in it.
             let _ = retry_once(|| unsafe { memory.unmap(span_of(alias.at, alias.size)) });
         }

@@ -54,6 +54,33 @@ fn pages_follow_scarcity() {
     }
 }
 
+/// A program at its limit that needs the same pages now here and now there: two short blocks beside each other, or one
+/// at the end of the addresses as long as both.
+fn round_at_the_limit(pool: &Pool) {
+    let allocate = |bytes| pool.allocate(bytes, DEFAULT).unwrap().address;
+    let free = |block| pool.free(block, DEFAULT).unwrap();
+    let blocks: Vec<Address> = (0..5).map(|_| allocate(Bytes::mib(20))).collect();
+    free(blocks[0]);
+    free(blocks[2]);
+    let long = allocate(Bytes::mib(40));
+    [long, blocks[1], blocks[3], blocks[4]].into_iter().for_each(free);
+}
+
+/// Pages that go to and fro between the same places stay mapped at both, until they are released.
+#[test]
+fn a_program_that_repeats_itself_at_the_limit_comes_to_map_nothing() {
+    let pool = hundred(PoolOptions::new());
+    (0..8).for_each(|_| round_at_the_limit(&pool));
+    let calls = |call| pool.statistics().driver.of(call);
+    let (maps, unmaps) = (calls(Call::Map), calls(Call::Unmap));
+    assert!(maps > 50, "nothing was moved: {maps} maps");
+    (0..20).for_each(|_| round_at_the_limit(&pool));
+    assert_eq!((calls(Call::Map), calls(Call::Unmap)), (maps, unmaps));
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(calls(Call::Map), calls(Call::Unmap), "every mapping ends with its page");
+    assert_eq!(calls(Call::CreatePage), calls(Call::ReleasePage));
+}
+
 #[test]
 fn levels_are_told_once_each_on_the_way_up_and_on_the_way_down() {
     let told: Told<(Level, Bytes)> = Arc::default();
