@@ -407,7 +407,7 @@ fn settings_in_json_carry_what_programs_ask_for() {
             "source": "environment",
             "whence": "FOREBAY_MAX_BYTES",
             "changeable": true,
-            "effect": "The most a pool takes from its device.",
+            "effect": "The most a pool takes from its device, rounded up to a whole page.",
         })
     );
     assert_eq!(report["problems"][0]["fault"], true);

@@ -10,7 +10,7 @@ macro_rules! for_each_key {
         $act! {
             /// Values for a purpose, beneath every key that is set by itself.
             Preset preset: Preset = Preset::Default, AtStart, Any;
-            /// The most a pool takes from its device.
+            /// The most a pool takes from its device, rounded up to a whole page.
             MaxBytes max_bytes: Option<Bytes> = None, AnyTime, AtLeast(Some(Bytes::new(1)));
             /// The most a pool takes, as a part of the device's memory.
             MaxFraction max_fraction: Fraction = Fraction::ONE, AnyTime, AtLeast(Fraction::percent(1));

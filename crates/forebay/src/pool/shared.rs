@@ -110,7 +110,6 @@ impl Shared {
         device.descriptor().check_process(Call::Open)?;
         let growth = growth_of(&settings, options.growth);
         let device_total = device.memory_info()?.total;
-        let limit = settings.limit_of(device_total);
         let log = CallLog::default();
         let guarded = settings.guard_pages();
         let kind = BackingKind::new(device, options.class, &options.peers, guarded)?;
@@ -137,7 +136,7 @@ impl Shared {
             callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
-            limits: Limits::new(limit, &settings),
+            limits: Limits::new(device_total, heap.large.space.granule(), &settings),
             held: heap.held_gauge.clone(),
             settings: Mutex::new(settings),
             options,

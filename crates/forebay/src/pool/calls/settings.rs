@@ -28,7 +28,7 @@ impl Shared {
         if settings.upkeep() {
             upkeep::start();
         }
-        self.limits.set(settings.limit_of(total), &settings);
+        self.limits.set(total, &settings);
         drop(settings);
         // Repeated until the settings did not change meanwhile, so that two concurrent changes both end with the later
         // values.

@@ -4,15 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::Bytes;
 use forebay_core::pressure::Thresholds;
+use forebay_core::{Bytes, PageSize};
 
 use crate::Settings;
 
 /// The limit and the thresholds, as the settings have them. Each value is valid by itself; a reader may see some values
 /// from before a change of settings and some from after.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::pool) struct Limits {
+    /// The smallest page of the device.
+    granule: PageSize,
     limit: AtomicU64,
     low: AtomicU64,
     moderate: AtomicU64,
@@ -21,14 +23,18 @@ pub(in crate::pool) struct Limits {
 }
 
 impl Limits {
-    pub(in crate::pool) fn new(limit: Bytes, settings: &Settings) -> Self {
-        let limits = Self::default();
-        limits.set(limit, settings);
+    pub(in crate::pool) fn new(total: Bytes, granule: PageSize, settings: &Settings) -> Self {
+        let [limit, low, moderate, high, critical] = [const { AtomicU64::new(0) }; 5];
+        let limits = Self { granule, limit, low, moderate, high, critical };
+        limits.set(total, settings);
         limits
     }
 
-    /// Takes over the values of `settings`.
-    pub(in crate::pool) fn set(&self, limit: Bytes, settings: &Settings) {
+    /// Takes over the values of `settings` for a device of `total` bytes. A pool holds whole pages, so the limit is
+    /// rounded up to the next: what is as large as the limit fits.
+    pub(in crate::pool) fn set(&self, total: Bytes, settings: &Settings) {
+        let limit = settings.limit_of(total);
+        let limit = limit.checked_align_up(self.granule.alignment()).unwrap_or(limit).min(total);
         let set = |mark: &AtomicU64, bytes: Bytes| mark.store(bytes.get(), Ordering::Relaxed);
         set(&self.limit, limit);
         set(&self.low, settings.pressure_low().of(limit));

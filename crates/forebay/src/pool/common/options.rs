@@ -94,7 +94,8 @@ impl PoolOptions {
         self
     }
 
-    /// Limits the memory that the pool may take from the device.
+    /// Limits the memory that the pool may take from the device. A pool holds whole pages of the device, so the
+    /// limit is rounded up to the next: 2 MiB on most.
     pub fn max_bytes(self, max_bytes: Bytes) -> Self {
         self.set(|settings| settings.max_bytes(max_bytes))
     }

@@ -7,6 +7,7 @@ mod change;
 mod class;
 mod end;
 mod figures;
+mod fits;
 mod lost;
 mod numbers;
 mod own_streams;

@@ -1,0 +1,90 @@
+//! What fits in bytes fits in fact: while the pages that no live block touches add up to a request, within the limit and
+//! in whole granules of the device, the request succeeds.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+const GRANULE: Bytes = Bytes::mib(2);
+
+/// A pool that holds at most `granules`, on a device that has more.
+fn limited(granules: u64, odd: Bytes) -> Pool {
+    let options = SimMachine::builder().memory(MemoryModel::Phantom);
+    let limit = Bytes::new(granules * GRANULE.get()).saturating_sub(odd);
+    PoolOptions::new().max_bytes(limit).build(&open(options).2).unwrap()
+}
+
+/// The granules that `blocks` touch.
+fn touched(blocks: &[Block]) -> u64 {
+    let granules = |block: &Block| {
+        let (start, end) = (block.address.get(), block.address.get() + block.size.get());
+        start / GRANULE.get()..end.div_ceil(GRANULE.get())
+    };
+    blocks.iter().flat_map(granules).collect::<BTreeSet<u64>>().len() as u64
+}
+
+/// Allocates and frees at random near the limit: sizes of all kinds, on two streams, with small blocks that are left
+/// behind to pin pages.
+fn play(seed: u64, limit: u64, odd: Bytes) {
+    let mut random = forebay_core::Random::new(seed);
+    let pool = limited(limit, odd);
+    let streams = [DEFAULT, pool.device().create_stream(Priority::Normal).unwrap()];
+    let mut live: Vec<Block> = Vec::new();
+    let (mut refused, mut served) = (0, 0);
+    for _ in 0..600 {
+        let stream = streams[random.index(2).unwrap()];
+        if random.chance(2, 5)
+            && let Some(index) = random.index(live.len())
+        {
+            pool.free_block(live.swap_remove(index), stream).unwrap();
+            continue;
+        }
+        let size = match random.below(4) {
+            0 => Bytes::new(1 + random.below(4096)),
+            1 => Bytes::new(1 + random.below(1 << 20)),
+            2 => Bytes::new(1 + random.below(8 * GRANULE.get())),
+            _ => Bytes::new((1 + random.below(limit)) * GRANULE.get()),
+        };
+        let free = limit - touched(&live);
+        match pool.allocate(size, stream) {
+            Ok(block) => live.push(block),
+            Err(error) => {
+                refused += 1;
+                let whole = size.get().div_ceil(GRANULE.get());
+                assert!(whole > free, "{size} with {free} granules free, seed {seed}: {error}");
+                continue;
+            }
+        }
+        served += 1;
+        assert!(pool.held().get() <= limit * GRANULE.get());
+    }
+    assert!(refused > 20 && served > 100, "{refused} refused, {served} served");
+}
+
+#[test]
+fn what_fits_into_free_granules_within_the_limit_succeeds() {
+    for seed in 0..if cfg!(miri) { 1 } else { 40 } {
+        // Limits that are whole granules, and limits that are not.
+        let odd = if seed % 2 == 0 { Bytes::ZERO } else { Bytes::new(1 + seed * 52_001) };
+        play(seed, 8 + seed * 3 % 50, odd);
+    }
+}
+
+/// A limit counts in whole pages, of which a pool consists: a block as large as the limit fits, whatever the limit.
+#[test]
+fn a_block_as_large_as_the_limit_fits() {
+    for limit in
+        [Bytes::new(1), Bytes::kib(100), Bytes::mib(1), Bytes::mib(3), Bytes::new(1_000_000_000)]
+    {
+        let device = open(SimMachine::builder().memory(MemoryModel::Phantom)).2;
+        for class in [MemoryClass::STITCHED, MemoryClass::PLAIN] {
+            let pool = PoolOptions::new().class(class).max_bytes(limit).build(&device).unwrap();
+            let block = pool.allocate(limit, DEFAULT).unwrap();
+            assert!(pool.allocate(GRANULE, DEFAULT).is_err(), "{limit}");
+            assert!(pool.held() < limit.saturating_add(GRANULE));
+            pool.free_block(block, DEFAULT).unwrap();
+            pool.change("max_bytes", "5MiB").unwrap();
+            pool.allocate(Bytes::mib(5), DEFAULT).unwrap();
+        }
+    }
+}
