@@ -64,13 +64,14 @@ const PROGRAMS: [(&str, &str); 6] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 11] = [
+const SCRIPTS: [&str; 12] = [
     "run.sh",
     "table.py",
     "torch_check.py",
     "sides.cpp",
     "bare.py",
     "train_check.py",
+    "limit_check.py",
     "oom_check.py",
     "graph_check.py",
     "together_check.py",
