@@ -70,6 +70,74 @@ fn what_fits_into_free_granules_within_the_limit_succeeds() {
     }
 }
 
+/// Another process takes and returns memory of the device at random. Whatever it leaves, and whatever the pool has in
+/// pages that no live block touches, adds up to what the pool can have.
+fn play_beside_another(seed: u64) {
+    let mut random = forebay_core::Random::new(seed);
+    let all = 40 + seed % 30;
+    let capacity = Bytes::new(all * GRANULE.get());
+    let (machine, _, device) =
+        open(SimMachine::builder().capacity(capacity).memory(MemoryModel::Phantom));
+    let pool = PoolOptions::new().build(&device).unwrap();
+    let (mut live, mut theirs): (Vec<Block>, Vec<(Address, u64)>) = (Vec::new(), Vec::new());
+    let (mut refused, mut served) = (0, 0);
+    for _ in 0..600 {
+        match random.below(10) {
+            0 | 1 => {
+                let granules = 1 + random.below(all / 4);
+                let taken =
+                    device.allocate(Bytes::new(granules * GRANULE.get()), Alignment::DEVICE_PAGE);
+                theirs.extend(taken.map(|at| (at, granules)));
+            }
+            2 => {
+                if let Some(index) = random.index(theirs.len()) {
+                    // SAFETY: nothing was ever enqueued on it.
+                    unsafe { device.free(theirs.swap_remove(index).0).unwrap() };
+                }
+            }
+            3..6 => {
+                if let Some(index) = random.index(live.len()) {
+                    pool.free_block(live.swap_remove(index), DEFAULT).unwrap();
+                }
+            }
+            kind => {
+                let most = if kind == 6 { 1 << 20 } else { all * GRANULE.get() / 4 };
+                let size = Bytes::new(1 + random.below(most));
+                let their = theirs.iter().map(|taken| taken.1).sum::<u64>();
+                let free = all - their - touched(&live);
+                let before = machine.census().held;
+                match pool.allocate(size, DEFAULT) {
+                    Ok(block) => {
+                        live.push(block);
+                        served += 1;
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let whole = size.get().div_ceil(GRANULE.get());
+                        assert!(
+                            whole > free,
+                            "{size} with {free} granules free, seed {seed}: {error}"
+                        );
+                        // Nothing is taken for what is refused.
+                        assert!(machine.census().held <= before);
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 10 && served > 60, "{refused} refused, {served} served");
+    // A trimmed pool has only the pages that its blocks touch.
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.held().get(), touched(&live) * GRANULE.get());
+}
+
+#[test]
+fn what_another_process_leaves_can_be_had() {
+    for seed in 0..if cfg!(miri) { 1 } else { 30 } {
+        play_beside_another(seed);
+    }
+}
+
 /// A limit counts in whole pages, of which a pool consists: a block as large as the limit fits, whatever the limit.
 #[test]
 fn a_block_as_large_as_the_limit_fits() {
