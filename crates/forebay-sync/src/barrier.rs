@@ -6,9 +6,14 @@
 //! full barrier, so the frequent side needs only [`light`], which stops the compiler from reordering.
 //!
 //! ```text
-//!   Symmetric ── prepare(): membarrier works ──> OneSided ── membarrier is refused ──> Refused
-//!   both sides take full barriers               light() is enough     both sides, for good
+//!   Symmetric ── prepare() ──> Preparing ── membarrier works ──> OneSided ── it is refused ──> Refused
+//!   both sides take            light() is enough                                      both sides, for good
+//!   full barriers              heavy() completes the preparation first
 //! ```
+//!
+//! In a process with threads, the kernel takes milliseconds to register for `membarrier`: ten on a machine
+//! with a GPU, which is more than all else that opening a pool takes. So a thread of its own does it.
+//! Until it is done, `light` is enough all the same, because no `heavy` returns before.
 //!
 //! A sandbox can forbid `membarrier` after the process has started to rely on it. Threads that took
 //! the light side then still exist, so `heavy` falls back to a barrier that needs no permission
@@ -27,8 +32,10 @@ mod system {
     const SYMMETRIC: u8 = 0;
     /// `membarrier` works.
     const ONE_SIDED: u8 = 1;
-    /// `membarrier` worked and is refused now.
+    /// `membarrier` worked, or seemed to, and is refused now.
     const REFUSED: u8 = 2;
+    /// The system has `membarrier`, and it is being registered for.
+    const PREPARING: u8 = 3;
 
     static STATE: AtomicU8 = AtomicU8::new(SYMMETRIC);
 
@@ -39,24 +46,37 @@ mod system {
     /// in well under a microsecond, whatever its core executes: this is four orders of magnitude more.
     const DRAINED: Duration = Duration::from_millis(10);
 
-    /// Asks the system for one-sided barriers. Further calls do nothing.
+    /// The stack of the thread that registers, which makes two system calls.
+    const STACK: usize = 64 << 10;
+
+    /// Asks the system for one-sided barriers, without waiting for it. Further calls do nothing.
     pub fn prepare() {
         if STATE.load(Ordering::Relaxed) != SYMMETRIC
             || !membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
+            || !changes(SYMMETRIC, PREPARING)
         {
             return;
         }
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited);
-        // Tried before it is relied on: most sandboxes are set up before the first pool.
-        if registered.is_ok() && membarrier(MembarrierCommand::PrivateExpedited).is_ok() {
-            let _ =
-                STATE.compare_exchange(SYMMETRIC, ONE_SIDED, Ordering::SeqCst, Ordering::SeqCst);
+        let thread = std::thread::Builder::new().name("forebay-barrier".into()).stack_size(STACK);
+        if thread.spawn(register).is_err() {
+            register();
         }
+    }
+
+    /// Completes the preparation. Several threads may do so at once.
+    fn register() {
+        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+        let works = registered.is_ok() && expedited().is_ok();
+        changes(PREPARING, if works { ONE_SIDED } else { REFUSED });
+    }
+
+    fn changes(from: u8, to: u8) -> bool {
+        STATE.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Whether [`light`] is enough for threads that begin to use it now.
     pub fn one_sided() -> bool {
-        STATE.load(Ordering::SeqCst) == ONE_SIDED
+        matches!(STATE.load(Ordering::SeqCst), ONE_SIDED | PREPARING)
     }
 
     /// The frequent side, between writing one's own flag and reading the other's. Enough against
@@ -78,6 +98,10 @@ mod system {
     #[must_use]
     pub fn heavy() -> bool {
         fence(Ordering::SeqCst);
+        if STATE.load(Ordering::SeqCst) == PREPARING {
+            // Not by waiting for the other thread: a forked child has none.
+            register();
+        }
         if STATE.load(Ordering::SeqCst) == ONE_SIDED {
             if expedited().is_ok() {
                 return true;
