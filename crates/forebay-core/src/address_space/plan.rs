@@ -32,6 +32,9 @@ use super::window::{FreeRange, Return, openings, split};
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 
+/// A page is not smaller than this fraction of what one request misses, if the largest page allows.
+const REQUEST_PART: u64 = 4;
+
 /// How a pool grows. Each field gives the reason for its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -111,9 +114,10 @@ impl Growth {
         most.min(moved / self.moves_per_growth.max(1)) / page.max(1) * page
     }
 
-    /// The size of a new page for a pool that will hold `held` bytes: a power of two.
-    pub(super) fn page(&self, held: u64, granule: u64) -> u64 {
-        let part = (held / self.part.max(1)).max(granule);
+    /// The size of a new page for a pool that will hold `held` bytes, `missing` of them new: a power of two. One request
+    /// is not served by many small pages.
+    pub(super) fn page(&self, held: u64, missing: u64, granule: u64) -> u64 {
+        let part = (held / self.part.max(1)).max(missing / REQUEST_PART).max(granule);
         let part = 1_u64 << part.ilog2();
         part.clamp(granule, self.largest_page.get().max(granule))
     }
@@ -269,7 +273,7 @@ impl Plan {
         let granule = space.granule.bytes().get();
         let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
         let room = limit.get().checked_sub(space.backed).filter(|&room| least <= room)?;
-        let page = growth.page(space.backed.saturating_add(least), granule);
+        let page = growth.page(space.backed.saturating_add(least), least, granule);
         Some(Bytes::new(least.max(page.min(room / granule * granule))))
     }
 
@@ -364,7 +368,7 @@ impl AddressSpace {
             missing += to.saturating_sub(from);
         }
         let held = self.backed.saturating_add(missing);
-        let page = growth.page(held, granule);
+        let page = growth.page(held, missing, granule);
         let live = self.taken().saturating_add(size);
         let ceiling = growth.ceiling(page, live, self.peak).min(limit);
         let mut room = limit.saturating_sub(self.backed);

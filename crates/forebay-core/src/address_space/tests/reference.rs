@@ -254,7 +254,7 @@ impl Reference {
             })
             .collect();
         let held = self.backed() + gaps.iter().map(|gap| gap.1 - gap.0).sum::<u64>();
-        let page = growth.page(held, granule);
+        let page = growth.page(held, held - self.backed(), granule);
         let live = self.backed() - self.free_bytes() + size;
         let ceiling = growth.ceiling(page, live, self.peak).min(limit);
         let mut donors: Vec<(u64, Reverse<u64>, u64)> = Vec::new();
