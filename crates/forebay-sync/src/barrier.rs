@@ -46,9 +46,6 @@ mod system {
     /// in well under a microsecond, whatever its core executes: this is four orders of magnitude more.
     const DRAINED: Duration = Duration::from_millis(10);
 
-    /// The stack of the thread that registers, which makes two system calls.
-    const STACK: usize = 64 << 10;
-
     /// Asks the system for one-sided barriers, without waiting for it. Further calls do nothing.
     pub fn prepare() {
         if STATE.load(Ordering::Relaxed) != SYMMETRIC
@@ -57,8 +54,7 @@ mod system {
         {
             return;
         }
-        let thread = std::thread::Builder::new().name("forebay-barrier".into()).stack_size(STACK);
-        if thread.spawn(register).is_err() {
+        if crate::thread::spawn("forebay-barrier", register).is_err() {
             register();
         }
     }

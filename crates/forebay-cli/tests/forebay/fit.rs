@@ -8,7 +8,7 @@ use crate::replay::{data, forebay, gpt2, rows, text};
 /// needs, and with a hundredth more it comes to ask nothing of the driver.
 #[test]
 fn a_run_fits_hardly_more_than_it_asks_for() {
-    let run = forebay(&["fit", &gpt2(), "--json"]);
+    let run = forebay(&["fit", &gpt2(), "--passes", "3", "--json"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let rows = rows(&run);
     let [ours, others @ ..] = rows.as_slice() else { panic!("{rows:?}") };
@@ -20,9 +20,12 @@ fn a_run_fits_hardly_more_than_it_asks_for() {
         assert!(figure(other, "ratio") > figure(ours, "ratio"), "{other}");
     }
     assert_eq!(ours["smallest_bytes"].as_u64().unwrap() % (2 << 20), 0);
-    assert_eq!(ours["maps"].as_array().unwrap().len(), 2, "one figure a pass");
+    assert_eq!(ours["maps"].as_array().unwrap().len(), 3, "one figure a pass");
     let larger = ours["larger"].as_array().unwrap();
-    assert!(larger.iter().all(|larger| larger["fits"] == true && larger["maps"][1] == 0), "{ours}");
+    let maps = |larger: &Value, pass: usize| larger["maps"][pass].as_u64().unwrap();
+    // A few pages find their last place in the second pass.
+    let settles = |larger: &Value| maps(larger, 1) < 20 && maps(larger, 2) == 0;
+    assert!(larger.iter().all(|larger| larger["fits"] == true && settles(larger)), "{ours}");
     assert_eq!(ours.get("fits"), None, "nobody asked");
 }
 

@@ -30,6 +30,8 @@ macro_rules! for_each_key {
             Upkeep upkeep: bool = false, AnyTime, Any;
             /// How often the background thread looks for something to do.
             UpkeepInterval upkeep_interval: Duration = Duration::from_secs(1), AnyTime, Between(SHORTEST_INTERVAL, LONGEST_INTERVAL);
+            /// How much free memory in one piece the background thread keeps ready while the pool grows.
+            GrowAhead grow_ahead: Bytes = Bytes::ZERO, AnyTime, Any;
             /// How long memory lies idle before collecting gives it back.
             CollectAfter collect_after: Option<Duration> = Some(Duration::from_secs(60)), AnyTime, Any;
             /// How long a request waits for work of the device before it is refused for want of memory.

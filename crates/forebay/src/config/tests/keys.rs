@@ -11,7 +11,7 @@ use crate::config::{
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 24] = [
+const CASES: [Case; 25] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
@@ -71,6 +71,7 @@ const CASES: [Case; 24] = [
         ],
         &["0s", "999us", "1", "never", "", "s", "1 week", "86401s", "-1s", ".5s", "1.s", "1ss"],
     ),
+    (Key::GrowAhead, &[("0", "0"), ("64 MiB", "64MiB")], &["none", "", "-1"]),
     (
         Key::CollectAfter,
         &[("60s", "60s"), ("5min", "300s"), ("never", "never"), ("0s", "0s"), ("1ns", "1ns")],

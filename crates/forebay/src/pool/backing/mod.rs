@@ -246,7 +246,29 @@ impl Backing {
             (taker, heap.slots.serial(taker))
         };
         step::reach(Step::Growing);
-        let made = self.grow_for(pool, (side, size), stream, (taker, serial));
+        let made = self.grow_for(pool, (side, size), stream, (taker, serial), true);
+        pool.heap().frozen = false;
+        made
+    }
+
+    /// Creates pages until the large side has a hole of `size` in the order of `stream`, if that still is the stream
+    /// with this serial.
+    pub(in crate::pool) fn grow_ahead(
+        &mut self,
+        pool: PoolContext<'_>,
+        size: Bytes,
+        stream: StreamHandle,
+        serial: Serial,
+    ) -> Result<bool> {
+        let taker = {
+            let mut heap = pool.heap();
+            let slot =
+                heap.slots.get(stream).filter(|&slot| heap.slots.serial(slot) == Some(serial));
+            let Some(taker) = slot.filter(|_| !self.captures.any()) else { return Ok(false) };
+            heap.frozen = true;
+            taker
+        };
+        let made = self.grow_for(pool, (Side::Large, size), stream, (taker, Some(serial)), false);
         pool.heap().frozen = false;
         made
     }
@@ -258,10 +280,11 @@ impl Backing {
         (side, size): (Side, Bytes),
         stream: StreamHandle,
         (taker, serial): (u32, Option<Serial>),
+        may_move: bool,
     ) -> Result<bool> {
         let (mut growth, limit) = (self.growth_for(pool, size), pool.limit);
         // Pages move in the order of a stream, which takes an event.
-        growth.moves &= !self.stable && !self.captures.any();
+        growth.moves &= may_move && !self.stable && !self.captures.any();
         let fresh = self.fresh.map(|pattern| (pattern, stream));
         let context =
             GrowthContext { heap: pool.heap, map: pool.map, growth: &growth, limit, fresh };

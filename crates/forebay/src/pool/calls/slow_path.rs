@@ -132,6 +132,9 @@ impl Shared {
                 Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
                     drop(backing);
                     self.read_pressure();
+                    if side == Side::Large {
+                        self.ask_to_grow_ahead(stream);
+                    }
                     return Ok((found, Source::Driver));
                 }
                 Some(found) => return Ok((found, Source::Hole)),

@@ -1,11 +1,14 @@
 //! Upkeep: what a pool does between requests. It reads the pressure, releases memory that was not needed for a while,
-//! and runs deferred tasks; on demand, or by one thread for all pools of the process that want it.
+//! and runs deferred tasks; on demand, or by one thread for all pools of the process that want it. The thread also grows
+//! pools ahead of their requests, if they want that.
 
 use core::time::Duration;
 use std::sync::{Condvar, MutexGuard};
+use std::time::Instant;
 
 use forebay_core::Bytes;
 use forebay_core::pressure::{Level, Response};
+use forebay_hal::{Call, StreamHandle};
 
 use crate::Result;
 use crate::pool::calls::registry;
@@ -115,6 +118,34 @@ impl Shared {
         self.process_deferred()
     }
 
+    /// After a request made the pool grow for `stream`: the thread is to make it grow further.
+    pub(in crate::pool) fn ask_to_grow_ahead(&self, stream: StreamHandle) {
+        let wanted = {
+            let settings = self.settings();
+            settings.upkeep() && !settings.grow_ahead().is_zero()
+        };
+        if wanted {
+            let slot = self.heap().slots.get(stream);
+            let serial = slot.and_then(|slot| self.heap().slots.serial(slot));
+            self.upkeep().grown_for = serial.map(|serial| (stream, serial));
+            start();
+        }
+    }
+
+    /// Makes the pool grow by what it wants to have ready, unless it is there or memory is scarce. A failure does not
+    /// matter: a request that needs the memory tries again.
+    fn grow_ahead(&self) {
+        let Some((stream, serial)) = self.upkeep().grown_for.take() else { return };
+        let ahead = self.settings().grow_ahead();
+        let reserve = Bytes::new(ahead.get().saturating_mul(SCARCE_BELOW));
+        let room = self.limits.limit().saturating_sub(self.held.get());
+        let info = self.log.call(Call::MemoryInfo, || self.device.memory_info());
+        if !ahead.is_zero() && info.is_ok_and(|info| info.free.min(room) >= reserve) {
+            let _ = self.backing().grow_ahead(self.context(), ahead, stream, serial);
+            self.read_pressure();
+        }
+    }
+
     /// One round of the upkeep thread. A failure is retried in the next one.
     fn tick(&self) {
         let age = self.settings().collect_after();
@@ -128,6 +159,9 @@ impl Shared {
 
 /// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
+
+/// A pool grows ahead while this many times as much is left.
+const SCARCE_BELOW: u64 = 8;
 
 /// The state of the upkeep thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +206,7 @@ pub(in crate::pool) fn start() {
 }
 
 fn run() {
+    let mut last: Option<Instant> = None;
     loop {
         thread_state().0 = Thread::Running;
         let pools = registry::with_upkeep();
@@ -185,13 +220,19 @@ fn run() {
             state.0 = Thread::None;
             return;
         };
+        let is_due = last.is_none_or(|last| last.elapsed() >= interval);
         for pool in &pools {
-            pool.tick();
+            pool.grow_ahead();
+            if is_due {
+                pool.tick();
+            }
         }
         // Not kept during the pause, so that a pool can be dropped meanwhile.
         drop(pools);
+        let last = *last.insert(last.filter(|_| !is_due).unwrap_or_else(Instant::now));
         let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
-        drop(ASKED.wait_timeout_while(thread_state(), interval, unasked));
+        let pause = interval.saturating_sub(last.elapsed());
+        drop(ASKED.wait_timeout_while(thread_state(), pause, unasked));
     }
 }
 

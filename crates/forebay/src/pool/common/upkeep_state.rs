@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use forebay_core::Decay;
 use forebay_core::pressure::Gauge;
+use forebay_hal::StreamHandle;
 
 /// The state of a pool's upkeep.
 #[derive(Debug)]
@@ -13,6 +14,8 @@ pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) gauge: Gauge,
     /// Whether magazines have a small bound because of pressure.
     pub(in crate::pool) under_pressure: bool,
+    /// The stream for which a request made the pool grow last, and its serial, if the thread is to grow it further.
+    pub(in crate::pool) grown_for: Option<(StreamHandle, u64)>,
 }
 
 impl Upkeep {
@@ -22,6 +25,7 @@ impl Upkeep {
             decay: Decay::default(),
             gauge: Gauge::default(),
             under_pressure: false,
+            grown_for: None,
         }
     }
 }

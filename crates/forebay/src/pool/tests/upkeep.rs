@@ -264,3 +264,34 @@ fn a_host_function_may_use_the_pool_while_it_is_defragmented() {
     pool.defragment().unwrap();
     assert_eq!((pool.statistics().live, machine.finding_count()), (Bytes::ZERO, 0));
 }
+
+/// A pool that grows ahead has the pages for the next request before it comes, unless memory is scarce.
+#[test]
+fn the_thread_grows_the_pool_ahead() {
+    let pool_of = |limit: Bytes| {
+        let device = open(SimMachine::builder().memory(MemoryModel::Phantom)).2;
+        let options = PoolOptions::new().max_bytes(limit).set(|settings| {
+            settings
+                .upkeep(true)
+                .upkeep_interval(Duration::from_secs(60))
+                .grow_ahead(Bytes::mib(64))
+        });
+        options.build(&device).unwrap()
+    };
+    let pool = pool_of(Bytes::gib(4));
+    pool.allocate(Bytes::mib(10), DEFAULT).unwrap();
+    let made = |pool: &Pool| pool.statistics().driver.of(Call::CreatePage);
+    let begun = std::time::Instant::now();
+    while pool.held() < Bytes::mib(74) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the pool holds {}", pool.held());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = made(&pool);
+    pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    assert_eq!(made(&pool), before, "the pages were there");
+    // Less than eight times as much is left: it is left to whoever needs it.
+    let scarce = pool_of(Bytes::mib(400));
+    scarce.allocate(Bytes::mib(10), DEFAULT).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(scarce.held() < Bytes::mib(20), "the pool holds {}", scarce.held());
+}
