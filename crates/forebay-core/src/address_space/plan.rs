@@ -114,12 +114,12 @@ impl Growth {
         most.min(moved / self.moves_per_growth.max(1)) / page.max(1) * page
     }
 
-    /// The size of a new page for a pool that will hold `held` bytes, `missing` of them new: a power of two. One request
-    /// is not served by many small pages.
+    /// The size of a new page for a pool that will hold `held` bytes, `missing` of them new: whole granules, and a power
+    /// of two below the largest page. One request is not served by many small pages.
     pub(super) fn page(&self, held: u64, missing: u64, granule: u64) -> u64 {
         let part = (held / self.part.max(1)).max(missing / REQUEST_PART).max(granule);
         let part = 1_u64 << part.ilog2();
-        part.clamp(granule, self.largest_page.get().max(granule))
+        part.clamp(granule, (self.largest_page.get() / granule * granule).max(granule))
     }
 
     /// How many bytes may be backed before pages of `page` bytes are moved, if `live` bytes will be in
@@ -376,19 +376,24 @@ impl AddressSpace {
         let moves = growth.moves && held > ceiling;
         let mut to_move = if moves { missing.saturating_sub(instead) } else { 0 };
         let mut donors = if to_move > 0 { self.donors(at, end, taker) } else { Vec::new() };
+        // The next to go is the last, so that taking it out moves no others.
         donors.retain(|donor| !gone.contains(&donor.0));
+        donors.reverse();
         for (mut at, to, gap_end) in gaps_left {
             let (start, cleared) = (at, steps.len());
             // The gap may go on beyond what is needed; a page may reach into it.
-            donors.retain(|&(from, size)| {
-                let goes = at < to && size <= gap_end - at && to_move > 0;
-                if goes {
+            let mut left = donors.len();
+            while at < to && to_move > 0 && left > 0 {
+                left -= 1;
+                if let Some(&(from, size)) = donors.get(left)
+                    && size <= gap_end - at
+                {
+                    donors.remove(left);
                     steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
                     at += size;
                     to_move = to_move.saturating_sub(size);
                 }
-                !goes
-            });
+            }
             while at < to {
                 let size = page.min(gap_end - at).min(room) / granule * granule;
                 if size == 0 {

@@ -13,7 +13,7 @@
 //! batch is sealed. So a stream has at most two events and two queries, however many blocks wait.
 
 use core::ops::Range;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use forebay_hal::{Device, StreamHandle};
@@ -214,11 +214,24 @@ impl Deferred {
         batches.map(|batch| Arc::clone(&batch.event)).collect()
     }
 
-    /// Takes the tasks that are due, first those that release a slot. Without `all`, no more slow ones than one request
-    /// should pay for.
+    /// The pages that have old mappings.
+    pub(in crate::pool) fn aliased_pages(&self) -> BTreeSet<u64> {
+        let aliases = self.tasks().filter_map(|task| match task {
+            Task::ClearAlias(_, alias) => Some(alias.page),
+            _ => None,
+        });
+        aliases.collect()
+    }
+
+    /// Takes the tasks that are due: first those that release a slot, then old mappings, then pages. Without `all`, no
+    /// more slow ones than one request should pay for.
     pub(in crate::pool) fn take_ready(&mut self, all: bool) -> Vec<Task> {
         let mut ready = core::mem::take(&mut self.ready);
-        ready.sort_by_key(|task| !matches!(task, Task::ReleaseSlot(..)));
+        ready.sort_by_key(|task| match task {
+            Task::ReleaseSlot(..) => 0,
+            Task::ClearAlias(..) => 1,
+            Task::ReturnBlock(..) | Task::ReleasePage(..) => 2,
+        });
         let mut slow = 0;
         let (now, later): (Vec<Task>, Vec<Task>) = ready.into_iter().partition(|task| {
             slow += usize::from(task.is_slow());

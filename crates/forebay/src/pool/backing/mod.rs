@@ -374,7 +374,16 @@ impl Backing {
             let (provider, log) = self.provider(side);
             outcome = outcome.and(provider.clear_oldest_kept(pool.heap, MOST_SLOW, log));
         }
+        let mut aliased = None;
         for task in self.deferred.take_ready(all) {
+            if let Task::ReleasePage(_, page) = task {
+                // A page that is also mapped elsewhere would not go back to the device, and would count as gone.
+                let aliased = aliased.get_or_insert_with(|| self.deferred.aliased_pages());
+                if aliased.contains(&page.page) {
+                    self.deferred.push_ready(task);
+                    continue;
+                }
+            }
             let Err(error) = self.run(pool, task) else { continue };
             if matches!(task, Task::ReleasePage(..)) {
                 // The page is in the address space again, where requests and the next release find it.

@@ -408,3 +408,46 @@ fn bytes_in_pages_that_are_in_use_are_not_hoped_for() {
     live.into_iter().for_each(|block| pool.free_block(block, DEFAULT).unwrap());
     pool.allocate(room.saturating_add(Bytes::mib(2)), DEFAULT).unwrap();
 }
+
+/// A page does not go back to the device while an old mapping of it waits for work: the device would keep the memory,
+/// and the pool would take more than its limit.
+#[test]
+fn a_page_stays_held_while_an_old_mapping_waits() {
+    let options = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(1));
+    let (machine, device, shared) = open(options);
+    let limit = Bytes::mib(40);
+    let pool = PoolOptions::new().max_bytes(limit).build(&shared).unwrap();
+    let [s, t] = [(); 2].map(|()| device.create_stream(Priority::Normal).unwrap());
+    let launch = |block: Block, stream| {
+        let span = Span::new(block.address(), block.size()).unwrap();
+        // SAFETY: the block is live.
+        unsafe { device.launch(Kernel::new("use").writes(span), stream) }.unwrap();
+    };
+    let blocks: Vec<Block> = (0..10).map(|_| pool.allocate(Bytes::mib(4), s).unwrap()).collect();
+    blocks.iter().for_each(|block| launch(*block, s));
+    // Two moves: the old mappings of the second wait for an event that is recorded again.
+    let long = [(0, 2), (4, 6)].map(|(one, two)| {
+        pool.free_block(blocks[one], s).unwrap();
+        pool.free_block(blocks[two], s).unwrap();
+        let long = pool.allocate(Bytes::mib(8), s).unwrap();
+        launch(long, s);
+        long
+    });
+    // Freed on `t`, after all work of `s` so far.
+    let event = device.create_event(forebay_hal::EventKind::Order).unwrap();
+    device.record_event(event, s).unwrap();
+    device.wait_event(t, event).unwrap();
+    pool.free_block(long[1], t).unwrap();
+    (0..500).for_each(|_| launch(blocks[1], s));
+    pool.record_use(blocks[8].address(), s).unwrap();
+    pool.free_block(blocks[8], t).unwrap();
+    device.synchronize_stream(t).unwrap();
+    pool.collect(Duration::ZERO).unwrap();
+    assert_eq!(machine.census().held, pool.held(), "released pages are still mapped");
+    while pool.allocate(Bytes::mib(2), t).is_ok() {
+        assert!(machine.census().held <= limit, "{} of {limit}", machine.census().held);
+    }
+    [s, t].into_iter().for_each(|stream| device.synchronize_stream(stream).unwrap());
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(machine.census().held, pool.held());
+}

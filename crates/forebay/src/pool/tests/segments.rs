@@ -82,3 +82,17 @@ fn segments_come_and_go_without_end() {
     assert_eq!((pool.held(), machine.census().held), (Bytes::ZERO, Bytes::ZERO));
     assert_eq!(machine.finding_count(), 0);
 }
+
+/// Segments are whole granules, whatever fraction of the device's free memory a page may be.
+#[test]
+fn an_odd_amount_of_free_memory_makes_no_odd_segment() {
+    let capacity = Bytes::gib(12);
+    let (_, _, device) =
+        open(SimMachine::builder().memory(MemoryModel::Phantom).capacity(capacity));
+    let pool = PoolOptions::new().class(MemoryClass::PLAIN).build(&device).unwrap();
+    pool.allocate(Bytes::gib(6), DEFAULT).unwrap();
+    for _ in 0..8 {
+        pool.allocate(Bytes::mib(2), DEFAULT).unwrap();
+    }
+    assert!(pool.held().is_aligned_to(Alignment::DEVICE_PAGE));
+}
