@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!   Symmetric ── prepare() ──> Preparing ── membarrier works ──> OneSided ── it is refused ──> Refused
-//!   both sides take            light() is enough                                      both sides, for good
-//!   full barriers              heavy() completes the preparation first
+//!   both sides take            light() is enough; heavy()                          both sides, for good
+//!   full barriers              completes it first ───────── it is refused ───────────────────────^
 //! ```
 //!
 //! In a process with threads, the kernel takes milliseconds to register for `membarrier`: ten on a machine
@@ -61,8 +61,8 @@ mod system {
 
     /// Completes the preparation. Several threads may do so at once.
     fn register() {
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited);
-        let works = registered.is_ok() && expedited().is_ok();
+        let registered = retried(MembarrierCommand::RegisterPrivateExpedited);
+        let works = registered.is_ok() && retried(MembarrierCommand::PrivateExpedited).is_ok();
         changes(PREPARING, if works { ONE_SIDED } else { REFUSED });
     }
 
@@ -99,7 +99,7 @@ mod system {
             register();
         }
         if STATE.load(Ordering::SeqCst) == ONE_SIDED {
-            if expedited().is_ok() {
+            if retried(MembarrierCommand::PrivateExpedited).is_ok() {
                 return true;
             }
             STATE.store(REFUSED, Ordering::SeqCst);
@@ -112,16 +112,16 @@ mod system {
     }
 
     /// Calls `membarrier`; an error is one that will not pass.
-    fn expedited() -> Result<(), Errno> {
+    fn retried(command: MembarrierCommand) -> Result<(), Errno> {
         for _ in 0..RETRIES {
-            match membarrier(MembarrierCommand::PrivateExpedited) {
+            match membarrier(command) {
                 Err(Errno::NOMEM | Errno::AGAIN | Errno::INTR) => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 done => return done,
             }
         }
-        membarrier(MembarrierCommand::PrivateExpedited)
+        membarrier(command)
     }
 
     /// A heavy barrier without `membarrier`, in two ways of which either is enough:

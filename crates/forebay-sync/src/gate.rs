@@ -232,11 +232,16 @@ impl<'a, T> ShutGate<'a, T> {
         }
     }
 
+    /// Whether this is `gate`.
+    pub(super) fn is_of(&self, gate: &Gate<T>) -> bool {
+        core::ptr::eq(self.gate, gate)
+    }
+
     /// Does `work` with the data if the owner has left; `false`, and nothing done, while it is inside.
     ///
     /// # Safety
     ///
-    /// * The [barrier](Self::pass_barrier) was passed since the gate was shut.
+    /// * The [barrier](Self::pass_barrier) was passed since the gate was shut, or the calling thread is the owner.
     pub(super) unsafe fn visit(&self, work: impl FnOnce(&mut T) -> AfterVisit) -> bool {
         if self.gate.inside.load(Ordering::Acquire) {
             return false;

@@ -40,6 +40,8 @@ pub struct Gates<T> {
     chunks: Box<[OnceLock<Chunk<T>>]>,
     /// Held by the visitor.
     visitor_lock: Mutex<()>,
+    /// Which owner the calling thread is.
+    own: fn() -> Option<usize>,
 }
 
 impl<T> Gates<T> {
@@ -47,7 +49,15 @@ impl<T> Gates<T> {
     pub fn new(count: usize) -> Self {
         super::barrier::prepare();
         let chunks = (0..count.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
-        Self { chunks, visitor_lock: Mutex::new(()) }
+        Self { chunks, visitor_lock: Mutex::new(()), own: || None }
+    }
+
+    /// For every thread, whose number as an owner is its [slot](super::thread_slot). A thread that visits no gate but
+    /// its own passes no barrier: nobody else is concerned.
+    #[cfg(not(loom))]
+    pub fn of_threads() -> Self {
+        use super::thread_slot::{MAX_SLOTS, current};
+        Self { own: current, ..Self::new(MAX_SLOTS) }
     }
 
     /// The gate of an owner, created if there is none; `None` for an owner beyond the last.
@@ -56,6 +66,13 @@ impl<T> Gates<T> {
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
         let made = chunk.get(owner % CHUNK)?.get_or_init(|| Box::new(Gate::new(make())));
         Some(made)
+    }
+
+    /// The gate of the calling thread, if it has one.
+    fn own(&self) -> Option<&Gate<T>> {
+        let owner = (self.own)()?;
+        let gate = self.chunks.get(owner / CHUNK)?.get()?.get(owner % CHUNK)?.get()?;
+        Some(gate)
     }
 
     /// Every gate that exists. Gates created during the iteration may be missing: their owners came later.
@@ -170,10 +187,14 @@ impl<T> Gates<T> {
         if inside.is_empty() {
             return inside;
         }
-        ShutGate::pass_barrier(&inside);
+        // What a thread does at its own gate, it sees in order.
+        let own = self.own();
+        if inside.iter().any(|shut| own.is_none_or(|own| !shut.is_of(own))) {
+            ShutGate::pass_barrier(&inside);
+        }
         for _ in 0..LOOKS {
             // Each opens when it was worked on.
-            // SAFETY: the barrier was passed since these gates were shut.
+            // SAFETY: the barrier was passed since these gates were shut, or the only one is this thread's own.
             inside.retain(|shut| unsafe { !shut.visit(&mut work) });
             if inside.is_empty() {
                 break;

@@ -24,7 +24,7 @@ fn a_run_fits_hardly_more_than_it_asks_for() {
     let larger = ours["larger"].as_array().unwrap();
     let maps = |larger: &Value, pass: usize| larger["maps"][pass].as_u64().unwrap();
     // A few pages find their last place in the second pass.
-    let settles = |larger: &Value| maps(larger, 1) < 20 && maps(larger, 2) == 0;
+    let settles = |larger: &Value| maps(larger, 1) < 50 && maps(larger, 2) == 0;
     assert!(larger.iter().all(|larger| larger["fits"] == true && settles(larger)), "{ours}");
     assert_eq!(ours.get("fits"), None, "nobody asked");
 }

@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{AddressSpace, AddressSpaceError, Boundaries, Offset, PlacedPage};
 use crate::Bytes;
 
-/// The kept mappings of an address space. They do not overlap each other, pages or aliases.
+/// The kept mappings of an address space. They overlap neither each other nor pages, and no alias but the claim of a page
+/// that is about to return.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
     by_address: BTreeMap<Offset, KeptMapping>,

@@ -13,8 +13,8 @@
 //! the new pages anyway. A program that moves pages again and again may grow by a hundredth instead: a
 //! move costs the driver as much as a new page, and is paid again at each step.
 //!
-//! A page that moves leaves its old mapping behind ([`kept`](super::kept)). Of several windows the one is filled
-//! that takes the fewest driver calls: pages return for nothing to where they are mapped still.
+//! A page that moves leaves its old mapping behind ([`kept`](super::kept)). The plan fills the window with the
+//! lowest estimated price: a page that returns to where it is still mapped costs no driver call.
 //!
 //! Driver calls cost time per page, not per byte: few large pages are fast, many small ones waste less,
 //! because the free part of a page in use serves no request that is larger. So the page size grows with
@@ -153,7 +153,7 @@ pub enum Step {
         /// How large it is.
         size: Bytes,
     },
-    /// Move the free page at `from` to `to`, where it is mapped still.
+    /// Move the free page at `from` to `to`, where it is still mapped.
     Return {
         /// Where it is.
         from: Offset,
@@ -234,6 +234,7 @@ impl Plan {
         let ranges = space.ranges(&taker);
         let below_peak = growth.moves && space.taken().saturating_add(size.get()) <= space.peak;
         let is_scarce = growth.moves && limit.get().saturating_sub(space.backed) < size.get();
+        // Otherwise the program grows, and needs new pages anyway.
         let returns = if below_peak || is_scarce { space.returns(&taker) } else { Vec::new() };
         let returning = || {
             let parts =
@@ -292,7 +293,7 @@ impl AddressSpace {
         self.holes.can_take(request.size, request.taker)
     }
 
-    /// Where the request would lie with the fewest missing bytes that the driver has to be called for.
+    /// Where the request would lie at the lowest price.
     fn cheapest(&self, ranges: &[FreeRange], request: &Request<'_>) -> Option<Offset> {
         let windows = openings(ranges).filter_map(|opening| self.window(opening, request.size));
         windows.min().map(|window| window.at)

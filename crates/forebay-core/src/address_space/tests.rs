@@ -234,8 +234,10 @@ impl Pair {
         let mut kept: Vec<_> = space.kept().map(|(at, size)| (at, size.get())).collect();
         kept.sort_unstable();
         assert!(kept.into_iter().eq(model.kept.iter().map(|(&at, kept)| (at, kept.0))));
-        let of_pages = model.pages.values().flat_map(|page| space.kept_of(page.1));
-        assert!(of_pages.count() <= model.kept.len());
+        for (_, page) in model.pages.values() {
+            let due = model.kept.iter().filter(|(_, kept)| kept.1 == *page).map(|(&at, _)| at);
+            assert!(space.kept_of(*page).eq(due));
+        }
         let idle: Vec<_> = space.free_pages().map(|(at, size)| (at, size.get())).collect();
         assert_eq!(idle, model.free_pages());
     }

@@ -97,7 +97,7 @@ impl Settings {
     }
 
     /// The most a pool takes from a device of `total` bytes: the lesser of [`max_bytes`] and
-    /// [`max_fraction`].
+    /// [`max_fraction`]. A pool rounds it up to a whole page of the device.
     ///
     /// [`max_bytes`]: Self::max_bytes
     /// [`max_fraction`]: Self::max_fraction

@@ -12,7 +12,7 @@ macro_rules! for_each_key {
             Preset preset: Preset = Preset::Default, AtStart, Any;
             /// The most a pool takes from its device, rounded up to a whole page.
             MaxBytes max_bytes: Option<Bytes> = None, AnyTime, AtLeast(Some(Bytes::new(1)));
-            /// The most a pool takes, as a part of the device's memory.
+            /// The most a pool takes, as a part of the device's memory, rounded up to a whole page.
             MaxFraction max_fraction: Fraction = Fraction::ONE, AnyTime, AtLeast(Fraction::percent(1));
             /// What a pool keeps when it gives memory back by itself or is trimmed.
             MinBytes min_bytes: Bytes = Bytes::ZERO, AnyTime, Any;
@@ -30,7 +30,7 @@ macro_rules! for_each_key {
             Upkeep upkeep: bool = false, AnyTime, Any;
             /// How often the background thread looks for something to do.
             UpkeepInterval upkeep_interval: Duration = Duration::from_secs(1), AnyTime, Between(SHORTEST_INTERVAL, LONGEST_INTERVAL);
-            /// How much free memory in one piece the background thread keeps ready while the pool grows.
+            /// With upkeep: how much free memory the thread adds for the next large request after one made the pool grow, until it is collected.
             GrowAhead grow_ahead: Bytes = Bytes::ZERO, AnyTime, Any;
             /// How long memory lies idle before collecting gives it back.
             CollectAfter collect_after: Option<Duration> = Some(Duration::from_secs(60)), AnyTime, Any;

@@ -35,7 +35,6 @@ use crate::report::PoolEvent;
 use crate::sync::fork::Birth;
 use crate::sync::gates::Gates;
 use crate::sync::map::{AddressMap, LARGEST, UNIT_SHIFT};
-use crate::sync::thread_slot;
 use crate::sync::tracked::{Guard, lock};
 use crate::{Block, PoolId, Result};
 
@@ -142,7 +141,7 @@ impl Shared {
             options,
             last_large: Arc::clone(&heap.last_large),
             map: AddressMap::new(),
-            thread_caches: Gates::new(thread_slot::MAX_SLOTS),
+            thread_caches: Gates::of_threads(),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
             captures: backing.captures.clone(),

@@ -12,6 +12,7 @@
 //! Nothing here waits for the device on the host; `calls/reclaim.rs` does, without this lock.
 
 pub(in crate::pool) mod deferred;
+mod grow;
 pub(in crate::pool) mod page_provider;
 mod reach;
 mod release;
@@ -24,7 +25,7 @@ use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
-use crate::pool::backing::page_provider::{GrowthContext, Outgoing, PageProvider, retry_once};
+use crate::pool::backing::page_provider::{Outgoing, PageProvider, retry_once};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;
 use crate::pool::common::log::{CallLog, LoggedEvent};
@@ -230,86 +231,6 @@ impl Backing {
         }
     }
 
-    pub(in crate::pool) fn grow(
-        &mut self,
-        pool: PoolContext<'_>,
-        side: Side,
-        size: Bytes,
-        stream: StreamHandle,
-    ) -> Result<bool> {
-        let (taker, serial) = {
-            let mut heap = pool.heap();
-            let taker = heap.slot_for(stream);
-            // The driver works without the heap lock. Until it is done the number must stay that stream's: pages are
-            // placed under it and taken by it.
-            heap.frozen = true;
-            (taker, heap.slots.serial(taker))
-        };
-        step::reach(Step::Growing);
-        let made = self.grow_for(pool, (side, size), stream, (taker, serial), true);
-        pool.heap().frozen = false;
-        made
-    }
-
-    /// Creates pages until the large side has a hole of `size` in the order of `stream`, if that still is the stream
-    /// with this serial.
-    pub(in crate::pool) fn grow_ahead(
-        &mut self,
-        pool: PoolContext<'_>,
-        size: Bytes,
-        stream: StreamHandle,
-        serial: Serial,
-    ) -> Result<bool> {
-        let taker = {
-            let mut heap = pool.heap();
-            let slot =
-                heap.slots.get(stream).filter(|&slot| heap.slots.serial(slot) == Some(serial));
-            let Some(taker) = slot.filter(|_| !self.captures.any()) else { return Ok(false) };
-            heap.frozen = true;
-            taker
-        };
-        let made = self.grow_for(pool, (Side::Large, size), stream, (taker, Some(serial)), false);
-        pool.heap().frozen = false;
-        made
-    }
-
-    /// Makes room for a stream whose slot cannot be taken over meanwhile.
-    fn grow_for(
-        &mut self,
-        pool: PoolContext<'_>,
-        (side, size): (Side, Bytes),
-        stream: StreamHandle,
-        (taker, serial): (u32, Option<Serial>),
-        may_move: bool,
-    ) -> Result<bool> {
-        let (mut growth, limit) = (self.growth_for(pool, size), pool.limit);
-        // Pages move in the order of a stream, which takes an event.
-        growth.moves &= may_move && !self.stable && !self.captures.any();
-        let fresh = self.fresh.map(|pattern| (pattern, stream));
-        let context =
-            GrowthContext { heap: pool.heap, map: pool.map, growth: &growth, limit, fresh };
-        let mut aliases = Vec::new();
-        let (provider, log) = self.provider(side);
-        let lane = Streams::only(taker);
-        let mut made = provider.grow(context, size, lane, &mut aliases, log);
-        if is_shortage(&made) {
-            // The device has less than one page of the preferred size; it may have enough of the smallest.
-            let mut smallest = growth;
-            smallest.largest_page = Bytes::ZERO;
-            let context = GrowthContext { growth: &smallest, ..context };
-            made = provider.grow(context, size, lane, &mut aliases, log);
-        }
-        if !aliases.is_empty() {
-            // The taker has waited for every stream whose memory it took, so its work so far comes after every use
-            // through the old mappings.
-            let end = serial.map_or(WorkEnd::Unknown, |serial| WorkEnd::Stream(stream, serial));
-            let clear = |alias| Task::ClearAlias(side, alias);
-            let tasks: Vec<Task> = aliases.into_iter().map(clear).collect();
-            self.defer(pool, &tasks, [end]);
-        }
-        if is_shortage(&made) { Ok(false) } else { made }
-    }
-
     /// Defers `tasks` until `ends` are reached. During a capture events cannot be queried, so the tasks wait for the
     /// whole device instead.
     pub(in crate::pool) fn defer(
@@ -372,7 +293,7 @@ impl Backing {
         self.keep_aliases(pool);
         for side in [Side::Small, Side::Large] {
             let (provider, log) = self.provider(side);
-            outcome = outcome.and(provider.clear_oldest_kept(pool.heap, MOST_SLOW, log));
+            provider.clear_oldest_kept(pool.heap, MOST_SLOW, log);
         }
         let mut aliased = None;
         for task in self.deferred.take_ready(all) {
@@ -578,6 +499,9 @@ impl Backing {
         self.captures = Captures::default();
         self.deferred.settle_all();
         let _ = retry_once(|| self.run_deferred(pool, true));
+        // There is no later: an old mapping that the device will not remove keeps no page from being released.
+        self.deferred.discard_ready(|task| matches!(task, Task::ClearAlias(..)));
+        let _ = self.run_deferred(pool, true);
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
             let cleared = pool.heap().side_heap(side).space.clear_alias(page.at);
@@ -594,9 +518,4 @@ impl Backing {
 /// Whether the device reports that a stream does not exist.
 pub(in crate::pool) fn is_gone(error: &Error) -> bool {
     matches!(error, Error::Device(forebay_hal::Error::Invalid { .. }))
-}
-
-/// Whether the device ran out of memory.
-fn is_shortage(made: &Result<bool>) -> bool {
-    matches!(made, Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })))
 }

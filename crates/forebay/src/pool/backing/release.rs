@@ -113,18 +113,27 @@ impl PageProvider {
         Ok(())
     }
 
-    /// Removes a kept mapping. No work uses it.
+    /// Removes the kept mapping at `at`. No work uses it. If the device refuses, it is stranded: plans avoid it, and it
+    /// is retried later.
     pub(in crate::pool) fn clear_kept(
         &mut self,
         heap: &Mutex<Heap>,
         at: Offset,
-        size: Bytes,
         log: &CallLog,
     ) -> Result<()> {
-        self.unmap(span_of(at, size), log)?;
-        let cleared = lock(heap).side_heap(self.side).space.clear_kept(at);
+        let kept = lock(heap).side_heap(self.side).space.kept_at(at);
+        let Some((page, size)) = kept else { return Ok(()) };
+        let unmapped = self.unmap(span_of(at, size), log);
+        let mut heap = lock(heap);
+        let space = &mut heap.side_heap(self.side).space;
+        let cleared = space.clear_kept(at);
         debug_assert!(cleared.is_ok(), "there was no kept mapping: {cleared:?}");
-        Ok(())
+        if unmapped.is_err() {
+            let claimed = space.claim_gap(at, size);
+            debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
+            self.stranded.push(Alias { at, page, size });
+        }
+        unmapped
     }
 
     /// Removes the oldest kept mappings beyond [`MOST_KEPT`] for each page, at most as many as one request should pay
@@ -134,13 +143,15 @@ impl PageProvider {
         heap: &Mutex<Heap>,
         most: usize,
         log: &CallLog,
-    ) -> Result<()> {
-        let oldest: Vec<(Offset, Bytes)> = {
+    ) {
+        let oldest: Vec<Offset> = {
             let mut heap = lock(heap);
             let space = &heap.side_heap(self.side).space;
-            space.kept().take(space.kept_beyond(MOST_KEPT).min(most)).collect()
+            let beyond = space.kept_beyond(MOST_KEPT).min(most);
+            space.kept().take(beyond).map(|kept| kept.0).collect()
         };
-        oldest.into_iter().try_for_each(|(at, size)| self.clear_kept(heap, at, size, log))
+        // One that the device refuses now is retried later.
+        oldest.into_iter().for_each(|at| drop(self.clear_kept(heap, at, log)));
     }
 
     /// Takes free pages out of the address space, up to `spare` bytes.
@@ -195,9 +206,8 @@ impl PageProvider {
         // page.
         let alone = if self.is_mapped(PageHandle(page.page)) { retried } else { Ok(()) };
         let kept: Vec<Offset> = lock(heap).side_heap(self.side).space.kept_of(page.page).collect();
-        let alone = alone.and_then(|()| {
-            kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, page.size, log))
-        });
+        let alone =
+            alone.and_then(|()| kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, log)));
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
             self.put_back(heap, page);
             return Err(error);
@@ -256,8 +266,8 @@ impl PageProvider {
             let _ = retry_once(|| memory.release_page(page));
         }
         for &region in &self.regions {
-            // SAFETY: nothing is mapped in the region any more: pages and stranded mappings were unmapped above, and
-            // the pool has cleared the aliases.
+            // SAFETY: nothing is mapped in the region any more: pages, kept and stranded mappings were unmapped above,
+            // and the pool has cleared the aliases.
             let _ = retry_once(|| unsafe { memory.release_region(region) });
         }
     }

@@ -122,7 +122,7 @@ impl Shared {
                 return Ok((found, Source::Hole));
             }
         }
-        let ladder = Ladder::new(avoided);
+        let (ladder, held) = (Ladder::new(avoided), self.held.get());
         let mut attempt = Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0 };
         loop {
             let rung = attempt.ladder.rung();
@@ -132,7 +132,7 @@ impl Shared {
                 Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
                     drop(backing);
                     self.read_pressure();
-                    if side == Side::Large {
+                    if side == Side::Large && self.held.get() > held {
                         self.ask_to_grow_ahead(stream);
                     }
                     return Ok((found, Source::Driver));

@@ -125,8 +125,10 @@ impl Shared {
             settings.upkeep() && !settings.grow_ahead().is_zero()
         };
         if wanted {
-            let slot = self.heap().slots.get(stream);
-            let serial = slot.and_then(|slot| self.heap().slots.serial(slot));
+            let serial = {
+                let mut heap = self.heap();
+                heap.slots.get(stream).and_then(|slot| heap.slots.serial(slot))
+            };
             self.upkeep().grown_for = serial.map(|serial| (stream, serial));
             start();
         }
@@ -160,7 +162,7 @@ impl Shared {
 /// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
 
-/// A pool grows ahead while this many times as much is left.
+/// A pool grows ahead while this many times as much is left. Below that, the memory is left to whoever needs it.
 const SCARCE_BELOW: u64 = 8;
 
 /// The state of the upkeep thread.
@@ -229,9 +231,11 @@ fn run() {
         }
         // Not kept during the pause, so that a pool can be dropped meanwhile.
         drop(pools);
-        let last = *last.insert(last.filter(|_| !is_due).unwrap_or_else(Instant::now));
+        if is_due {
+            last = Some(Instant::now());
+        }
         let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
-        let pause = interval.saturating_sub(last.elapsed());
+        let pause = interval.saturating_sub(last.map_or(Duration::ZERO, |last| last.elapsed()));
         drop(ASKED.wait_timeout_while(thread_state(), pause, unasked));
     }
 }

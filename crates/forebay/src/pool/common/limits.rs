@@ -31,7 +31,7 @@ impl Limits {
     }
 
     /// Takes over the values of `settings` for a device of `total` bytes. A pool holds whole pages, so the limit is
-    /// rounded up to the next: what is as large as the limit fits.
+    /// rounded up to the next, if the device has that: what is as large as the limit fits.
     pub(in crate::pool) fn set(&self, total: Bytes, settings: &Settings) {
         let limit = settings.limit_of(total);
         let limit = limit.checked_align_up(self.granule.alignment()).unwrap_or(limit).min(total);

@@ -32,6 +32,7 @@ fn these_can_change() {
             "history",         // in scope.rs
             "upkeep",          // in upkeep.rs
             "upkeep_interval", // there too
+            "grow_ahead",      // there too
             "collect_after",   // there too
             "max_wait",        // in rim.rs
             "pressure_low",

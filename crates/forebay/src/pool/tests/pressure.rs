@@ -81,6 +81,34 @@ fn a_program_that_repeats_itself_at_the_limit_comes_to_map_nothing() {
     assert_eq!(calls(Call::CreatePage), calls(Call::ReleasePage));
 }
 
+/// A kept mapping that the device will not remove, to make way for another page, fails no request: the next plan avoids
+/// it.
+#[test]
+fn a_kept_mapping_that_stays_fails_no_request() {
+    for number in 1..60 {
+        let (machine, _, device) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+        let mut growth = Growth::default();
+        growth.largest_page = Bytes::mib(2);
+        let options = PoolOptions::new().max_bytes(Bytes::mib(100)).growth(growth);
+        let pool = options.build(&device).unwrap();
+        machine.plan(Fault::new(When::Kind(Call::Unmap, number), FaultKind::Transient));
+        for round in 0..6 {
+            round_at_the_limit(&pool);
+            // Other sizes want other places.
+            let allocate = |mib| pool.allocate(Bytes::mib(mib), DEFAULT).unwrap().address;
+            let free = |block| pool.free(block, DEFAULT).unwrap();
+            let blocks: Vec<(usize, Address)> = (0..7).map(|_| allocate(14)).enumerate().collect();
+            let (freed, kept): (Vec<_>, Vec<_>) =
+                blocks.into_iter().partition(|(count, _)| (count + round) % 3 == 0);
+            freed.into_iter().for_each(|(_, block)| free(block));
+            free(allocate(28));
+            kept.into_iter().for_each(|(_, block)| free(block));
+        }
+        drop(pool);
+        assert_eq!(machine.census().held, Bytes::ZERO, "fault at unmap {number}");
+    }
+}
+
 #[test]
 fn levels_are_told_once_each_on_the_way_up_and_on_the_way_down() {
     let told: Told<(Level, Bytes)> = Arc::default();

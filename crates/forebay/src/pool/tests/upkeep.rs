@@ -270,13 +270,12 @@ fn a_host_function_may_use_the_pool_while_it_is_defragmented() {
 fn the_thread_grows_the_pool_ahead() {
     let pool_of = |limit: Bytes| {
         let device = open(SimMachine::builder().memory(MemoryModel::Phantom)).2;
-        let options = PoolOptions::new().max_bytes(limit).set(|settings| {
-            settings
-                .upkeep(true)
-                .upkeep_interval(Duration::from_secs(60))
-                .grow_ahead(Bytes::mib(64))
-        });
-        options.build(&device).unwrap()
+        let options = PoolOptions::new()
+            .max_bytes(limit)
+            .set(|settings| settings.upkeep(true).upkeep_interval(Duration::from_secs(60)));
+        let pool = options.build(&device).unwrap();
+        pool.change("grow_ahead", "64MiB").unwrap();
+        pool
     };
     let pool = pool_of(Bytes::gib(4));
     pool.allocate(Bytes::mib(10), DEFAULT).unwrap();
@@ -292,6 +291,12 @@ fn the_thread_grows_the_pool_ahead() {
     // Less than eight times as much is left: it is left to whoever needs it.
     let scarce = pool_of(Bytes::mib(400));
     scarce.allocate(Bytes::mib(10), DEFAULT).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(scarce.held() < Bytes::mib(20), "the pool holds {}", scarce.held());
+    let asked = |pool: &Pool| pool.statistics().driver.of(Call::MemoryInfo);
+    let (before, begun) = (asked(&scarce), std::time::Instant::now());
+    scarce.allocate(Bytes::mib(10), DEFAULT).unwrap();
+    while asked(&scarce) == before && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(asked(&scarce) > before, "the thread has not looked");
+    assert!(scarce.held() < Bytes::mib(40), "the pool holds {}", scarce.held());
 }
