@@ -169,7 +169,8 @@ def test_what_pytorchs_face_configures_is_the_same(cuda):
 
 
 def test_the_environment_is_heard_and_its_mistakes_told():
-    assert succeeds('import forebay; print(forebay.pool("host").limit)', FOREBAY_CONF="max_bytes:1MiB") == "1048576\n"
+    said = succeeds('import forebay; print(forebay.pool("host").limit)', FOREBAY_CONF="max_bytes:3MiB")
+    assert said == "4194304\n", "in whole pages of 2 MiB"
     ran = run('import forebay; forebay.pool("host")', FOREBAY_MAX_BYTES="lots")
     assert ran.returncode == 1 and "forebay.errors.InvalidError" in ran.stderr and "max_bytes" in ran.stderr
 

@@ -119,6 +119,7 @@ if python3 -c "import torch" 2> /dev/null; then
 else
   skip torch "there is no PyTorch"
 fi
+part beside 120 python3 beside_check.py --library "$here/libforebay_capi.so" --rounds 200
 if command -v cc > /dev/null; then
   part pair 120 python3 pair_check.py --library "$here/libforebay_capi.so" --forebay ./forebay
 else

@@ -64,7 +64,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     "run.sh",
     "table.py",
     "torch_check.py",
@@ -72,6 +72,7 @@ const SCRIPTS: [&str; 12] = [
     "bare.py",
     "train_check.py",
     "limit_check.py",
+    "beside_check.py",
     "oom_check.py",
     "graph_check.py",
     "together_check.py",
