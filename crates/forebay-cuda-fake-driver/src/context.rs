@@ -2,18 +2,18 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::cell::RefCell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdriverProcAddressQueryResult, CUresult, cuuint64_t,
 };
 use forebay_core::DeviceOrdinal;
-use forebay_hal::{Peers, Streams};
+use forebay_hal::{Device, Peers, Streams};
 
 use crate::answer::{Answer, Export, exports, put, said};
 use crate::control::{settings, text};
 use crate::machine::{self, Machine, machine};
-use crate::{memory, pages, pools, streams, work};
+use crate::{captures, memory, pages, pools, streams, work};
 
 /// Primary contexts are this and the device's number.
 const PRIMARY: u64 = 0x1000_0000;
@@ -23,6 +23,13 @@ const OTHER: u64 = 0x2000_0000;
 
 /// The devices of contexts that are not primary.
 static OTHERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// The devices whose primary context somebody has retained.
+static RETAINED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn retained() -> MutexGuard<'static, Vec<u32>> {
+    RETAINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 thread_local! {
     /// The thread's contexts, the current one last.
@@ -82,6 +89,12 @@ fn attribute(attribute: CUdevice_attribute) -> c_int {
     use CUdevice_attribute as A;
     match attribute {
         A::CU_DEVICE_ATTRIBUTE_MAX_PITCH => settings().max_pitch,
+        A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
+        A::CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
+        A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 132,
+        A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
+        A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK => 48 << 10,
+        A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 227 << 10,
         A::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
         | A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
         | A::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED
@@ -97,9 +110,17 @@ fn attribute(attribute: CUdevice_attribute) -> c_int {
 
 /// Every function, wherever it is.
 fn all() -> impl Iterator<Item = &'static Export> {
-    [EXPORTS, memory::EXPORTS, pages::EXPORTS, pools::EXPORTS, streams::EXPORTS, work::EXPORTS]
-        .into_iter()
-        .flatten()
+    [
+        EXPORTS,
+        captures::EXPORTS,
+        memory::EXPORTS,
+        pages::EXPORTS,
+        pools::EXPORTS,
+        streams::EXPORTS,
+        work::EXPORTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 exports! {
@@ -142,6 +163,11 @@ exports! {
         unsafe { put(name, c"CUDA_ERROR_OF_THE_FAKE_DRIVER".as_ptr()) }
     }
 
+    "cuGetErrorString" 6000 fn cuGetErrorString(_code: CUresult, text: *mut *const c_char) {
+        // SAFETY: a place of the caller's.
+        unsafe { put(text, c"an error of the fake driver".as_ptr()) }
+    }
+
     "cuDeviceGetCount" 2000 fn cuDeviceGetCount(count: *mut c_int) {
         let devices = c_int::try_from(machine()?.devices.len()).unwrap_or(c_int::MAX);
         // SAFETY: a place of the caller's.
@@ -164,6 +190,12 @@ exports! {
         // SAFETY: a place of the caller's of that length, which is enough.
         unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
         Ok(())
+    }
+
+    "cuDeviceTotalMem" 3020 fn cuDeviceTotalMem_v2(total: *mut usize, device: CUdevice) {
+        let info = said(machine()?.device(ordinal_of(device)?)?.memory_info())?;
+        // SAFETY: a place of the caller's.
+        unsafe { put(total, info.total.to_usize().unwrap_or(usize::MAX)) }
     }
 
     "cuDeviceGetAttribute" 2000 fn cuDeviceGetAttribute(
@@ -193,8 +225,33 @@ exports! {
         device: CUdevice,
     ) {
         let ordinal = ordinal_of(device)?;
+        if !retained().contains(&ordinal) {
+            retained().push(ordinal);
+        }
         // SAFETY: a place of the caller's.
         unsafe { put(context, handle(PRIMARY + u64::from(ordinal))) }
+    }
+
+    "cuDevicePrimaryCtxGetState" 7000 fn cuDevicePrimaryCtxGetState(
+        device: CUdevice,
+        flags: *mut c_uint,
+        active: *mut c_int,
+    ) {
+        let active_now = retained().contains(&ordinal_of(device)?);
+        // SAFETY: two places of the caller's.
+        unsafe { put(flags, 0).and_then(|()| put(active, c_int::from(active_now))) }
+    }
+
+    "cuCtxSetCurrent" 4000 fn cuCtxSetCurrent(context: CUcontext) {
+        let context = number(context);
+        if context != 0 {
+            device_of(context)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            stack.extend((context != 0).then_some(context));
+        });
+        Ok(())
     }
 
     "cuCtxGetCurrent" 4000 fn cuCtxGetCurrent(context: *mut CUcontext) {
@@ -224,6 +281,7 @@ exports! {
 
     "cuCtxSynchronize" 2000 fn cuCtxSynchronize() {
         let (machine, device) = here()?;
+        captures::refuse_device_wait()?;
         said(machine.device(device)?.synchronize_device())
     }
 

@@ -1,13 +1,13 @@
 //! What tests set: the version, what is missing, which call fails and how.
 
-use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUresult;
+use forebay_hal::Streams;
 
 use crate::answer::Answer;
-use crate::machine;
+use crate::{captures, machine};
 
 /// What tests have set.
 #[derive(Debug)]
@@ -22,18 +22,9 @@ pub(crate) struct Settings {
     pub(crate) missing: Vec<String>,
     faults: Vec<Fault>,
     calls: u64,
-    /// Whether a stream is being captured, as far as calls for memory are concerned.
+    /// Whether a test claims that a stream is being captured, as far as calls for memory are concerned.
     capturing: bool,
 }
-
-thread_local! {
-    /// How strict the driver is to this thread while a stream is captured: 0 is global, 2 relaxed.
-    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
-}
-
-/// Calls that a driver refuses while a stream is captured, unless the thread is relaxed.
-const UNSAFE_WHILE_CAPTURING: [&str; 4] =
-    ["cuMemCreate", "cuMemMap", "cuMemAlloc_v2", "cuEventQuery"];
 
 /// A call that fails.
 #[derive(Debug)]
@@ -63,9 +54,7 @@ pub(crate) fn settings() -> MutexGuard<'static, Settings> {
 pub(crate) fn before(name: &str) -> Answer {
     let mut settings = settings();
     settings.calls += 1;
-    if settings.capturing && UNSAFE_WHILE_CAPTURING.contains(&name) && CAPTURE_MODE.get() != 2 {
-        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    }
+    captures::refuse_unsafe_call(name, settings.capturing)?;
     let due = settings.faults.iter_mut().position(|fault| {
         let meant = fault.name.as_deref().is_none_or(|wanted| wanted == name);
         let due = meant && fault.after == 0;
@@ -156,7 +145,7 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> CUre
     // SAFETY: as the caller promised.
     match unsafe { mode.as_mut() } {
         Some(mode) if (0..=2).contains(mode) => {
-            *mode = CAPTURE_MODE.replace(*mode);
+            *mode = captures::exchange_mode(*mode);
             CUresult::CUDA_SUCCESS
         }
         _ => CUresult::CUDA_ERROR_INVALID_VALUE,
@@ -174,6 +163,17 @@ extern "C" fn forebay_fake_calls() -> u64 {
 extern "C" fn forebay_fake_lose(ordinal: u32) {
     if let Ok(machine) = machine::machine() {
         machine.sim.lose(ordinal);
+    }
+}
+
+/// Waits for the work of all devices, also while a stream is captured. The stand-in runtime frees memory after it,
+/// as the real driver does.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_fake_wait() {
+    if let Ok(machine) = machine::machine() {
+        for device in &machine.devices {
+            let _ = device.synchronize_device();
+        }
     }
 }
 

@@ -14,12 +14,16 @@
 //! the blocking streams of its context, each thread's own among them, wait for each other as they do
 //! there.
 //!
+//! `FOREBAY_FAKE_GPUS` and `FOREBAY_FAKE_MEMORY_MIB` choose how many devices there are and how much memory
+//! each has.
+//!
 //! Each file that the system loads is a driver of its own: a test that wants another version or
 //! broken functions copies the library and calls what `control` exports before `cuInit`.
 
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 
 mod answer;
+mod captures;
 mod context;
 mod control;
 mod machine;

@@ -1,5 +1,6 @@
 //! The machine behind the driver, and what its handles stand for.
 
+use core::ffi::c_int;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -45,6 +46,7 @@ pub(crate) struct StreamEntry {
     pub(crate) context: u64,
     pub(crate) stream: StreamHandle,
     pub(crate) tie: LegacySync,
+    pub(crate) priority: c_int,
 }
 
 /// How a stream stands to the legacy default stream of its context.
@@ -87,16 +89,23 @@ pub(crate) fn machine() -> Answer<&'static Machine> {
     MACHINE.get().ok_or(CUresult::CUDA_ERROR_NOT_INITIALIZED)
 }
 
+/// A number that the environment gives.
+fn chosen(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 /// Builds the machine.
 pub(crate) fn start() -> Answer {
     if MACHINE.get().is_some() {
         return Ok(());
     }
-    let count = settings().devices;
+    let count = chosen("FOREBAY_FAKE_GPUS").unwrap_or(settings().devices);
+    let memory =
+        chosen("FOREBAY_FAKE_MEMORY_MIB").map_or(Bytes::gib(1), |mib| Bytes::mib(mib.into()));
     if count == 0 {
         return Err(CUresult::CUDA_ERROR_NO_DEVICE);
     }
-    let sim = SimMachine::builder().devices(count).capacity(Bytes::gib(1)).checked(false);
+    let sim = SimMachine::builder().devices(count).capacity(memory).checked(false);
     let sim = said(sim.build())?;
     let devices = (0..count).filter_map(|ordinal| sim.device(ordinal)).collect();
     MACHINE.get_or_init(|| Machine { sim, devices, tables: Mutex::default() });

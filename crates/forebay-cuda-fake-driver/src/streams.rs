@@ -13,6 +13,7 @@ use cudarc::driver::sys::{
 use forebay_hal::{EventKind, Priority, Progress, StreamHandle, Streams};
 
 use crate::answer::{Answer, exports, put, said};
+use crate::captures;
 use crate::context::{current, handle, here, number};
 use crate::machine::{EventEntry, LegacySync, StreamEntry, machine};
 
@@ -57,7 +58,7 @@ pub(crate) fn stream(stream: CUstream) -> Answer<StreamEntry> {
     let value = match number(stream) {
         0 | 1 => {
             let (stream, tie) = (StreamHandle::DEFAULT, LegacySync::Legacy);
-            return Ok(StreamEntry { device, context, stream, tie });
+            return Ok(StreamEntry { device, context, stream, tie, priority: 0 });
         }
         2 => own_stream(context, device)?,
         value => value,
@@ -71,7 +72,7 @@ fn own_stream(context: u64, device: u32) -> Answer<u64> {
     if let Some(known) = OWN.with_borrow(|own| own.0.get(&context).copied()) {
         return Ok(known);
     }
-    let made = make_stream(context, device, Priority::Normal, LegacySync::Blocking)?;
+    let made = make_stream(context, device, 0, LegacySync::Blocking)?;
     OWN.with_borrow_mut(|own| own.0.insert(context, made));
     Ok(made)
 }
@@ -85,13 +86,17 @@ pub(crate) fn ordered(handle: CUstream) -> Answer<StreamEntry> {
         LegacySync::Blocking => wait_for(entry, StreamHandle::DEFAULT)?,
         LegacySync::Legacy => {
             let tables = machine()?.tables();
-            let blocking = tables.streams.values().filter(|other| {
+            let blocking = tables.streams.iter().filter(|(_, other)| {
                 other.tie == LegacySync::Blocking
                     && (other.context, other.device) == (entry.context, entry.device)
             });
-            let blocking: Vec<StreamHandle> = blocking.map(|other| other.stream).collect();
+            let blocking: Vec<_> = blocking.map(|(&value, other)| (value, other.stream)).collect();
             drop(tables);
-            blocking.into_iter().try_for_each(|other| wait_for(entry, other))?;
+            for (value, other) in blocking {
+                let implicit = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+                captures::refuse_captured_stream(value, implicit)?;
+                wait_for(entry, other)?;
+            }
         }
     }
     Ok(entry)
@@ -122,12 +127,13 @@ fn end_stream(value: u64) -> Answer {
     said(machine.device(entry.device)?.destroy_stream(entry.stream))
 }
 
-fn make_stream(context: u64, device: u32, priority: Priority, tie: LegacySync) -> Answer<u64> {
+fn make_stream(context: u64, device: u32, priority: c_int, tie: LegacySync) -> Answer<u64> {
     let machine = machine()?;
-    let stream = said(machine.device(device)?.create_stream(priority))?;
+    let kind = if priority < 0 { Priority::High } else { Priority::Normal };
+    let stream = said(machine.device(device)?.create_stream(kind))?;
     let mut tables = machine.tables();
     let value = tables.next();
-    tables.streams.insert(value, StreamEntry { device, context, stream, tie });
+    tables.streams.insert(value, StreamEntry { device, context, stream, tie, priority });
     Ok(value)
 }
 
@@ -139,6 +145,8 @@ fn event(event: CUevent) -> Answer<EventEntry> {
 /// What a stream's handle stands for, to be asked or waited for: the legacy default stream is done when
 /// the blocking streams are.
 fn looked_at(handle: CUstream) -> Answer<StreamEntry> {
+    let unsupported = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    captures::refuse_captured_stream(number(handle), unsupported)?;
     let entry = stream(handle)?;
     if entry.tie == LegacySync::Legacy { ordered(handle) } else { Ok(entry) }
 }
@@ -157,12 +165,8 @@ exports! {
         priority: c_int,
     ) {
         let (context, device) = current()?;
-        let priority = match priority {
-            0.. => Priority::Normal,
-            _ => Priority::High,
-        };
         let tie = if flags & NON_BLOCKING == 0 { LegacySync::Blocking } else { LegacySync::NonBlocking };
-        let made = make_stream(context, device, priority, tie)?;
+        let made = make_stream(context, device, priority.clamp(-5, 0), tie)?;
         // SAFETY: a place of the caller's.
         unsafe { put(place, handle(made)) }
     }
@@ -182,6 +186,9 @@ exports! {
     }
 
     "cuStreamWaitEvent" 3020 fn cuStreamWaitEvent(handle: CUstream, waited: CUevent, _flags: c_uint) {
+        if captures::takes_wait(handle, waited)? {
+            return Ok(());
+        }
         let (entry, waited) = (ordered(handle)?, event(waited)?);
         said(machine()?.device(entry.device)?.wait_event(entry.stream, waited.event))
     }
@@ -191,6 +198,11 @@ exports! {
         let known = said(machine()?.device(entry.device)?.stream_id(entry.stream))?;
         // SAFETY: a place of the caller's.
         unsafe { put(id, known.0) }
+    }
+
+    "cuStreamGetPriority" 5050 fn cuStreamGetPriority(handle: CUstream, priority: *mut c_int) {
+        // SAFETY: a place of the caller's.
+        unsafe { put(priority, stream(handle)?.priority) }
     }
 
     "cuStreamGetCtx" 9020 fn cuStreamGetCtx(stream_handle: CUstream, context: *mut CUcontext) {
@@ -204,6 +216,9 @@ exports! {
         function: CUhostFn,
         data: *mut c_void,
     ) {
+        if captures::takes_work(handle) {
+            return Ok(());
+        }
         let entry = ordered(handle)?;
         let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let data = Data(data);
@@ -249,7 +264,18 @@ exports! {
         unsafe { put(place, handle(value)) }
     }
 
+    "cuEventDestroy" 4000 fn cuEventDestroy_v2(destroyed: CUevent) {
+        let machine = machine()?;
+        let removed = machine.tables().events.remove(&number(destroyed));
+        let entry = removed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        captures::forget_event(destroyed);
+        said(machine.device(entry.device)?.destroy_event(entry.event))
+    }
+
     "cuEventRecord" 2000 fn cuEventRecord(recorded: CUevent, handle: CUstream) {
+        if captures::takes_record(recorded, handle) {
+            return Ok(());
+        }
         let (entry, recorded) = (ordered(handle)?, event(recorded)?);
         if entry.context != recorded.context {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
@@ -259,12 +285,14 @@ exports! {
 
     "cuEventQuery" 2000 fn cuEventQuery(asked: CUevent) {
         current()?;
+        captures::refuse_captured_event(asked)?;
         let entry = event(asked)?;
         answered(said(machine()?.device(entry.device)?.query_event(entry.event))?)
     }
 
     "cuEventSynchronize" 2000 fn cuEventSynchronize(asked: CUevent) {
         current()?;
+        captures::refuse_captured_event(asked)?;
         let entry = event(asked)?;
         said(machine()?.device(entry.device)?.synchronize_event(entry.event))
     }
