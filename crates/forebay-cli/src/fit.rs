@@ -89,12 +89,9 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
         complain(refusal);
         return Ok(Ending::BadUsage);
     }
-    let settings = match Policy::settings(&options.policy) {
-        Ok(settings) => settings,
-        Err(error) => {
-            complain(error);
-            return Ok(Ending::BadUsage);
-        }
+    let Ok(settings) = Policy::settings(&options.policy).inspect_err(|error| complain(error))
+    else {
+        return Ok(Ending::BadUsage);
     };
     let mut reading = ReadOptions::default();
     reading.device = options.of_device;

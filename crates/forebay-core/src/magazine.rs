@@ -69,8 +69,10 @@ pub struct Tally {
     pub taken: u64,
     /// Blocks kept.
     pub kept: u64,
-    /// The bytes of the blocks taken minus those of the blocks kept; wraps.
-    pub balance: u64,
+    /// The sum of the sizes of the blocks taken; wraps.
+    pub taken_size: u64,
+    /// The sum of the sizes of the blocks kept; wraps.
+    pub kept_size: u64,
 }
 
 /// A bounded cache of just-freed blocks, by exact size. Sizes are in the heap's own unit, and `B` is
@@ -100,6 +102,8 @@ pub struct Magazine<B> {
     /// The counts of bins before their size changed. Only as long as the largest class counted, since
     /// programs have many magazines with few sizes each.
     tallies: Vec<Tally>,
+    /// Those of large sizes alone, before the size changed.
+    large_tally: Tally,
 }
 
 impl<B: Copy> Magazine<B> {
@@ -117,6 +121,7 @@ impl<B: Copy> Magazine<B> {
             reserve: Vec::new(),
             large: Large { size: 0, block: None, taken: 0, kept: 0 },
             tallies: Vec::new(),
+            large_tally: Tally::default(),
         }
     }
 
@@ -214,6 +219,7 @@ impl<B: Copy> Magazine<B> {
         let large = &mut self.large;
         if large.size != size {
             add(&mut self.tallies, large.size, large.taken, large.kept);
+            self.large_tally.add(Tally::of(large.size, large.taken, large.kept));
             (large.size, large.taken, large.kept) = (size, 0, 0);
         }
         large.block = Some(block);
@@ -346,6 +352,13 @@ impl<B: Copy> Magazine<B> {
         sums
     }
 
+    /// How often large blocks were taken and kept. The [`tallies`](Self::tallies) contain them.
+    pub fn large_tally(&self) -> Tally {
+        let mut sum = self.large_tally;
+        sum.add(Tally::of(self.large.size, self.large.taken, self.large.kept));
+        sum
+    }
+
     /// Evicts the large block, if there is one, as (block, size).
     #[inline]
     pub fn drain_large(&mut self, mut out: impl FnMut(B, u64)) {
@@ -386,14 +399,16 @@ impl<B: Copy> Magazine<B> {
 
 impl Tally {
     fn of(size: u64, taken: u64, kept: u64) -> Self {
-        Self { taken, kept, balance: taken.wrapping_sub(kept).wrapping_mul(size) }
+        let (taken_size, kept_size) = (taken.wrapping_mul(size), kept.wrapping_mul(size));
+        Self { taken, kept, taken_size, kept_size }
     }
 
     /// Adds another.
     pub fn add(&mut self, other: Self) {
         self.taken = self.taken.wrapping_add(other.taken);
         self.kept = self.kept.wrapping_add(other.kept);
-        self.balance = self.balance.wrapping_add(other.balance);
+        self.taken_size = self.taken_size.wrapping_add(other.taken_size);
+        self.kept_size = self.kept_size.wrapping_add(other.kept_size);
     }
 }
 
@@ -456,8 +471,8 @@ mod tests {
             let small = 512 * 150;
             let mut magazine = Magazine::new(bound, small);
             let mut lists: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-            let (mut next, mut taken, mut kept) = (0, 0_u64, 0_u64);
-            let mut balance = 0_u64;
+            let mut next = 0;
+            let (mut due, mut large_due) = (Tally::default(), Tally::default());
             for _ in 0..3000 {
                 let size = 512 * (1 + random.below(200));
                 if random.chance(1, 2) {
@@ -473,8 +488,8 @@ mod tests {
                         }
                     }
                     lists.entry(size).or_default().push(next);
-                    kept += 1;
-                    balance = balance.wrapping_sub(size);
+                    due.add(Tally::of(size, 0, 1));
+                    large_due.add(Tally::of(size, 0, u64::from(size > small)));
                 } else {
                     let last = lists.get(&size).and_then(|list| list.last()).copied();
                     if reserve {
@@ -490,8 +505,8 @@ mod tests {
                     assert!(reserve || got == last, "seed {seed}");
                     if let Some(got) = got {
                         drop_from(&mut lists, got, size);
-                        taken += 1;
-                        balance = balance.wrapping_add(size);
+                        due.add(Tally::of(size, 1, 0));
+                        large_due.add(Tally::of(size, u64::from(size > small), 0));
                     }
                 }
                 let held: u64 = lists.iter().map(|(size, list)| size * list.len() as u64).sum();
@@ -512,7 +527,7 @@ mod tests {
             assert_eq!(drained, large, "seed {seed}");
             let mut sum = Tally::default();
             magazine.tallies().into_iter().for_each(|tally| sum.add(tally));
-            assert_eq!(sum, Tally { taken, kept, balance }, "seed {seed}");
+            assert_eq!((sum, magazine.large_tally()), (due, large_due), "seed {seed}");
             magazine.drain(|size| size > 51_200, |block, size| drop_from(&mut lists, block, size));
             assert!(lists.range(51_201..).all(|(_, list)| list.is_empty()));
             let rest: u64 = lists.iter().map(|(size, list)| size * list.len() as u64).sum();

@@ -17,7 +17,7 @@ use crate::event::progress;
 use crate::refusal::CallInfo;
 use crate::staging::StagingBuffer;
 use crate::sys::values::stream as flags;
-use crate::sys::{RawStream, Refusal};
+use crate::sys::{Code, RawStream, Refusal};
 use crate::task::Signal;
 
 /// How many destroyed streams are checked for finished work before a new one is created.
@@ -357,25 +357,35 @@ impl CudaDevice {
 
     /// Waits for the streams of this device only, not for other libraries' work in the same context. If
     /// per-thread default streams were adopted, it waits for the whole context: nothing less covers those of
-    /// other threads.
+    /// other threads. So it does if a stream is gone that another library made.
     pub(crate) fn wait_for_all(&self) -> Result<()> {
         let call = Call::SynchronizeDevice;
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
         let (streams, per_thread) = (table.all(), table.has_per_thread());
         drop(table);
-        if per_thread {
-            // A driver without the function says so: an answer before the work is done is worse.
-            return self.context.synchronize().map_err(|refusal| {
+        // A driver without the function says so: an answer before the work is done is worse.
+        let whole_context = || {
+            self.context.synchronize().map_err(|refusal| {
                 let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
                 self.refused(call, refusal, &asked)
-            });
+            })
+        };
+        if per_thread {
+            return whole_context();
         }
         for core in &streams {
-            self.wait_for(core).map_err(|refusal| {
-                let given = StreamHandle(core.raw.0);
-                let asked = CallInfo::of("stream", given, "a live stream");
-                self.refused(call, refusal, &asked)
-            })?;
+            match self.wait_for(core) {
+                Ok(()) => {}
+                // Another library destroyed it and did not say so.
+                Err(refusal) if refusal.code == Code::ERROR_INVALID_HANDLE => {
+                    return whole_context();
+                }
+                Err(refusal) => {
+                    let given = StreamHandle(core.raw.0);
+                    let asked = CallInfo::of("stream", given, "a live stream");
+                    return Err(self.refused(call, refusal, &asked));
+                }
+            }
         }
         Ok(())
     }

@@ -1,7 +1,11 @@
-//! What the C and Python bindings share: the settings of the process's pools. Not part of the stable interface.
+//! What the C and Python bindings share: the settings of the process's pools, and the blocks to which a pool of graphs
+//! is set back. Not part of the stable interface.
 
 use crate::config::ConfigError;
 use crate::{Pool, Result, Settings};
+pub use forebay_core::address_space::Growth;
+
+pub use crate::pool::KeptBlock;
 
 /// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.
 pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {

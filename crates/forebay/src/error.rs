@@ -62,6 +62,15 @@ pub enum Error {
         /// The setting.
         setting: &'static str,
     },
+    /// The pool cannot be set back to have this block: the memory is not free, or no block could be there.
+    NotRestorable {
+        /// The address.
+        address: Address,
+        /// The size.
+        size: Bytes,
+        /// The reason.
+        reason: &'static str,
+    },
     /// The block is from another pool.
     WrongPool {
         /// The address.
@@ -143,6 +152,7 @@ forebay_hal::debug_as_message!(Error {
     WrongClass { wanted, offered },
     ClassUnavailable { class, missing },
     CaptureRefused { setting },
+    NotRestorable { address, size, reason },
     WrongPool { address, pool, owner },
     WrongSize { address, claimed, requested, size },
     PoolGone { pool },
@@ -189,6 +199,10 @@ impl fmt::Display for Error {
                 f,
                 "{setting} is on, and with it the pool enqueues work of its own or waits for streams, which would \
                  invalidate a capture; capture from a pool without it"
+            ),
+            Self::NotRestorable { address, size, reason } => write!(
+                f,
+                "the block of {size} at {address} cannot be restored: {reason}; nothing was changed"
             ),
             Self::WrongPool { address, pool, owner } => write!(
                 f,

@@ -109,7 +109,8 @@ pub mod quantity {
 /// [`Pool::pressure`](crate::Pool::pressure).
 pub mod statistics {
     pub use crate::pool::{
-        ClassFigures, DriverLog, Scope, ScopeFigures, Statistics, StreamFigures, TagFigures,
+        ClassFigures, DriverLog, GroupFigures, PeakFigures, Scope, ScopeFigures, SideFigures,
+        Statistics, StreamFigures, TagFigures,
     };
     pub use forebay_core::pressure::Level;
 }
@@ -118,9 +119,11 @@ pub mod statistics {
 /// [`Pool::memory_map`](crate::Pool::memory_map) and [`Pool::pages_of`](crate::Pool::pages_of).
 pub mod snapshot {
     pub use crate::pool::{
-        BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, MemoryMap, PagePart,
-        SettingSnapshot, Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
+        BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, MappedSpan, MemoryMap,
+        PagePart, SettingSnapshot, SideSnapshot, Snapshot, StatisticsSnapshot, StreamSnapshot,
+        TagSnapshot,
     };
+    pub use crate::sync::map::Side;
 }
 
 /// Blocks of the whole process, found by address alone. [`Pool::of`](crate::Pool::of) and its neighbours find pools.

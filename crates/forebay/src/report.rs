@@ -35,6 +35,8 @@ pub struct Shortage {
     /// Bytes of the device that are neither free nor held by this pool: they belong to other programs, libraries or
     /// pools, or to the driver.
     pub held_elsewhere: Bytes,
+    /// Bytes of those that other pools hold which [share the limit](crate::PoolOptions::sharing_limit_with).
+    pub held_by_group: Bytes,
     /// The tags with the most live bytes, as name and bytes.
     pub owners: Vec<(String, Bytes)>,
 }
@@ -51,6 +53,9 @@ impl fmt::Display for Shortage {
             "; the pool holds {} of at most {}: {} in live blocks and {} free, {} of that in thread caches",
             self.held, self.limit, self.live, self.free, self.cached
         )?;
+        if !self.held_by_group.is_zero() {
+            write!(f, "; pools that share the limit hold {}", self.held_by_group)?;
+        }
         write!(
             f,
             "; the largest free piece for this request is {}; the device has {} free",
@@ -70,7 +75,8 @@ impl fmt::Display for Shortage {
         let whole = self.held.saturating_add(self.device_free).saturating_add(self.held_elsewhere);
         if needed > whole && !whole.is_zero() {
             write!(f, "; the whole device has only {whole}: request less at a time, or free blocks")
-        } else if needed > self.limit {
+        } else if needed.saturating_add(self.held_by_group) > self.limit {
+            let needed = needed.saturating_add(self.held_by_group);
             let (exact, shown) = (needed.get(), needed.rounded_up());
             write!(f, "; free blocks, or raise the limit to {exact} B ({shown}) or more")
         } else if needed > self.held.saturating_add(self.device_free) {

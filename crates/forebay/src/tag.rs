@@ -81,6 +81,11 @@ impl Tag {
         if current == Self::NONE.0 { self.0 } else { current }
     }
 
+    /// Its number, as block states have it.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
     /// The tag that this thread allocates under.
     pub fn current() -> Self {
         Self(thread_slot::tag())

@@ -68,12 +68,9 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         complain(error);
         return Ok(Ending::Fault);
     }
-    let settings = match Policy::settings(&options.policy) {
-        Ok(settings) => settings,
-        Err(error) => {
-            complain(error);
-            return Ok(Ending::BadUsage);
-        }
+    let Ok(settings) = Policy::settings(&options.policy).inspect_err(|error| complain(error))
+    else {
+        return Ok(Ending::BadUsage);
     };
     let mut reading = ReadOptions::default();
     reading.device = options.of_device;

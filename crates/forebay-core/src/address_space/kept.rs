@@ -92,7 +92,7 @@ impl AddressSpace {
             return Err(AddressSpaceError::Absent { at });
         }
         self.clear_alias(at)?;
-        self.kept.insert(at, PlacedPage { size, page });
+        self.kept.insert(at, PlacedPage { size, page, growth: self.growths });
         Ok(())
     }
 

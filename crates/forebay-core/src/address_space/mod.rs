@@ -80,6 +80,8 @@ const RECENT_SHIFT: u32 = 25;
 struct PlacedPage {
     size: u64,
     page: u64,
+    /// The number of the growth that it came by.
+    growth: u64,
 }
 
 /// Whether a block may cross from one page to the next.
@@ -130,6 +132,10 @@ pub struct AddressSpace {
     peak: u64,
     /// Bytes of pages that were moved, less a few times those of pages that were created since.
     moved: u64,
+    /// How many growths were recorded.
+    growths: u64,
+    /// How often a page was added or removed.
+    page_changes: u64,
 }
 
 impl AddressSpace {
@@ -150,6 +156,8 @@ impl AddressSpace {
             backed: 0,
             peak: 0,
             moved: 0,
+            growths: 0,
+            page_changes: 0,
         }
     }
 
@@ -228,6 +236,30 @@ impl AddressSpace {
         let at = self.holes.take(size.get(), taker)?;
         self.peak = self.peak.max(self.taken());
         Some(at)
+    }
+
+    /// Allocates exactly `size` bytes from `at`, whatever the streams of the holes there: the caller vouches for the
+    /// order. Refused unless all of it is free and a block may lie there.
+    pub fn allocate_at(&mut self, at: Offset, size: Bytes) -> Result<(), AddressSpaceError> {
+        let malformed = AddressSpaceError::Malformed { at, size: size.get() };
+        let end = at.checked_add(size.get()).filter(|_| !size.is_zero()).ok_or(malformed)?;
+        if !self.is_backed(at, end) || !self.holes.covers(at, end) {
+            return Err(AddressSpaceError::Occupied { at });
+        }
+        self.holes.remove_range(at, end);
+        self.holes.adapt(&self.runs);
+        self.peak = self.peak.max(self.taken());
+        Ok(())
+    }
+
+    /// Whether a block may lie in `at..end`: pages are there throughout, and one island of them.
+    pub fn is_backed(&self, at: Offset, end: Offset) -> bool {
+        self.runs.around(at, end).is_some()
+    }
+
+    /// Where the hole around `at` ends; `None` if `at` is not free.
+    pub fn hole_end(&self, at: Offset) -> Option<Offset> {
+        self.holes.end_around(at)
     }
 
     #[inline]
@@ -366,7 +398,8 @@ impl AddressSpace {
         if !self.holes.add(at, end, StreamsRef::of(&streams), may_merge) {
             return Err(AddressSpaceError::InUse { at });
         }
-        self.pages.insert(at, PlacedPage { size, page });
+        self.page_changes += 1;
+        self.pages.insert(at, PlacedPage { size, page, growth: self.growths });
         self.places.insert(page, at);
         self.kept.remove(at);
         self.gaps.cut(at, end);
@@ -385,6 +418,7 @@ impl AddressSpace {
         let end = at + placed.size;
         let streams = self.holes.covering(at, end).ok_or(AddressSpaceError::InUse { at })?;
         self.holes.remove_range(at, end);
+        self.page_changes += 1;
         self.pages.remove(&at);
         self.places.remove(&placed.page);
         self.runs.cut(at, end);
@@ -433,10 +467,40 @@ impl AddressSpace {
         self.pages.get(&at).map(|placed| (placed.page, Bytes::new(placed.size)))
     }
 
+    /// Adjacent pages that came by one growth, as address and size, the lowest first: what was taken from the device
+    /// for one request, as far as it is still there. Pages that are islands are one each.
+    pub fn segments(&self) -> Vec<(Offset, Bytes)> {
+        let mut segments: Vec<(Offset, Offset, u64)> = Vec::new();
+        for (&at, placed) in &self.pages {
+            let end = at + placed.size;
+            match segments.last_mut() {
+                Some(last)
+                    if (last.1, last.2) == (at, placed.growth)
+                        && self.boundaries == Boundaries::Joined =>
+                {
+                    last.1 = end;
+                }
+                _ => segments.push((at, end, placed.growth)),
+            }
+        }
+        segments.into_iter().map(|(at, end, _)| (at, Bytes::new(end - at))).collect()
+    }
+
     /// Records that a plan was carried out: pages of `moved` bytes were moved and pages of `created` bytes created.
     pub fn record_growth(&mut self, moved: Bytes, created: Bytes, growth: &Growth) {
         let paid = created.get().saturating_mul(growth.moves_per_growth);
         self.moved = self.moved.saturating_add(moved.get()).saturating_sub(paid);
+        self.growths += 1;
+    }
+
+    /// How often a page was added or removed.
+    pub fn page_changes(&self) -> u64 {
+        self.page_changes
+    }
+
+    /// How many pages there are.
+    pub fn page_count(&self) -> usize {
+        self.pages.len()
     }
 
     /// Every page: address, page, size.

@@ -234,7 +234,7 @@ impl Plan {
         let ranges = space.ranges(&taker);
         let below_peak = growth.moves && space.taken().saturating_add(size.get()) <= space.peak;
         let is_scarce = growth.moves && limit.get().saturating_sub(space.backed) < size.get();
-        // Otherwise the program grows, and needs new pages anyway.
+        // A program at a new peak with room to grow gets new pages: it will need them anyway.
         let returns = if below_peak || is_scarce { space.returns(&taker) } else { Vec::new() };
         let returning = || {
             let parts =

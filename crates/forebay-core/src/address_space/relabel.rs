@@ -363,6 +363,11 @@ impl Holes {
         reached >= end
     }
 
+    /// Where the hole around `at` ends.
+    pub(super) fn end_around(&self, at: u64) -> Option<u64> {
+        self.within(at).next().filter(|hole| hole.start <= at).map(|hole| hole.end)
+    }
+
     /// Every hole that ends above `start`.
     fn within(&self, start: u64) -> impl Iterator<Item = Hole> {
         let cursor = self.all.locate(start);

@@ -13,7 +13,7 @@ macro_rules! for_each_key {
             /// The most a pool takes from its device, rounded up to a whole page.
             MaxBytes max_bytes: Option<Bytes> = None, AnyTime, AtLeast(Some(Bytes::new(1)));
             /// The most a pool takes, as a part of the device's memory, rounded up to a whole page.
-            MaxFraction max_fraction: Fraction = Fraction::ONE, AnyTime, AtLeast(Fraction::percent(1));
+            MaxFraction max_fraction: Fraction = Fraction::ONE, AnyTime, Any;
             /// What a pool keeps when it gives memory back by itself or is trimmed.
             MinBytes min_bytes: Bytes = Bytes::ZERO, AnyTime, Any;
             /// How sizes are rounded: to 512 B, to eight classes a doubling, to powers of two.

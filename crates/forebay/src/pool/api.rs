@@ -10,6 +10,7 @@ use forebay_hal::{Device, StreamHandle, ToDevice};
 use crate::pool::calls::block_pages::PagePart;
 use crate::pool::calls::observe::Observation;
 use crate::pool::common::capture::Capture;
+use crate::pool::common::group::GroupFigures;
 use crate::pool::common::options::PoolOptions;
 use crate::pool::front::claimed_as::ClaimedAs;
 use crate::pool::views::memory_map::{self, MemoryMap};
@@ -260,7 +261,7 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn limit(&self) -> Bytes {
-        self.shared.limits.limit()
+        self.shared.group.limits.limit()
     }
 
     /// How much memory the pool has taken from the device. Does not wait.
@@ -335,6 +336,36 @@ impl Pool {
     /// ```
     pub fn statistics(&self) -> Statistics {
         statistics::of(&self.shared)
+    }
+
+    /// What all pools that [share the limit](PoolOptions::sharing_limit_with) hold together, and the peaks of these
+    /// sums. A pool that shares it with none is a group of one. All figures are 0 in a forked child, for the parent's
+    /// pool.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// assert_eq!(pool.group_figures().large_out.peak, Bytes::mib(1));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn group_figures(&self) -> GroupFigures {
+        if self.shared.is_inherited() {
+            GroupFigures::default()
+        } else {
+            self.shared.group.figures()
+        }
+    }
+
+    /// Makes the peaks of [`group_figures`](Self::group_figures) begin anew, at what the figures are now. Blocks that
+    /// threads have cached of this pool are flushed first, so that they are in no peak.
+    pub fn reset_group_peaks(&self) {
+        if self.shared.is_inherited() {
+            return;
+        }
+        self.shared.flush_all_caches(&mut self.shared.backing());
+        self.shared.group.reset_peaks();
     }
 
     /// Measures allocations and peaks until [`Scope::end`]. Scopes nest. In a forked child, all figures of the
@@ -431,10 +462,7 @@ impl Pool {
             return 0;
         }
         let heap = self.shared.heap();
-        [&heap.small, &heap.large]
-            .map(|side_heap| side_heap.space.pages().count() as u64)
-            .iter()
-            .sum()
+        [&heap.small, &heap.large].map(|side_heap| side_heap.space.page_count() as u64).iter().sum()
     }
 
     /// The pages behind the live block at `address`, in the order of its addresses; empty if its memory does not

@@ -16,6 +16,27 @@ impl PoolOptions {
         self.build_on(&device.to_device())
     }
 
+    /// Makes the new pool share the limit of `pool`, on the same device: together the two, and every other pool that
+    /// shares it, hold no more than the settings of the first pool of the group allow. Its own `max_bytes`,
+    /// `max_fraction` and pressure thresholds are ignored. A pool that is refused memory takes none from the others:
+    /// [trim](Pool::trim) those and try again.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
+    ///
+    /// let device = HostDevice::open()?;
+    /// let first = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
+    /// let second = PoolOptions::new().sharing_limit_with(&first).build(&device)?;
+    /// let block = first.allocate(Bytes::mib(40), StreamHandle::DEFAULT)?;
+    /// assert!(second.allocate(Bytes::mib(40), StreamHandle::DEFAULT).is_err());
+    /// # first.free_block(block, StreamHandle::DEFAULT)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sharing_limit_with(mut self, pool: &Pool) -> Self {
+        self.group = Some(Arc::clone(&pool.shared.group));
+        self
+    }
+
     fn build_on(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
         if !self.peers.is_empty() {
             self.class = self.class | MemoryClass::PEERS;

@@ -27,7 +27,7 @@ mod views;
 use core::fmt;
 use std::sync::Arc;
 
-use forebay_core::{Address, Bytes};
+use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, StreamHandle};
 
 use self::front::claimed_as::ClaimedAs;
@@ -36,17 +36,19 @@ use crate::{Allocate, Block, PoolId, Request, Result, Tag};
 
 pub use calls::block_pages::PagePart;
 pub use calls::observe::Observation;
+pub use calls::restore::KeptBlock;
 pub use common::capture::Capture;
+pub use common::group::{GroupFigures, PeakFigures};
 pub use common::log::DriverLog;
 pub use common::options::PoolOptions;
 pub use process::free;
-pub use views::memory_map::MemoryMap;
+pub use views::memory_map::{MappedSpan, MemoryMap};
 pub use views::scope::{Scope, ScopeFigures};
 pub use views::snapshot::{
-    BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, SettingSnapshot, Snapshot,
-    StatisticsSnapshot, StreamSnapshot, TagSnapshot,
+    BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, SettingSnapshot, SideSnapshot,
+    Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
 };
-pub use views::statistics::{ClassFigures, Statistics, StreamFigures, TagFigures};
+pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
 
 /// A pool of device memory. Clones share it, and any thread may use it.
 ///
@@ -70,6 +72,59 @@ impl Pool {
             return Ok(());
         }
         free_slowly(&self.shared, address, stream, claimed)
+    }
+}
+
+/// Checkpoints of a pool that graphs are captured from, for bindings.
+#[doc(hidden)]
+impl Pool {
+    /// The live blocks, the lowest first, each with the stream that `stream_of` says: the pool does not know on which
+    /// one a block was allocated. A list for [`restore`](Self::restore).
+    pub fn kept_blocks(&self, stream_of: &dyn Fn(Address) -> StreamHandle) -> Vec<KeptBlock> {
+        self.shared.kept_blocks(stream_of)
+    }
+
+    /// Makes `kept` the live blocks of the pool, in all or, with an error, in none. A live block that is on the list
+    /// with its size stays untouched. Every other one is freed, in the order of the stream that `stream_of` says; uses
+    /// on further streams that were recorded for it are dropped. What is missing is allocated exactly where it was,
+    /// **whatever stream the free memory there belongs to: the caller vouches for the order**, and for no other thread
+    /// using the pool meanwhile.
+    ///
+    /// Refused with [`Error::NotRestorable`](crate::Error::NotRestorable) if that memory is not free or no longer
+    /// there, with [`Error::Owned`](crate::Error::Owned) if a handle owns a block that would be freed, and with
+    /// [`Error::CaptureRefused`](crate::Error::CaptureRefused) if a debugging aid is on that excludes captures.
+    pub fn restore(
+        &self,
+        kept: &[KeptBlock],
+        stream_of: &dyn Fn(Address) -> StreamHandle,
+    ) -> Result<()> {
+        self.shared.restore(kept, stream_of)
+    }
+
+    /// How often a page came, went or moved.
+    pub fn page_changes(&self) -> u64 {
+        if self.shared.is_inherited() {
+            return 0;
+        }
+        let heap = self.shared.heap();
+        heap.small.space.page_changes() + heap.large.space.page_changes()
+    }
+
+    /// Flushes the large block that this thread has cached for a stream, which counts in the peaks of the pool's group.
+    pub fn flush_large(&self, stream: StreamHandle) {
+        if !self.shared.is_inherited() {
+            self.shared.flush_own_large(stream);
+        }
+    }
+
+    /// Lets another device of the same kind read and write the pool's memory, that of later growth too.
+    pub fn grant_access(&self, peer: DeviceOrdinal) -> Result<()> {
+        self.shared.grant_access(peer)
+    }
+
+    /// The other devices that may read and write the pool's memory.
+    pub fn peers(&self) -> Vec<DeviceOrdinal> {
+        self.shared.backing().large.kind().peers()
     }
 }
 

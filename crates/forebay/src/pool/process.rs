@@ -79,9 +79,10 @@ impl Pool {
         let wanted = WANTED.lock().clone();
         // After a failure the entry stays empty, and the next call tries again.
         let made = match wanted {
-            Some(settings) => PoolOptions::with(settings).build(device)?,
-            None => Self::new(device)?,
+            Some(settings) => PoolOptions::with(settings),
+            None => PoolOptions::from_environment()?,
         };
+        let made = made.exportable().build(device)?;
         *pool = Some(made.clone());
         Ok(made)
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use forebay_core::address_space::Growth;
-use forebay_core::{Address, Bytes, SizeClasses};
+use forebay_core::{Address, Bytes, PageSize, SizeClasses};
 use forebay_hal::{Call, Device};
 
 use crate::config::{Rounding, Settings};
@@ -23,7 +23,8 @@ use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::callback::Callbacks;
 use crate::pool::common::capture::Captures;
 use crate::pool::common::event::History;
-use crate::pool::common::limits::{HeldGauge, Limits};
+use crate::pool::common::group::Group;
+use crate::pool::common::limits::HeldGauge;
 use crate::pool::common::log::CallLog;
 use crate::pool::common::options::PoolOptions;
 use crate::pool::common::upkeep_state::Upkeep;
@@ -65,8 +66,10 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) magazine: AtomicU64,
     /// The current bound: lower under pressure.
     pub(in crate::pool) bound: AtomicU64,
-    /// The limit and the pressure thresholds.
-    pub(in crate::pool) limits: Limits,
+    /// The limit and the pressure thresholds, and the figures of all pools that share them.
+    pub(in crate::pool) group: Arc<Group>,
+    /// Whether the limit is that of this pool's settings.
+    pub(in crate::pool) leads_group: bool,
     /// Bytes held, for readers without the heap lock.
     pub(in crate::pool) held: HeldGauge,
     /// Shared with the heap: the large block that it would allocate again.
@@ -83,6 +86,8 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) reclaiming: AtomicUsize,
     /// Whether a helper thread waits for the device on behalf of a request, perhaps one that has timed out.
     pub(in crate::pool) waiter: Arc<AtomicBool>,
+    /// The smallest page of the device.
+    pub(in crate::pool) granule: PageSize,
     /// The total memory of the device.
     pub(in crate::pool) device_total: Bytes,
     /// The log of driver calls.
@@ -104,17 +109,25 @@ impl Shared {
     pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
         settings: Settings,
-        options: PoolOptions,
+        mut options: PoolOptions,
     ) -> Result<Self> {
         device.descriptor().check_process(Call::Open)?;
         let growth = growth_of(&settings, options.growth);
         let device_total = device.memory_info()?.total;
         let log = CallLog::default();
         let guarded = settings.guard_pages();
-        let kind = BackingKind::new(device, options.class, &options.peers, guarded)?;
+        let kind =
+            BackingKind::new(device, options.class, &options.peers, options.exportable, guarded)?;
         let debug = DebugChecks::new(device, &settings, &log)?;
         let fresh = debug::fresh_page_pattern(&settings);
-        let (backing, heap) = Backing::new(device, &kind, growth, fresh, &log)?;
+        let shared_group = options.group.take();
+        let leads_group = shared_group.is_none();
+        let group = shared_group.unwrap_or_default();
+        let (backing, heap) = Backing::new(device, &kind, growth, fresh, &group, &log)?;
+        let granule = heap.large.space.granule();
+        if leads_group {
+            group.limits.set(device_total, granule, &settings);
+        }
         let rounding = settings.size_classes();
         let id = PoolId::next();
         let callbacks = Callbacks::default();
@@ -135,7 +148,9 @@ impl Shared {
             callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
-            limits: Limits::new(device_total, heap.large.space.granule(), &settings),
+            group,
+            leads_group,
+            granule,
             held: heap.held_gauge.clone(),
             settings: Mutex::new(settings),
             options,
@@ -195,7 +210,7 @@ impl Shared {
     }
 
     pub(in crate::pool) fn context(&self) -> PoolContext<'_> {
-        PoolContext { heap: &self.heap, map: &self.map, limit: self.limits.limit() }
+        PoolContext { heap: &self.heap, map: &self.map, limit: self.group.limits.limit() }
     }
 
     pub(in crate::pool) fn heap(&self) -> Guard<'_, Heap> {

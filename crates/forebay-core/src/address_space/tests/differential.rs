@@ -90,6 +90,23 @@ impl Twins {
         self.live.extend(at.map(|at| (at, size)));
     }
 
+    /// In the middle of a hole, across holes of several streams, or where something is not free.
+    fn allocate_at(&mut self) {
+        let at = match self.random.index(self.list.holes.len()) {
+            Some(index) if self.random.chance(3, 4) => {
+                let hole = self.list.holes[index];
+                hole.0 + self.random.below((hole.1 - hole.0) / CELL) * CELL
+            }
+            _ => BASE + self.random.below(self.granules * GRANULE / CELL) * CELL,
+        };
+        let size = self.random.below(20) * CELL;
+        let around = self.list.holes.iter().find(|hole| hole.0 <= at && at < hole.1);
+        assert_eq!(self.space.hole_end(at), around.map(|hole| hole.1));
+        let taken = self.space.allocate_at(at, Bytes::new(size));
+        assert_eq!(taken.is_ok(), self.list.allocate_at(at, size), "{size} B at {at:#x}");
+        self.live.extend(taken.ok().map(|()| (at, size)));
+    }
+
     fn free(&mut self) {
         let Some(index) = self.random.index(self.live.len()) else { return };
         let (mut at, mut size) = self.live.swap_remove(index);
@@ -172,8 +189,9 @@ impl Twins {
     }
 
     fn step(&mut self) {
-        match self.random.below(32) {
+        match self.random.below(35) {
             0..=9 => self.allocate(20),
+            32..=34 => self.allocate_at(),
             10..=18 => self.free(),
             19 => self.give_anything(),
             20 => {
@@ -268,6 +286,7 @@ fn a_long_line_agrees_with_a_list_of_holes() {
         for step in 0..if cfg!(miri) { 20 } else { 9000_u64 } {
             // Long spells of taking and of freeing.
             match (step / 3000 % 3, twins.random.chance(4, 5)) {
+                (0, true) | (1 | 2, false) if step % 8 == 0 => twins.allocate_at(),
                 (0, true) | (1 | 2, false) => twins.allocate(3),
                 _ => twins.free(),
             }

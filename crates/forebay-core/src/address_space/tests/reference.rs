@@ -55,8 +55,8 @@ impl Reference {
         Some(at)
     }
 
-    /// Whether `at..end` is taken, all of it, and in one run of pages.
-    fn is_taken(&self, at: u64, end: u64) -> bool {
+    /// Whether `at..end` lies in one run of pages.
+    fn is_backed(&self, at: u64, end: u64) -> bool {
         let mut reached = at;
         for (&start, &(size, _)) in &self.pages {
             if start <= reached && reached < start + size {
@@ -66,7 +66,28 @@ impl Reference {
                 }
             }
         }
-        reached >= end && !self.holes.iter().any(|hole| hole.0 < end && at < hole.1)
+        reached >= end
+    }
+
+    /// Whether `at..end` is taken, all of it, and in one run of pages.
+    fn is_taken(&self, at: u64, end: u64) -> bool {
+        self.is_backed(at, end) && !self.holes.iter().any(|hole| hole.0 < end && at < hole.1)
+    }
+
+    /// Takes `at..end` out of the holes there, if they are all of it.
+    pub(super) fn allocate_at(&mut self, at: u64, size: u64) -> bool {
+        let end = at + size;
+        let inside = self.holes.iter().map(|hole| hole.1.min(end).saturating_sub(hole.0.max(at)));
+        if size == 0 || inside.sum::<u64>() < size || !self.is_backed(at, end) {
+            return false;
+        }
+        let holes = core::mem::take(&mut self.holes).into_iter();
+        let parts = holes.flat_map(|(from, to, set)| {
+            [(from, to.min(at.max(from)), set), (from.max(end.min(to)), to, set)]
+        });
+        self.holes = parts.filter(|hole| hole.0 < hole.1).collect();
+        self.peak = self.peak.max(self.backed() - self.free_bytes());
+        true
     }
 
     pub(super) fn free(&mut self, at: u64, size: u64, streams: Streams) -> bool {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use forebay_hal::{Device, StreamHandle};
 
 use crate::Result;
-use crate::pool::backing::page_provider::{Alias, Outgoing};
+use crate::pool::backing::page_provider::PageMapping;
 use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
@@ -44,13 +44,13 @@ pub(in crate::pool) enum WorkEnd {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) enum Task {
     /// Remove the old mapping of a moved page.
-    ClearAlias(Side, Alias),
+    ClearAlias(Side, PageMapping),
     /// Release the slot of an ended stream; its holes become free for all.
     ReleaseSlot(u32, Serial),
     /// Free a block that was used on further streams, in the order of the stream it was freed on.
     ReturnBlock(FreedBlock, Serial),
     /// Return a page to the device that was taken out of the address space.
-    ReleasePage(Side, Outgoing),
+    ReleasePage(Side, PageMapping),
 }
 
 impl Task {

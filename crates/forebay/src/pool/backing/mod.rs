@@ -14,6 +14,7 @@
 pub(in crate::pool) mod deferred;
 mod grow;
 pub(in crate::pool) mod page_provider;
+mod plan;
 mod reach;
 mod release;
 
@@ -25,9 +26,10 @@ use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
-use crate::pool::backing::page_provider::{Outgoing, PageProvider, retry_once};
+use crate::pool::backing::page_provider::{PageMapping, PageProvider, retry_once};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;
+use crate::pool::common::group::Group;
 use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
@@ -42,7 +44,7 @@ use crate::{Error, Result};
 pub(in crate::pool) struct PoolContext<'a> {
     pub(in crate::pool) heap: &'a Mutex<Heap>,
     pub(in crate::pool) map: &'a AddressMap,
-    /// The most the pool may hold.
+    /// The most that the pools of the group may hold together.
     pub(in crate::pool) limit: Bytes,
 }
 
@@ -60,7 +62,7 @@ pub(in crate::pool) struct Backing {
     pub(in crate::pool) deferred: Deferred,
     /// Segments that are out of the address space and have to be returned to the device. They are freed without this
     /// lock, because a device may wait for its work first.
-    pub(in crate::pool) outgoing: Vec<(Side, Outgoing)>,
+    pub(in crate::pool) outgoing: Vec<(Side, PageMapping)>,
     /// The event by which one stream waits for another. It is recorded and waited for under the heap lock, so one is
     /// enough.
     wait_event: LoggedEvent,
@@ -85,6 +87,7 @@ impl Backing {
         kind: &BackingKind,
         growth: Growth,
         fresh: Option<Pattern>,
+        group: &Arc<Group>,
         log: &CallLog,
     ) -> Result<(Self, Heap)> {
         let wait_event = LoggedEvent::new(device, log)?;
@@ -111,7 +114,7 @@ impl Backing {
             log: log.clone(),
             device: Arc::clone(device),
         };
-        Ok((backing, Heap::new(small_heap, large_heap)))
+        Ok((backing, Heap::new(small_heap, large_heap, group)))
     }
 
     pub(in crate::pool) fn provider(&mut self, side: Side) -> (&mut PageProvider, &CallLog) {
@@ -463,7 +466,7 @@ impl Backing {
                 for page in self.provider(side).0.remove_free_pages(&mut heap, spare) {
                     spare = spare.saturating_sub(page.size);
                     bytes = bytes.saturating_add(page.size);
-                    let task = Task::ReleasePage(side, page.outgoing());
+                    let task = Task::ReleasePage(side, page.mapping());
                     if page.is_idle() {
                         self.deferred.push_ready(task);
                         continue;

@@ -3,9 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::address_space::{
-    AddressSpace, Boundaries, Growth, Offset, Plan, PlanError, Step, Streams,
-};
+use forebay_core::address_space::{AddressSpace, Boundaries, Growth, Offset, Plan, Step, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
@@ -31,9 +29,10 @@ const LEAST_FIRST: Bytes = Bytes::gib(4);
 /// of one page, and creating pages until it fails would take them from every other user.
 const ASK_FIRST: usize = 4;
 
-/// The old mapping of a moved page. It stays until no work uses it, and then is kept or removed.
+/// Where a page is mapped that is no longer in the address space there: the old mapping of a moved page, or a page that
+/// is to be returned to the device. It stays until no work uses it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct Alias {
+pub(in crate::pool) struct PageMapping {
     pub(in crate::pool) at: Offset,
     pub(in crate::pool) page: u64,
     pub(in crate::pool) size: Bytes,
@@ -48,18 +47,10 @@ pub(in crate::pool) struct RemovedPage {
     pub(in crate::pool) streams: Streams,
 }
 
-/// A page to be returned to the device, once the work that used it is done.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct Outgoing {
-    pub(in crate::pool) at: Offset,
-    pub(in crate::pool) page: u64,
-    pub(in crate::pool) size: Bytes,
-}
-
 impl RemovedPage {
-    /// The page, to be returned to the device.
-    pub(in crate::pool) fn outgoing(&self) -> Outgoing {
-        Outgoing { at: self.at, page: self.page, size: self.size }
+    /// Where it is still mapped.
+    pub(in crate::pool) fn mapping(&self) -> PageMapping {
+        PageMapping { at: self.at, page: self.page, size: self.size }
     }
 
     /// Whether no work can use it, as far as is known without asking the device.
@@ -77,6 +68,22 @@ enum DeviceRoom {
     ForSmallerPages,
     /// It has too little.
     TooLittle,
+}
+
+/// A growth for which memory of the device is reserved.
+pub(super) enum Planned {
+    Pages(Plan),
+    Segment(Bytes),
+}
+
+impl Planned {
+    /// What it takes from the device.
+    pub(super) fn created(&self) -> Bytes {
+        match self {
+            Self::Pages(plan) => plan.created(),
+            Self::Segment(size) => *size,
+        }
+    }
 }
 
 /// A page that is mapped where the plan wants it, and not in the address space yet.
@@ -104,7 +111,7 @@ pub(in crate::pool) struct PageProvider {
     /// Unmapped pages that the device refused to take back. They count as outgoing.
     pub(in crate::pool) orphans: Vec<(PageHandle, Bytes)>,
     /// Unused mappings that the device refused to remove. Their ranges stay claimed in the address space.
-    pub(in crate::pool) stranded: Vec<Alias>,
+    pub(in crate::pool) stranded: Vec<PageMapping>,
     /// Segments that never came into the address space and that the device refused to take back. They count as
     /// outgoing.
     pub(in crate::pool) strays: Vec<(Address, Bytes)>,
@@ -144,7 +151,7 @@ impl PageProvider {
     }
 
     /// Reserves more addresses: `wanted`, or fewer if the process has not that many left, but at least `least`.
-    fn reserve(
+    pub(super) fn reserve(
         &mut self,
         side_heap: &mut SideHeap,
         wanted: Bytes,
@@ -177,6 +184,11 @@ impl PageProvider {
         Ok(())
     }
 
+    /// The class of its memory.
+    pub(in crate::pool) fn kind(&self) -> &BackingKind {
+        &self.kind
+    }
+
     pub(in crate::pool) fn memory(&self) -> Result<&dyn VirtualMemory> {
         let unsupported = || forebay_hal::Error::Unsupported {
             call: Call::Map,
@@ -199,7 +211,7 @@ impl PageProvider {
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
         // SAFETY: the mapping was made just now by this call, and no block lies in it yet.
         let grant = |to| unsafe { memory.set_access(span, Access::ReadWrite, to) };
-        let mut all = [own].into_iter().chain(self.kind.peers().iter().copied());
+        let mut all = [own].into_iter().chain(self.kind.peers());
         let granted = all.try_for_each(|to| log.make(Call::SetAccess, size, || grant(to)));
         if granted.is_err() {
             self.unmap_or_strand(at, span, page, log);
@@ -210,7 +222,7 @@ impl PageProvider {
     /// Removes an unused new mapping. If the device refuses, the mapping is stranded and retried later.
     fn unmap_or_strand(&mut self, at: Offset, span: Span, page: PageHandle, log: &CallLog) {
         if self.unmap(span, log).is_err() {
-            self.stranded.push(Alias { at, page: page.0, size: span.size() });
+            self.stranded.push(PageMapping { at, page: page.0, size: span.size() });
         }
     }
 
@@ -245,45 +257,44 @@ impl PageProvider {
         context: GrowthContext<'_>,
         size: Bytes,
         taker: Streams,
-        aliases: &mut Vec<Alias>,
+        aliases: &mut Vec<PageMapping>,
         log: &CallLog,
     ) -> Result<bool> {
-        let plan = {
-            let mut heap = lock(context.heap);
-            let held = heap.held();
-            let side_heap = heap.side_heap(self.side);
-            let limit =
-                context.limit.saturating_sub(held.saturating_sub(side_heap.space.backed_bytes()));
-            if !self.maps_pages {
-                let segment = Plan::segment(&side_heap.space, size, context.growth, limit);
-                drop(heap);
-                return match segment {
-                    Some(wanted) => self.add_segment(context, wanted, size, taker, log),
-                    None => Ok(false),
-                };
+        let growth = self.plan_growth(context, size, taker, log)?;
+        let Some(planned) = growth else { return Ok(false) };
+        let mut reserved = planned.created();
+        let made = match planned {
+            Planned::Segment(wanted) => {
+                self.add_segment(context, wanted, size, taker, &mut reserved, log)
             }
-            let mut plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
-            if plan == Err(PlanError::Addresses) {
-                // Doubling, so that a growing pool reserves only a few times. The call takes half a microsecond, under
-                // the heap lock.
-                let page = context.growth.largest_page.max(side_heap.space.granule().bytes());
-                let least = size.saturating_add(page);
-                self.reserve(side_heap, side_heap.space.reserved_bytes(), least, log)?;
-                plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
+            Planned::Pages(plan) => {
+                self.make_pages(context, &plan, size, taker, aliases, &mut reserved, log)
             }
-            plan
         };
-        let Ok(plan) = plan else { return Ok(false) };
-        let room = self.device_room(&plan, size, log)?;
-        if room != DeviceRoom::Enough {
-            return match room {
-                DeviceRoom::ForSmallerPages => Err(self.too_large_pages(&plan).into()),
-                _ => Ok(false),
-            };
+        lock(context.heap).end_reservation(reserved);
+        made
+    }
+
+    /// Carries out a plan. Takes from `reserved` what the pool holds afterwards.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one growth")]
+    fn make_pages(
+        &mut self,
+        context: GrowthContext<'_>,
+        plan: &Plan,
+        size: Bytes,
+        taker: Streams,
+        aliases: &mut Vec<PageMapping>,
+        reserved: &mut Bytes,
+        log: &CallLog,
+    ) -> Result<bool> {
+        match self.device_room(plan, size, log)? {
+            DeviceRoom::Enough => {}
+            DeviceRoom::ForSmallerPages => return Err(self.too_large_pages(plan).into()),
+            DeviceRoom::TooLittle => return Ok(false),
         }
         let mut staged = Vec::new();
-        match self.stage(context, &plan, taker, &mut staged, log) {
-            Ok(()) => self.commit(context, staged, taker, aliases, log),
+        match self.stage(context, plan, taker, &mut staged, log) {
+            Ok(()) => self.commit(context, staged, taker, aliases, reserved, log),
             Err(error) => {
                 self.roll_back(context, staged, log);
                 Err(error)
@@ -448,7 +459,8 @@ impl PageProvider {
         context: GrowthContext<'_>,
         mut staged: Vec<Staged>,
         taker: Streams,
-        aliases: &mut Vec<Alias>,
+        aliases: &mut Vec<PageMapping>,
+        reserved: &mut Bytes,
         log: &CallLog,
     ) -> Result<bool> {
         let mut outcome = Ok(true);
@@ -477,13 +489,11 @@ impl PageProvider {
                     Some(_) => moved = moved.saturating_add(span.size()),
                     None => created = created.saturating_add(span.size()),
                 }
-                aliases.extend(from.map(|from| Alias {
-                    at: from.at,
-                    page: from.page,
-                    size: from.size,
-                }));
+                aliases.extend(from.map(|from| from.mapping()));
             }
             space.record_growth(moved, created, context.growth);
+            heap.share.unreserve(created);
+            *reserved = reserved.saturating_sub(created);
             heap.note_held();
         }
         if let Some(rest) = rest {
@@ -499,6 +509,7 @@ impl PageProvider {
         wanted: Bytes,
         size: Bytes,
         taker: Streams,
+        reserved: &mut Bytes,
         log: &CallLog,
     ) -> Result<bool> {
         let least = size.checked_align_up(Alignment::DEVICE_PAGE).unwrap_or(wanted).min(wanted);
@@ -526,7 +537,7 @@ impl PageProvider {
             let mut heap = lock(context.heap);
             let placed =
                 heap.side_heap(self.side).space.add_page(start.get(), bytes, start.get(), taker);
-            heap.note_held();
+            heap.end_reservation(core::mem::take(reserved));
             placed
         };
         if placed.is_err() {

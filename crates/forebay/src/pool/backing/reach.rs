@@ -14,8 +14,12 @@ const ASK_EVERY: u64 = 64;
 impl Backing {
     /// The growth policy for a request of `size`.
     pub(super) fn growth_for(&mut self, pool: PoolContext<'_>, size: Bytes) -> Growth {
-        let held = pool.heap().held();
-        let reach = pool.limit.min(self.device_reach(pool.limit, held));
+        let (held, others) = {
+            let heap = pool.heap();
+            (heap.held(), heap.share.others())
+        };
+        let limit = pool.limit.saturating_sub(others);
+        let reach = limit.min(self.device_reach(limit, held));
         self.growth.within(held.saturating_add(size), reach)
     }
 

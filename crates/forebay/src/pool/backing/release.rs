@@ -9,7 +9,7 @@ use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use crate::Result;
 use crate::pool::backing::page_provider::{
-    Alias, Outgoing, PageProvider, RemovedPage, put_back, retry_once,
+    PageMapping, PageProvider, RemovedPage, put_back, retry_once,
 };
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::{Heap, SideHeap, span_of};
@@ -87,7 +87,7 @@ impl PageProvider {
     pub(in crate::pool) fn finish_segment_release(
         &mut self,
         heap: &Mutex<Heap>,
-        page: Outgoing,
+        page: PageMapping,
         released: bool,
     ) {
         let mut heap = lock(heap);
@@ -104,7 +104,7 @@ impl PageProvider {
     pub(in crate::pool) fn clear_alias(
         &mut self,
         heap: &Mutex<Heap>,
-        alias: Alias,
+        alias: PageMapping,
         log: &CallLog,
     ) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
@@ -131,7 +131,7 @@ impl PageProvider {
         if unmapped.is_err() {
             let claimed = space.claim_gap(at, size);
             debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
-            self.stranded.push(Alias { at, page, size });
+            self.stranded.push(PageMapping { at, page, size });
         }
         unmapped
     }
@@ -184,9 +184,9 @@ impl PageProvider {
 
     /// Puts a page that the device refused back into the address space. All work that used it is done, so it is free
     /// for all, whatever became of its streams.
-    fn put_back(&self, heap: &Mutex<Heap>, page: Outgoing) {
+    fn put_back(&self, heap: &Mutex<Heap>, page: PageMapping) {
         let mut heap = lock(heap);
-        let Outgoing { at, page, size } = page;
+        let PageMapping { at, page, size } = page;
         heap.outgoing = heap.outgoing.saturating_sub(size);
         let streams = Streams::ALL;
         put_back(&mut heap.side_heap(self.side).space, RemovedPage { at, page, size, streams });
@@ -197,7 +197,7 @@ impl PageProvider {
     pub(in crate::pool) fn release(
         &mut self,
         heap: &Mutex<Heap>,
-        page: Outgoing,
+        page: PageMapping,
         log: &CallLog,
     ) -> Result<()> {
         let span = span_of(page.at, page.size);

@@ -113,7 +113,7 @@ impl Shared {
     ) -> Option<Block> {
         let units = size.get() >> UNIT_SHIFT;
         let CachedBlock { address, slot } = if units > SMALL_UNITS {
-            self.take_large(cache, units, size.saturating_sub(requested))?
+            self.take_large::<COUNTED>(cache, size, requested)?
         } else {
             cache.magazine.take_small::<COUNTED>(units)?
         };
@@ -128,14 +128,23 @@ impl Shared {
 
     /// Takes the large block of a magazine, if the heap would allocate the same one.
     #[inline(never)]
-    fn take_large(&self, cache: &mut ThreadCache, units: u64, added: Bytes) -> Option<CachedBlock> {
-        if is_wide(added) {
+    fn take_large<const COUNTED: bool>(
+        &self,
+        cache: &mut ThreadCache,
+        size: Bytes,
+        requested: Bytes,
+    ) -> Option<CachedBlock> {
+        if is_wide(size.saturating_sub(requested)) {
             return None;
         }
-        cache.magazine.take_large_if(units, |cached| {
+        let taken = cache.magazine.take_large_if(size.get() >> UNIT_SHIFT, |cached| {
             // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
             self.is_last_large(cached.address) && !unsafe { cached.slot.get() }.is_wide()
-        })
+        })?;
+        if COUNTED {
+            cache.counts.count_large_request(requested.get());
+        }
+        Some(taken)
     }
 
     /// Whether the heap would allocate the large block at `address` again for a request of its size.
@@ -184,6 +193,9 @@ impl Shared {
             // Any other large block goes to the heap.
             let kept =
                 self.is_last_large(address) && cache.magazine.keep_large_if(units, block, claim);
+            if COUNTED && kept {
+                cache.counts.uncount_large_request(known.requested());
+            }
             (kept, known.requested())
         } else {
             let claim = || {

@@ -98,11 +98,12 @@ impl Shared {
         let given_up = others.saturating_add(heap.outgoing);
         let held_elsewhere =
             heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
+        let held_elsewhere = held_elsewhere.saturating_add(heap.share.others());
         let mut growth = backing.growth;
         // Pages that are not moved are released, and created again elsewhere.
         growth.moves = !stable;
         let maps_pages = backing.provider(side).0.maps_pages;
-        let limit = self.limits.limit().saturating_sub(held_elsewhere);
+        let limit = self.group.limits.limit().saturating_sub(held_elsewhere);
         Some(Feasibility { own, maps_pages, growth, limit, given_up, whole })
     }
 }

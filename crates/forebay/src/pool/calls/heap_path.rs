@@ -102,7 +102,7 @@ impl Shared {
                 let room = cache.magazine.move_to_reserve(known.units());
                 let kept = room && cache.magazine.keep_if(known.units(), block, claim);
                 if kept {
-                    cache.counts.uncount_live(known.units(), known.requested(), known.tag());
+                    cache.counts.count_kept(known.units(), known.requested(), known.tag());
                 }
                 kept
             });
@@ -134,7 +134,7 @@ impl Shared {
             if !large {
                 cache.magazine.evict_for(units, &mut free);
                 if cache.magazine.keep(units, block) {
-                    cache.counts.uncount_live(units, requested, tag);
+                    cache.counts.count_kept(units, requested, tag);
                     return true;
                 }
             }

@@ -20,7 +20,7 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
 use crate::pool::backing::deferred::WorkEnd;
-use crate::pool::backing::page_provider::Outgoing;
+use crate::pool::backing::page_provider::PageMapping;
 use crate::pool::backing::{Backing, is_gone};
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
@@ -249,7 +249,7 @@ impl Shared {
 
     /// Takes the next segment to return to the device; `None` if there is none, or a capture is under way. A capture
     /// begins under the backing lock, so it begins either before or after this.
-    fn next_outgoing(&self) -> Option<(Side, Outgoing)> {
+    fn next_outgoing(&self) -> Option<(Side, PageMapping)> {
         let mut backing = self.backing();
         if self.captures.any() {
             return None;

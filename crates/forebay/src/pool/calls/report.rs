@@ -30,8 +30,9 @@ impl Shared {
         Shortage {
             requested: request.size,
             needed,
-            limit: self.limits.limit(),
+            limit: self.group.limits.limit(),
             held,
+            held_by_group: heap.share.others(),
             live,
             cached,
             free: held.saturating_sub(live),

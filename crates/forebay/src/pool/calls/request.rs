@@ -73,7 +73,7 @@ impl Shared {
         let with_tail = size.saturating_add(self.debug.tail());
         let piece = Piece::new(with_tail, alignment).filter(|piece| piece.whole() <= LARGEST);
         let piece = piece.ok_or_else(|| self.shortage(request, with_tail))?;
-        if piece.whole() > self.limits.limit().min(self.device_total) {
+        if piece.whole() > self.group.limits.limit().min(self.device_total) {
             // No reclaiming could make it fit, so caches stay as they are.
             return Err(self.shortage(request, piece.whole()).into());
         }
@@ -242,7 +242,7 @@ impl Shared {
         } else if self.cache_with_eviction(slot, block) {
             // The magazine counts the size range.
             let note = |counts: &mut Counts| {
-                counts.uncount_live(known.units(), known.requested(), known.tag());
+                counts.count_kept(known.units(), known.requested(), known.tag());
             };
             self.count(stream, note);
             return Ok(());

@@ -28,7 +28,9 @@ impl Shared {
         if settings.upkeep() {
             upkeep::start();
         }
-        self.limits.set(total, &settings);
+        if self.leads_group {
+            self.group.limits.set(total, self.granule, &settings);
+        }
         drop(settings);
         // Repeated until the settings did not change meanwhile, so that two concurrent changes both end with the later
         // values.

@@ -272,8 +272,11 @@ impl Shared {
     /// If `size` does not fit beside the blocks in use, the request will be refused, and the magazines stay as they
     /// are.
     fn flush_own_small(&self, size: Bytes) {
-        let most = self.limits.limit().min(self.device_total);
-        let out = self.heap().out().saturating_add(size);
+        let most = self.group.limits.limit().min(self.device_total);
+        let out = {
+            let heap = self.heap();
+            heap.out().saturating_add(heap.share.others()).saturating_add(size)
+        };
         let mut returns = Vec::new();
         self.with_own_caches(|caches| {
             let cached = Bytes::new(caches.small_held() << UNIT_SHIFT);

@@ -25,13 +25,13 @@ impl Shared {
 
     /// How near the pool is to its limit.
     pub(in crate::pool) fn pressure(&self) -> Level {
-        self.limits.thresholds().level(self.held.get())
+        self.group.limits.thresholds().level(self.group.held())
     }
 
     /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
     pub(in crate::pool) fn read_pressure(&self) {
-        let thresholds = self.limits.thresholds();
-        let held = self.held.get();
+        let thresholds = self.group.limits.thresholds();
+        let held = self.group.held();
         let Some((level, response)) = self.upkeep().gauge.read(&thresholds, held) else { return };
         match response {
             Response::Expand => self.set_under_pressure(false),
@@ -140,7 +140,7 @@ impl Shared {
         let Some((stream, serial)) = self.upkeep().grown_for.take() else { return };
         let ahead = self.settings().grow_ahead();
         let reserve = Bytes::new(ahead.get().saturating_mul(SCARCE_BELOW));
-        let room = self.limits.limit().saturating_sub(self.held.get());
+        let room = self.group.limits.limit().saturating_sub(self.group.held());
         let info = self.log.call(Call::MemoryInfo, || self.device.memory_info());
         if !ahead.is_zero() && info.is_ok_and(|info| info.free.min(room) >= reserve) {
             let _ = self.backing().grow_ahead(self.context(), ahead, stream, serial);
@@ -162,7 +162,7 @@ impl Shared {
 /// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
 
-/// A pool grows ahead while this many times as much is left. Below that, the memory is left to whoever needs it.
+/// A pool grows ahead while this many times as much is left. Below that, the rest is for requests.
 const SCARCE_BELOW: u64 = 8;
 
 /// The state of the upkeep thread.

@@ -1,18 +1,22 @@
 //! The memory class of a pool, and whether the device can provide it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use forebay_core::DeviceOrdinal;
 use forebay_hal::{Device, PageOptions, VirtualMemory};
 
+use crate::sync::lock;
 use crate::{Error, MemoryClass, Result};
 
 /// A memory class that the device can provide.
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct BackingKind {
     class: MemoryClass,
-    /// Devices other than the pool's own that may read and write it.
-    peers: Vec<DeviceOrdinal>,
+    /// Devices other than the pool's own that may read and write it. Clones share the list; it changes under the
+    /// backing lock.
+    peers: Arc<Mutex<Vec<DeviceOrdinal>>>,
+    /// Whether other processes can map the pages.
+    exportable: bool,
 }
 
 impl BackingKind {
@@ -22,6 +26,7 @@ impl BackingKind {
         device: &Arc<dyn Device>,
         class: MemoryClass,
         peers: &[DeviceOrdinal],
+        exportable: bool,
         guard_pages: bool,
     ) -> Result<Self> {
         let refuse =
@@ -43,20 +48,32 @@ impl BackingKind {
             return refuse("the device cannot share pages with other processes");
         }
         if class.contains(MemoryClass::PEERS) {
-            let Some(reach) = device.peers() else { return refuse("the device has no peers") };
             if peers.is_empty() {
                 return refuse("visible_to is empty; name at least one device");
             }
             for &peer in peers {
-                if !reach.can_reach(peer)? {
-                    let own = device.descriptor().ordinal;
-                    let missing =
-                        format!("devices {} and {} cannot reach each other", own.0, peer.0);
-                    return Err(Error::ClassUnavailable { class, missing: missing.into() });
-                }
+                Self::check_reach(device, class, peer)?;
             }
         }
-        Ok(Self { class, peers: peers.to_vec() })
+        let exportable = exportable && device.sharing().is_some();
+        let exportable = exportable || class.contains(MemoryClass::SHAREABLE);
+        Ok(Self { class, peers: Arc::new(Mutex::new(peers.to_vec())), exportable })
+    }
+
+    /// Checks that `device` and `peer` can reach each other.
+    pub(in crate::pool) fn check_reach(
+        device: &Arc<dyn Device>,
+        class: MemoryClass,
+        peer: DeviceOrdinal,
+    ) -> Result<()> {
+        let unavailable =
+            |missing: String| Error::ClassUnavailable { class, missing: missing.into() };
+        let reach = device.peers().ok_or_else(|| unavailable("the device has no peers".into()))?;
+        if reach.can_reach(peer)? {
+            return Ok(());
+        }
+        let own = device.descriptor().ordinal;
+        Err(unavailable(format!("devices {} and {} cannot reach each other", own.0, peer.0)))
     }
 
     /// The device's mapping of pages; `None` if the pool is to use plain segments.
@@ -69,16 +86,17 @@ impl BackingKind {
 
     /// The options for new pages.
     pub(in crate::pool) fn page_options(&self) -> PageOptions {
-        if self.class.contains(MemoryClass::SHAREABLE) {
-            PageOptions::shareable()
-        } else {
-            PageOptions::default()
-        }
+        if self.exportable { PageOptions::shareable() } else { PageOptions::default() }
     }
 
     /// Devices other than the pool's own that may read and write the memory.
-    pub(in crate::pool) fn peers(&self) -> &[DeviceOrdinal] {
-        &self.peers
+    pub(in crate::pool) fn peers(&self) -> Vec<DeviceOrdinal> {
+        lock(&self.peers).clone()
+    }
+
+    /// Lets another device read and write memory that is mapped from now on.
+    pub(in crate::pool) fn add_peer(&self, peer: DeviceOrdinal) {
+        lock(&self.peers).push(peer);
     }
 
     /// Whether the memory behind an address stays the same while the pool lives.

@@ -11,10 +11,8 @@ use crate::Settings;
 
 /// The limit and the thresholds, as the settings have them. Each value is valid by itself; a reader may see some values
 /// from before a change of settings and some from after.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::pool) struct Limits {
-    /// The smallest page of the device.
-    granule: PageSize,
     limit: AtomicU64,
     low: AtomicU64,
     moderate: AtomicU64,
@@ -23,18 +21,11 @@ pub(in crate::pool) struct Limits {
 }
 
 impl Limits {
-    pub(in crate::pool) fn new(total: Bytes, granule: PageSize, settings: &Settings) -> Self {
-        let [limit, low, moderate, high, critical] = [const { AtomicU64::new(0) }; 5];
-        let limits = Self { granule, limit, low, moderate, high, critical };
-        limits.set(total, settings);
-        limits
-    }
-
-    /// Takes over the values of `settings` for a device of `total` bytes. A pool holds whole pages, so the limit is
-    /// rounded up to the next, if the device has that: what is as large as the limit fits.
-    pub(in crate::pool) fn set(&self, total: Bytes, settings: &Settings) {
+    /// Takes over the values of `settings` for a device of `total` bytes, whose smallest page is `granule`. A pool holds
+    /// whole pages, so the limit is rounded up to the next, if the device has that: what is as large as the limit fits.
+    pub(in crate::pool) fn set(&self, total: Bytes, granule: PageSize, settings: &Settings) {
         let limit = settings.limit_of(total);
-        let limit = limit.checked_align_up(self.granule.alignment()).unwrap_or(limit).min(total);
+        let limit = limit.checked_align_up(granule.alignment()).unwrap_or(limit).min(total);
         let set = |mark: &AtomicU64, bytes: Bytes| mark.store(bytes.get(), Ordering::Relaxed);
         set(&self.limit, limit);
         set(&self.low, settings.pressure_low().of(limit));
@@ -43,7 +34,7 @@ impl Limits {
         set(&self.critical, settings.pressure_critical().of(limit));
     }
 
-    /// The most the pool may hold.
+    /// The most that the pools of the group may hold together.
     pub(in crate::pool) fn limit(&self) -> Bytes {
         read(&self.limit)
     }

@@ -6,6 +6,7 @@ pub(in crate::pool) mod backing_kind;
 pub(in crate::pool) mod callback;
 pub(in crate::pool) mod capture;
 pub(in crate::pool) mod event;
+pub(in crate::pool) mod group;
 pub(in crate::pool) mod limits;
 pub(in crate::pool) mod log;
 pub(in crate::pool) mod options;

@@ -9,6 +9,7 @@ use forebay_core::{Bytes, DeviceOrdinal};
 
 use crate::config::{Settings, SettingsBuilder};
 use crate::pool::common::event::Observer;
+use crate::pool::common::group::Group;
 use crate::report::PoolEvent;
 use crate::report::{DropReport, Shortage};
 use crate::{Error, MemoryClass, Result};
@@ -43,6 +44,8 @@ pub struct PoolOptions {
     pub(in crate::pool) growth: Option<Growth>,
     pub(in crate::pool) class: MemoryClass,
     pub(in crate::pool) peers: Vec<DeviceOrdinal>,
+    pub(in crate::pool) exportable: bool,
+    pub(in crate::pool) group: Option<Arc<Group>>,
     pub(in crate::pool) shortage_callbacks: Vec<ShortageCallback>,
     pub(in crate::pool) pressure_callbacks: Vec<PressureCallback>,
     pub(in crate::pool) observers: Vec<Observer>,
@@ -74,6 +77,8 @@ impl PoolOptions {
             growth: None,
             class: MemoryClass::STITCHED,
             peers: Vec::new(),
+            exportable: false,
+            group: None,
             shortage_callbacks: Vec::new(),
             pressure_callbacks: Vec::new(),
             observers: Vec::new(),
@@ -116,6 +121,14 @@ impl PoolOptions {
     /// able to reach it. This adds [`MemoryClass::PEERS`] to the pool's class.
     pub fn visible_to(mut self, peers: impl IntoIterator<Item = DeviceOrdinal>) -> Self {
         self.peers.extend(peers);
+        self
+    }
+
+    /// Creates pages so that they can be exported to other processes while a block in them lives, where the device can.
+    /// Unlike [`MemoryClass::SHAREABLE`] this promises nothing, and pages serve other addresses later.
+    #[doc(hidden)]
+    pub fn exportable(mut self) -> Self {
+        self.exportable = true;
         self
     }
 

@@ -14,7 +14,7 @@ use forebay_core::{Bytes, Magazine, Tally};
 use forebay_hal::StreamHandle;
 
 use crate::pool::front::cached_block::{CachedBlock, FreedBlock};
-use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
+use crate::sync::map::{SMALL, SMALL_UNITS, Side, UNIT_SHIFT};
 
 /// The most streams a thread has caches for at once. A cache takes 8.5 KiB, most of it the bins of its magazine, so a
 /// thread at this bound takes 24 MiB.
@@ -35,6 +35,75 @@ pub(in crate::pool) struct ClassCounts {
     pub(in crate::pool) live: u64,
 }
 
+/// What was allocated and what was freed, ever. Both wrap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::pool) struct Flow {
+    pub(in crate::pool) allocated: u64,
+    pub(in crate::pool) freed: u64,
+}
+
+impl Flow {
+    /// What is live.
+    pub(in crate::pool) fn live(self) -> u64 {
+        self.allocated.wrapping_sub(self.freed)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.allocated = self.allocated.wrapping_add(other.allocated);
+        self.freed = self.freed.wrapping_add(other.freed);
+    }
+
+    pub(in crate::pool) fn minus(self, other: Self) -> Self {
+        let allocated = self.allocated.wrapping_sub(other.allocated);
+        Self { allocated, freed: self.freed.wrapping_sub(other.freed) }
+    }
+}
+
+/// Blocks of some sizes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::pool) struct Totals {
+    pub(in crate::pool) blocks: Flow,
+    /// In units of 512 B.
+    pub(in crate::pool) units: Flow,
+    /// In bytes, before rounding.
+    pub(in crate::pool) requested: Flow,
+}
+
+impl Totals {
+    fn allocated(units: u64, requested: u64) -> Self {
+        let of = |allocated| Flow { allocated, freed: 0 };
+        Self { blocks: of(1), units: of(units), requested: of(requested) }
+    }
+
+    fn freed(units: u64, requested: u64) -> Self {
+        let of = |freed| Flow { allocated: 0, freed };
+        Self { blocks: of(1), units: of(units), requested: of(requested) }
+    }
+
+    /// What a magazine has counted: it does not know requests.
+    fn of_tally(tally: Tally) -> Self {
+        Self {
+            blocks: Flow { allocated: tally.taken, freed: tally.kept },
+            units: Flow { allocated: tally.taken_size, freed: tally.kept_size },
+            requested: Flow::default(),
+        }
+    }
+
+    pub(in crate::pool) fn add(&mut self, other: Self) {
+        self.blocks.add(other.blocks);
+        self.units.add(other.units);
+        self.requested.add(other.requested);
+    }
+
+    pub(in crate::pool) fn minus(self, other: Self) -> Self {
+        Self {
+            blocks: self.blocks.minus(other.blocks),
+            units: self.units.minus(other.units),
+            requested: self.requested.minus(other.requested),
+        }
+    }
+}
+
 /// Counts of one thread on one stream. Sums wrap: a block that another thread frees counts below zero there and above
 /// zero here, and the sum over all threads is right.
 #[derive(Clone, Debug)]
@@ -43,14 +112,17 @@ pub(in crate::pool) struct Counts {
     pub(in crate::pool) classes: [ClassCounts; CLASSES],
     /// Units of 512 B in live blocks, by tag. An array in place: a growable list costs a hit twelve instructions more.
     pub(in crate::pool) tags: [u64; TAGS],
-    /// Requested bytes of live blocks.
-    pub(in crate::pool) requested: u64,
+    /// Blocks of all sizes. Of those that pass through the magazine, only the requests.
+    pub(in crate::pool) all: Totals,
+    /// Large blocks, in the same way. The fast path for small blocks leaves them alone.
+    pub(in crate::pool) large: Totals,
 }
 
 impl Default for Counts {
     fn default() -> Self {
         let classes = [ClassCounts::default(); CLASSES];
-        Self { classes, tags: [0; TAGS], requested: 0 }
+        let none = Totals::default();
+        Self { classes, tags: [0; TAGS], all: none, large: none }
     }
 }
 
@@ -68,49 +140,87 @@ fn class_of(units: u64) -> usize {
 }
 
 impl Counts {
-    /// Counts an allocation whose size range is counted elsewhere.
+    /// Counts an allocation from the magazine, which counts the block itself. For a large block,
+    /// [`count_large_request`](Self::count_large_request) comes with it.
     #[inline(always)]
     pub(in crate::pool) fn count_live(&mut self, units: u64, requested: u64, tag: u8) {
-        self.requested = self.requested.wrapping_add(requested);
+        let flow = &mut self.all.requested;
+        flow.allocated = flow.allocated.wrapping_add(requested);
+        self.add_to_tag(units, tag);
+    }
+
+    /// Counts the request of a large block from the magazine.
+    pub(in crate::pool) fn count_large_request(&mut self, requested: u64) {
+        self.large.requested.add(Flow { allocated: requested, freed: 0 });
+    }
+
+    /// Counts a free into the magazine, which counts the block itself. For a large block,
+    /// [`uncount_large_request`](Self::uncount_large_request) comes with it.
+    #[inline(always)]
+    pub(in crate::pool) fn uncount_live(&mut self, units: u64, requested: u64, tag: u8) {
+        let flow = &mut self.all.requested;
+        flow.freed = flow.freed.wrapping_add(requested);
+        self.subtract_from_tag(units, tag);
+    }
+
+    /// Counts the request of a large block that was freed into the magazine.
+    pub(in crate::pool) fn uncount_large_request(&mut self, requested: u64) {
+        self.large.requested.add(Flow { allocated: 0, freed: requested });
+    }
+
+    /// Counts a free of a block of any size into the magazine, which counts the block itself.
+    pub(in crate::pool) fn count_kept(&mut self, units: u64, requested: u64, tag: u8) {
+        self.uncount_live(units, requested, tag);
+        if units > SMALL_UNITS {
+            self.uncount_large_request(requested);
+        }
+    }
+
+    #[inline(always)]
+    fn add_to_tag(&mut self, units: u64, tag: u8) {
         let tagged = &mut self.tags[usize::from(tag) % TAGS];
         *tagged = tagged.wrapping_add(units);
     }
 
-    /// Counts a free whose size range is counted elsewhere.
     #[inline(always)]
-    pub(in crate::pool) fn uncount_live(&mut self, units: u64, requested: u64, tag: u8) {
-        self.requested = self.requested.wrapping_sub(requested);
+    fn subtract_from_tag(&mut self, units: u64, tag: u8) {
         let tagged = &mut self.tags[usize::from(tag) % TAGS];
         *tagged = tagged.wrapping_sub(units);
     }
 
-    /// Counts an allocation.
+    /// Counts an allocation past the magazine.
     pub(in crate::pool) fn count_allocation(&mut self, units: u64, requested: u64, tag: u8) {
         let class = &mut self.classes[class_of(units) % CLASSES];
         class.allocations = class.allocations.wrapping_add(1);
         class.live = class.live.wrapping_add(units);
-        self.count_live(units, requested, tag);
+        self.add_to_tag(units, tag);
+        self.add_totals(units, Totals::allocated(units, requested));
     }
 
-    /// Counts a free.
+    /// Counts a free past the magazine.
     pub(in crate::pool) fn count_free(&mut self, units: u64, requested: u64, tag: u8) {
         let class = &mut self.classes[class_of(units) % CLASSES];
         class.frees = class.frees.wrapping_add(1);
         class.live = class.live.wrapping_sub(units);
-        self.uncount_live(units, requested, tag);
+        self.subtract_from_tag(units, tag);
+        self.add_totals(units, Totals::freed(units, requested));
+    }
+
+    fn add_totals(&mut self, units: u64, totals: Totals) {
+        self.all.add(totals);
+        if units > SMALL_UNITS {
+            self.large.add(totals);
+        }
     }
 
     /// Bytes in live blocks.
     pub(in crate::pool) fn live(&self) -> Bytes {
-        let units = self.classes.iter().fold(0, |sum: u64, class| sum.wrapping_add(class.live));
-        Bytes::new(units << UNIT_SHIFT)
+        Bytes::new(self.all.units.live() << UNIT_SHIFT)
     }
 
     /// The number of live blocks.
     pub(in crate::pool) fn blocks(&self) -> u64 {
-        self.classes.iter().fold(0, |sum: u64, class| {
-            sum.wrapping_add(class.allocations).wrapping_sub(class.frees)
-        })
+        self.all.blocks.live()
     }
 
     /// The sum of several.
@@ -127,7 +237,8 @@ impl Counts {
         for (sum, one) in self.tags.iter_mut().zip(&other.tags) {
             *sum = sum.wrapping_add(*one);
         }
-        self.requested = self.requested.wrapping_add(other.requested);
+        self.all.add(other.all);
+        self.large.add(other.large);
     }
 }
 
@@ -149,10 +260,12 @@ impl ThreadCache {
         for (class, tally) in self.magazine.tallies().into_iter().enumerate() {
             if tally != Tally::default() {
                 let (allocations, frees) = (tally.taken, tally.kept);
-                let tallied = ClassCounts { allocations, frees, live: tally.balance };
-                counts.classes[class % CLASSES].add(tallied);
+                let live = tally.taken_size.wrapping_sub(tally.kept_size);
+                counts.classes[class % CLASSES].add(ClassCounts { allocations, frees, live });
+                counts.all.add(Totals::of_tally(tally));
             }
         }
+        counts.large.add(Totals::of_tally(self.magazine.large_tally()));
         counts
     }
 

@@ -18,6 +18,7 @@ use forebay_core::address_space::{AddressSpace, Boundaries, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
 use forebay_hal::StreamHandle;
 
+use crate::pool::common::group::{BySide, Group, GroupShare};
 use crate::pool::common::limits::HeldGauge;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::front::cached_block::FreedBlock;
@@ -193,10 +194,12 @@ pub(in crate::pool) struct Heap {
     pub(in crate::pool) peak_held: Bytes,
     /// The bytes held, for readers without the heap lock.
     pub(in crate::pool) held_gauge: HeldGauge,
+    /// This pool's part in the figures of its group.
+    pub(in crate::pool) share: GroupShare,
 }
 
 impl Heap {
-    pub(in crate::pool) fn new(small: SideHeap, large: SideHeap) -> Self {
+    pub(in crate::pool) fn new(small: SideHeap, large: SideHeap, group: &Arc<Group>) -> Self {
         Self {
             small,
             large,
@@ -215,6 +218,7 @@ impl Heap {
             scopes: Vec::new(),
             peak_held: Bytes::ZERO,
             held_gauge: HeldGauge::default(),
+            share: GroupShare::new(group),
         }
     }
 
@@ -244,10 +248,22 @@ impl Heap {
         spaces.saturating_add(self.guarded)
     }
 
+    /// Bytes held by side. Those of no address space count as large.
+    pub(in crate::pool) fn held_by_side(&self) -> BySide {
+        let small = self.small.space.backed_bytes();
+        [small, self.held().saturating_sub(small)]
+    }
+
     /// Bytes out of the holes: in live blocks, in magazines, or on their way between them.
     pub(in crate::pool) fn out(&self) -> Bytes {
-        let spaces = self.small.space.taken_bytes().saturating_add(self.large.space.taken_bytes());
-        spaces.saturating_add(self.guarded)
+        let [small, large] = self.out_by_side();
+        small.saturating_add(large)
+    }
+
+    /// The same by side. Guarded blocks count as large.
+    fn out_by_side(&self) -> BySide {
+        let large = self.large.space.taken_bytes().saturating_add(self.guarded);
+        [self.small.space.taken_bytes(), large]
     }
 
     /// Updates the peaks of bytes out of the holes.
@@ -258,6 +274,7 @@ impl Heap {
         for (_, peak) in &mut self.scopes {
             *peak = (*peak).max(out);
         }
+        self.share.set_out(self.out_by_side());
     }
 
     /// Publishes the bytes held after a change, and updates their peak.
@@ -265,6 +282,13 @@ impl Heap {
         let held = self.held();
         self.held_gauge.set(held);
         self.peak_held = self.peak_held.max(held);
+        self.share.set_held(self.held_by_side());
+    }
+
+    /// Ends a reservation for memory that did not come, or is held already.
+    pub(in crate::pool) fn end_reservation(&mut self, size: Bytes) {
+        self.share.unreserve(size);
+        self.note_held();
     }
 
     /// Sets the bytes of guarded blocks.
@@ -301,6 +325,15 @@ impl Heap {
             self.last_large.store(found.get(), Ordering::Relaxed);
         }
         Some(found)
+    }
+
+    /// Allocates exactly `size` bytes from `address`, whatever the streams of the holes there. Returns `false` if they
+    /// are not free.
+    #[must_use]
+    pub(in crate::pool) fn allocate_at(&mut self, address: Address, size: Bytes) -> bool {
+        let taken = self.side_heap(Side::of(size)).space.allocate_at(address.get(), size).is_ok();
+        self.note_peaks();
+        taken
     }
 
     /// Whether a stream should wait for another that has a better hole for `size` before it takes one of its own.
@@ -397,6 +430,7 @@ impl Heap {
     pub(in crate::pool) fn free(&mut self, address: Address, size: Bytes, slot: u32) {
         let freed = self.side_heap(Side::of(size)).free(address, size, slot);
         debug_assert!(freed, "{size} at {address} was freed and not allocated");
+        self.share.set_out(self.out_by_side());
     }
 
     /// Frees a block that was freed on the stream of a serial, in whatever order that stream's memory has now.
@@ -424,6 +458,7 @@ impl Heap {
         let FreedBlock { address, size, .. } = block;
         let freed = self.side_heap(Side::of(size)).space.free(address.get(), size, Streams::ALL);
         debug_assert!(freed.is_ok(), "{size} at {address} was freed and not allocated");
+        self.share.set_out(self.out_by_side());
     }
 
     /// Frees a block whose last use is known to be over only after a wait for the whole device.

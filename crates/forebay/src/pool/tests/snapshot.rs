@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Tag;
+use crate::sync::map::Side;
 
 fn busy_pool() -> (Pool, Block) {
     let (_, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
@@ -124,9 +125,14 @@ fn the_names_in_json_are_these() {
             "/statistics",
             "allocations blocks cached_bytes callback_panics classes driver driver_ns \
              forgotten_allocations forgotten_frees free_bytes \
-             frees held_bytes hits largest_free_bytes live_bytes magazine_hits misses peak_held_bytes \
+             frees held_bytes hits large largest_free_bytes live_bytes magazine_hits misses peak_held_bytes \
              peak_live_bytes peak_out_bytes pieces quarantined_bytes requested_bytes retired_bytes \
-             streams tags waits",
+             small streams tags waits",
+        ),
+        (
+            "/statistics/small",
+            "allocated_bytes allocations blocks freed_bytes frees held_bytes in_holes_bytes live_bytes pages pieces \
+             requested_allocated_bytes requested_bytes requested_freed_bytes",
         ),
         ("/statistics/classes/0", "allocations frees from_bytes live_bytes"),
         ("/statistics/streams/0", "allocations frees stream"),
@@ -155,7 +161,7 @@ fn a_layout_is_what_is_held_with_every_block_in_it() {
         let held = layout.spans.iter().map(|span| span.size().get()).sum::<u64>();
         assert_eq!(Bytes::new(held), pool.held());
         assert_eq!(pool.page_count(), pool.statistics().driver.of(Call::CreatePage));
-        assert!(layout.spans.windows(2).all(|pair| pair[0].end() < pair[1].start()));
+        assert!(layout.spans.windows(2).all(|pair| pair[0].end() <= pair[1].start()));
         let live: u64 = layout.blocks.iter().map(|block| block.size_bytes).sum();
         assert_eq!(Bytes::new(live), pool.statistics().live);
         assert_eq!(layout.blocks.len() as u64, pool.statistics().blocks);
@@ -170,5 +176,47 @@ fn a_layout_is_what_is_held_with_every_block_in_it() {
                 layout.spans
             );
         }
+    }
+}
+
+/// The spans of a pool by side and size, the lowest first.
+fn spans(pool: &Pool) -> Vec<(Side, Bytes)> {
+    pool.memory_map().spans.iter().map(|span| (span.side, span.size())).collect()
+}
+
+#[test]
+fn a_span_is_what_was_mapped_for_one_request() {
+    for class in [MemoryClass::STABLE, MemoryClass::PLAIN] {
+        let (_machine, _, device) = open(SimMachine::builder());
+        let pool = PoolOptions::new().class(class).build(&device).unwrap();
+        let small = pool.allocate(Bytes::kib(1), DEFAULT).unwrap();
+        let large = [(); 3].map(|()| pool.allocate(Bytes::mib(20), DEFAULT).unwrap());
+        let mut due = vec![(Side::Small, Bytes::mib(2))];
+        due.extend([(Side::Large, Bytes::mib(20)); 3]);
+        let mut found = spans(&pool);
+        found.sort_unstable();
+        assert_eq!(found, due, "{class}");
+        for block in large {
+            let map = pool.memory_map();
+            let own = map.spans.iter().find(|span| span.start() == block.address()).unwrap();
+            assert_eq!((own.size(), own.side), (block.size(), Side::Large));
+        }
+        for block in large.into_iter().chain([small]) {
+            pool.free_block(block, DEFAULT).unwrap();
+        }
+        let mut found = spans(&pool);
+        found.sort_unstable();
+        assert_eq!(found, due, "{class}");
+        if class == MemoryClass::PLAIN {
+            continue;
+        }
+        // A block that lies in two of them makes them one, until it is freed.
+        let across = pool.allocate(Bytes::mib(30), DEFAULT).unwrap();
+        let mut found = spans(&pool);
+        found.sort_unstable();
+        let joined = [(Side::Large, Bytes::mib(20)), (Side::Large, Bytes::mib(40))];
+        assert_eq!(found.get(1..), Some(&joined[..]));
+        pool.free_block(across, DEFAULT).unwrap();
+        assert_eq!(spans(&pool).len(), 4);
     }
 }

@@ -288,7 +288,7 @@ fn the_thread_grows_the_pool_ahead() {
     let before = made(&pool);
     pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
     assert_eq!(made(&pool), before, "the pages were there");
-    // Less than eight times as much is left: it is left to whoever needs it.
+    // Less than eight times as much remains, which is for requests.
     let scarce = pool_of(Bytes::mib(400));
     scarce.allocate(Bytes::mib(10), DEFAULT).unwrap();
     let asked = |pool: &Pool| pool.statistics().driver.of(Call::MemoryInfo);

@@ -1,20 +1,49 @@
 //! The memory map: the memory of a pool by address, and the blocks in it.
 
-use forebay_core::Span;
+use forebay_core::{Address, Bytes, Span};
 
 use crate::pool::heap::{SideHeap, span_of};
 use crate::pool::shared::Shared;
 use crate::pool::views::snapshot::{BlockSnapshot, named};
+use crate::sync::map::{LiveBlock, Side};
 
 /// The memory of a pool by address, at one moment. Made by [`Pool::memory_map`](crate::Pool::memory_map).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryMap {
-    /// Mapped addresses in maximal contiguous spans, the lowest first. Together they are the bytes the pool holds.
-    pub spans: Vec<Span>,
-    /// All live blocks, the lowest first. Memory outside them is free, cached by a thread, or waiting for work that
-    /// still uses it.
+    /// Mapped addresses, the lowest first. Together they are the bytes the pool holds.
+    pub spans: Vec<MappedSpan>,
+    /// All live blocks, the lowest first. Each lies in one span. Memory outside them is free, cached by a thread, or
+    /// waiting for work that still uses it.
     pub blocks: Vec<BlockSnapshot>,
+}
+
+/// Contiguous addresses that the pool mapped for one request. Where one such span ends another may begin; if a live
+/// block lies in two of them, they are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MappedSpan {
+    /// The addresses.
+    pub span: Span,
+    /// Whether small or large blocks lie there.
+    pub side: Side,
+}
+
+impl MappedSpan {
+    /// Where it begins.
+    pub fn start(&self) -> Address {
+        self.span.start()
+    }
+
+    /// One past its last address.
+    pub fn end(&self) -> Address {
+        self.span.end()
+    }
+
+    /// How many bytes it has.
+    pub fn size(&self) -> Bytes {
+        self.span.size()
+    }
 }
 
 /// Builds the memory map of a pool.
@@ -22,28 +51,37 @@ pub(in crate::pool) fn of(shared: &Shared) -> MemoryMap {
     if shared.is_inherited() {
         return MemoryMap { spans: Vec::new(), blocks: Vec::new() };
     }
-    let mut pages: Vec<Span> = {
+    let mut segments: Vec<MappedSpan> = {
         let heap = shared.heap();
-        [&heap.small, &heap.large].into_iter().flat_map(pages_of).collect()
+        let small = segments_of(&heap.small, Side::Small);
+        small.chain(segments_of(&heap.large, Side::Large)).collect()
     };
-    pages.sort_unstable_by_key(|page| page.start());
-    let mut spans: Vec<Span> = Vec::new();
-    for page in pages {
-        let joined = spans
-            .last()
-            .filter(|last| last.end() == page.start())
-            .and_then(|last| Span::new(last.start(), last.size().saturating_add(page.size())).ok());
-        match (joined, spans.last_mut()) {
-            (Some(joined), Some(last)) => *last = joined,
-            _ => spans.push(page),
-        }
-    }
+    segments.sort_unstable_by_key(MappedSpan::start);
     let mut live = shared.map.live_blocks();
     live.sort_unstable_by_key(|block| block.address);
+    let mut spans: Vec<MappedSpan> = Vec::new();
+    for segment in segments {
+        match spans.last_mut() {
+            Some(last) if last.end() == segment.start() && is_crossed(&live, segment.start()) => {
+                let size = last.size().saturating_add(segment.size());
+                last.span = Span::new(last.start(), size).unwrap_or(last.span);
+            }
+            _ => spans.push(segment),
+        }
+    }
     MemoryMap { spans, blocks: named(&shared.map, &live).collect() }
 }
 
-/// The spans of the pages of one side.
-fn pages_of(side_heap: &SideHeap) -> impl Iterator<Item = Span> {
-    side_heap.space.pages().map(|(at, _, size)| span_of(at, size))
+/// Whether a block of `live`, the lowest first, lies on both sides of `at`.
+fn is_crossed(live: &[LiveBlock], at: Address) -> bool {
+    let below = live.partition_point(|block| block.address < at).checked_sub(1);
+    let end =
+        below.and_then(|index| live.get(index)).map(|block| block.address.checked_add(block.size));
+    end.flatten().is_some_and(|end| end > at)
+}
+
+/// What one side took from the device, for one request each.
+fn segments_of(side_heap: &SideHeap, side: Side) -> impl Iterator<Item = MappedSpan> {
+    let segments = side_heap.space.segments().into_iter();
+    segments.map(move |(at, size)| MappedSpan { span: span_of(at, size), side })
 }

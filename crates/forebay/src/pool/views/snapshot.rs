@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_core::Address;
 
 use crate::pool::shared::Shared;
-use crate::pool::views::statistics::{self, Statistics};
+use crate::pool::views::statistics::{self, SideFigures, Statistics};
 use crate::sync::map::{AddressMap, BlockState, LiveBlock};
 use crate::{Settings, Tag};
 
@@ -140,6 +140,10 @@ plain! {
         waits: u64,
         /// Panics of the program's callbacks.
         callback_panics: u64,
+        /// Small blocks: up to 256 KiB.
+        small: SideSnapshot,
+        /// Large blocks: all others.
+        large: SideSnapshot,
         /// By size range, without ranges that were never used.
         classes: Vec<ClassSnapshot>,
         /// By stream, without forgotten ones.
@@ -154,6 +158,36 @@ plain! {
         driver: Vec<CallSnapshot>,
         /// The wall-clock time of all driver calls together.
         driver_ns: u64,
+    }
+
+    /// Counters of the small or of the large blocks.
+    struct SideSnapshot {
+        /// Live blocks.
+        blocks: u64,
+        /// Bytes in live blocks, after rounding up.
+        live_bytes: u64,
+        /// Bytes requested for live blocks, before rounding.
+        requested_bytes: u64,
+        /// Blocks allocated.
+        allocations: u64,
+        /// Blocks freed.
+        frees: u64,
+        /// Bytes in all blocks ever allocated, after rounding up.
+        allocated_bytes: u64,
+        /// Bytes in all blocks ever freed, after rounding up.
+        freed_bytes: u64,
+        /// Bytes requested for all blocks ever allocated, before rounding.
+        requested_allocated_bytes: u64,
+        /// Bytes requested for all blocks ever freed, before rounding.
+        requested_freed_bytes: u64,
+        /// Bytes held from the device.
+        held_bytes: u64,
+        /// Bytes in holes.
+        in_holes_bytes: u64,
+        /// The number of holes.
+        pieces: u64,
+        /// Pages, or segments.
+        pages: u64,
     }
 
     /// Counters of one range of block sizes.
@@ -247,7 +281,7 @@ pub(in crate::pool) fn of(shared: &Shared, settings: &Settings) -> Snapshot {
         device,
         class: shared.options.class.to_string(),
         peers: shared.options.peers.iter().map(|peer| peer.0).collect(),
-        limit_bytes: shared.limits.limit().get(),
+        limit_bytes: shared.group.limits.limit().get(),
         pressure: shared.pressure().to_string(),
         settings: settings.collect(),
         statistics,
@@ -293,6 +327,26 @@ pub(in crate::pool) fn named(
     })
 }
 
+impl From<&SideFigures> for SideSnapshot {
+    fn from(figures: &SideFigures) -> Self {
+        Self {
+            blocks: figures.blocks,
+            live_bytes: figures.live.get(),
+            requested_bytes: figures.requested.get(),
+            allocations: figures.allocations,
+            frees: figures.frees,
+            allocated_bytes: figures.allocated.get(),
+            freed_bytes: figures.freed.get(),
+            requested_allocated_bytes: figures.requested_allocated.get(),
+            requested_freed_bytes: figures.requested_freed.get(),
+            held_bytes: figures.held.get(),
+            in_holes_bytes: figures.in_holes.get(),
+            pieces: figures.pieces,
+            pages: figures.pages,
+        }
+    }
+}
+
 impl From<&Statistics> for StatisticsSnapshot {
     fn from(figures: &Statistics) -> Self {
         let classes = figures.classes.iter().map(|class| ClassSnapshot {
@@ -334,6 +388,8 @@ impl From<&Statistics> for StatisticsSnapshot {
             misses: figures.misses,
             waits: figures.waits,
             callback_panics: figures.callback_panics,
+            small: (&figures.small).into(),
+            large: (&figures.large).into(),
             classes: classes.collect(),
             streams: streams.collect(),
             forgotten_allocations: figures.forgotten_allocations,

@@ -2,12 +2,13 @@
 
 use core::fmt;
 
+use forebay_core::address_space::AddressSpace;
 use forebay_core::{Bytes, counted};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::Tag;
 use crate::pool::common::log::DriverLog;
-use crate::pool::front::thread_cache::ClassCounts;
+use crate::pool::front::thread_cache::{ClassCounts, Totals};
 use crate::pool::shared::Shared;
 use crate::sync::map::UNIT_SHIFT;
 
@@ -45,6 +46,61 @@ pub struct TagFigures {
     pub tag: Tag,
     /// Bytes in live blocks, after rounding up.
     pub live: Bytes,
+}
+
+/// Counters of the small or of the large blocks of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SideFigures {
+    /// Live blocks.
+    pub blocks: u64,
+    /// Bytes in live blocks, after rounding up.
+    pub live: Bytes,
+    /// Bytes requested for live blocks, before rounding.
+    pub requested: Bytes,
+    /// Blocks allocated.
+    pub allocations: u64,
+    /// Blocks freed.
+    pub frees: u64,
+    /// Bytes in all blocks ever allocated, after rounding up.
+    pub allocated: Bytes,
+    /// Bytes in all blocks ever freed, after rounding up.
+    pub freed: Bytes,
+    /// Bytes requested for all blocks ever allocated, before rounding.
+    pub requested_allocated: Bytes,
+    /// Bytes requested for all blocks ever freed, before rounding.
+    pub requested_freed: Bytes,
+    /// Bytes held from the device. Memory of guarded blocks, and memory on its way back to the device, counts as that of
+    /// large blocks.
+    pub held: Bytes,
+    /// Bytes in holes.
+    pub in_holes: Bytes,
+    /// The number of holes.
+    pub pieces: u64,
+    /// Pages, or segments on a device that maps no pages.
+    pub pages: u64,
+}
+
+impl SideFigures {
+    fn new(totals: Totals, space: &AddressSpace, held: Bytes) -> Self {
+        let bytes = |units: u64| Bytes::new(units << UNIT_SHIFT);
+        let Totals { blocks, units, requested } = totals;
+        Self {
+            blocks: blocks.live(),
+            live: bytes(units.live()),
+            requested: Bytes::new(requested.live()),
+            allocations: blocks.allocated,
+            frees: blocks.freed,
+            allocated: bytes(units.allocated),
+            freed: bytes(units.freed),
+            requested_allocated: Bytes::new(requested.allocated),
+            requested_freed: Bytes::new(requested.freed),
+            held,
+            in_holes: space.free_bytes(),
+            pieces: space.hole_count() as u64,
+            pages: space.page_count() as u64,
+        }
+    }
 }
 
 /// A snapshot of the counters of a pool. Counts are exact: every call that has returned is counted once. If other
@@ -93,6 +149,10 @@ pub struct Statistics {
     /// Panics of the program's callbacks ([`PoolOptions`](crate::PoolOptions)). The pool went on as if the callback had
     /// done nothing.
     pub callback_panics: u64,
+    /// Small blocks: up to 256 KiB, after rounding up.
+    pub small: SideFigures,
+    /// Large blocks: all others. Small and large blocks are in pages of their own.
+    pub large: SideFigures,
     /// By size range, without ranges that were never used.
     pub classes: Vec<ClassFigures>,
     /// By stream, without forgotten ones.
@@ -230,8 +290,7 @@ pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
     let total = |classes: &[ClassCounts], of: fn(&ClassCounts) -> u64| -> u64 {
         classes.iter().map(of).fold(0, u64::wrapping_add)
     };
-    let allocations = total(&sum.classes, |class| class.allocations);
-    let frees = total(&sum.classes, |class| class.frees);
+    let (allocations, frees) = (sum.all.blocks.allocated, sum.all.blocks.freed);
     let live = sum.live();
     let classes = (0_u32..).zip(&sum.classes).filter(|(_, class)| class.allocations > 0);
     let classes = classes.map(|(log, class)| ClassFigures {
@@ -251,9 +310,11 @@ pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
     });
     let spaces = [&heap.small.space, &heap.large.space];
     let largest = spaces.iter().map(|space| space.largest_hole()).max();
+    let [small_held, large_held] = heap.held_by_side();
+    let small = SideFigures::new(sum.all.minus(sum.large), &heap.small.space, small_held);
     Statistics {
         live,
-        requested: Bytes::new(sum.requested),
+        requested: Bytes::new(sum.all.requested.live()),
         blocks: sum.blocks(),
         peak_out: heap.peak_out,
         peak_live: shared.debug.peak_live(),
@@ -272,6 +333,8 @@ pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
         misses: heap.misses,
         waits: heap.waits,
         callback_panics: shared.callbacks.panics(),
+        small,
+        large: SideFigures::new(sum.large, &heap.large.space, large_held),
         classes: classes.collect(),
         streams: streams.collect(),
         forgotten_allocations: total(&counts.forgotten.classes, |class| class.allocations),

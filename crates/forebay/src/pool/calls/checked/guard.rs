@@ -70,13 +70,15 @@ impl Shared {
         size: Bytes,
         stream: StreamHandle,
     ) -> Result<Option<GuardedBlock>> {
-        let limit = self.limits.limit();
         let mut state = lock(&guards.state);
-        if self.heap().held().saturating_add(size) > limit {
+        if !self.heap().share.reserve(size, self.group.limits.limit()) {
             return Ok(None);
         }
         let range = size.saturating_add(guards.granule.bytes());
-        let Some(start) = state.place(guards.region, range) else { return Ok(None) };
+        let Some(start) = state.place(guards.region, range) else {
+            self.heap().end_reservation(size);
+            return Ok(None);
+        };
         let pages = Span::new(start, size).unwrap_or_default();
         let made = if self.map.make(pages, Side::Small) {
             guards.make_pages(&mut state, pages, stream, &self.debug.probe)
@@ -84,7 +86,10 @@ impl Shared {
             state.taken.remove(&start);
             Err(Error::AddressRange { span: pages })
         };
-        self.heap().set_guarded(state.held);
+        let mut heap = self.heap();
+        heap.share.unreserve(size);
+        heap.set_guarded(state.held);
+        drop(heap);
         match made {
             Ok(page) => Ok(Some(GuardedBlock { pages, page })),
             Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })) => Ok(None),
