@@ -14,6 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Marks functions whose result is needed: where they fail there is no device, pool, stream, event or block. */
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define FOREBAY_MUST_USE [[nodiscard]]
+#elif defined(__GNUC__)
+#define FOREBAY_MUST_USE __attribute__((warn_unused_result))
+#else
+#define FOREBAY_MUST_USE
+#endif
+
 /* Whether this header fits the library that is loaded: a forebay_status. */
 #define forebay_check() forebay_check_abi(FOREBAY_ABI_VERSION)
 
@@ -72,6 +81,21 @@
  * does so that programs built before cannot go on; what is only added leaves it as it is.
  */
 #define FOREBAY_ABI_VERSION 0
+
+/**
+ * The version of this header: the first part of "0.1.0". `forebay_version` has that of the library.
+ */
+#define FOREBAY_VERSION_MAJOR 0
+
+/**
+ * The second part.
+ */
+#define FOREBAY_VERSION_MINOR 1
+
+/**
+ * The third part.
+ */
+#define FOREBAY_VERSION_PATCH 0
 
 /**
  * What a call came to. Numbers keep their meaning; later versions may add some.
@@ -357,6 +381,72 @@ typedef struct {
 } forebay_device;
 
 /**
+ * The figures of a request that is about to be refused.
+ */
+typedef struct {
+    /**
+     * How many bytes of this structure the library fills: read no field beyond.
+     */
+    uint32_t struct_size;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+    /**
+     * The requested bytes.
+     */
+    uint64_t requested_bytes;
+    /**
+     * The contiguous bytes that the request needs, after rounding and with its alignment.
+     */
+    uint64_t needed_bytes;
+    /**
+     * The most bytes that the pool may hold.
+     */
+    uint64_t limit_bytes;
+    /**
+     * The bytes that the pool holds.
+     */
+    uint64_t held_bytes;
+    /**
+     * Those in live blocks.
+     */
+    uint64_t live_bytes;
+    /**
+     * Those in free blocks that threads have cached.
+     */
+    uint64_t cached_bytes;
+    /**
+     * Those in no live block, cached blocks included.
+     */
+    uint64_t free_bytes;
+    /**
+     * The largest free piece for this request.
+     */
+    uint64_t largest_free_bytes;
+    /**
+     * The bytes that the device has free.
+     */
+    uint64_t device_free_bytes;
+    /**
+     * The bytes of the device that are neither free nor held by this pool.
+     */
+    uint64_t held_elsewhere_bytes;
+} forebay_shortage;
+
+/**
+ * Called before a request is refused, to free memory of the pool. Returns whether it freed any: other than 0
+ * if so, and the request is tried again. The structure is valid until the callback returns.
+ */
+typedef int32_t (*forebay_on_shortage)(void *context, const forebay_shortage *shortage);
+
+/**
+ * Called when the memory pressure of a pool changes, from moderate up and back, with the bytes that the pool
+ * holds.
+ */
+typedef void (*forebay_on_pressure)(void *context, forebay_pressure level, uint64_t held_bytes);
+
+/**
  * What a device is, and how much memory it has.
  */
 typedef struct {
@@ -405,6 +495,16 @@ typedef struct {
      */
     char driver[128];
 } forebay_device_info;
+
+/**
+ * An event. All zeros is none.
+ */
+typedef struct {
+    /**
+     * Not to be looked at.
+     */
+    uint64_t id;
+} forebay_event;
 
 /**
  * The statistics of a pool. Counts are exact: every call that has returned is counted once.
@@ -606,6 +706,7 @@ extern "C" {
  *
  * * `arena` is null, or a handle can be written there.
  */
+FOREBAY_MUST_USE
 forebay_status forebay_arena_create(forebay_pool pool,
                                     uint64_t capacity,
                                     uint64_t most,
@@ -621,7 +722,11 @@ forebay_status forebay_arena_create(forebay_pool pool,
  *
  * * `block` is null, or a pointer can be written there.
  */
-forebay_status forebay_arena_alloc(forebay_arena arena, uint64_t size, uint64_t alignment, void **block);
+FOREBAY_MUST_USE
+forebay_status forebay_arena_alloc(forebay_arena arena,
+                                   uint64_t size,
+                                   uint64_t alignment,
+                                   void **block);
 
 /**
  * The present position of an arena, to rewind to.
@@ -664,7 +769,11 @@ forebay_status forebay_arena_close(forebay_arena arena);
  *
  * * `block` is null, or a pointer can be written there.
  */
-forebay_status forebay_alloc(forebay_pool pool, uint64_t size, forebay_stream stream, void **block);
+FOREBAY_MUST_USE
+forebay_status forebay_alloc(forebay_pool pool,
+                             uint64_t size,
+                             forebay_stream stream,
+                             void **block);
 
 /**
  * As `forebay_alloc`, at a multiple of `alignment`, a power of two.
@@ -673,6 +782,7 @@ forebay_status forebay_alloc(forebay_pool pool, uint64_t size, forebay_stream st
  *
  * * `block` is null, or a pointer can be written there.
  */
+FOREBAY_MUST_USE
 forebay_status forebay_alloc_aligned(forebay_pool pool,
                                      uint64_t size,
                                      uint64_t alignment,
@@ -686,6 +796,7 @@ forebay_status forebay_alloc_aligned(forebay_pool pool,
  *
  * * `sizes` is null, or has `count` sizes; `blocks` is null, or has room for `count` addresses.
  */
+FOREBAY_MUST_USE
 forebay_status forebay_alloc_batch(forebay_pool pool,
                                    const uint64_t *sizes,
                                    size_t count,
@@ -763,6 +874,29 @@ forebay_status forebay_forget_stream(forebay_pool pool, forebay_stream stream);
 forebay_status forebay_block_query(forebay_pool pool, const void *block, forebay_block_info *info);
 
 /**
+ * As `forebay_pool_create`, with functions that the pool calls: `on_shortage` before it refuses a request,
+ * `on_pressure` when its memory pressure changes. Each may be null, and gets `context`. A shortage is told on the
+ * thread that allocates, pressure on any thread whose call changed the bytes held, and with the setting
+ * `upkeep:on` on the library's own thread too. No lock is held: a callback may allocate, free, and close the
+ * pool. Several threads may call at once.
+ *
+ * The caller promises:
+ *
+ * * `settings` is null, or a text that ends with a zero byte.
+ * * `pool` is null, or a handle can be written there.
+ * * The functions can be called with `context` from any thread, until the pool was closed and every call of it
+ *   has returned; with `upkeep:on`, as long as the process runs, since closing does not wait for that thread.
+ * * They return: they neither throw nor jump out.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_pool_create_with_callbacks(forebay_device device,
+                                                  const char *settings,
+                                                  forebay_on_shortage on_shortage,
+                                                  forebay_on_pressure on_pressure,
+                                                  void *context,
+                                                  forebay_pool *pool);
+
+/**
  * Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
  * has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
  * them. Opening the same name again gives the same device, as long as it is open.
@@ -772,7 +906,7 @@ forebay_status forebay_block_query(forebay_pool pool, const void *block, forebay
  * * `name` is null, or a text that ends with a zero byte.
  * * `device` is null, or a handle can be written there.
  */
-forebay_status forebay_device_open(const char *name, forebay_device *device);
+FOREBAY_MUST_USE forebay_status forebay_device_open(const char *name, forebay_device *device);
 
 /**
  * Opens the best device of this machine: the first GPU, else the host.
@@ -781,7 +915,27 @@ forebay_status forebay_device_open(const char *name, forebay_device *device);
  *
  * * `device` is null, or a handle can be written there.
  */
-forebay_status forebay_device_best(forebay_device *device);
+FOREBAY_MUST_USE forebay_status forebay_device_best(forebay_device *device);
+
+/**
+ * The number of devices of this machine: its GPUs and the host. Simulated devices do not count.
+ *
+ * The caller promises:
+ *
+ * * `count` is null, or a number can be written there.
+ */
+forebay_status forebay_device_count(uint32_t *count);
+
+/**
+ * Opens a device of this machine by its index, below `forebay_device_count`: the GPUs first, by their
+ * ordinals, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
+ * for the driver.
+ *
+ * The caller promises:
+ *
+ * * `device` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE forebay_status forebay_device_at(uint32_t index, forebay_device *device);
 
 /**
  * Describes a device and its memory. Calls the driver, so it is too slow for every step of a program.
@@ -809,6 +963,68 @@ forebay_status forebay_device_close(forebay_device device);
 const char *forebay_last_error(void);
 
 /**
+ * Creates an event of a device. It counts as reached until it is recorded.
+ *
+ * The caller promises:
+ *
+ * * `event` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE forebay_status forebay_event_create(forebay_device device, forebay_event *event);
+
+/**
+ * Records an event after all work that was enqueued on `stream`, a stream of the event's device. Replaces an
+ * earlier record of the event.
+ */
+forebay_status forebay_event_record(forebay_event event, forebay_stream stream);
+
+/**
+ * Whether an event was reached: 1 if so, or if it was never recorded, else 0. Does not wait.
+ *
+ * The caller promises:
+ *
+ * * `done` is null, or a number can be written there.
+ */
+forebay_status forebay_event_query(forebay_event event, int32_t *done);
+
+/**
+ * Waits until an event was reached. Returns at once where it was never recorded.
+ */
+forebay_status forebay_event_synchronize(forebay_event event);
+
+/**
+ * Closes an event. Streams that were made to wait for it still do.
+ */
+forebay_status forebay_event_close(forebay_event event);
+
+/**
+ * Makes later work on a stream wait, on the device, for the latest record of an event. The host does not
+ * wait. The event may be of another device of the same kind; the default stream is that of the event's
+ * device.
+ */
+forebay_status forebay_stream_wait_event(forebay_stream stream, forebay_event event);
+
+/**
+ * Allocates `size` bytes of pinned host memory, aligned to a page of the system. `memory` gets the address,
+ * which the host reads and writes and copies from and to the device name; null on failure, and where `size`
+ * is 0. The contents are undefined. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no
+ * `FOREBAY_CAN_PINNED`. This is a call of the driver, so allocate once and reuse.
+ *
+ * The caller promises:
+ *
+ * * `memory` is null, or a pointer can be written there.
+ */
+FOREBAY_MUST_USE forebay_status forebay_pinned_alloc(forebay_device device, uint64_t size, void **memory);
+
+/**
+ * Frees memory of `forebay_pinned_alloc` of the same device. Null is ignored; any other address is refused.
+ *
+ * The caller promises:
+ *
+ * * All copies from and to the memory are done: synchronise their streams first. Nobody uses it from now on.
+ */
+forebay_status forebay_pinned_free(forebay_device device, void *memory);
+
+/**
  * The pool of a device that the whole process shares. The first call creates it with the settings of the
  * environment (`FOREBAY_CONF`). Closing the handle leaves the pool.
  *
@@ -816,7 +1032,7 @@ const char *forebay_last_error(void);
  *
  * * `pool` is null, or a handle can be written there.
  */
-forebay_status forebay_pool_of_process(forebay_device device, forebay_pool *pool);
+FOREBAY_MUST_USE forebay_status forebay_pool_of_process(forebay_device device, forebay_pool *pool);
 
 /**
  * Forgets the process's shared pool of a device; the next request for it creates a new one. Handles of the
@@ -837,7 +1053,10 @@ forebay_status forebay_pool_forget_process(forebay_device device, int32_t *had);
  * * `settings` is null, or a text that ends with a zero byte.
  * * `pool` is null, or a handle can be written there.
  */
-forebay_status forebay_pool_create(forebay_device device, const char *settings, forebay_pool *pool);
+FOREBAY_MUST_USE
+forebay_status forebay_pool_create(forebay_device device,
+                                   const char *settings,
+                                   forebay_pool *pool);
 
 /**
  * Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
@@ -857,7 +1076,7 @@ forebay_status forebay_pool_close(forebay_pool pool, uint64_t *left);
  *
  * * `device` is null, or a handle can be written there.
  */
-forebay_status forebay_pool_device(forebay_pool pool, forebay_device *device);
+FOREBAY_MUST_USE forebay_status forebay_pool_device(forebay_pool pool, forebay_device *device);
 
 /**
  * Changes a setting while the pool lives: its name and its value, as in `FOREBAY_CONF`.
@@ -940,7 +1159,10 @@ const char *forebay_status_name(int32_t status);
  *
  * * `stream` is null, or a handle can be written there.
  */
-forebay_status forebay_stream_create(forebay_device device, int32_t priority, forebay_stream *stream);
+FOREBAY_MUST_USE
+forebay_status forebay_stream_create(forebay_device device,
+                                     int32_t priority,
+                                     forebay_stream *stream);
 
 /**
  * Adopts a stream that another library made, such as a `cudaStream_t`. Closing the handle does not
@@ -952,7 +1174,10 @@ forebay_status forebay_stream_create(forebay_device device, int32_t priority, fo
  *   it.
  * * `stream` is null, or a handle can be written there.
  */
-forebay_status forebay_stream_adopt(forebay_device device, void *raw, forebay_stream *stream);
+FOREBAY_MUST_USE
+forebay_status forebay_stream_adopt(forebay_device device,
+                                    void *raw,
+                                    forebay_stream *stream);
 
 /**
  * The driver's handle of a stream, for calls of other libraries: with CUDA, the `cudaStream_t`.
@@ -961,7 +1186,7 @@ forebay_status forebay_stream_adopt(forebay_device device, void *raw, forebay_st
  *
  * * `raw` is null, or a pointer can be written there.
  */
-forebay_status forebay_stream_raw(forebay_stream stream, void **raw);
+FOREBAY_MUST_USE forebay_status forebay_stream_raw(forebay_stream stream, void **raw);
 
 /**
  * Waits until all work of a stream is done. The default stream is that of `device`; for others
@@ -1014,8 +1239,7 @@ void forebay_string_free(char *text);
 
 /**
  * Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
- * process's pool or, while a graph is captured on `stream`, from the graph's. Null on failure, with the
- * reason in `forebay_last_error`, and where `size` is 0.
+ * process's pool. Null on failure, with the reason in `forebay_last_error`, and where `size` is 0.
  *
  * The caller promises:
  *
@@ -1186,7 +1410,7 @@ uint32_t forebay_abi_version(void);
  * Whether a program that was built with a header of this version can use the library that is loaded:
  * `forebay_check_abi(FOREBAY_ABI_VERSION)`.
  */
-forebay_status forebay_check_abi(uint32_t header);
+FOREBAY_MUST_USE forebay_status forebay_check_abi(uint32_t header);
 
 /**
  * The version of the library, for people: "0.1.0".

@@ -8,6 +8,9 @@
  *
  * Owners move and do not copy. A moved-from or default-made owner owns nothing; using it is an error that
  * the library tells, not undefined. docs/cpp.md begins at the beginning.
+ *
+ * Other libraries get their memory from a pool through memory_resource (std::pmr), stream_allocator (Thrust, CUB) and,
+ * where FOREBAY_WITH_CUDA_MR is defined before this header is included, cuda_resource (cuda::mr, RMM).
  */
 
 #ifndef FOREBAY_HPP
@@ -16,6 +19,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#if __has_include(<memory_resource>)
+#include <memory_resource>
+#endif
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -23,14 +29,25 @@
 #include <utility>
 #include <vector>
 
+#ifdef FOREBAY_WITH_CUDA_MR
+#include <mutex>
+#include <unordered_map>
+
+#include <cuda/memory_resource>
+#endif
+
 #include "forebay.h"
 
 namespace forebay {
 
-/* What a call of the library failed with. */
-class error : public std::runtime_error {
+/* The failure of a call. What is thrown is a std::exception as well: out_of_memory is a std::bad_alloc, and every other
+ * failure a std::runtime_error. */
+class error {
 public:
-    error(forebay_status code, const std::string &words) : std::runtime_error(words), code_(code) {}
+    virtual ~error() = default;
+
+    /* The message: what happened, the figures, what to do. */
+    virtual const char *what() const noexcept = 0;
 
     /* The status, for programs. */
     forebay_status code() const noexcept { return code_; }
@@ -38,14 +55,33 @@ public:
     /* Its name, as it is written in C. */
     const char *name() const noexcept { return forebay_status_name(static_cast<std::int32_t>(code_)); }
 
+protected:
+    explicit error(forebay_status code) noexcept : code_(code) {}
+    error(const error &) noexcept = default;
+    error &operator=(const error &) noexcept = default;
+
 private:
     forebay_status code_;
 };
 
-/* There is not that much memory: for who wants to free some and try again. */
-class out_of_memory : public error {
+/* There is not that much memory. Catch it to free some and try again. */
+class out_of_memory : public error, public std::bad_alloc {
 public:
-    using error::error;
+    out_of_memory(forebay_status code, const std::string &words) : error(code), words_(words) {}
+
+    const char *what() const noexcept override { return words_.what(); }
+
+private:
+    /* Its text is copied without allocating, as an exception must be. */
+    std::runtime_error words_;
+};
+
+/* Any other failure. */
+class call_error : public error, public std::runtime_error {
+public:
+    call_error(forebay_status code, const std::string &words) : error(code), std::runtime_error(words) {}
+
+    const char *what() const noexcept override { return std::runtime_error::what(); }
 };
 
 /* Throws what a call failed with. */
@@ -56,7 +92,7 @@ inline void check(forebay_status status) {
     if (status == FOREBAY_STATUS_OUT_OF_MEMORY || status == FOREBAY_STATUS_FULL) {
         throw out_of_memory(status, forebay_last_error());
     }
-    throw error(status, forebay_last_error());
+    throw call_error(status, forebay_last_error());
 }
 
 namespace detail {
@@ -128,6 +164,36 @@ std::uint64_t bytes_of(std::size_t count) {
         throw std::bad_array_new_length();
     }
     return static_cast<std::uint64_t>(count * sizeof(T));
+}
+
+/* Frees a block in the order of its stream; where that was closed, once the device has done all its work. */
+inline forebay_status give_back(forebay_pool pool, void *block, forebay_stream stream) noexcept {
+    const forebay_status status = forebay_free(pool, block, stream);
+    /* The stream's handle or the pool's: of the pool's the second call says so again. */
+    const bool closed = status == FOREBAY_STATUS_INVALID_HANDLE && stream.id != 0;
+    return closed ? forebay_free_synchronized(pool, block) : status;
+}
+
+/* Allocates in the order of a stream. A block of forebay_alloc begins at a multiple of 512. */
+inline void *allocate(forebay_pool pool, std::size_t bytes, std::size_t alignment, forebay_stream stream) {
+    void *block = nullptr;
+    const bool plain = alignment <= 512 && (alignment & (alignment - 1)) == 0;
+    check(plain ? forebay_alloc(pool, bytes, stream, &block)
+                : forebay_alloc_aligned(pool, bytes, alignment, stream, &block));
+    return block;
+}
+
+/* The same, for a user that knows no streams: the block can be used at once. */
+inline void *allocate_synchronized(forebay_pool pool, forebay_device device, std::size_t bytes, std::size_t alignment,
+                                   forebay_stream stream) {
+    void *block = allocate(pool, bytes, alignment, stream);
+    const forebay_status status = forebay_stream_synchronize(device, stream);
+    if (status != FOREBAY_STATUS_OK) {
+        const call_error reason(status, forebay_last_error());
+        static_cast<void>(give_back(pool, block, stream));
+        throw reason;
+    }
+    return block;
 }
 
 } // namespace detail
@@ -511,13 +577,7 @@ public:
     }
 
 private:
-    /* In the order of its stream; where that was closed, once the device has done all its work. */
-    forebay_status give_back() const noexcept {
-        const forebay_status status = forebay_free(pool_, data_, stream_);
-        /* The stream's handle or the pool's: of the pool's the second call says so again. */
-        const bool closed = status == FOREBAY_STATUS_INVALID_HANDLE && stream_.id != 0;
-        return closed ? forebay_free_synchronized(pool_, data_) : status;
-    }
+    forebay_status give_back() const noexcept { return detail::give_back(pool_, data_, stream_); }
 
     /* Lets go of the block where it was freed, or is not the buffer's any more; then throws what was refused. A block that
      * was freed by its address is not tried again: the address may be another block's by then. After
@@ -618,6 +678,177 @@ public:
     tag_scope &operator=(const tag_scope &) = delete;
     ~tag_scope() { static_cast<void>(forebay_tag_leave()); }
 };
+
+/*
+ * Memory of a pool for other libraries. Each of these remembers the pool and its streams by their handles, so the pool
+ * must outlive what was allocated. Deallocating throws nothing; forebay_last_error() has the words of a refused free.
+ */
+
+#if __has_include(<memory_resource>)
+/* For std::pmr containers: memory that the host itself reads and writes. The host and a simulated device have such
+ * memory (FOREBAY_CAN_HOST_VISIBLE), a CUDA device does not: a pool of it is refused with FOREBAY_STATUS_UNSUPPORTED.
+ * Allocating waits for earlier work on the memory. Work that uses the memory has to be done before it is
+ * deallocated. */
+class memory_resource : public std::pmr::memory_resource {
+public:
+    explicit memory_resource(const pool &of, const stream &on = stream())
+        : pool_(of.get()), device_(of.device_handle()), stream_(on.get()) {
+        forebay_device_info info{};
+        info.struct_size = sizeof info;
+        check(forebay_device_describe(device_, &info));
+        const std::uint64_t needed = FOREBAY_CAN_DATA | FOREBAY_CAN_HOST_VISIBLE;
+        if ((info.capabilities & needed) != needed) {
+            throw call_error(FOREBAY_STATUS_UNSUPPORTED, std::string("the host cannot use the memory of ") + info.name +
+                                                             ": use a pool of the device \"host\"");
+        }
+    }
+
+private:
+    void *do_allocate(std::size_t bytes, std::size_t alignment) override {
+        /* No bytes are one: std::pmr expects an address. */
+        return detail::allocate_synchronized(pool_, device_, bytes == 0 ? 1 : bytes, alignment, stream_);
+    }
+
+    void do_deallocate(void *block, std::size_t, std::size_t) noexcept override {
+        static_cast<void>(detail::give_back(pool_, block, stream_));
+    }
+
+    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
+        const auto *same = dynamic_cast<const memory_resource *>(&other);
+        return same != nullptr && same->pool_.id == pool_.id && same->stream_.id == stream_.id;
+    }
+
+    forebay_pool pool_;
+    forebay_device device_;
+    forebay_stream stream_;
+};
+#endif
+
+/* An allocator in the order of one stream: for the temporary memory of CUB and Thrust, thrust::cuda::par(allocator),
+ * and, with thrust::device_ptr<T> as its Pointer, for thrust::device_vector. It does not touch the memory. */
+template <typename T = char, typename Pointer = T *>
+class stream_allocator {
+public:
+    using value_type = T;
+    using pointer = Pointer;
+    using size_type = std::size_t;
+    using propagate_on_container_move_assignment = std::true_type;
+    using propagate_on_container_swap = std::true_type;
+    template <typename U>
+    struct rebind {
+        using other = stream_allocator<U, typename std::pointer_traits<Pointer>::template rebind<U>>;
+    };
+
+    explicit stream_allocator(const pool &of, const stream &on = stream()) noexcept
+        : pool_(of.get()), stream_(on.get()) {}
+    template <typename U, typename Other>
+    stream_allocator(const stream_allocator<U, Other> &other) noexcept : pool_(other.pool_), stream_(other.stream_) {}
+
+    pointer allocate(size_type count) {
+        return pointer(static_cast<T *>(
+            detail::allocate(pool_, static_cast<std::size_t>(detail::bytes_of<T>(count)), alignof(T), stream_)));
+    }
+
+    void deallocate(pointer block, size_type) noexcept {
+        static_cast<void>(detail::give_back(pool_, address_of(block), stream_));
+    }
+
+    template <typename U, typename Other>
+    bool operator==(const stream_allocator<U, Other> &other) const noexcept {
+        return pool_.id == other.pool_.id && stream_.id == other.stream_.id;
+    }
+    template <typename U, typename Other>
+    bool operator!=(const stream_allocator<U, Other> &other) const noexcept {
+        return !(*this == other);
+    }
+
+private:
+    template <typename U, typename Other>
+    friend class stream_allocator;
+
+    static void *address_of(T *block) noexcept { return block; }
+    template <typename Fancy>
+    static void *address_of(const Fancy &block) noexcept {
+        return block.get();
+    }
+
+    forebay_pool pool_;
+    forebay_stream stream_;
+};
+
+#ifdef FOREBAY_WITH_CUDA_MR
+/* A resource of cuda::mr (tested with CCCL 3.5), for RMM and for CCCL's containers and algorithms. Copies share one
+ * pool. The device adopts a stream when an allocation or deallocation first names it, until forget() or until the last
+ * copy is destroyed: call forget() before you destroy a stream. */
+class cuda_resource {
+public:
+    explicit cuda_resource(const pool &of) : state_(std::make_shared<state>(of.get(), of.device_handle())) {}
+    /* Not defaulted: nvcc takes a defaulted one for a function of the device as well, and warns. */
+    cuda_resource(const cuda_resource &other) noexcept : state_(other.state_) {}
+    cuda_resource &operator=(const cuda_resource &) = default;
+
+    void *allocate(cuda::stream_ref on, std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
+        return detail::allocate(state_->pool, bytes, alignment, state_->adopted(on.get()));
+    }
+
+    void deallocate(cuda::stream_ref on, void *block, std::size_t,
+                    std::size_t = alignof(std::max_align_t)) noexcept {
+        try {
+            static_cast<void>(detail::give_back(state_->pool, block, state_->adopted(on.get())));
+        } catch (...) {
+            /* A stream that could not be adopted: without it, the whole device is waited for. */
+            static_cast<void>(forebay_free_synchronized(state_->pool, block));
+        }
+    }
+
+    void *allocate_sync(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
+        return detail::allocate_synchronized(state_->pool, state_->device, bytes, alignment, forebay_stream{0});
+    }
+
+    /* All work that uses the block is done, as cuda::mr demands. */
+    void deallocate_sync(void *block, std::size_t, std::size_t = alignof(std::max_align_t)) noexcept {
+        static_cast<void>(forebay_free(state_->pool, block, forebay_stream{0}));
+    }
+
+    /* Forgets a stream that is about to be destroyed. */
+    void forget(cuda::stream_ref gone) {
+        const std::lock_guard<std::mutex> lock(state_->mutex);
+        state_->streams.erase(gone.get());
+    }
+
+    bool operator==(const cuda_resource &other) const noexcept { return state_->pool.id == other.state_->pool.id; }
+    bool operator!=(const cuda_resource &other) const noexcept { return !(*this == other); }
+    friend constexpr void get_property(const cuda_resource &, cuda::mr::device_accessible) noexcept {}
+
+private:
+    struct state {
+        state(forebay_pool of, forebay_device on) : pool(of), device(on) {}
+
+        /* The handle of a stream, which is adopted the first time. */
+        forebay_stream adopted(void *raw) {
+            if (raw == nullptr) {
+                return forebay_stream{0};
+            }
+            const std::lock_guard<std::mutex> lock(mutex);
+            auto found = streams.find(raw);
+            if (found == streams.end()) {
+                forebay_stream handle{0};
+                check(forebay_stream_adopt(device, raw, &handle));
+                detail::owner<forebay_stream, detail::close_stream> owned(handle);
+                found = streams.emplace(raw, std::move(owned)).first;
+            }
+            return found->second.get();
+        }
+
+        forebay_pool pool;
+        forebay_device device;
+        std::mutex mutex;
+        std::unordered_map<void *, detail::owner<forebay_stream, detail::close_stream>> streams;
+    };
+
+    std::shared_ptr<state> state_;
+};
+#endif
 
 } // namespace forebay
 

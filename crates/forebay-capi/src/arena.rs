@@ -141,6 +141,7 @@ fn with_arena<R>(
 /// # Safety
 ///
 /// * `arena` is null, or a handle can be written there.
+#[must_use = "there is no arena where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_arena_create(
     pool: forebay_pool,
@@ -174,6 +175,7 @@ pub unsafe extern "C" fn forebay_arena_create(
 /// # Safety
 ///
 /// * `block` is null, or a pointer can be written there.
+#[must_use = "there is no memory where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_arena_alloc(
     arena: forebay_arena,

@@ -129,6 +129,7 @@ fn null_out_pointer() -> forebay_status {
 /// # Safety
 ///
 /// * `block` is null, or a pointer can be written there.
+#[must_use = "there is no block where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc(
     pool: forebay_pool,
@@ -161,6 +162,7 @@ pub unsafe extern "C" fn forebay_alloc(
 /// # Safety
 ///
 /// * `block` is null, or a pointer can be written there.
+#[must_use = "there is no block where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc_aligned(
     pool: forebay_pool,
@@ -186,6 +188,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
 /// # Safety
 ///
 /// * `sizes` is null, or has `count` sizes; `blocks` is null, or has room for `count` addresses.
+#[must_use = "there are no blocks where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc_batch(
     pool: forebay_pool,

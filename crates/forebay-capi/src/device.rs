@@ -5,6 +5,7 @@ use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use forebay::cuda::CudaDriver;
 use forebay::hal::{Descriptor, DeviceKind};
 use forebay::sim::{MemoryModel, SimMachine};
 use forebay::{Bytes, CudaDevice, Device, HostDevice, Pool};
@@ -246,6 +247,7 @@ pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
 ///
 /// * `name` is null, or a text that ends with a zero byte.
 /// * `device` is null, or a handle can be written there.
+#[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_open(
     name: *const c_char,
@@ -265,6 +267,7 @@ pub unsafe extern "C" fn forebay_device_open(
 /// # Safety
 ///
 /// * `device` is null, or a handle can be written there.
+#[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> forebay_status {
     status_of(|| {
@@ -272,6 +275,58 @@ pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> for
         let to = unsafe { Out::new(device, "device") }?;
         let entry = open_shared(DeviceName::Cuda(0)).or_else(|_| open_shared(DeviceName::Host))?;
         to.set(forebay_device { id: table::open(Object::Device(entry))? });
+        Ok(())
+    })
+}
+
+/// How many GPUs there are: none where there is no driver.
+fn gpus() -> u32 {
+    let count = CudaDriver::load().ok().and_then(|driver| driver.device_count().ok()).unwrap_or(0);
+    if count > 0 {
+        // A child cannot use a driver that its parent has started.
+        fork::register();
+    }
+    count
+}
+
+/// The number of devices of this machine: its GPUs and the host. Simulated devices do not count.
+///
+/// # Safety
+///
+/// * `count` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_device_count(count: *mut u32) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(count, "count") }?;
+        to.set(gpus().saturating_add(1));
+        Ok(())
+    })
+}
+
+/// Opens a device of this machine by its index, below `forebay_device_count`: the GPUs first, by their
+/// ordinals, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
+/// for the driver.
+///
+/// # Safety
+///
+/// * `device` is null, or a handle can be written there.
+#[must_use = "there is no device where this failed"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_device_at(
+    index: u32,
+    device: *mut forebay_device,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(device, "device") }?;
+        let gpus = gpus();
+        let name = match index {
+            index if index < gpus => DeviceName::Cuda(index),
+            index if index == gpus => DeviceName::Host,
+            index => return Err(Failure::argument("index", index, format!("0 to {gpus}"))),
+        };
+        to.set(forebay_device { id: table::open(Object::Device(open_shared(name)?))? });
         Ok(())
     })
 }

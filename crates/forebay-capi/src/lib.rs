@@ -3,8 +3,8 @@
 //! ```text
 //!   C, C++, ctypes, ...      forebay.h (written from these sources), forebay.hpp (by hand)
 //!      │
-//!   functions, one file for each subject:  device  stream  pool  block  upkeep  statistics  trace
-//!      │                                   transfer  arena  tag  version
+//!   functions, one file for each subject:  device  stream  event  pool  callback  block  pinned  upkeep
+//!      │                                   statistics  trace  transfer  arena  tag  version
 //!   torch         the allocator of PyTorch, CuPy, Numba and RMM
 //!   device_pools  the process's pool of each GPU, and a cache of it for each thread
 //!   table         handles: numbers with a generation, so that a closed handle is detected
@@ -24,10 +24,13 @@
 
 pub mod arena;
 pub mod block;
+pub mod callback;
 pub mod device;
 mod device_pools;
 pub mod error;
+pub mod event;
 mod fork;
+pub mod pinned;
 pub mod pool;
 mod sized;
 pub mod statistics;

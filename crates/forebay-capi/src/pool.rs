@@ -9,7 +9,7 @@ use forebay_sync::lock;
 
 use crate::device::{self, DeviceEntry, forebay_device};
 use crate::error::status_of;
-use crate::status::forebay_status;
+use crate::status::{Failure, forebay_status};
 use crate::table::{self, Object};
 use crate::text::{self, Out, write_optional};
 
@@ -37,6 +37,18 @@ pub enum forebay_pressure {
     Critical = 4,
 }
 
+impl From<Level> for forebay_pressure {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Low => Self::Low,
+            Level::Moderate => Self::Moderate,
+            Level::High => Self::High,
+            Level::Critical => Self::Critical,
+            _ => Self::Normal,
+        }
+    }
+}
+
 /// The object of a pool handle.
 pub(crate) struct PoolEntry {
     pool: Pool,
@@ -61,7 +73,7 @@ impl PoolEntry {
     }
 }
 
-fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, crate::status::Failure> {
+fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, Failure> {
     let entry = PoolEntry { pool, device, recording: Mutex::new(None) };
     Ok(forebay_pool { id: table::open(Object::Pool(Arc::new(entry)))? })
 }
@@ -72,6 +84,7 @@ fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, crate::sta
 /// # Safety
 ///
 /// * `pool` is null, or a handle can be written there.
+#[must_use = "there is no pool where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_of_process(
     device: forebay_device,
@@ -113,26 +126,40 @@ pub unsafe extern "C" fn forebay_pool_forget_process(
 ///
 /// * `settings` is null, or a text that ends with a zero byte.
 /// * `pool` is null, or a handle can be written there.
+#[must_use = "there is no pool where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_create(
     device: forebay_device,
     settings: *const c_char,
     pool: *mut forebay_pool,
 ) -> forebay_status {
-    status_of(|| {
+    // SAFETY: as the caller promises.
+    status_of(|| unsafe { create(device, settings, pool, |options| options) })
+}
+
+/// Creates a pool, with options that settings do not have.
+///
+/// # Safety
+///
+/// * As for [`forebay_pool_create`].
+pub(crate) unsafe fn create(
+    device: forebay_device,
+    settings: *const c_char,
+    pool: *mut forebay_pool,
+    complete: impl FnOnce(PoolOptions) -> PoolOptions,
+) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(pool, "pool") }?;
+    let device = table::find::<DeviceEntry>(device.id)?;
+    let mut chosen = Settings::from_environment()?;
+    if !settings.is_null() {
         // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(pool, "pool") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
-        let mut chosen = Settings::from_environment()?;
-        if !settings.is_null() {
-            // SAFETY: as the caller promises.
-            let text = unsafe { text::read_str(settings, "settings") }?;
-            chosen = chosen.overlay(Settings::parse_conf(text)?);
-        }
-        let pool = PoolOptions::with(chosen).build(device.device())?;
-        to.set(open(pool, device)?);
-        Ok(())
-    })
+        let text = unsafe { text::read_str(settings, "settings") }?;
+        chosen = chosen.overlay(Settings::parse_conf(text)?);
+    }
+    let pool = complete(PoolOptions::with(chosen)).build(device.device())?;
+    to.set(open(pool, device)?);
+    Ok(())
 }
 
 /// Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
@@ -159,6 +186,7 @@ pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) 
 /// # Safety
 ///
 /// * `device` is null, or a handle can be written there.
+#[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_device(
     pool: forebay_pool,
@@ -242,13 +270,7 @@ pub unsafe extern "C" fn forebay_pool_pressure(
     status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(level, "level") }?;
-        to.set(match table::find::<PoolEntry>(pool.id)?.pool.pressure() {
-            Level::Low => forebay_pressure::Low,
-            Level::Moderate => forebay_pressure::Moderate,
-            Level::High => forebay_pressure::High,
-            Level::Critical => forebay_pressure::Critical,
-            _ => forebay_pressure::Normal,
-        });
+        to.set(table::find::<PoolEntry>(pool.id)?.pool.pressure().into());
         Ok(())
     })
 }

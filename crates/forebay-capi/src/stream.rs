@@ -104,6 +104,7 @@ pub(crate) fn entry(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, 
 /// # Safety
 ///
 /// * `stream` is null, or a handle can be written there.
+#[must_use = "there is no stream where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_create(
     device: forebay_device,
@@ -134,6 +135,7 @@ pub unsafe extern "C" fn forebay_stream_create(
 /// * `raw` is a live stream of that device, and stays so until the handle is closed: the driver follows
 ///   it.
 /// * `stream` is null, or a handle can be written there.
+#[must_use = "there is no stream where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_adopt(
     device: forebay_device,
@@ -157,6 +159,7 @@ pub unsafe extern "C" fn forebay_stream_adopt(
 /// # Safety
 ///
 /// * `raw` is null, or a pointer can be written there.
+#[must_use = "there is no stream where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_raw(
     stream: forebay_stream,

@@ -40,6 +40,7 @@ use forebay_sync::lock;
 
 use crate::arena::ArenaEntry;
 use crate::device::DeviceEntry;
+use crate::event::EventEntry;
 use crate::fork;
 use crate::pool::PoolEntry;
 use crate::status::{Failure, forebay_status as Status};
@@ -68,6 +69,8 @@ pub(crate) enum Kind {
     Stream = 3,
     /// An arena.
     Arena = 4,
+    /// An event.
+    Event = 5,
 }
 
 impl Kind {
@@ -77,6 +80,7 @@ impl Kind {
             Self::Pool => "pool",
             Self::Stream => "stream",
             Self::Arena => "arena",
+            Self::Event => "event",
         }
     }
 
@@ -86,6 +90,7 @@ impl Kind {
             2 => Some(Self::Pool),
             3 => Some(Self::Stream),
             4 => Some(Self::Arena),
+            5 => Some(Self::Event),
             _ => None,
         }
     }
@@ -111,6 +116,8 @@ pub(crate) enum Object {
     Stream(Arc<StreamEntry>),
     /// An arena.
     Arena(Arc<ArenaEntry>),
+    /// An event.
+    Event(Arc<EventEntry>),
 }
 
 impl Object {
@@ -120,6 +127,7 @@ impl Object {
             Self::Pool(_) => Kind::Pool,
             Self::Stream(_) => Kind::Stream,
             Self::Arena(_) => Kind::Arena,
+            Self::Event(_) => Kind::Event,
         }
     }
 }
@@ -148,7 +156,7 @@ macro_rules! entry {
     };
 }
 
-entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena);
+entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena, EventEntry: Event);
 
 /// What the fast path reads.
 struct Slot {
@@ -242,7 +250,7 @@ pub(crate) fn open(object: Object) -> Result<u64, Failure> {
         Object::Stream(stream) => {
             (core::ptr::null_mut(), stream.handle().0, stream.device().number())
         }
-        Object::Device(_) | Object::Arena(_) => (core::ptr::null_mut(), 0, 0),
+        Object::Device(_) | Object::Arena(_) | Object::Event(_) => (core::ptr::null_mut(), 0, 0),
     };
     words.pool.store(pool, Ordering::Release);
     words.stream.store(stream, Ordering::Release);

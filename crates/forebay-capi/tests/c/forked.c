@@ -9,9 +9,18 @@
 #include "expect.h"
 
 /* What PyTorch and the Python package call is not in the header. */
-void forebay_torch_reset(void);
-void *forebay_torch_base_allocation(void *pointer, size_t *size);
-void forebay_torch_record_stream(void *pointer, void *stream);
+struct pool_number {
+    uint64_t first, second;
+};
+void *forebay_torch_allocate(size_t size, int device, void *stream);
+void *forebay_torch_allocate_in(size_t size, int device, void *stream, struct pool_number pool, int capturing);
+int forebay_torch_deallocate(void *block);
+int forebay_torch_record_stream(void *block, void *stream);
+int forebay_torch_find(const void *address, int exact, void *found);
+int forebay_torch_empty_cache(struct pool_number pool);
+int forebay_torch_retain(int device, struct pool_number pool);
+int forebay_torch_begin(int device, struct pool_number pool);
+int forebay_torch_stats(int device, void *figures);
 int forebay_face_trim(int device);
 
 static const forebay_stream DEFAULT = {0};
@@ -25,7 +34,8 @@ static void wait_for(pid_t child) {
 
 #define FORKED(call) EXPECT_STATUS(call, FOREBAY_STATUS_FORKED)
 
-static void be_refused(forebay_device device, forebay_pool pool, forebay_stream stream, void *block, void *pytorch) {
+static void be_refused(forebay_device device, forebay_pool pool, forebay_stream stream, forebay_event recorded,
+                       void *block, void *pytorch) {
     void *other = NULL;
     char *text = NULL;
     forebay_device opened = {0};
@@ -47,6 +57,15 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
     FORKED(forebay_tag_enter("child"));
     FORKED(forebay_device_open("host", &opened));
     FORKED(forebay_device_best(&opened));
+    uint32_t count = 0;
+    forebay_event event = {0};
+    FORKED(forebay_device_count(&count));
+    FORKED(forebay_device_at(0, &opened));
+    FORKED(forebay_event_create(device, &event));
+    FORKED(forebay_event_synchronize(recorded));
+    FORKED(forebay_stream_wait_event(stream, recorded));
+    FORKED(forebay_event_close(recorded));
+    FORKED(forebay_pinned_alloc(device, 4096, &other));
     FORKED(forebay_pool_close(pool, NULL));
     FORKED(forebay_device_close(device));
     if (pytorch != NULL) {
@@ -55,10 +74,16 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
         EXPECT(strstr(forebay_last_error(), "forked") != NULL);
         forebay_torch_free(pytorch, 1 << 20, 0, NULL);
         EXPECT(strstr(forebay_last_error(), "forked") != NULL);
-        size_t size = 1;
-        forebay_torch_reset();
-        EXPECT(forebay_torch_base_allocation(pytorch, &size) == NULL && size == 0);
-        forebay_torch_record_stream(pytorch, NULL);
+        struct pool_number none = {0}, pool_of_graph = {1, 0};
+        EXPECT(forebay_torch_allocate(1 << 20, 0, NULL) == NULL);
+        EXPECT(forebay_torch_allocate_in(1 << 20, 0, NULL, pool_of_graph, 0) == NULL);
+        EXPECT(forebay_torch_deallocate(pytorch) == -1);
+        EXPECT(forebay_torch_record_stream(pytorch, NULL) == -1);
+        EXPECT(forebay_torch_find(pytorch, 1, NULL) == -1);
+        EXPECT(forebay_torch_empty_cache(none) == -1);
+        EXPECT(forebay_torch_retain(0, pool_of_graph) == -1);
+        EXPECT(forebay_torch_begin(0, pool_of_graph) == -1);
+        EXPECT(forebay_torch_stats(0, NULL) == -1);
         EXPECT(forebay_face_trim(0) == -1);
         EXPECT(strstr(forebay_last_error(), "forked") != NULL);
     }
@@ -95,10 +120,13 @@ int main(int count, char **words) {
     OK(forebay_pool_create(device, NULL, &pool));
     OK(forebay_stream_create(device, 0, &stream));
     OK(forebay_alloc(pool, 4096, stream, &block));
+    forebay_event recorded = {0};
+    OK(forebay_event_create(device, &recorded));
+    OK(forebay_event_record(recorded, stream));
     void *pytorch = strcmp(name, "cuda:0") == 0 ? forebay_torch_alloc(1 << 20, 0, NULL) : NULL;
     pid_t child = fork();
     if (child == 0) {
-        be_refused(device, pool, stream, block, pytorch);
+        be_refused(device, pool, stream, recorded, block, pytorch);
     }
     wait_for(child);
 
@@ -116,6 +144,7 @@ int main(int count, char **words) {
     OK(forebay_alloc(pool, 4096, stream, &again));
     EXPECT(again == block);
     OK(forebay_free(pool, again, stream));
+    OK(forebay_event_close(recorded));
     OK(forebay_stream_close(stream));
     OK(forebay_pool_close(pool, NULL));
     OK(forebay_device_close(device));

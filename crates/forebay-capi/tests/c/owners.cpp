@@ -2,33 +2,12 @@
 
 #include <forebay.hpp>
 
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <thread>
 
-#define EXPECT(holds)                                                                                         \
-    do {                                                                                                      \
-        if (!(holds)) {                                                                                       \
-            std::fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #holds,     \
-                         forebay_last_error());                                                               \
-            std::exit(1);                                                                                     \
-        }                                                                                                     \
-    } while (false)
+#include "expect.hpp"
 
 namespace {
-
-// The code of what `work` throws.
-template <typename Work>
-forebay_status thrown_by(Work work) {
-    try {
-        work();
-    } catch (const forebay::error &error) {
-        EXPECT(error.what()[0] != '\0' && error.name()[0] == 'F');
-        return error.code();
-    }
-    return FOREBAY_STATUS_OK;
-}
 
 void buffers(const forebay::pool &pool, const forebay::stream &stream) {
     std::vector<int> values(1000);
@@ -175,6 +154,93 @@ void arenas(const forebay::pool &pool) {
     EXPECT(thrown_by([&] { arena.rewind(start); }) == FOREBAY_STATUS_LAPSED);
 }
 
+// Out of memory is a std::bad_alloc, other failures are std::runtime_errors, and all are std::exceptions.
+void classes_of_errors(const forebay::pool &pool) {
+    const auto huge = [&] { pool.alloc(std::uint64_t{1} << 40); };
+    const auto wrong = [&] { pool.set("no such", "1"); };
+    EXPECT(thrown_by(huge) == FOREBAY_STATUS_OUT_OF_MEMORY);
+    EXPECT(thrown_by(wrong) == FOREBAY_STATUS_CONFIG);
+    std::string caught;
+    for (int round = 0; round < 2; round++) {
+        try {
+            round == 0 ? huge() : wrong();
+        } catch (const std::bad_alloc &error) {
+            EXPECT(std::string(error.what()).find("the pool holds") != std::string::npos);
+            caught += "bad_alloc ";
+        } catch (const std::runtime_error &error) {
+            EXPECT(std::string(error.what()).find("no such") != std::string::npos);
+            caught += "runtime_error ";
+        }
+        try {
+            round == 0 ? huge() : wrong();
+        } catch (const std::exception &) {
+            caught += "exception ";
+        }
+    }
+    EXPECT(caught == "bad_alloc exception runtime_error exception ");
+}
+
+// Containers of the standard library, where the host can use the memory.
+void standard_containers(const forebay::device &device, const forebay::pool &pool, const forebay::stream &stream) {
+    if (!device.can(FOREBAY_CAN_HOST_VISIBLE)) {
+        EXPECT(thrown_by([&] { forebay::memory_resource{pool}; }) == FOREBAY_STATUS_UNSUPPORTED);
+        return;
+    }
+    forebay::memory_resource resource{pool, stream};
+    {
+        std::pmr::vector<std::pmr::string> words(&resource);
+        for (int number = 0; number < 100; number++) {
+            words.emplace_back("a word that is too long to be kept inside the string: " + std::to_string(number));
+        }
+        EXPECT(words.back().back() == '9' && pool.statistics().blocks == 101);
+    }
+    EXPECT(pool.statistics().blocks == 0);
+    void *none = resource.allocate(0, 1), *aligned = resource.allocate(100, 4096);
+    EXPECT(none != nullptr && reinterpret_cast<std::uintptr_t>(aligned) % 4096 == 0);
+    resource.deallocate(none, 0, 1);
+    resource.deallocate(aligned, 100, 4096);
+    EXPECT(pool.statistics().blocks == 0);
+    EXPECT(resource.is_equal(forebay::memory_resource{pool, stream}));
+    EXPECT(!resource.is_equal(forebay::memory_resource{pool}));
+    bool refused = false;
+    try {
+        const std::pmr::vector<char> huge(std::size_t{1} << 40, &resource);
+    } catch (const std::bad_alloc &) {
+        refused = true;
+    }
+    EXPECT(refused);
+
+    // The host waits for work on memory that it gets: this byte is written once the fill is done.
+    void *before = pool.alloc(8 << 20, stream);
+    forebay::check(forebay_fill(pool.device_handle(), before, 8 << 20, 0xAA, 1, stream.get()));
+    pool.free(before, stream);
+    auto *bytes = static_cast<unsigned char *>(resource.allocate(8 << 20));
+    EXPECT(bytes == before && bytes[(8 << 20) - 1] == 0xAA);
+    resource.deallocate(bytes, 8 << 20);
+}
+
+// The protocol that Thrust and CUB use for their temporary memory.
+void temporary_memory(const forebay::pool &pool, const forebay::stream &stream) {
+    forebay::stream_allocator<> temporary{pool, stream};
+    static_assert(std::is_same_v<decltype(temporary)::value_type, char>);
+    char *block = temporary.allocate(1000);
+    EXPECT(pool.query(block).requested_bytes == 1000);
+    temporary.deallocate(block, 1000);
+    EXPECT(temporary.allocate(1000) == block);
+    temporary.deallocate(block, 1000);
+    temporary.deallocate(nullptr, 0);
+    EXPECT(pool.statistics().blocks == 0);
+    const std::allocator_traits<decltype(temporary)>::rebind_alloc<double> doubles{temporary};
+    EXPECT(doubles == temporary && temporary != forebay::stream_allocator<>{pool});
+    bool refused = false;
+    try {
+        forebay::stream_allocator<double>{pool}.allocate(SIZE_MAX / 2);
+    } catch (const std::bad_array_new_length &) {
+        refused = true;
+    }
+    EXPECT(refused);
+}
+
 void wrong_use(const forebay::device &device) {
     forebay::pool none;
     EXPECT(!none && thrown_by([&] { none.alloc(1); }) == FOREBAY_STATUS_INVALID_HANDLE);
@@ -199,6 +265,9 @@ int main(int count, char **words) {
         forebay::stream stream{device, 1};
         buffers(pool, stream);
         blocks(pool, stream);
+        classes_of_errors(pool);
+        standard_containers(device, pool, stream);
+        temporary_memory(pool, stream);
         EXPECT(stream.raw() != nullptr);
         stream.close();
     }

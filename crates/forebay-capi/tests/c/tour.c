@@ -29,6 +29,20 @@ static void devices(forebay_device device, const char *name) {
     OK(forebay_device_best(&best));
     OK(forebay_device_synchronize(best));
     OK(forebay_device_close(best));
+
+    /* The GPUs of this machine, then the host; the first is the best. */
+    uint32_t devices = 0;
+    OK(forebay_device_count(&devices));
+    EXPECT(devices >= 1 && (kind != FOREBAY_DEVICE_KIND_CUDA || devices >= 2));
+    for (uint32_t index = 0; index < devices; index++) {
+        forebay_device listed = {0};
+        OK(forebay_device_at(index, &listed));
+        OK(forebay_device_describe(listed, &info));
+        const int is_host = index == devices - 1;
+        EXPECT(info.kind == (uint32_t)(is_host ? FOREBAY_DEVICE_KIND_HOST : FOREBAY_DEVICE_KIND_CUDA));
+        EXPECT(info.ordinal == (is_host ? 0 : index) && info.total_bytes > 0);
+        OK(forebay_device_close(listed));
+    }
 }
 
 static void blocks(forebay_pool pool) {
@@ -82,6 +96,94 @@ static void streams(forebay_device device, forebay_pool pool) {
     OK(forebay_forget_stream(pool, two));
     OK(forebay_stream_close(one));
     OK(forebay_stream_close(two));
+}
+
+/* A copy on one stream waits for a fill on another. */
+static void events(forebay_device device, forebay_pool pool) {
+    enum { BYTES = 8 << 20 };
+    forebay_stream filling = {0}, copying = {0};
+    forebay_event filled = {0};
+    int32_t done = -1;
+    void *block = NULL, *back = NULL;
+    OK(forebay_stream_create(device, 0, &filling));
+    OK(forebay_stream_create(device, 0, &copying));
+    OK(forebay_event_create(device, &filled));
+    OK(forebay_event_query(filled, &done));
+    EXPECT(done == 1);
+    OK(forebay_event_synchronize(filled));
+    OK(forebay_pinned_alloc(device, BYTES, &back));
+    EXPECT(back != NULL && (uintptr_t)back % 4096 == 0);
+    memset(back, 0, BYTES);
+    OK(forebay_alloc(pool, BYTES, filling, &block));
+    for (unsigned round = 1; round <= 3; round++) {
+        OK(forebay_fill(device, block, BYTES, round, 1, filling));
+        OK(forebay_event_record(filled, filling));
+        OK(forebay_stream_wait_event(copying, filled));
+        OK(forebay_copy_to_host(device, back, block, BYTES, copying));
+        OK(forebay_stream_synchronize(device, copying));
+        EXPECT(((unsigned char *)back)[BYTES - 1] == round);
+        OK(forebay_event_query(filled, &done));
+        EXPECT(done == 1);
+    }
+    OK(forebay_stream_wait_event(DEFAULT, filled));
+    OK(forebay_event_record(filled, DEFAULT));
+    OK(forebay_event_synchronize(filled));
+    OK(forebay_event_close(filled));
+    OK(forebay_free(pool, block, filling));
+    OK(forebay_pinned_free(device, back));
+    OK(forebay_pinned_free(device, NULL));
+    OK(forebay_pinned_alloc(device, 0, &back));
+    EXPECT(back == NULL);
+    OK(forebay_stream_close(filling));
+    OK(forebay_stream_close(copying));
+}
+
+/* What a program keeps that it can do without, and what its callbacks were told. */
+struct cache {
+    forebay_pool pool;
+    void *block;
+    int shortages;
+    forebay_pressure highest;
+};
+
+static int32_t empty_cache(void *context, const forebay_shortage *shortage) {
+    struct cache *cache = context;
+    EXPECT(shortage->struct_size == sizeof *shortage);
+    EXPECT(shortage->requested_bytes == 48 << 20 && shortage->limit_bytes == 64 << 20);
+    EXPECT(shortage->live_bytes <= shortage->held_bytes && shortage->needed_bytes >= 48 << 20);
+    cache->shortages++;
+    if (cache->block == NULL) {
+        return 0;
+    }
+    OK(forebay_free(cache->pool, cache->block, DEFAULT));
+    cache->block = NULL;
+    return 1;
+}
+
+static void note_pressure(void *context, forebay_pressure level, uint64_t held_bytes) {
+    struct cache *cache = context;
+    EXPECT(held_bytes <= 64 << 20);
+    cache->highest = level > cache->highest ? level : cache->highest;
+}
+
+/* A request that does not fit is served after a callback has freed a block, and refused where it has none. */
+static void callbacks(forebay_device device) {
+    struct cache cache = {.highest = FOREBAY_PRESSURE_LOW};
+    void *large = NULL, *none = NULL;
+    OK(forebay_pool_create_with_callbacks(device, "max_bytes:64MiB", empty_cache, note_pressure, &cache, &cache.pool));
+    OK(forebay_alloc(cache.pool, 32 << 20, DEFAULT, &cache.block));
+    EXPECT(cache.shortages == 0);
+    OK(forebay_alloc(cache.pool, 48 << 20, DEFAULT, &large));
+    EXPECT(cache.shortages == 1 && cache.block == NULL);
+    REFUSED(forebay_alloc(cache.pool, 48 << 20, DEFAULT, &none), FOREBAY_STATUS_OUT_OF_MEMORY, "requested");
+    EXPECT(cache.shortages == 2);
+    OK(forebay_free(cache.pool, large, DEFAULT));
+    OK(forebay_alloc(cache.pool, 64 << 20, DEFAULT, &large));
+    EXPECT(cache.highest >= FOREBAY_PRESSURE_MODERATE);
+    OK(forebay_free(cache.pool, large, DEFAULT));
+    OK(forebay_pool_close(cache.pool, NULL));
+    OK(forebay_pool_create_with_callbacks(device, NULL, NULL, NULL, NULL, &cache.pool));
+    OK(forebay_pool_close(cache.pool, NULL));
 }
 
 static void copies(forebay_device device, forebay_pool pool) {
@@ -225,13 +327,17 @@ static void traces(forebay_pool pool, const char *folder) {
 
 int main(int count, char **words) {
     forebay_device device = device_of(count, words);
-    EXPECT(strlen(forebay_version()) >= 5 && forebay_abi_version() == FOREBAY_ABI_VERSION);
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", FOREBAY_VERSION_MAJOR, FOREBAY_VERSION_MINOR, FOREBAY_VERSION_PATCH);
+    EXPECT(strcmp(forebay_version(), version) == 0 && forebay_abi_version() == FOREBAY_ABI_VERSION);
     devices(device, count > 1 ? words[1] : "host");
 
     forebay_pool pool = {0}, shared = {0}, same = {0};
     OK(forebay_pool_create(device, "max_bytes:256MiB", &pool));
     blocks(pool);
     streams(device, pool);
+    events(device, pool);
+    callbacks(device);
     copies(device, pool);
     upkeep(pool);
     arenas(pool);

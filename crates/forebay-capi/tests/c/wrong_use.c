@@ -15,6 +15,12 @@ static void nulls(forebay_device device, forebay_pool pool) {
     REFUSED(forebay_device_open(NULL, &device), INVALID, "invalid name: null");
     REFUSED(forebay_device_open("host", NULL), INVALID, "null");
     REFUSED(forebay_device_best(NULL), INVALID, "null");
+    REFUSED(forebay_device_count(NULL), INVALID, "null");
+    REFUSED(forebay_device_at(0, NULL), INVALID, "null");
+    REFUSED(forebay_event_create(device, NULL), INVALID, "null");
+    REFUSED(forebay_event_query((forebay_event){0}, NULL), INVALID, "null");
+    REFUSED(forebay_pinned_alloc(device, 4096, NULL), INVALID, "null");
+    REFUSED(forebay_pool_create_with_callbacks(device, NULL, NULL, NULL, NULL, NULL), INVALID, "null");
     REFUSED(forebay_device_describe(device, NULL), INVALID, "null");
     REFUSED(forebay_pool_create(device, NULL, NULL), INVALID, "null");
     REFUSED(forebay_pool_of_process(device, NULL), INVALID, "null");
@@ -103,6 +109,13 @@ static void no_device(forebay_device device) {
     EXPECT_STATUS(forebay_pool_create(device, NULL, &pool), HANDLE);
     EXPECT_STATUS(forebay_pool_of_process(device, &pool), HANDLE);
     EXPECT_STATUS(forebay_pool_forget_process(device, NULL), HANDLE);
+    forebay_event event = {0};
+    void *memory = &info;
+    EXPECT_STATUS(forebay_pool_create_with_callbacks(device, NULL, NULL, NULL, NULL, &pool), HANDLE);
+    EXPECT_STATUS(forebay_event_create(device, &event), HANDLE);
+    EXPECT_STATUS(forebay_pinned_alloc(device, 4096, &memory), HANDLE);
+    EXPECT(memory == NULL && event.id == 0);
+    EXPECT_STATUS(forebay_pinned_free(device, &info), HANDLE);
     EXPECT_STATUS(forebay_stream_create(device, 0, &stream), HANDLE);
     EXPECT_STATUS(forebay_stream_adopt(device, NULL, &stream), HANDLE);
     EXPECT_STATUS(forebay_stream_synchronize(device, DEFAULT), HANDLE);
@@ -124,6 +137,15 @@ static void no_arena(forebay_arena arena) {
     EXPECT_STATUS(forebay_arena_close(arena), HANDLE);
 }
 
+static void no_event(forebay_event event) {
+    int32_t done = 0;
+    EXPECT_STATUS(forebay_event_record(event, DEFAULT), HANDLE);
+    EXPECT_STATUS(forebay_event_query(event, &done), HANDLE);
+    EXPECT_STATUS(forebay_event_synchronize(event), HANDLE);
+    EXPECT_STATUS(forebay_stream_wait_event(DEFAULT, event), HANDLE);
+    EXPECT_STATUS(forebay_event_close(event), HANDLE);
+}
+
 static void no_stream(forebay_device device, forebay_pool pool, forebay_stream stream) {
     void *block = NULL, *raw = NULL;
     OK(forebay_alloc(pool, 512, DEFAULT, &block));
@@ -133,6 +155,11 @@ static void no_stream(forebay_device device, forebay_pool pool, forebay_stream s
     EXPECT_STATUS(forebay_record_use(pool, block, stream), HANDLE);
     EXPECT_STATUS(forebay_stream_synchronize(device, stream), HANDLE);
     EXPECT_STATUS(forebay_stream_raw(stream, &raw), HANDLE);
+    forebay_event event = {0};
+    OK(forebay_event_create(device, &event));
+    EXPECT_STATUS(forebay_event_record(event, stream), HANDLE);
+    EXPECT_STATUS(forebay_stream_wait_event(stream, event), HANDLE);
+    OK(forebay_event_close(event));
     EXPECT_STATUS(forebay_fill(device, block, 512, 0, 1, stream), HANDLE);
     EXPECT_STATUS(forebay_free_anywhere(block, stream), HANDLE);
     EXPECT_STATUS(forebay_stream_close(stream), HANDLE);
@@ -168,6 +195,15 @@ static void handles(forebay_device device, forebay_pool pool) {
     no_arena(arena);
     no_arena((forebay_arena){0});
     no_arena((forebay_arena){pool.id});
+
+    forebay_event event = {0};
+    OK(forebay_event_create(device, &event));
+    OK(forebay_event_close(event));
+    REFUSED(forebay_event_close(event), HANDLE, "the event handle");
+    no_event(event);
+    no_event((forebay_event){0});
+    no_event((forebay_event){pool.id});
+    no_event((forebay_event){UINT64_MAX});
 
     forebay_stream stream = {0};
     OK(forebay_stream_create(device, 0, &stream));
@@ -232,6 +268,25 @@ static void wrong_device(forebay_device device, forebay_pool pool) {
     EXPECT_STATUS(forebay_fill(device, block, 8, 0, 1, stream), FOREBAY_STATUS_WRONG_DEVICE);
     EXPECT(forebay_fill(far, block, 8, 0, 1, DEFAULT) != FOREBAY_STATUS_OK);
     OK(forebay_free(pool, block, DEFAULT));
+
+    forebay_event event = {0};
+    forebay_device_info info = {.struct_size = sizeof info};
+    OK(forebay_device_describe(device, &info));
+    OK(forebay_event_create(device, &event));
+    EXPECT_STATUS(forebay_event_record(event, stream), FOREBAY_STATUS_WRONG_DEVICE);
+    /* Of the same kind but another machine, it is no event that the stream's device knows. */
+    EXPECT_STATUS(forebay_stream_wait_event(stream, event),
+                  info.kind == FOREBAY_DEVICE_KIND_SIM ? INVALID : FOREBAY_STATUS_WRONG_DEVICE);
+    OK(forebay_event_close(event));
+
+    void *pinned = NULL;
+    OK(forebay_pinned_alloc(device, 4096, &pinned));
+    EXPECT_STATUS(forebay_pinned_free(far, pinned), INVALID);
+    EXPECT_STATUS(forebay_pinned_free(device, (char *)pinned + 8), INVALID);
+    OK(forebay_pinned_free(device, pinned));
+    EXPECT_STATUS(forebay_pinned_free(device, pinned), INVALID);
+    EXPECT(forebay_pinned_alloc(device, UINT64_MAX, &pinned) != FOREBAY_STATUS_OK);
+    EXPECT(pinned == NULL);
     OK(forebay_stream_close(stream));
     OK(forebay_device_close(far));
 }
@@ -243,6 +298,7 @@ static void arguments(forebay_device device, forebay_pool pool) {
     REFUSED(forebay_device_open("gpu", &none), INVALID, "\"gpu\"");
     REFUSED(forebay_device_open("\xff\xfe", &none), INVALID, "UTF-8");
     EXPECT(forebay_device_open("cuda:9999", &none) != FOREBAY_STATUS_OK);
+    REFUSED(forebay_device_at(9999, &none), INVALID, "invalid index: 9999; expected 0 to ");
     REFUSED(forebay_pool_create(device, "max_byte:8GiB", &made), FOREBAY_STATUS_CONFIG, "did you mean");
     REFUSED(forebay_pool_create(device, "max_bytes:lots", &made), FOREBAY_STATUS_CONFIG, "max_bytes");
     EXPECT(none.id == 0 && made.id == 0);

@@ -5,10 +5,13 @@
 //!   static    the same, with the library in the program
 //!   address   under AddressSanitizer, which also looks for what was left
 //!   thread    under ThreadSanitizer
+//!   object    compiled only
 //! ```
 //!
-//! Each runs on the host, on the simulated device, and on CUDA over the fake driver. Where
-//! there is no compiler the cases are skipped and say so.
+//! Each runs on the host, on the simulated device, and on CUDA over the fake driver. Where there is no compiler, or no
+//! header of another library that a program is about, the cases are skipped and say so. `FOREBAY_TEST_INCLUDE` names
+//! folders of such headers: of the packages `nvidia-cuda-cccl`, `nvidia-cuda-runtime`, `nvidia-cuda-crt` and `librmm`.
+//! The programs in the documents are built and run as well.
 
 mod toolchain;
 
@@ -24,22 +27,35 @@ const DEVICES: [&str; 3] = ["host", "sim", "cuda:0"];
 /// A program, and how it is built.
 struct Case {
     source: &'static str,
+    /// Headers of other libraries that it needs.
+    headers: &'static [&'static str],
     build: Build,
     /// Runs on each of them; an example on none by name.
     devices: &'static [&'static str],
 }
 
 const fn test(source: &'static str, build: Build) -> Case {
-    Case { source, build, devices: &DEVICES }
+    Case { source, headers: &[], build, devices: &DEVICES }
 }
 
+/// A test with another library.
+const fn adaptor(source: &'static str, headers: &'static [&'static str], build: Build) -> Case {
+    Case { source, headers, build, devices: &DEVICES }
+}
+
+const THRUST: &[&str] = &["thrust/device_vector.h"];
+/// Before CCCL 3, whose concepts have other names, there was no any_resource.
+const CUDA_MR: &[&str] =
+    &["cuda/__memory_resource/any_resource.h", "cuda_runtime_api.h", "crt/host_defines.h"];
+const RMM: &[&str] = &["rmm/resource_ref.hpp", "cuda_runtime_api.h", "crt/host_defines.h"];
+
 const fn example(source: &'static str, build: Build) -> Case {
-    Case { source, build, devices: &[] }
+    Case { source, headers: &[], build, devices: &[] }
 }
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
 /// beyond ThreadSanitizer.
-const CASES: [Case; 24] = [
+const CASES: [Case; 29] = [
     test("tests/c/tour.c", Build::Plain),
     test("tests/c/tour.c", Build::Static),
     test("tests/c/tour.c", Build::Address),
@@ -52,6 +68,11 @@ const CASES: [Case; 24] = [
     test("tests/c/threads.c", Build::Thread),
     test("tests/c/owners.cpp", Build::Address),
     test("tests/c/owners.cpp", Build::Thread),
+    adaptor("tests/c/thrust.cpp", THRUST, Build::Plain),
+    adaptor("tests/c/thrust.cpp", THRUST, Build::Address),
+    adaptor("tests/c/cuda_mr.cpp", CUDA_MR, Build::Address),
+    adaptor("tests/c/rmm.cpp", RMM, Build::Object),
+    adaptor("tests/c/thrust_cuda.cu", CUDA_MR, Build::Object),
     example("examples/01_first_block.c", Build::Plain),
     example("examples/01_first_block.c", Build::Address),
     example("examples/01_first_block.c", Build::Thread),
@@ -68,11 +89,15 @@ const CASES: [Case; 24] = [
 
 /// Builds a program and runs it on its devices.
 fn run(case: &Case, place: &Place) -> Result<Completion, Failed> {
-    if let Err(reason) = toolchain::look_for(case.build, case.source) {
+    let found = toolchain::look_for(case.build, case.source);
+    if let Err(reason) = found.and_then(|()| toolchain::look_for_headers(case.headers)) {
         return Ok(Completion::ignored_with(reason));
     }
     let folder = tempfile::tempdir()?;
-    let program = toolchain::build(place, case.source, case.build, folder.path())?;
+    let program = toolchain::build(place, case.source, case.headers, case.build, folder.path())?;
+    if case.build == Build::Object {
+        return Ok(Completion::Completed);
+    }
     let alone: &[&str] = &[""];
     for device in if case.devices.is_empty() { alone } else { case.devices } {
         toolchain::run(place, &program, device, case.build, folder.path())?;
@@ -80,26 +105,55 @@ fn run(case: &Case, place: &Place) -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
-/// A program that must not be taken: handles of one kind are none of another.
-fn kinds_are_told_apart(place: &Place) -> Result<Completion, Failed> {
+/// A program whose `main` has this body must not be taken, and the compiler says one of these words.
+fn is_not_taken(place: &Place, body: &str, words: &[&str]) -> Result<Completion, Failed> {
     let folder = tempfile::tempdir()?;
-    let body = "#include <forebay.h>\nint main(void) {\n    forebay_device device = {0};\n    \
-                return forebay_pool_close(device, NULL);\n}\n";
-    for (name, compiler) in [("kinds.c", Build::Plain), ("kinds.cpp", Build::Plain)] {
+    let body = format!("#include <forebay.h>\nint main(void) {{\n    {body}\n}}\n");
+    for (name, compiler) in [("wrong.c", Build::Plain), ("wrong.cpp", Build::Plain)] {
         let source = folder.path().join(name);
-        std::fs::write(&source, body)?;
+        std::fs::write(&source, &body)?;
         let source = source.to_str().ok_or("a folder whose name is not text")?;
         if let Err(reason) = toolchain::look_for(compiler, source) {
             return Ok(Completion::ignored_with(reason));
         }
-        match toolchain::build(place, source, compiler, folder.path()) {
-            Ok(_) => return Err(format!("{name}: a device was taken for a pool").into()),
-            Err(said) if said.contains("forebay_pool_close") || said.contains("forebay_device") => {
-            }
+        match toolchain::build(place, source, &[], compiler, folder.path()) {
+            Ok(_) => return Err(format!("{name} was taken").into()),
+            Err(said) if words.iter().any(|word| said.contains(word)) => {}
             Err(said) => return Err(said.into()),
         }
     }
     Ok(Completion::Completed)
+}
+
+/// Builds and runs the programs of a document: its blocks of C or C++ that have a `main`.
+fn documented_programs(document: &str, place: &Place) -> Result<Completion, Failed> {
+    let path = crate_folder().join("../../docs").join(document);
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        return Ok(Completion::ignored_with(format!("there is no {} here", path.display())));
+    };
+    let blocks = text.split("\n```").filter_map(|block| block.split_once('\n'));
+    let mut found = 0;
+    for (language, body) in blocks.filter(|(_, body)| body.contains("int main(")) {
+        let name = match language {
+            "c" | "cpp" => format!("program.{language}"),
+            other => return Err(format!("{document}: a program in {other:?}").into()),
+        };
+        found += 1;
+        let folder = tempfile::tempdir()?;
+        let source = folder.path().join(name);
+        std::fs::write(&source, body)?;
+        let source = source.to_str().ok_or("a folder whose name is not text")?;
+        if let Err(reason) = toolchain::look_for(Build::Plain, source) {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let program = toolchain::build(place, source, &[], Build::Plain, folder.path())?;
+        toolchain::run(place, &program, "", Build::Plain, folder.path())?;
+    }
+    if found == 0 {
+        Err(format!("{document}: no program").into())
+    } else {
+        Ok(Completion::Completed)
+    }
 }
 
 fn main() -> ExitCode {
@@ -109,8 +163,21 @@ fn main() -> ExitCode {
         let title = format!("{}_{}", stem.unwrap_or(case.source), case.build.name());
         trials.push(Trial::ignorable_test(title, move || run(&case, &Place::here()?)));
     }
-    let title = "a_device_is_not_taken_for_a_pool";
-    trials.push(Trial::ignorable_test(title, || kinds_are_told_apart(&Place::here()?)));
+    trials.push(Trial::ignorable_test("a_device_is_not_taken_for_a_pool", || {
+        let body = "forebay_device device = {0}; return forebay_pool_close(device, NULL);";
+        is_not_taken(&Place::here()?, body, &["forebay_pool_close", "forebay_device"])
+    }));
+    trials.push(Trial::ignorable_test("a_status_of_an_allocation_is_not_ignored", || {
+        let body = "forebay_pool pool = {0}; forebay_stream stream = {0}; void *block = NULL; \
+                    forebay_alloc(pool, 512, stream, &block); return block == NULL;";
+        is_not_taken(&Place::here()?, body, &["warn_unused_result", "nodiscard", "-Wunused-result"])
+    }));
+    for document in ["c.md", "cpp.md"] {
+        let title = format!("programs_of_{document}");
+        trials.push(Trial::ignorable_test(title, move || {
+            documented_programs(document, &Place::here()?)
+        }));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 

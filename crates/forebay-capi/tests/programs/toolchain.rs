@@ -18,6 +18,8 @@ pub(crate) enum Build {
     Address,
     /// Under ThreadSanitizer.
     Thread,
+    /// Compiled, and neither linked nor run.
+    Object,
 }
 
 impl Build {
@@ -27,6 +29,7 @@ impl Build {
             Self::Static => "static",
             Self::Address => "address_sanitizer",
             Self::Thread => "thread_sanitizer",
+            Self::Object => "object",
         }
     }
 
@@ -35,6 +38,7 @@ impl Build {
             Self::Plain | Self::Static => &[],
             Self::Address => &["-fsanitize=address"],
             Self::Thread => &["-fsanitize=thread"],
+            Self::Object => &["-c"],
         }
     }
 }
@@ -61,26 +65,59 @@ impl Place {
     }
 }
 
-/// The compiler of a source and the standard it is written in.
-fn compiler_of(source: &str) -> (String, &'static str) {
+/// What every compiler but that of CUDA is told.
+const WARNINGS: &[&str] = &["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+/// The compiler of a source, and its words: the standard, and that every warning is an error.
+fn compiler_of(source: &str) -> (String, &'static str, &'static [&'static str]) {
     let chosen = |variable: &str, usual: &str| {
         std::env::var(variable).ok().filter(|name| !name.is_empty()).unwrap_or(usual.to_owned())
     };
-    if source.ends_with(".cpp") {
-        (chosen("CXX", "g++"), "-std=c++17")
+    if source.ends_with(".cu") {
+        let warnings = &["-Werror=all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"];
+        (chosen("NVCC", "nvcc"), "-std=c++17", warnings)
+    } else if source.ends_with(".cpp") {
+        (chosen("CXX", "g++"), "-std=c++17", WARNINGS)
     } else {
-        (chosen("CC", "gcc"), "-std=c11")
+        (chosen("CC", "gcc"), "-std=c11", WARNINGS)
+    }
+}
+
+/// Names folders of headers, as `PATH` names folders of programs. They are searched before the usual places.
+const INCLUDE_VARIABLE: &str = "FOREBAY_TEST_INCLUDE";
+
+/// Where headers of other libraries may be.
+pub(crate) fn include_folders() -> Vec<PathBuf> {
+    let named = std::env::var_os(INCLUDE_VARIABLE).unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&named).collect();
+    let toolkits = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    for toolkit in toolkits.map(PathBuf::from).chain([PathBuf::from("/usr/local/cuda")]) {
+        folders.extend([toolkit.join("include/cccl"), toolkit.join("include")]);
+    }
+    folders.retain(|folder| folder.is_absolute() && folder.is_dir());
+    folders
+}
+
+/// Whether these headers are all here; else the reason.
+pub(crate) fn look_for_headers(headers: &[&str]) -> Result<(), String> {
+    let folders = include_folders();
+    match headers.iter().find(|header| !folders.iter().any(|folder| folder.join(header).is_file()))
+    {
+        Some(header) => {
+            Err(format!("there is no <{header}> here; {INCLUDE_VARIABLE} names folders of headers"))
+        }
+        None => Ok(()),
     }
 }
 
 /// Whether there is a compiler for it, and what it would need is there too; else the reason.
 pub(crate) fn look_for(build: Build, source: &str) -> Result<(), String> {
-    let (compiler, _) = compiler_of(source);
+    let (compiler, ..) = compiler_of(source);
     let answer = Command::new(&compiler).arg("--version").stdin(Stdio::null()).output();
     if !answer.is_ok_and(|output| output.status.success()) {
-        return Err(format!("there is no {compiler} here; CC and CXX name others"));
+        return Err(format!("there is no {compiler} here; CC, CXX and NVCC name others"));
     }
-    if matches!(build, Build::Plain | Build::Static) {
+    if matches!(build, Build::Plain | Build::Static | Build::Object) {
         return Ok(());
     }
     // A compiler may know a sanitizer whose library is not installed.
@@ -100,21 +137,28 @@ pub(crate) fn look_for(build: Build, source: &str) -> Result<(), String> {
 pub(crate) fn build(
     place: &Place,
     source: &str,
+    headers: &[&str],
     build: Build,
     folder: &Path,
 ) -> Result<PathBuf, String> {
-    let (compiler, standard) = compiler_of(source);
+    let (compiler, standard, warnings) = compiler_of(source);
     let here = super::crate_folder();
     let program = folder.join("program");
     let mut command = Command::new(&compiler);
-    command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"]);
+    command.args([standard, "-O1", "-g"]).args(warnings);
     command.args(build.words()).arg("-I").arg(here.join("include"));
+    if !headers.is_empty() {
+        // Their warnings are not ours.
+        command.args(
+            include_folders().iter().flat_map(|folder| ["-isystem".as_ref(), folder.as_os_str()]),
+        );
+    }
     command.arg(here.join(source)).arg("-o").arg(&program);
     if build == Build::Static {
         command.arg(place.libraries.join("libforebay_capi.a"));
         command.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
-    } else {
-        command.arg("-L").arg(&place.libraries).args(["-lforebay_capi", "-lpthread"]);
+    } else if build != Build::Object {
+        command.arg("-L").arg(&place.libraries).args(["-lforebay_capi", "-lpthread", "-ldl"]);
         command.arg(format!("-Wl,-rpath,{}", place.libraries.display()));
     }
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
