@@ -1,5 +1,5 @@
 //! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`, `python`,
-//! `header`, `dist`, `gpu-bundle`, `record`.
+//! `header`, `dist`, `wheel`, `gpu-bundle`, `record`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -19,6 +19,7 @@
 //!    └── step     what came of a step, and the sum at the end
 //!   bundle ── what goes to a machine with a GPU
 //!   dist ── what is installed: the command, libforebay, its headers
+//!   wheel ── the Python package as it is published
 //!   record ── what came back from there
 //!   screen ── everything a person sees goes through here
 //! ```
@@ -45,6 +46,7 @@ mod shape;
 mod soak;
 mod step;
 mod test;
+mod wheel;
 mod workplace;
 
 use std::process::ExitCode;
@@ -58,6 +60,7 @@ use crate::record::Record;
 use crate::screen::Screen;
 use crate::soak::Soak;
 use crate::test::Plan;
+use crate::wheel::Wheel;
 use crate::workplace::Workplace;
 
 /// Checks and chores of the forebay repository.
@@ -106,6 +109,10 @@ enum Chore {
     /// The command, libforebay as a shared and a static library, forebay.h and forebay.hpp, what
     /// pkg-config and CMake read, and the documentation.
     Dist(Dist),
+    /// Build the Python package as it is published: a wheel with adapters for every known PyTorch.
+    ///
+    /// Fetches PyTorch's headers, some 4 MB of each version, and CUDA's, and needs a C++ compiler.
+    Wheel(Wheel),
     /// Build one folder that runs on a machine with an NVIDIA driver and no Rust.
     ///
     /// Test programs, the command, the library for PyTorch, and a script that runs all of it, prints
@@ -129,6 +136,7 @@ fn main() -> ExitCode {
         Chore::Soak(soak) => soak.run(&place, &screen),
         Chore::Header(header) => header.run(&place, &screen),
         Chore::Dist(dist) => dist.make(&place, &screen),
+        Chore::Wheel(wheel) => wheel.make(&place, &screen),
         Chore::GpuBundle(bundle) => bundle.make(&place, &screen),
         Chore::Record(record) => record.file(&place, &screen),
         Chore::Instructions => test::show_instructions(&place, &screen),
