@@ -63,7 +63,8 @@ def main():
         loop.pairs.restype = ctypes.c_double
         loop.pairs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_long]
         address = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p)  # noqa: E731
-        ways = ("forebay_torch_alloc", "forebay_torch_alloc_or_throw")
+        # What a pluggable allocator is called with, and what forebay's adapter calls, which frees by address alone.
+        ways = {"forebay_torch_alloc": "forebay_torch_free", "forebay_torch_allocate": "forebay_torch_deallocate"}
         taken = {(way, size): [] for way in ways for size in SIZES}
         own = {size: [] for size in SIZES}
         # By turns, as the clock of a processor is not the same from one second to the next.
@@ -72,7 +73,7 @@ def main():
                 # In short runs, so that some of them are not disturbed.
                 for _ in range(20):
                     count = max(1, options.pairs // 20)
-                    times.append(loop.pairs(address(way), address("forebay_torch_free"), size, count))
+                    times.append(loop.pairs(address(way), address(ways[way]), size, count))
                 if times[-1] < 0:
                     library.forebay_last_error.restype = ctypes.c_char_p
                     print(library.forebay_last_error().decode(), file=sys.stderr)
@@ -87,7 +88,7 @@ def main():
     if options.forebay:
         result["ns_per_pair"].update({f"rust {size}": min(times) for size, times in own.items()})
         figures = result["ns_per_pair"]
-        ratios = {size: figures[f"forebay_torch_alloc {size}"] / figures[f"rust {size}"] for size in SIZES}
+        ratios = {size: figures[f"forebay_torch_allocate {size}"] / figures[f"rust {size}"] for size in SIZES}
         result["ratio_to_rust"] = {str(size): round(ratio, 3) for size, ratio in ratios.items()}
     print(json.dumps(result))
     return 0

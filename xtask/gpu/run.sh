@@ -97,6 +97,7 @@ if python3 -c "import torch" 2> /dev/null; then
   part python 180 python3 python_check.py "${ours[@]}"
   part torch-oom 180 python3 oom_check.py "${ours[@]}"
   part torch-graph 180 python3 graph_check.py "${ours[@]}"
+  part torch-parity 400 python3 parity_check.py
   # Where the machine has none and they came with the bundle.
   if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)

@@ -199,7 +199,7 @@ def show_checks(rows):
                 )
         elif row.get("schema") == "forebay.pair_check.v1" and "ratio_to_rust" in row:
             said = ", ".join(f"{size} B {ratio}x" for size, ratio in row["ratio_to_rust"].items())
-            print(f"\na pair through forebay_torch_alloc, to the Rust one: {said}")
+            print(f"\na pair through forebay_torch_allocate, to the Rust one: {said}")
 
 
 def show_figures(rows):

@@ -64,7 +64,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     "run.sh",
     "table.py",
     "torch_check.py",
@@ -75,6 +75,7 @@ const SCRIPTS: [&str; 13] = [
     "beside_check.py",
     "oom_check.py",
     "graph_check.py",
+    "parity_check.py",
     "together_check.py",
     "pair_check.py",
     "python_check.py",
@@ -125,6 +126,11 @@ impl Bundle {
             copy(&place.root().join("xtask/gpu").join(name), &folder.join(name))?;
         }
         copy_all(&place.root().join(PACKAGE), &["py"], &folder.join(PACKAGE))?;
+        for part in ["torch_adapter", "torch_adapter/include/crt"] {
+            let (from, to) =
+                (place.root().join(PACKAGE).join(part), folder.join(PACKAGE).join(part));
+            copy_all(&from, &["cpp", "h"], &to)?;
+        }
         let guests: [(&str, &Option<PathBuf>, &[&str]); 3] = [
             ("peers", &self.peers, &["cpp", "h", "sh", "py"]),
             ("traces", &self.traces, &["csv.gz"]),
