@@ -46,7 +46,7 @@ def translated(environment: Mapping[str, str] | None = None) -> tuple[dict[str, 
             if key in _AS_IT_IS or key.startswith("pinned_"):
                 continue
             number = _fraction(value)
-            if key == "per_process_memory_fraction" and number is not None and 0.01 <= number <= 1:
+            if key == "per_process_memory_fraction" and number is not None and 0 <= number <= 1:
                 settings["max_fraction"] = value
             elif (
                 key == "garbage_collection_threshold"

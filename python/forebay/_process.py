@@ -23,19 +23,10 @@ _changing = threading.RLock()
 _loaded: ctypes.CDLL | None = None
 _path: str | None = None
 
-#: Called for each block that is recorded: GPU, address, size; gives a number for the place in the program.
-ASK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
-
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "forebay_last_error": (ctypes.c_char_p, []),
-    "forebay_torch_errors_from": (ctypes.c_int, [ctypes.c_char_p]),
-    "forebay_torch_can_throw": (ctypes.c_int, []),
     "forebay_torch_figures": (ctypes.c_void_p, [ctypes.c_int]),
-    "forebay_torch_layout": (ctypes.c_void_p, [ctypes.c_int]),
-    "forebay_torch_records": (ctypes.c_void_p, [ctypes.c_int]),
     "forebay_string_free": (None, [ctypes.c_void_p]),
-    "forebay_torch_reset_peaks": (ctypes.c_int, [ctypes.c_int]),
-    "forebay_torch_record": (None, [ctypes.c_uint64, ctypes.c_void_p]),
     "forebay_face_alloc": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p]),
     "forebay_face_free": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]),
     "forebay_face_record_use": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]),
@@ -120,16 +111,6 @@ def _text(pointer: int | None) -> Any:
 def figures(device: int = 0) -> dict[str, Any]:
     """All figures of the pool of a GPU, and of the private pools of CUDA graphs there."""
     return _text(library().forebay_torch_figures(device))
-
-
-def layout(device: int = 0) -> dict[str, Any]:
-    """Where the memory of a GPU's pools lies, and every block in it."""
-    return _text(library().forebay_torch_layout(device))
-
-
-def records(device: int = 0) -> list[list[Any]]:
-    """What was recorded of a GPU, the oldest first."""
-    return _text(library().forebay_torch_records(device))
 
 
 def has_pool(device: int) -> bool:

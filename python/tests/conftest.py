@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+from real_torch import torch  # noqa: F401  (a fixture)
 
 import forebay
 

@@ -4,7 +4,6 @@ Each in a process of its own: an allocator is installed for good, and pools are 
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -43,26 +42,12 @@ def driver():
     return _built("FOREBAY_CUDA_DRIVER", "libforebay_cuda_fake_driver.so")
 
 
-def compiler():
-    found = shutil.which("g++") or shutil.which("c++")
-    if not found:
-        pytest.skip("there is no compiler of C++")
-    return found
+def fakes():
+    """The folder with the fakes of other packages."""
+    return HERE / "fakes"
 
 
-def fakes(folder):
-    """The fakes, with what of them is C++ compiled, in a folder."""
-    made = folder / "fakes"
-    shutil.copytree(HERE / "fakes", made)
-    classes = ROOT / "crates" / "forebay-capi" / "tests" / "cpp"
-    core = made / "torch" / "lib"
-    command = [compiler(), "-std=c++17", "-shared", "-fPIC", f"-I{classes}", str(core / "core.cpp")]
-    command += [str(classes / "c10.cpp"), "-o", str(core / "libtorch_python.so")]
-    subprocess.run(command, check=True)
-    return made
-
-
-def run(script, folder, python=(), environment=(), preload=None):
+def run(script, folder, python=(), environment=()):
     """Runs a script; what it prints. Fails with what it said where it fails."""
     path = folder / "script.py"
     path.write_text(BARE + textwrap.dedent(script))
@@ -70,8 +55,6 @@ def run(script, folder, python=(), environment=(), preload=None):
     env["FOREBAY_LIBRARY"] = str(library())
     env["FOREBAY_CUDA_DRIVER"] = str(driver())
     env["PYTHONPATH"] = os.pathsep.join([*map(str, python), str(HERE)])
-    if preload:
-        env["LD_PRELOAD"] = str(preload)
     env.update(dict(environment))
     # Fakes are alone: what is installed may bring hooks of its own for the same names.
     alone = ["-S"] if python else []

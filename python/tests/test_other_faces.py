@@ -1,12 +1,12 @@
-"""forebay inside CuPy, Numba and RMM, and all of them at once: fakes of them, on a driver without a GPU."""
+"""forebay inside CuPy, Numba and RMM: fakes of them, on a driver without a GPU."""
 
 import faces
 import pytest
 
 
-@pytest.fixture(scope="module")
-def fakes(tmp_path_factory):
-    return faces.fakes(tmp_path_factory.mktemp("others"))
+@pytest.fixture
+def fakes():
+    return faces.fakes()
 
 
 def test_cupys_arrays_are_of_its_current_stream(fakes, tmp_path):
@@ -208,26 +208,92 @@ def test_settings_change_all_together_or_not_at_all(fakes, tmp_path):
 def test_one_pool_serves_all_and_tags_tell_who_has_what(fakes, tmp_path):
     faces.run(
         """
-        import cupy, rmm, torch
-        import forebay.cupy, forebay.numba, forebay.rmm, forebay.torch
+        import cupy, rmm
+        import forebay.cupy, forebay.numba, forebay.rmm
         from numba import cuda
-        forebay.torch.install(max_bytes="64MiB")
-        forebay.cupy.install()
+        forebay.cupy.install(max_bytes="64MiB")
         forebay.numba.install()
         forebay.rmm.install()
-        held = [torch.empty(1 << 20), cupy.cuda.alloc(2 << 20), cuda.manager.memalloc(3 << 20), rmm.DeviceBuffer(4 << 20)]
-        assert forebay.torch.attribution(0) == {"rmm": 4 << 20, "numba": 3 << 20, "cupy": 2 << 20, "torch": 1 << 20}
-        assert torch.cuda.memory_allocated() == 10 << 20
-        place = held[1].ptr
-        held[1] = None
-        assert torch.empty(2 << 20).pointer == place, "what one gives back serves the others"
+        held = [cupy.cuda.alloc(2 << 20), cuda.manager.memalloc(3 << 20), rmm.DeviceBuffer(4 << 20)]
+        assert forebay.cupy.attribution(0) == {"rmm": 4 << 20, "numba": 3 << 20, "cupy": 2 << 20}
+        place = held[0].ptr
+        held[0] = None
+        buffer = rmm.DeviceBuffer(2 << 20)
+        assert buffer.ptr == place, "what one gives back serves the others"
         try:
-            torch.empty(60 << 20)
-        except torch.OutOfMemoryError as error:
-            assert "rmm (4.00 MiB), numba (3.00 MiB)" in str(error), error
+            cupy.cuda.alloc(60 << 20)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            assert "rmm (6.00 MiB), numba (3.00 MiB)" in str(error), error
         else:
             raise AssertionError
         """,
         tmp_path,
         [fakes],
+    )
+
+
+def test_every_refusal_is_forebays_own(fakes, tmp_path):
+    faces.run(
+        """
+        from forebay import _process
+        from forebay.errors import Error, InstallError, InvalidError, OutOfMemoryError, ProcessError
+        _process.configure(max_bytes="64MiB")
+        for wanted, use in [
+            (InvalidError, lambda: _process.configure(no_such=1)),
+            (InvalidError, lambda: _process.configure(max_bytes="1,2")),
+            (ProcessError, lambda: _process.figures(77)),
+            (ProcessError, lambda: _process.memory_info(77)),
+            (ProcessError, lambda: _process.empty_cache(77)),
+            (ProcessError, lambda: _process.free(12345, 0, 0)),
+            (ProcessError, lambda: _process.record_use(12345, 0, 0)),
+            (OutOfMemoryError, lambda: _process.allocate(1 << 30, 0, 0, b"x")),
+        ]:
+            try:
+                use()
+            except wanted as error:
+                assert isinstance(error, Error) and str(error)
+            else:
+                raise AssertionError(wanted)
+        assert issubclass(OutOfMemoryError, MemoryError) and issubclass(InvalidError, ValueError)
+        assert issubclass(InstallError, RuntimeError) and issubclass(ProcessError, RuntimeError)
+        """,
+        tmp_path,
+        [fakes],
+    )
+
+
+def test_a_library_that_is_none_is_told(fakes, tmp_path):
+    faces.run(
+        """
+        import forebay.errors, forebay._process
+        for _ in range(2):
+            try:
+                forebay._process.library()
+            except forebay.errors.ProcessError as error:
+                assert "/nowhere.so" in str(error)
+            else:
+                raise AssertionError
+        """,
+        tmp_path,
+        [fakes],
+        {"FOREBAY_LIBRARY": "/nowhere.so"},
+    )
+
+
+@pytest.mark.parametrize("module", ["cupy", "numba", "rmm"])
+def test_an_install_without_the_library_is_an_install_error(fakes, tmp_path, module):
+    faces.run(
+        f"""
+        import forebay.errors, forebay.{module}
+        try:
+            forebay.{module}.install()
+        except forebay.errors.InstallError as error:
+            assert "/nowhere.so" in str(error)
+            assert isinstance(error.__cause__, forebay.errors.ProcessError)
+        else:
+            raise AssertionError
+        """,
+        tmp_path,
+        [fakes],
+        {"FOREBAY_LIBRARY": "/nowhere.so"},
     )

@@ -1,18 +1,21 @@
 //! One hot pair again and again, for an instruction counter to look at: through what PyTorch calls, and
 //! by the pool's own functions.
 //!
-//! `torch_pair PAIRS WAY`: WAY is `torch`, `throwing` (as the Python package installs it), `pool`, or
-//! `none` (the loop without the pair). Runs on the driver made of the simulated device. What a pair takes
-//! is the difference of two runs, over the pairs between them.
+//! `torch_pair PAIRS WAY`: WAY is `torch` (the functions of a pluggable allocator), `adapter` (what the adapter calls,
+//! on the default stream), `adapter-stream` (likewise on another stream), `pool`, or `none` (the loop without the
+//! pair). Runs on the driver made of the simulated device. What a pair takes is the difference of two runs, over the
+//! pairs between them.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
 
 use forebay::{Bytes, CudaDevice, Device, Pool, StreamHandle};
-use forebay_capi::torch::{forebay_torch_alloc, forebay_torch_alloc_or_throw, forebay_torch_free};
+use forebay_capi::torch::{
+    forebay_torch_alloc, forebay_torch_allocate, forebay_torch_deallocate, forebay_torch_free,
+};
 
 const SIZE: isize = 64 << 10;
 
@@ -35,7 +38,9 @@ fn main() {
     // The first two make the shelf and the bin.
     let run: &dyn Fn(u64) = match way.as_str() {
         "torch" => &through_torch,
-        "throwing" => &throwing,
+        "adapter" => &|pairs| by_adapter(pairs, 0),
+        // The default stream of the calling thread, which the driver knows without anyone creating it.
+        "adapter-stream" => &|pairs| by_adapter(pairs, 2),
         "pool" => &|pairs| by_pool(&pool, pairs),
         _ => &nothing,
     };
@@ -55,13 +60,14 @@ fn through_torch(pairs: u64) {
 }
 
 #[inline(never)]
-fn throwing(pairs: u64) {
+fn by_adapter(pairs: u64, stream: usize) {
     for _ in 0..pairs {
-        // SAFETY: likewise.
+        // SAFETY: both default streams are there as long as the device and the thread, and nothing is enqueued.
         unsafe {
-            let stream = black_box(null_mut());
-            let block = forebay_torch_alloc_or_throw(black_box(SIZE), black_box(0), stream);
-            forebay_torch_free(black_box(block), SIZE, black_box(0), black_box(null_mut()));
+            let stream = black_box(without_provenance_mut(stream));
+            let block =
+                forebay_torch_allocate(black_box(SIZE.unsigned_abs()), black_box(0), stream);
+            forebay_torch_deallocate(black_box(block));
         }
     }
 }

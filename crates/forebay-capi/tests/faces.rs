@@ -1,11 +1,10 @@
-//! What the Python package calls, on the driver made of the simulated device: the faces of CuPy, Numba and
-//! RMM, figures, layouts and records.
+//! What the Python package calls, on the driver made of the simulated device: the functions for CuPy, Numba and RMM,
+//! and figures.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::Tag;
 use forebay_capi::error::forebay_last_error;
@@ -70,13 +69,6 @@ fn address_of(block: *mut c_void) -> forebay::Address {
     forebay::Address::new(block.addr() as u64)
 }
 
-static ASKED: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn ask(device: c_int, address: u64, size: u64) -> u64 {
-    assert!(device == 0 && address > 0 && size > 0);
-    ASKED.fetch_add(1, Ordering::Relaxed) + 100
-}
-
 /// One test: pools and the driver are the whole process's.
 #[test]
 fn the_process_has_one_pool_and_says_all_of_it() {
@@ -117,49 +109,14 @@ fn the_process_has_one_pool_and_says_all_of_it() {
     assert_eq!(figures()["limit_bytes"], 32 << 20);
     assert_eq!(configure("size_classes:pow2"), -1, "not while there is a pool");
 
-    // A layout holds every block, within what is held.
-    let layout = told(forebay_torch_layout, 0).unwrap();
-    let spans = layout["spans"].as_array().unwrap();
-    let held: u64 = spans.iter().map(|span| span[1].as_u64().unwrap()).sum();
-    assert_eq!(Some(held), figures()["statistics"]["held_bytes"].as_u64());
-    let blocks = layout["blocks"].as_array().unwrap();
-    let place = |block: *mut c_void| Value::from(block.addr() as u64);
-    for (block, requested, tag) in
-        [(one, 1000, "cupy"), (two, 2 << 20, "the program's"), (three, 100, "untagged")]
-    {
-        let found = blocks.iter().find(|other| other[0] == place(block)).unwrap();
-        assert_eq!((found[2].as_u64(), found[3].as_str()), (Some(requested), Some(tag)));
-    }
-
-    // Refusals are counted, and recorded with what the device had left.
+    // Refusals are counted.
     assert!(allocate(1 << 30, Some(c"cupy")).is_null());
     assert!(last_error().contains("out of memory"), "{}", last_error());
     assert_eq!(figures()["refusals"], 1);
     assert!(allocate(usize::MAX, None).is_null());
     assert!(allocate(0, None).is_null());
 
-    // Records: in order, with what was asked of whoever wanted to know.
-    // SAFETY: the function is one of that kind, and stays.
-    unsafe { forebay_torch_record(4, Some(ask)) };
-    let five = allocate(5000, Some(c"cupy"));
-    assert_eq!((free(five), free(two), free(two)), (0, 0, -1));
-    assert!(allocate(1 << 30, None).is_null());
-    let records = told(forebay_torch_records, 0).unwrap();
-    let records = records.as_array().unwrap();
-    let what: Vec<&str> = records.iter().map(|record| record[0].as_str().unwrap()).collect();
-    assert_eq!(what, ["alloc", "free", "free", "oom"], "what was no free is no record");
-    assert_eq!((&records[0][1], &records[0][2]), (&place(five), &Value::from(5000)));
-    assert_eq!((&records[0][5], &records[1][5]), (&Value::from(100), &Value::from(0)));
-    assert_eq!((&records[2][1], &records[2][2]), (&place(two), &Value::from(2 << 20)));
-    assert!(records[3][1].as_u64().unwrap() > 0);
-    for _ in 0..3 {
-        assert_eq!(free(allocate(100, None)), 0);
-    }
-    assert_eq!(told(forebay_torch_records, 0).unwrap().as_array().unwrap().len(), 4);
-    // SAFETY: nobody is to be asked.
-    unsafe { forebay_torch_record(0, None) };
-    assert_eq!(told(forebay_torch_records, 0).unwrap(), Value::Array(Vec::new()));
-    let asked = ASKED.load(Ordering::Relaxed);
+    assert_eq!((free(two), free(two)), (0, -1), "freed once");
 
     // Peaks begin anew.
     let large = allocate(20 << 20, None);
@@ -174,7 +131,6 @@ fn the_process_has_one_pool_and_says_all_of_it() {
     let peak = figures()["peak_out_bytes"].as_u64().unwrap();
     assert!((10 << 20..20 << 20).contains(&peak), "{peak}");
     assert_eq!(figures()["peak_out_bytes"].as_u64(), Some(peak), "asking changes nothing");
-    assert_eq!(ASKED.load(Ordering::Relaxed), asked, "nobody is asked any more");
 
     // Settings change all together or not at all, and can be taken back once.
     let settings = || figures()["settings"].clone();
@@ -193,7 +149,7 @@ fn the_process_has_one_pool_and_says_all_of_it() {
 
     // What is no GPU, and what is no block.
     assert!(told(forebay_torch_figures, 63).is_none());
-    assert!(told(forebay_torch_layout, -1).is_none());
+    assert!(told(forebay_torch_figures, -1).is_none());
     assert_eq!((forebay_torch_reset_peaks(64), forebay_face_trim(64)), (-1, -1));
     // SAFETY: the default stream is there; what is no block is looked up and not followed.
     unsafe {

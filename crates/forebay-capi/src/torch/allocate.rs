@@ -1,5 +1,4 @@
-//! Allocating and freeing for any client library: from the pool of the GPU, or from a private pool while a graph
-//! is captured.
+//! Allocating and freeing for any client library, from the pool of the GPU or from a private pool.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -7,22 +6,21 @@ use std::sync::OnceLock;
 
 use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag};
 
-use super::exceptions::ExceptionKind;
-use super::record::{self, EventKind};
+use super::private::{self, Held};
 use super::relaxed::RelaxedCapture;
-use super::{captures, slow_path};
+use super::slow_path;
 use crate::block::pointer;
 use crate::error::{catch_panic, set_last_error};
 use crate::{device_pools, fork};
 
 thread_local! {
-    /// Why this thread's last failed request failed.
-    static LAST_FAILURE: Cell<ExceptionKind> = const { Cell::new(ExceptionKind::Error) };
+    /// Whether this thread's last failed request failed for want of memory.
+    static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Which exception this thread's last failed request becomes.
-pub(super) fn last_failure() -> ExceptionKind {
-    LAST_FAILURE.try_with(Cell::get).unwrap_or(ExceptionKind::Error)
+/// Whether this thread's last failed request failed for want of memory.
+pub(super) fn is_out_of_memory() -> bool {
+    OUT_OF_MEMORY.try_with(Cell::get).unwrap_or(false)
 }
 
 /// A library that allocates. Its tag is the default for what it allocates.
@@ -53,7 +51,7 @@ impl Client {
 }
 
 /// Allocates `size` bytes of GPU `device` in the order of `stream`, under `tag` unless the thread has a tag. Null
-/// on failure, with the last error set, and where `size` is 0. An exception of a capture's filter passes through.
+/// on failure, with the last error set, and where `size` is 0.
 ///
 /// Each entry point has a number, and so a copy of its own. A copy that two share is not inlined, and its stack
 /// frame costs a seventh of a cached allocation.
@@ -86,6 +84,39 @@ fn allocate_from(
 ) -> *mut c_void {
     match pool.allocate_for(Bytes::new(bytes), stream, tag) {
         Ok(block) => pointer(block.address()),
+        Err(error) => allocate_again(pool, bytes, stream, device, tag, error),
+    }
+}
+
+/// Calls `work` again while it fails for another reason than want of memory, and each time for a new one: each stream
+/// that the program has destroyed shows by one such error, and the pool waits for the whole device from then on.
+pub(super) fn past_lost_streams<T>(
+    mut error: Error,
+    mut work: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    loop {
+        if matches!(error, Error::OutOfMemory(_)) {
+            return Err(error);
+        }
+        match work() {
+            Err(next) if next.to_string() != error.to_string() => error = next,
+            done => return done,
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_again(
+    pool: &Pool,
+    bytes: u64,
+    stream: StreamHandle,
+    device: c_int,
+    tag: Tag,
+    error: Error,
+) -> *mut c_void {
+    match past_lost_streams(error, || pool.allocate_for(Bytes::new(bytes), stream, tag)) {
+        Ok(block) => pointer(block.address()),
         Err(error) => fail_with(&error, device),
     }
 }
@@ -104,41 +135,51 @@ fn from_device_pool(size: isize, device: c_int, stream: *mut c_void, tag: Tag) -
 #[cold]
 #[inline(never)]
 fn allocate_slow_path(size: isize, device: c_int, stream: *mut c_void, tag: Tag) -> *mut c_void {
-    if slow_path::forked() {
-        return catch_panic(core::ptr::null_mut(), forked);
-    }
-    // Outside `catch_panic`: an exception of C++ is no panic.
-    let route = captures::route(device, stream);
-    let block = catch_panic(core::ptr::null_mut(), || {
+    catch_panic(core::ptr::null_mut(), || {
+        if slow_path::forked() {
+            return forked();
+        }
         let _relaxed = RelaxedCapture::begin();
-        let Some(private) = route else { return from_device_pool(size, device, stream, tag) };
-        let Ok(bytes) = u64::try_from(size) else { return negative_size(size) };
-        // The device must know the stream, whose handle is the same for both pools.
-        let (pool, (_, stream)) =
-            match (private, device_pools::pool_and_stream(device, stream.addr() as u64)) {
-                (Ok(pool), Ok(known)) => (pool, known),
-                (Err(reason), _) | (_, Err(reason)) => return fail(&reason),
-            };
-        allocate_from(&pool, bytes, stream, device, tag)
-    });
-    if slow_path::recording() && size > 0 {
-        let (kind, address) = if block.is_null() {
-            let info =
-                device_pools::pool(device).ok().and_then(|pool| pool.device().memory_info().ok());
-            (EventKind::Refused, info.map_or(0, |info| info.free.get()))
-        } else {
-            (EventKind::Allocated, block.addr() as u64)
-        };
-        record::push(device, kind, address, size.unsigned_abs() as u64, stream);
+        from_device_pool(size, device, stream, tag)
+    })
+}
+
+/// Allocates from a private pool; returns the block and the pool's key. Where that pool has not enough and no graph
+/// is captured, the free memory of the GPU's own pool is released first.
+pub(super) fn allocate_private(
+    bytes: u64,
+    device: c_int,
+    stream: *mut c_void,
+    held: Result<Held, String>,
+    capturing: bool,
+) -> (*mut c_void, u32) {
+    let _relaxed = RelaxedCapture::begin();
+    // The device must know the stream, whose handle is the same for both pools.
+    let found = device_pools::pool_and_stream(device, stream.addr() as u64);
+    let ((main, stream), held) = match found.and_then(|found| Ok((found, held?))) {
+        Ok(found) => found,
+        Err(reason) => return (fail(&reason), 0),
+    };
+    let pool = &held.pool;
+    let (bytes, tag) = (Bytes::new(bytes), super::TORCH.tag());
+    main.flush_large(stream);
+    let got = match pool.allocate_for(bytes, stream, tag) {
+        Err(Error::OutOfMemory(_)) if !capturing && main.trim(Bytes::ZERO).is_ok() => {
+            pool.allocate_for(bytes, stream, tag)
+        }
+        got => got,
+    };
+    match got {
+        Ok(block) => (pointer(block.address()), held.key),
+        Err(error) => (fail_with(&error, device), 0),
     }
-    block
 }
 
 /// Frees a block in the order of `stream`; returns whether it did. Null is ignored. An address that is no live
 /// block changes nothing and sets the last error.
 #[inline(always)]
 pub(super) fn free(block: *mut c_void, device: c_int, stream: *mut c_void) -> bool {
-    if slow_path::any() && !check_free(block, device, stream) {
+    if slow_path::forked() && !check_free(block) {
         return false;
     }
     let (address, number) = (Address::new(block.addr() as u64), stream.addr() as u64);
@@ -169,38 +210,25 @@ fn free_uncached(address: Address, device: c_int, stream: u64) -> bool {
     }
 }
 
-/// Whether a block may be freed: not in a forked child. Records the free beforehand, since right after it another
-/// block may have the address.
+/// Whether a block may be freed in a forked child: null alone.
 #[cold]
 #[inline(never)]
-fn check_free(block: *mut c_void, device: c_int, stream: *mut c_void) -> bool {
-    let address = Address::new(block.addr() as u64);
-    if slow_path::forked() {
-        if !address.is_null() {
-            forked();
-        }
-        return address.is_null();
+fn check_free(block: *mut c_void) -> bool {
+    if !block.is_null() {
+        forked();
     }
-    if !slow_path::recording() || address.is_null() {
-        return true;
-    }
-    let own = device_pools::pool(device).ok().and_then(|pool| pool.requested_at(address));
-    let size = own.or_else(|| captures::owner_of(address)?.requested_at(address));
-    if let Some(size) = size {
-        record::push(device, EventKind::Freed, address.get(), size.get(), stream);
-    }
-    true
+    block.is_null()
 }
 
 /// Frees a block that the GPU's own pool does not have, where a private pool has it.
 #[cold]
 #[inline(never)]
 fn free_private(error: &Error, address: Address, stream: StreamHandle) -> bool {
-    let freed = match error {
-        Error::WrongPool { .. } => captures::free(address, stream),
+    let owner = match error {
+        Error::WrongPool { .. } => private::owner_of(address),
         _ => None,
     };
-    match freed {
+    match owner.map(|pool| pool.free(address, stream)) {
         Some(Ok(())) => return true,
         Some(Err(error)) => set_last_error(&error),
         None => set_last_error(error),
@@ -211,14 +239,11 @@ fn free_private(error: &Error, address: Address, stream: StreamHandle) -> bool {
 #[cold]
 #[inline(never)]
 fn fail_with(error: &Error, device: c_int) -> *mut c_void {
-    let kind = match error {
-        Error::OutOfMemory(_) => ExceptionKind::OutOfMemory,
-        _ => ExceptionKind::Error,
-    };
-    if kind == ExceptionKind::OutOfMemory {
+    let out_of_memory = matches!(error, Error::OutOfMemory(_));
+    if out_of_memory {
         device_pools::count_out_of_memory(device);
     }
-    let _ = LAST_FAILURE.try_with(|last| last.set(kind));
+    let _ = OUT_OF_MEMORY.try_with(|last| last.set(out_of_memory));
     set_last_error(error);
     core::ptr::null_mut()
 }
@@ -226,7 +251,7 @@ fn fail_with(error: &Error, device: c_int) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn fail(reason: &dyn core::fmt::Display) -> *mut c_void {
-    let _ = LAST_FAILURE.try_with(|last| last.set(ExceptionKind::Error));
+    let _ = OUT_OF_MEMORY.try_with(|last| last.set(false));
     set_last_error(reason);
     core::ptr::null_mut()
 }

@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use forebay::{Address, Bytes, Tag};
 
 use super::guarded;
-use super::{allocate, captures};
+use super::{allocate, private};
 use crate::device_pools;
 use crate::error::{catch_panic, set_last_error};
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn forebay_face_record_use(
         let address = Address::new(block.addr() as u64);
         let used = device_pools::pool_and_stream(device, stream.addr() as u64).and_then(
             |(pool, stream)| {
-                match captures::owner_of(address) {
+                match private::owner_of(address) {
                     Some(private) => private.record_use(address, stream),
                     None => pool.record_use(address, stream),
                 }
@@ -164,7 +164,7 @@ pub extern "C" fn forebay_face_configure_undo() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
     guarded(-1, || {
-        captures::drop_unused();
+        private::drop_unused();
         let trimmed = device_pools::pool(device)
             .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
         told(trimmed.map(|_| ()))

@@ -4,14 +4,14 @@
 //! ```text
 //!   allocate    allocating and freeing, for any of them
 //!   slow_path   the flags that send a request down the slow path
-//!   hooks       what else PyTorch calls: empty_cache, record_stream, ...
-//!   captures    private pools for CUDA graphs
 //!   relaxed     driver calls while a graph is captured
-//!   filter      a std::function that says which streams are captured
-//!   exceptions  torch.OutOfMemoryError, thrown from here
+//!   private     private pools: of CUDA graphs and of torch.cuda.MemPool
+//!   origins     the GPU, stream and pool of blocks, which PyTorch frees by their address alone
+//!   adapter     what the adapter calls, the C++ class that is PyTorch's allocator
+//!   layout      segments and blocks, for snapshots and graph trees
+//!   sharing     blocks that other processes and other GPUs use
+//!   statistics  all figures of a GPU
 //!   clients     what CuPy, Numba and RMM call
-//!   record      a recording of every allocation and free
-//!   statistics  statistics and layout as JSON, for the Python package
 //! ```
 //!
 //! The Python package installs all of it (`forebay.torch.install()`). By hand, without what the Python
@@ -26,14 +26,14 @@
 //! Installed like that, PyTorch uses the null pointer of a failed request as memory; inside a
 //! `torch.cuda.MemPool` it does not.
 
+mod adapter;
 mod allocate;
-mod captures;
 mod clients;
-mod exceptions;
-mod filter;
-mod hooks;
-mod record;
+mod layout;
+mod origins;
+mod private;
 mod relaxed;
+mod sharing;
 mod slow_path;
 mod statistics;
 
@@ -43,28 +43,33 @@ use core::sync::atomic::Ordering;
 use forebay::Pool;
 
 use self::allocate::Client;
-use self::exceptions::throw_last_error;
 use crate::error::{catch_panic, set_last_error};
 use crate::{device_pools, fork};
 
-pub use self::captures::{
-    PoolNumber, forebay_torch_begin_allocate_to_pool, forebay_torch_end_allocate_to_pool,
-    forebay_torch_release_pool,
+pub use self::adapter::{
+    DeviceMemory, forebay_torch_allocate, forebay_torch_allocate_in, forebay_torch_begin,
+    forebay_torch_deallocate, forebay_torch_drop_unused, forebay_torch_empty_cache,
+    forebay_torch_end, forebay_torch_fraction, forebay_torch_growth,
+    forebay_torch_is_out_of_memory, forebay_torch_memory, forebay_torch_record_stream,
+    forebay_torch_release, forebay_torch_retain, forebay_torch_set_fraction,
+    forebay_torch_use_count,
 };
 pub use self::clients::{
     forebay_face_alloc, forebay_face_configure, forebay_face_configure_undo,
     forebay_face_forget_stream, forebay_face_free, forebay_face_has_pool, forebay_face_memory_info,
     forebay_face_record_use, forebay_face_trim,
 };
-pub use self::exceptions::forebay_torch_errors_from;
-pub use self::filter::Function;
-pub use self::hooks::{
-    forebay_torch_base_allocation, forebay_torch_init, forebay_torch_memory_fraction,
-    forebay_torch_record_stream, forebay_torch_reset,
+pub use self::layout::{
+    BlockInfo, SegmentInfo, Visit, forebay_torch_find, forebay_torch_restore, forebay_torch_walk,
 };
-pub use self::record::{Ask, forebay_torch_record};
+pub use self::private::PoolNumber;
+pub use self::sharing::{
+    ExportedPage, VisitPage, forebay_torch_allocate_shareable, forebay_torch_enable_peer,
+    forebay_torch_export,
+};
 pub use self::statistics::{
-    forebay_torch_figures, forebay_torch_layout, forebay_torch_records, forebay_torch_reset_peaks,
+    DeviceFigures, Figure, forebay_torch_figures, forebay_torch_reset_peaks,
+    forebay_torch_reset_totals, forebay_torch_stats,
 };
 
 static TORCH: Client = Client::new("torch");
@@ -93,8 +98,7 @@ pub fn process_pool(device: c_int) -> Result<Pool, String> {
 }
 
 /// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
-/// process's pool or, while a graph is captured on `stream`, from the graph's. Null on failure, with the
-/// reason in `forebay_last_error`, and where `size` is 0.
+/// process's pool. Null on failure, with the reason in `forebay_last_error`, and where `size` is 0.
 ///
 /// # Safety
 ///
@@ -107,35 +111,6 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc(
     stream: *mut c_void,
 ) -> *mut c_void {
     allocate::allocate::<0>(size, device, stream, TORCH.tag())
-}
-
-/// As [`forebay_torch_alloc`], for callers that take whatever comes for memory: what is refused is
-/// thrown, as `torch.OutOfMemoryError` where memory is what is missing and as `RuntimeError` otherwise.
-/// Only where [`forebay_torch_errors_from`] has found no way to throw, null comes back.
-///
-/// # Safety
-///
-/// * As for [`forebay_torch_alloc`]; the caller is C++, which catches what is thrown.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn forebay_torch_alloc_or_throw(
-    size: isize,
-    device: c_int,
-    stream: *mut c_void,
-) -> *mut c_void {
-    let block = allocate::allocate::<1>(size, device, stream, TORCH.tag());
-    if block.is_null() {
-        throw_unless_empty(size);
-    }
-    block
-}
-
-/// Throws the last error, unless no bytes were asked for.
-#[cold]
-#[inline(never)]
-fn throw_unless_empty(size: isize) {
-    if size != 0 {
-        throw_last_error(allocate::last_failure());
-    }
 }
 
 /// Frees a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is the size. An
@@ -156,8 +131,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_free(
     });
 }
 
-/// Whether [`forebay_torch_alloc_or_throw`] can throw: 1, or 0.
-#[unsafe(no_mangle)]
-pub extern "C" fn forebay_torch_can_throw() -> c_int {
-    c_int::from(exceptions::can_throw())
+/// A stream as CUDA names it.
+fn stream_pointer(stream: u64) -> *mut c_void {
+    core::ptr::without_provenance_mut(usize::try_from(stream).unwrap_or_default())
 }

@@ -1,73 +1,19 @@
-//! Statistics and layout of a GPU's pools as JSON, for the Python package to render.
+//! All figures of a GPU: under PyTorch's names for the adapter, and as JSON for the Python package.
 
 use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use forebay::snapshot::StatisticsSnapshot;
-use forebay::statistics::Scope;
-use forebay::{Bytes, Pool, Settings};
+use forebay::{Pool, Settings};
 use forebay_sync::lock;
 use serde::{Serialize, Serializer};
 
-use super::captures::PoolNumber;
+use super::adapter::{status, write};
 use super::guarded;
-use super::{captures, record};
+use super::private::{self, PoolNumber};
 use crate::error::set_last_error;
 use crate::{device_pools, text};
-
-/// The peaks of a pool since they were reset.
-struct Peaks {
-    /// Measures since the peaks were last read.
-    scope: Scope,
-    /// The most bytes out of the heap before that.
-    out: Bytes,
-    /// The pool's peak of held bytes at the reset.
-    held_before: Bytes,
-    /// The most held bytes at any read since.
-    held_seen: Bytes,
-}
-
-static PEAKS: Mutex<BTreeMap<c_int, Peaks>> = Mutex::new(BTreeMap::new());
-
-fn peaks() -> MutexGuard<'static, BTreeMap<c_int, Peaks>> {
-    lock(&PEAKS)
-}
-
-/// The peaks of bytes out of the heap and held, since the last reset or ever.
-fn peaks_of(device: c_int, pool: &Pool) -> (Bytes, Bytes) {
-    let figures = pool.statistics();
-    let mut peaks = peaks();
-    let Some(peaks) = peaks.get_mut(&device) else {
-        return (figures.peak_out, figures.peak_held);
-    };
-    let ended = core::mem::replace(&mut peaks.scope, pool.scope()).end();
-    peaks.out = peaks.out.max(ended.peak);
-    peaks.held_seen = peaks.held_seen.max(figures.held);
-    // A pool peak above that at the reset was reached since. Otherwise the peak since the reset lies between
-    // what was seen and the pool's peak, and what was seen is reported.
-    let higher = figures.peak_held > peaks.held_before;
-    (peaks.out, if higher { figures.peak_held } else { peaks.held_seen })
-}
-
-/// Lets the peaks of GPU `device` begin anew. 0, or -1 with the reason in
-/// [`forebay_last_error`](crate::error::forebay_last_error).
-#[unsafe(no_mangle)]
-pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
-    guarded(-1, || match device_pools::pool(device) {
-        Ok(pool) => {
-            let figures = pool.statistics();
-            let scope = pool.scope();
-            let (held_before, held_seen) = (figures.peak_held, figures.held);
-            peaks().insert(device, Peaks { scope, out: Bytes::ZERO, held_before, held_seen });
-            0
-        }
-        Err(reason) => {
-            set_last_error(&reason);
-            -1
-        }
-    })
-}
 
 /// The statistics of a pool.
 #[derive(Serialize)]
@@ -83,26 +29,6 @@ impl PoolStatistics {
     }
 }
 
-/// The addresses of a pool.
-#[derive(Serialize)]
-struct PoolLayout {
-    /// Address and size.
-    spans: Vec<(u64, u64)>,
-    /// Address, size, requested size and tag.
-    blocks: Vec<(u64, u64, u64, String)>,
-}
-
-impl PoolLayout {
-    fn of(pool: &Pool) -> Self {
-        let layout = pool.memory_map();
-        let spans = layout.spans.iter().map(|span| (span.start().get(), span.size().get()));
-        let blocks = layout.blocks.into_iter();
-        let blocks =
-            blocks.map(|block| (block.address, block.size_bytes, block.requested_bytes, block.tag));
-        Self { spans: spans.collect(), blocks: blocks.collect() }
-    }
-}
-
 /// A private pool of CUDA graphs: its number, and `T` of it.
 #[derive(Serialize)]
 struct Graph<T> {
@@ -113,9 +39,9 @@ struct Graph<T> {
 }
 
 fn graphs<T>(device: c_int, of: impl Fn(&Pool) -> T) -> Vec<Graph<T>> {
-    let pools = captures::pools_of(device).into_iter();
+    let pools = private::pools_of(device).into_iter();
     pools
-        .map(|(PoolNumber { first, second }, pool)| Graph { first, second, pool: of(&pool) })
+        .map(|(_, PoolNumber { first, second }, pool)| Graph { first, second, pool: of(&pool) })
         .collect()
 }
 
@@ -137,14 +63,6 @@ fn as_object<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok,
     serializer.collect_map(settings.entries().map(|entry| (entry.key.name(), entry.value)))
 }
 
-/// What [`forebay_torch_layout`] returns.
-#[derive(Serialize)]
-struct DeviceLayout {
-    #[serde(flatten)]
-    pool: PoolLayout,
-    graphs: Vec<Graph<PoolLayout>>,
-}
-
 /// The figures of GPU `device`: an object with `statistics` (as in form `forebay.pool.v1`) and `pages` of
 /// its pool, `peak_out_bytes` and `peak_held_bytes` since the last reset, `refusals`, `limit_bytes`,
 /// `settings` (an object of texts), and `graphs` (a list of objects with `first`, `second`, `statistics`
@@ -153,36 +71,17 @@ struct DeviceLayout {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
     json_of_pool(device, |pool| {
-        let (out, held) = peaks_of(device, pool);
+        let group = pool.group_figures();
         Figures {
             pool: PoolStatistics::of(pool),
-            peak_out_bytes: out.get(),
-            peak_held_bytes: held.get(),
+            peak_out_bytes: group.out.peak.get(),
+            peak_held_bytes: group.held.peak.get(),
             refusals: device_pools::out_of_memory_count(device),
             limit_bytes: pool.limit().get(),
             settings: pool.settings(),
             graphs: graphs(device, PoolStatistics::of),
         }
     })
-}
-
-/// Where everything of GPU `device` lies: an object with `spans` (lists of address and size), `blocks`
-/// (lists of address, size, size asked for, tag), and `graphs` (objects with `first`, `second`
-/// and the same). Otherwise as [`forebay_torch_figures`].
-#[unsafe(no_mangle)]
-pub extern "C" fn forebay_torch_layout(device: c_int) -> *mut c_char {
-    json_of_pool(device, |pool| DeviceLayout {
-        pool: PoolLayout::of(pool),
-        graphs: graphs(device, PoolLayout::of),
-    })
-}
-
-/// What was recorded of GPU `device` ([`forebay_torch_record`](super::forebay_torch_record)), the oldest
-/// first: lists of what (`alloc`, `free`, `oom`), address, size asked for, stream, microseconds since
-/// 1970, and the place in the program. Otherwise as [`forebay_torch_figures`].
-#[unsafe(no_mangle)]
-pub extern "C" fn forebay_torch_records(device: c_int) -> *mut c_char {
-    guarded(core::ptr::null_mut(), || c_json(&record::events(device)))
 }
 
 /// The JSON of what `describe` tells of a GPU's pool, as a C string; null where there is no such GPU.
@@ -202,5 +101,247 @@ fn c_json(value: &impl Serialize) -> *mut c_char {
     text.unwrap_or_else(|reason| {
         set_last_error(&reason);
         core::ptr::null_mut()
+    })
+}
+
+/// A figure as PyTorch has it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figure {
+    /// Now.
+    pub current: i64,
+    /// The most since the last reset.
+    pub peak: i64,
+    /// What was added in all.
+    pub allocated: i64,
+    /// What was taken away in all.
+    pub freed: i64,
+}
+
+/// A figure of all blocks, of small ones, and of large ones.
+type BySide = [Figure; 3];
+
+/// All figures of a GPU under PyTorch's names.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceFigures {
+    /// Blocks.
+    pub allocation: BySide,
+    /// Pages.
+    pub segment: BySide,
+    /// Free pieces.
+    pub inactive_split: BySide,
+    /// Bytes in blocks.
+    pub allocated_bytes: BySide,
+    /// Bytes taken from the device.
+    pub reserved_bytes: BySide,
+    /// Bytes in free pieces.
+    pub inactive_split_bytes: BySide,
+    /// Bytes that were asked for.
+    pub requested_bytes: BySide,
+    /// Driver allocations that failed; after each the pool tried another way.
+    pub alloc_retries: i64,
+    /// Waits for the whole device.
+    pub sync_all_streams: i64,
+    /// Driver calls that took memory.
+    pub device_alloc: i64,
+    /// Driver calls that gave memory back.
+    pub device_free: i64,
+}
+
+/// What only grows, at the last reset.
+static TOTALS: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
+
+/// What private pools that are gone had counted.
+static GONE: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
+
+/// Keeps what a private pool without blocks has counted, before it is dropped.
+pub(super) fn keep_totals(device: c_int, pool: &Pool) {
+    let mut last = DeviceFigures::default();
+    last.add(pool);
+    // Its pages go with it.
+    last.device_free = last.device_alloc;
+    for figure in last.by_side().into_iter().flatten() {
+        figure.current = 0;
+    }
+    lock(&GONE).entry(device).or_default().join(&mut last);
+}
+
+/// The largest figures that were seen since the last reset of peaks.
+static SEEN: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Figure {
+    fn add(&mut self, other: Self) {
+        self.current = self.current.saturating_add(other.current);
+        self.peak = self.peak.saturating_add(other.peak);
+        self.allocated = self.allocated.saturating_add(other.allocated);
+        self.freed = self.freed.saturating_add(other.freed);
+    }
+}
+
+impl DeviceFigures {
+    fn by_side(&mut self) -> [&mut BySide; 7] {
+        [
+            &mut self.allocation,
+            &mut self.segment,
+            &mut self.inactive_split,
+            &mut self.allocated_bytes,
+            &mut self.reserved_bytes,
+            &mut self.inactive_split_bytes,
+            &mut self.requested_bytes,
+        ]
+    }
+
+    fn totals(&mut self) -> [&mut i64; 4] {
+        [
+            &mut self.alloc_retries,
+            &mut self.sync_all_streams,
+            &mut self.device_alloc,
+            &mut self.device_free,
+        ]
+    }
+
+    /// Adds the figures of a pool.
+    fn add(&mut self, pool: &Pool) {
+        let told = pool.statistics();
+        for (at, side) in [(1, &told.small), (2, &told.large)] {
+            let now = |value: u64| Figure { current: number(value), ..Figure::default() };
+            let all = |value: u64, allocated: u64, freed: u64| Figure {
+                allocated: number(allocated),
+                freed: number(freed),
+                ..now(value)
+            };
+            let figures = [
+                all(side.blocks, side.allocations, side.frees),
+                now(side.pages),
+                now(side.pieces),
+                all(side.live.get(), side.allocated.get(), side.freed.get()),
+                now(side.held.get()),
+                now(side.in_holes.get()),
+                all(
+                    side.requested.get(),
+                    side.requested_allocated.get(),
+                    side.requested_freed.get(),
+                ),
+            ];
+            for (sum, one) in self.by_side().into_iter().zip(figures) {
+                sum[at].add(one);
+                sum[0].add(one);
+            }
+        }
+        let calls = |names: [&str; 2]| -> u64 {
+            let entries = told.driver.entries().filter(|(call, ..)| names.contains(&call.name()));
+            entries.map(|(.., count)| count).sum()
+        };
+        let asked = calls(["create_page", "allocate"]);
+        let given_back = calls(["release_page", "free"]);
+        let taken = (told.small.pages + told.large.pages).saturating_add(given_back);
+        // What was asked for and neither is there nor was given back: the driver had none, and the pool tried another
+        // way.
+        let failed = asked.saturating_sub(taken);
+        let counts = [failed, calls(["synchronize_device", ""]), taken, given_back];
+        for (sum, one) in self.totals().into_iter().zip(counts) {
+            *sum = sum.saturating_add(number(one));
+        }
+    }
+
+    /// Adds other figures.
+    fn join(&mut self, other: &mut Self) {
+        for (sum, one) in self.by_side().into_iter().zip(other.by_side()) {
+            sum.iter_mut().zip(one).for_each(|(sum, one)| sum.add(*one));
+        }
+        for (sum, one) in self.totals().into_iter().zip(other.totals()) {
+            *sum = sum.saturating_add(*one);
+        }
+    }
+
+    /// The figures of a GPU: of its own pool and of its private pools, with the peaks of their sum.
+    fn of(device: c_int, main: &Pool) -> Self {
+        let mut told = Self::default();
+        told.add(main);
+        if let Some(gone) = lock(&GONE).get_mut(&device) {
+            told.join(gone);
+        }
+        for (.., pool) in private::pools_of(device) {
+            told.add(&pool);
+        }
+        // Counts have no peak of their own: the largest that was seen.
+        let mut seen = lock(&SEEN);
+        let seen = seen.entry(device).or_default();
+        for (now, seen) in told.by_side().into_iter().zip(seen.by_side()) {
+            for (now, seen) in now.iter_mut().zip(seen) {
+                seen.peak = seen.peak.max(now.current);
+                now.peak = seen.peak;
+            }
+        }
+        let group = main.group_figures();
+        let out = [group.out, group.small_out, group.large_out];
+        let held = [group.held, group.small_held, group.large_held];
+        for at in 0..3 {
+            let (allocated, requested) =
+                (&mut told.allocated_bytes[at], &mut told.requested_bytes[at]);
+            allocated.peak = number(out[at].peak.get());
+            told.reserved_bytes[at].peak = number(held[at].peak.get());
+            // As much of the peak as of all blocks ever.
+            let part = i128::from(allocated.peak) * i128::from(requested.allocated)
+                / i128::from(allocated.allocated.max(1));
+            requested.peak = requested.peak.max(i64::try_from(part).unwrap_or(i64::MAX));
+        }
+        told
+    }
+}
+
+/// Tells all figures of GPU `device`.
+///
+/// # Safety
+///
+/// * `figures` is null, or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut DeviceFigures) -> c_int {
+    guarded(-1, || {
+        let told = device_pools::pool(device).map(|pool| {
+            let mut told = DeviceFigures::of(device, pool);
+            if let Some(before) = lock(&TOTALS).get_mut(&device) {
+                for (now, before) in told.by_side().into_iter().zip(before.by_side()) {
+                    for (now, before) in now.iter_mut().zip(before) {
+                        now.allocated = now.allocated.saturating_sub(before.allocated);
+                        now.freed = now.freed.saturating_sub(before.freed);
+                    }
+                }
+                for (now, before) in told.totals().into_iter().zip(before.totals()) {
+                    *now = now.saturating_sub(*before);
+                }
+            }
+            // SAFETY: as the caller promised.
+            unsafe { write(figures, told) };
+        });
+        status(told)
+    })
+}
+
+/// Lets what only grows begin anew at 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_reset_totals(device: c_int) -> c_int {
+    guarded(-1, || {
+        let reset = device_pools::pool(device).map(|pool| {
+            lock(&TOTALS).insert(device, DeviceFigures::of(device, pool));
+        });
+        status(reset)
+    })
+}
+
+/// Lets the peaks of GPU `device` begin anew.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
+    guarded(-1, || {
+        let reset = device_pools::pool(device).map(|pool| {
+            pool.reset_group_peaks();
+            lock(&SEEN).remove(&device);
+        });
+        status(reset)
     })
 }

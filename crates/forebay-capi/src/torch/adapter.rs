@@ -1,0 +1,277 @@
+//! What the adapter calls: the C++ class that is PyTorch's allocator (`python/forebay/torch_adapter`). Each function
+//! that can fail returns 0 or -1, with the reason in `forebay_last_error`; those that return a block return null.
+
+use core::ffi::{c_int, c_void};
+
+use forebay::{Address, Bytes};
+
+use super::origins::{self, Origin};
+use super::private::{self, PoolNumber};
+use super::{TORCH, allocate, guarded};
+use crate::device_pools;
+use crate::error::{catch_panic, set_last_error};
+
+/// 0, or -1 with the reason as the last error.
+pub(super) fn status(result: Result<(), String>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(reason) => {
+            set_last_error(&reason);
+            -1
+        }
+    }
+}
+
+/// Writes to a place of the caller's, unless it is null.
+///
+/// # Safety
+///
+/// * `place` is null, or can be written to.
+pub(super) unsafe fn write<T>(place: *mut T, value: T) {
+    // SAFETY: as the caller promised.
+    if let Some(place) = unsafe { place.as_mut() } {
+        *place = value;
+    }
+}
+
+/// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`. Null on failure, and where
+/// `size` is 0.
+///
+/// # Safety
+///
+/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_allocate(
+    size: usize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
+    // No machine has half of all addresses.
+    let size = isize::try_from(size).unwrap_or(isize::MAX);
+    let block = allocate::allocate::<1>(size, device, stream, TORCH.tag());
+    origins::note(block.addr() as u64, Origin { device, private: 0, stream: stream.addr() as u64 });
+    block
+}
+
+/// As [`forebay_torch_allocate`], from a private pool. `capturing`: whether `stream` is being captured.
+///
+/// # Safety
+///
+/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_allocate_in(
+    size: usize,
+    device: c_int,
+    stream: *mut c_void,
+    number: PoolNumber,
+    capturing: c_int,
+) -> *mut c_void {
+    guarded(core::ptr::null_mut(), || {
+        let capturing = capturing != 0;
+        let held = private::pool_for(device, number, capturing);
+        let (block, private) =
+            allocate::allocate_private(size as u64, device, stream, held, capturing);
+        let stream = stream.addr() as u64;
+        origins::note(block.addr() as u64, Origin { device, private, stream });
+        block
+    })
+}
+
+/// Whether this thread's last request that failed did so for want of memory: 1, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_is_out_of_memory() -> c_int {
+    c_int::from(allocate::is_out_of_memory())
+}
+
+/// Frees a block in the order of the stream it was allocated for. Null is ignored.
+///
+/// # Safety
+///
+/// * Only work that was enqueued on that stream before uses the block, and on streams that were recorded for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_deallocate(block: *mut c_void) -> c_int {
+    catch_panic(-1, move || {
+        let origin = origins::take(block.addr() as u64);
+        super::sharing::forget(block.addr() as u64);
+        let freed = if origin.private == 0 {
+            allocate::free(block, origin.device, super::stream_pointer(origin.stream))
+        } else {
+            free_private(block, origin)
+        };
+        if freed { 0 } else { -1 }
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn free_private(block: *mut c_void, origin: Origin) -> bool {
+    let freed =
+        device_pools::pool_and_stream(origin.device, origin.stream).and_then(|(_, stream)| {
+            match private::free(origin.private, Address::new(block.addr() as u64), stream) {
+                Some(freed) => freed.map_err(|error| error.to_string()),
+                None => Err(format!("{block:p} is not a live block of forebay")),
+            }
+        });
+    status(freed) == 0
+}
+
+/// Records that a block is used on `stream` beside the one it was allocated for.
+///
+/// # Safety
+///
+/// * `stream` is a stream of the block's GPU as CUDA names it, and is not destroyed while the block is in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_record_stream(
+    block: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    guarded(-1, || {
+        let (address, stream) = (block.addr() as u64, stream.addr() as u64);
+        let origin = origins::of(address);
+        if address == 0 || origin.stream == stream {
+            return 0;
+        }
+        let found = device_pools::pool_and_stream(origin.device, stream);
+        let recorded = found.and_then(|(main, stream)| {
+            let private = private::of_key(origin.private);
+            let pool = private.as_ref().map_or(main, |(_, pool)| pool);
+            pool.record_use(Address::new(address), stream).map_err(|error| error.to_string())
+        });
+        status(recorded)
+    })
+}
+
+/// Releases the free memory of every GPU's pool, or of one private pool. Waits for work that may still use it.
+/// Releases nothing that a graph may use.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
+    guarded(-1, || {
+        private::drop_unused();
+        let mut result = Ok(());
+        for (device, main) in device_pools::existing() {
+            let private = private::pools_of(device).into_iter();
+            let private = private.filter(|(_, of, _)| *of == number).map(|(.., pool)| pool);
+            let own = (number == PoolNumber::default()).then(|| main.clone());
+            for pool in private.chain(own) {
+                let trim = || pool.trim(Bytes::ZERO);
+                let trimmed = trim().or_else(|error| allocate::past_lost_streams(error, trim));
+                if let Err(error) = trimmed {
+                    result = Err(error.to_string());
+                }
+            }
+        }
+        status(result)
+    })
+}
+
+/// Drops private pools that nothing uses, for a request that was refused: 1 if there were any, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_drop_unused() -> c_int {
+    guarded(0, || c_int::from(private::drop_unused()))
+}
+
+/// The most that the pools of GPU `device` take, as a part of its memory.
+///
+/// # Safety
+///
+/// * `fraction` is null, or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_fraction(device: c_int, fraction: *mut f64) -> c_int {
+    guarded(-1, || {
+        let told = device_pools::pool(device).map(|pool| {
+            let millionths = pool.settings().max_fraction().as_millionths();
+            // SAFETY: as the caller promised.
+            unsafe { write(fraction, f64::from(millionths) / 1e6) };
+        });
+        status(told)
+    })
+}
+
+/// Changes what [`forebay_torch_fraction`] tells.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_set_fraction(device: c_int, fraction: f64) -> c_int {
+    guarded(-1, || {
+        let changed = device_pools::pool(device).and_then(|pool| {
+            // As many decimals as the setting has.
+            let text = format!("{fraction:.6}");
+            pool.change("max_fraction", &text).map_err(|error| error.to_string())
+        });
+        status(changed)
+    })
+}
+
+/// The memory of a GPU, for [`forebay_torch_memory`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceMemory {
+    /// What the driver says is free.
+    pub free: u64,
+    /// What the driver says there is.
+    pub total: u64,
+    /// The most that the pools take.
+    pub limit: u64,
+    /// The largest hole of the GPU's pool.
+    pub largest: u64,
+}
+
+/// Tells the memory of GPU `device`.
+///
+/// # Safety
+///
+/// * `memory` is null, or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_memory(device: c_int, memory: *mut DeviceMemory) -> c_int {
+    guarded(-1, || {
+        let told = device_pools::pool(device).and_then(|pool| {
+            let info = pool.device().memory_info().map_err(|error| error.to_string())?;
+            let (free, total, limit) = (info.free.get(), info.total.get(), pool.limit().get());
+            let largest = pool.statistics().largest_free.get();
+            // SAFETY: as the caller promised.
+            unsafe { write(memory, DeviceMemory { free, total, limit, largest }) };
+            Ok(())
+        });
+        status(told)
+    })
+}
+
+/// Adds a user to a private pool of GPU `device`, and lets requests go there: perhaps those of a graph.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_begin(device: c_int, number: PoolNumber) -> c_int {
+    guarded(-1, || status(private::begin(device, number)))
+}
+
+/// Ends what [`forebay_torch_begin`] began. The user stays until [`forebay_torch_release`].
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_end(device: c_int, number: PoolNumber) -> c_int {
+    guarded(-1, || status(private::end(device, number)))
+}
+
+/// Adds a user to a private pool of GPU `device`, which is created where it is not there.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_retain(device: c_int, number: PoolNumber) -> c_int {
+    guarded(-1, || status(private::retain(device, number)))
+}
+
+/// Removes a user from a private pool of GPU `device`.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_release(device: c_int, number: PoolNumber) -> c_int {
+    guarded(-1, || status(private::release(device, number)))
+}
+
+/// How many users a private pool of GPU `device` has: 0 where it is not there.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_use_count(device: c_int, number: PoolNumber) -> c_int {
+    guarded(0, || c_int::try_from(private::users(device, number)).unwrap_or(c_int::MAX))
+}
+
+/// A number that changes when the GPU's pools take memory from the device or give it back.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_growth(device: c_int) -> u64 {
+    guarded(0, || {
+        let Ok(main) = device_pools::pool(device) else { return 0 };
+        let private = private::pools_of(device).into_iter();
+        private.fold(main.page_changes(), |sum, (key, _, pool)| {
+            sum.wrapping_mul(31).wrapping_add(pool.page_changes()).wrapping_add(u64::from(key))
+        })
+    })
+}
