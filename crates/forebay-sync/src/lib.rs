@@ -23,6 +23,7 @@ pub mod map;
 pub mod thread;
 pub mod thread_slot;
 pub mod tracked;
+mod zeroed;
 
 /// Locks a mutex and ignores poisoning: data behind these locks is consistent after every step, so a panic
 /// leaves it usable.

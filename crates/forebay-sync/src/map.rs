@@ -26,6 +26,7 @@
 //! caller whose free changes it from live to free. That is the only atomic exchange of an allocation and
 //! its free, and it is what makes every double free an error.
 
+use core::ptr::NonNull;
 use core::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex};
 
@@ -33,6 +34,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 
 use crate::atomic::Ordering;
 use crate::lock;
+use crate::zeroed::ZeroedSlice;
 
 mod slot;
 #[cfg(test)]
@@ -106,7 +108,7 @@ struct Table {
     start: u64,
     /// Log 2 of the bytes per slot.
     shift: u32,
-    slots: Box<[Slot]>,
+    slots: ZeroedSlice<Slot>,
     /// Each is null or points to a table in the map's list.
     chunks: Box<[AtomicPtr<Table>]>,
 }
@@ -116,30 +118,21 @@ struct Table {
 #[inline(always)]
 fn cold_path() {}
 
-/// A slice of zeroed values. The system provides zeroed pages, so parts that are never written take no
-/// memory.
-///
-/// # Safety
-///
-/// * All bits zero is a value of `T`.
-unsafe fn zeroed<T>(count: usize) -> Box<[T]> {
-    // SAFETY: the caller promises it.
-    unsafe { Box::new_zeroed_slice(count).assume_init() }
-}
-
 impl Table {
     /// Slots for `size` bytes from `start`.
     fn of_slots(start: u64, size: u64, side: Side) -> Self {
         let count = usize::try_from(size >> side.shift()).unwrap_or(0);
         // SAFETY: a slot is two integers, of any bits.
-        let slots = unsafe { zeroed(count) };
+        let slots = unsafe { ZeroedSlice::new(count) };
         Self { start, shift: side.shift(), slots, chunks: Box::default() }
     }
 
     /// A leaf whose chunks have no slots yet.
     fn of_chunks(start: u64) -> Self {
         let chunks = (0..CHUNKS).map(|_| AtomicPtr::default()).collect();
-        Self { start, shift: 0, slots: Box::default(), chunks }
+        // SAFETY: likewise.
+        let slots = unsafe { ZeroedSlice::new(0) };
+        Self { start, shift: 0, slots, chunks }
     }
 
     /// The slots of a chunk.
@@ -172,28 +165,24 @@ impl Table {
 /// keeping the pool alive.
 #[derive(Clone, Debug)]
 pub struct AddressMap {
+    /// The leaves of `all`, so that a look-up reads one pointer less.
+    leaves: NonNull<AtomicPtr<Table>>,
     all: Arc<LeafTable>,
 }
+
+// SAFETY: the pointer is into `all`, whose entries are atomics.
+unsafe impl Send for AddressMap {}
+// SAFETY: likewise.
+unsafe impl Sync for AddressMap {}
 
 /// The leaves, by number.
 #[derive(Debug)]
 struct LeafTable {
     /// Each is null or points to a table in `made`.
-    leaves: [AtomicPtr<Table>; 1 << LEAF_BITS],
+    leaves: ZeroedSlice<AtomicPtr<Table>>,
     /// All tables, including those of chunks. None is removed before the map is dropped, so the pointers
     /// stay valid. Locked to add tables; readers lock it only to copy the list.
     made: Mutex<Vec<Arc<Table>>>,
-}
-
-impl LeafTable {
-    /// The entry of a leaf.
-    #[inline(always)]
-    fn entry(&self, number: u64) -> &AtomicPtr<Table> {
-        // As many bits as there are entries.
-        #[allow(clippy::cast_possible_truncation)]
-        let index = number as usize % (1 << LEAF_BITS);
-        &self.leaves[index]
-    }
 }
 
 /// Adds a table to the list, then publishes it in `entries`.
@@ -236,15 +225,20 @@ impl Default for AddressMap {
 impl AddressMap {
     /// An empty map.
     pub fn new() -> Self {
-        // Zeroed pages from the system: parts that are never written take no memory.
-        let mut all = Arc::<LeafTable>::new_zeroed();
-        if let Some(leaves) = Arc::get_mut(&mut all) {
-            // SAFETY: the entry is there, and nothing was in it.
-            unsafe { (&raw mut (*leaves.as_mut_ptr()).made).write(Mutex::default()) };
-        }
-        // SAFETY: the value is not shared yet, so the one field that may not be zero was written; in the
-        // other, zero bits are null pointers.
-        Self { all: unsafe { all.assume_init() } }
+        // SAFETY: zero bits are null pointers.
+        let leaves = unsafe { ZeroedSlice::new(1 << LEAF_BITS) };
+        let all = Arc::new(LeafTable { leaves, made: Mutex::default() });
+        Self { leaves: all.leaves.start(), all }
+    }
+
+    /// The entry of a leaf.
+    #[inline(always)]
+    fn entry(&self, number: u64) -> &AtomicPtr<Table> {
+        // As many bits as there are entries.
+        #[allow(clippy::cast_possible_truncation)]
+        let index = number as usize % (1 << LEAF_BITS);
+        // SAFETY: `all` has so many entries there, and keeps them.
+        unsafe { self.leaves.add(index).as_ref() }
     }
 
     /// Whether a block begins at `address`, live or freed.
@@ -265,7 +259,7 @@ impl AddressMap {
     /// at that address.
     #[inline(always)]
     pub fn slot(&self, address: Address) -> Option<&Slot> {
-        let leaf = self.all.entry(address.get() >> LEAF.log2()).load(Ordering::Acquire);
+        let leaf = self.entry(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: null, or a table of the list, which keeps it until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
         // The offset in the leaf. Higher bits mean another leaf, and lower bits than 512 B mean that no
@@ -288,7 +282,7 @@ impl AddressMap {
     /// again, so that the common path need not keep it in a register.
     #[inline(always)]
     fn slot_in_chunk(&self, address: Address) -> Option<&Slot> {
-        let leaf = self.all.entry(address.get() >> LEAF.log2()).load(Ordering::Acquire);
+        let leaf = self.entry(address.get() >> LEAF.log2()).load(Ordering::Acquire);
         // SAFETY: null, or a table of the list, which keeps it until the map is dropped.
         let leaf = unsafe { leaf.as_ref() }?;
         // As many bits as there are chunks.
@@ -314,7 +308,7 @@ impl AddressMap {
         let Some(last) = span.end().get().checked_sub(1) else { return true };
         let mut made = lock(&self.all.made);
         for number in span.start().get() >> LEAF.log2()..=last >> LEAF.log2() {
-            let (entry, start) = (self.all.entry(number), number << LEAF.log2());
+            let (entry, start) = (self.entry(number), number << LEAF.log2());
             if entry.load(Ordering::Acquire).is_null() {
                 let leaf = match memory {
                     LeafKind::Region => Table::of_slots(start, LEAF.get(), side),
@@ -346,7 +340,7 @@ impl AddressMap {
         let made = lock(&self.all.made).clone();
         let mut found = Vec::new();
         for table in made {
-            for (index, slot) in (0_u64..).zip(&table.slots) {
+            for (index, slot) in (0_u64..).zip(table.slots.iter()) {
                 let Some(known) = slot.live() else { continue };
                 // The start of the slot's range, plus the offset of the block in it.
                 let within = known.start() & ((1 << table.shift) - 1);
