@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ _HEADERS = (
     "c10/cuda/CUDAStream.h",
     "c10/core/CachingDeviceAllocator.h",
     "c10/core/Allocator.h",
+    "c10/core/StorageImpl.h",
+    "c10/core/impl/GPUTrace.h",
     "c10/util/UniqueVoidPtr.h",
     "c10/util/ApproximateClock.h",
 )
@@ -94,11 +96,13 @@ def install(adapter: ctypes.CDLL, library: str) -> None:
         raise InstallError(f"nothing was installed: {reason.decode(errors='replace')}")
 
 
-def share_by(adapter: ctypes.CDLL, torch: Any) -> None:
-    """Lets storages move, before they are shared with other processes, to memory that can be."""
+def sharing(adapter: ctypes.CDLL, torch: Any) -> Callable[..., Any]:
+    """What shares a storage with other processes: it moves it first to memory that can be shared."""
     function = adapter.forebay_adapter_make_shareable
     function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    share = torch.UntypedStorage._share_cuda_
+    share = getattr(torch.UntypedStorage, "_share_cuda_", None)
+    if share is None:
+        raise InstallError("nothing was installed: this PyTorch shares no storages as the known versions do")
 
     def moved_and_shared(self: Any, *arguments: Any, **named: Any) -> Any:
         reason = function(self._cdata)
@@ -106,21 +110,22 @@ def share_by(adapter: ctypes.CDLL, torch: Any) -> None:
             raise RuntimeError(reason.decode(errors="replace"))
         return share(self, *arguments, **named)
 
-    torch.UntypedStorage._share_cuda_ = moved_and_shared
+    return moved_and_shared
 
 
 def _compiled(root: Path, version: tuple[int, int], interface: str, modern: bool) -> Path:
-    sources = sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])
+    sources = sorted([*SOURCES.glob("*.cpp"), *SOURCES.rglob("*.h")])
     digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:8]
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for folder in (base / "forebay", Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}"):
         path = folder / f"adapter_{interface}_{digest}_{int(modern)}.so"
-        if path.is_file() and path.stat().st_uid == os.getuid():
-            return path
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What another user has put there is not loaded.
             if folder.stat().st_uid != os.getuid():
                 continue
+            if path.is_file() and path.stat().st_uid == os.getuid():
+                return path
             with tempfile.TemporaryDirectory(dir=folder) as work:
                 made = Path(work) / "adapter.so"
                 build(root / "include", root / "lib", _cuda_headers(root), version, made, modern, _standard_library())
@@ -177,7 +182,10 @@ def build(
         str(SOURCES / "adapter.cpp"), *libraries, f"-L{lib}", "-lc10", "-lc10_cuda", "-Wl,--allow-shlib-undefined", "-s",
         "-o", str(path),
     ]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise InstallError(f"nothing was installed: the C++ compiler {compiler} does not start: {error}") from error
     if ran.returncode != 0:
         wrong = [line for line in ran.stderr.splitlines() if "error" in line]
         raise InstallError(

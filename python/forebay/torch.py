@@ -69,6 +69,7 @@ def _install(device: int | None, untested: bool, settings: dict[str, Any]) -> No
     _process.library_to_install()
     translated, without = _alloc_conf.translated()
     adapter = _torch_adapter.load(torch)
+    share = _torch_adapter.sharing(adapter, torch)
     if without:
         warnings.warn(
             f"of PyTorch's settings of its allocator these mean nothing to forebay: {', '.join(without)}",
@@ -80,7 +81,7 @@ def _install(device: int | None, untested: bool, settings: dict[str, Any]) -> No
         if device is not None:
             _process.figures(device)
         _torch_adapter.install(adapter, _process.library_path())
-    _torch_adapter.share_by(adapter, torch)
+    torch.UntypedStorage._share_cuda_ = share
     _installed = True
 
 

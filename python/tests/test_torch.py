@@ -422,6 +422,34 @@ def test_every_gpu_has_tensors_and_they_are_copied_between_them(torch, gpus):
     )
 
 
+def test_a_forked_child_frees_nothing_and_says_nothing(torch):
+    printed = torch(
+        """
+        import gc, os, sys, threading
+        torch.cuda.memory._record_memory_history()
+        tensors = [empty(MIB) for _ in range(10)]
+        stop = threading.Event()
+        def busy():
+            while not stop.is_set():
+                empty(MIB)
+        threads = [threading.Thread(target=busy) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                tensors.clear()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert torch.cuda.memory_allocated() == 10 * MIB
+        """
+    )
+    assert not printed
+
+
 def test_allocating_by_hand(torch):
     torch(
         """

@@ -313,6 +313,65 @@ def test_a_pool_that_is_the_last_resort_serves_before_a_request_fails(torch):
     )
 
 
+def test_pools_over_an_allocator_of_the_program(torch):
+    torch(
+        """
+        import ctypes, os
+        driver = ctypes.CDLL(os.environ["FOREBAY_CUDA_DRIVER"])
+        taken = []
+        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+        def take(size, device, stream):
+            place = ctypes.c_uint64()
+            assert driver.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)) == 0
+            taken.append(size)
+            return place.value
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+        def give_back(place, size, device, stream):
+            assert driver.cuMemFree_v2(ctypes.c_uint64(place)) == 0
+            taken.remove(size)
+        allocator = torch._C._cuda_customAllocator(*(ctypes.cast(one, ctypes.c_void_p).value for one in (take, give_back)))
+        first = torch.cuda.MemPool(allocator)
+        second = torch.cuda.MemPool(allocator, use_on_oom=True)
+        # The limit is one for all of them.
+        torch.cuda.set_per_process_memory_fraction(80 / 1024)
+        def refused(size):
+            try:
+                empty(size)
+            except torch.OutOfMemoryError:
+                return True
+            return False
+        with torch.cuda.use_mem_pool(first):
+            one = empty(40 * MIB)
+        with torch.cuda.use_mem_pool(second):
+            two = empty(40 * MIB)
+        assert taken == [40 * MIB] * 2 and torch.cuda.memory_allocated() == 80 * MIB
+        assert refused(40 * MIB)
+        place = two.data_ptr()
+        del one, two
+        # Free memory of the second serves before a request fails, and that of the first does not.
+        three = empty(40 * MIB)
+        assert three.data_ptr() == place and len(taken) == 2
+        assert refused(30 * MIB)
+        three.record_stream(torch.cuda.Stream())
+        del three, first, second
+        torch.cuda.empty_cache()
+        assert taken == [] and torch.cuda.memory_reserved() == 0
+        # What forebay has is not there for the program's allocator.
+        four = empty(60 * MIB)
+        third = torch.cuda.MemPool(allocator)
+        with torch.cuda.use_mem_pool(third):
+            assert refused(40 * MIB)
+            five = empty(10 * MIB)
+        assert sum(taken) >= 10 * MIB
+        # What nothing uses any more is given back before a request fails.
+        del five, third
+        six = empty(18 * MIB)
+        assert taken == []
+        """,
+        memory=1024,
+    )
+
+
 def test_graphs_have_pools_and_share_them(torch):
     torch(
         """

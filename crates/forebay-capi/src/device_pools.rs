@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use forebay::bindings::{ChangedSetting, change_settings, effective_settings, revert_settings};
-use forebay::{CudaDevice, Device, Pool, PoolId, PoolOptions, Settings, StreamHandle};
+use forebay::{CudaDevice, Device, Pool, PoolId, Settings, StreamHandle};
 use forebay_sync::lock;
 
 use crate::fork;
@@ -120,6 +120,11 @@ pub(crate) fn existing() -> impl Iterator<Item = (i32, &'static Pool)> {
     (0..).zip(&DEVICE_POOLS).filter_map(|(ordinal, entry)| Some((ordinal, entry.pool.get()?)))
 }
 
+/// The pool of a GPU, if it has one. Asking creates none, and so no context on a GPU that the program does not use.
+pub(crate) fn existing_pool(ordinal: i32) -> Option<&'static Pool> {
+    DEVICE_POOLS.get(index_of(ordinal))?.pool.get()
+}
+
 /// Counts a request that failed for want of memory.
 pub(crate) fn count_out_of_memory(ordinal: i32) {
     if let Ok(device_pool) = device_pool(index_of(ordinal)) {
@@ -182,11 +187,6 @@ pub(crate) fn undo_configure() {
             let _ = pool.change(before.key.name(), &before.value);
         }
     }
-}
-
-/// Options with the effective settings.
-pub(crate) fn pool_options() -> Result<PoolOptions, String> {
-    Ok(PoolOptions::with(effective_settings().map_err(|error| error.to_string())?))
 }
 
 fn device_pool(index: usize) -> Result<&'static DevicePool, String> {

@@ -150,7 +150,7 @@ fn the_process_has_one_pool_and_says_all_of_it() {
     // What is no GPU, and what is no block.
     assert!(told(forebay_torch_figures, 63).is_none());
     assert!(told(forebay_torch_figures, -1).is_none());
-    assert_eq!((forebay_torch_reset_peaks(64), forebay_face_trim(64)), (-1, -1));
+    assert_eq!((forebay_torch_reset_peaks(64), forebay_face_trim(64)), (0, -1));
     // SAFETY: the default stream is there; what is no block is looked up and not followed.
     unsafe {
         assert_eq!(forebay_face_record_use(null_mut(), 0, null_mut()), -1);

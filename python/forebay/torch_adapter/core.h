@@ -3,126 +3,20 @@
 #pragma once
 
 #include <c10/core/impl/GPUTrace.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
-#include <deque>
-#include <map>
-#include <optional>
-#include <set>
 #include <shared_mutex>
+#include <thread>
 
-#include "history.h"
-#include "library.h"
+#include "common.h"
 
 namespace forebay {
 
 using c10::DataPtr;
-using c10::DeviceIndex;
 using c10::cuda::CUDAStream;
-using caching::CUDAAllocator;
-
-
-inline Library library;
-
-inline Number number_of(const PoolId& pool) {
-  return {pool.first, pool.second};
-}
-
-inline PoolId pool_id(Number number) {
-  return {number.first, number.second};
-}
-
-inline void* pointer(uint64_t address) {
-  return reinterpret_cast<void*>(address);
-}
-
-/// Fails with these words unless something holds. The words are one string: composing them by streams would bring a good
-/// part of the C++ library into the adapter, which then may differ from PyTorch's.
-inline void require(bool holds, const std::string& words) {
-  TORCH_CHECK(holds, words);
-}
-
-inline std::string in_hex(const void* address) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%p", address);
-  return text;
-}
-
-/// Fails with the library's words unless a call succeeded.
-inline void check(int status) {
-  if (C10_UNLIKELY(status != 0)) require(false, std::string("forebay: ") + library.last_error());
-}
-
-inline std::string in_words(uint64_t bytes) {
-  const char* const units[] = {"bytes", "KiB", "MiB", "GiB"};
-  if (bytes <= 1024) return std::to_string(bytes) + " bytes";
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value > 1024.0 && unit < 3) {
-    value /= 1024.0;
-    ++unit;
-  }
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.2f %s", value, units[unit]);
-  return text;
-}
-
-/// A segment with the blocks in it.
-struct Filled {
-  Segment segment;
-  std::vector<Block> blocks;
-};
-
-inline std::vector<Filled> segments_of(DeviceIndex device) {
-  std::vector<Filled> all;
-  auto visit = [](void* context, const Segment* segment, const Block* blocks, size_t count) {
-    auto& all = *static_cast<std::vector<Filled>*>(context);
-    all.push_back({*segment, std::vector<Block>(blocks, blocks + count)});
-  };
-  check(library.torch_walk(device, visit, &all));
-  return all;
-}
-
-#if FOREBAY_TORCH >= 213
-using ReservedByPool = decltype(c10::CachingDeviceAllocator::DeviceStats::reserved_bytes_by_private_pools);
-#endif
-
-/// The live blocks of a private pool, to be set back to.
-struct Checkpoint : caching::AllocatorState {
-  PoolId pool;
-  std::vector<Block> blocks;
-};
-
-/// Requests on streams that a filter admits go to a pool.
-struct Route {
-  PoolId pool;
-  std::function<bool(cudaStream_t)> admits;
-};
-
-/// What is known of a GPU here.
-struct PerDevice {
-  std::deque<Route> routes;
-  /// Pools over an allocator of the program's, which PyTorch's own allocator manages.
-  std::set<PoolId> foreign;
-  /// Private pools that may serve requests of others before they fail.
-  std::set<PoolId> last_resort;
-  int64_t out_of_memory = 0;
-  /// What the program set: the library rounds it.
-  std::optional<double> fraction;
-  /// The bytes of private pools, when they were last told.
-  std::map<PoolId, std::decay_t<decltype(c10::CachingDeviceAllocator::DeviceStats::reserved_bytes)>> private_reserved;
-  /// The segments that those who follow them know of, by address.
-  std::map<uint64_t, Segment> known_segments;
-  uint64_t known_growth = ~0ULL;
-};
 
 /// The adapter without its interface.
 class Core : public CUDAAllocator {
@@ -134,10 +28,12 @@ class Core : public CUDAAllocator {
   /// The one that is PyTorch's allocator.
   static inline Core* installed = nullptr;
 
+  /// Whether this process is a forked child. Its locks may be held by threads that are not there: nothing is allocated,
+  /// nothing is freed, and nothing need be said.
+  static inline std::atomic<bool> is_child{false};
+
   static void deallocate_quietly(void* block) {
-    // In a forked child nothing is freed, and nothing need be said.
-    if (!installed->give_back(block) && getpid() == installed->process_)
-      TORCH_WARN(std::string("forebay: ") + library.last_error());
+    if (!installed->give_back(block)) TORCH_WARN(std::string("forebay: ") + library.last_error());
   }
 
   /// The number that this PyTorch's handles begin with: its own allocator tells.
@@ -153,22 +49,22 @@ class Core : public CUDAAllocator {
   }
 
   /// Notes that a block is used on a stream of another GPU.
-  void record_abroad(void* block, CUDAStream stream) {
+  void record_on_other_gpu(void* block, CUDAStream stream) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    abroad_[block].push_back(stream);
-    any_abroad_ = true;
+    on_other_gpus_[block].push_back(stream);
+    any_on_other_gpus_ = true;
   }
 
   /// Lets the stream of a block that is about to be freed wait for the streams of other GPUs that use it.
-  C10_NOINLINE void await_abroad(void* block) {
+  C10_NOINLINE void await_other_gpus(void* block) {
     std::vector<CUDAStream> streams;
     {
       std::unique_lock<std::shared_mutex> lock(mutex_);
-      auto found = abroad_.find(block);
-      if (found == abroad_.end()) return;
+      auto found = on_other_gpus_.find(block);
+      if (found == on_other_gpus_.end()) return;
       streams = std::move(found->second);
-      abroad_.erase(found);
-      any_abroad_ = !abroad_.empty();
+      on_other_gpus_.erase(found);
+      any_on_other_gpus_ = !on_other_gpus_.empty();
     }
     Block found;
     if (library.torch_find(block, 1, &found) != 0) return;
@@ -177,6 +73,8 @@ class Core : public CUDAAllocator {
       cudaEvent_t event = nullptr;
       C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
       C10_CUDA_CHECK(cudaEventRecord(event, stream.stream()));
+      // The default stream is that of the current GPU.
+      guard.set_index(static_cast<DeviceIndex>(found.device));
       C10_CUDA_CHECK(cudaStreamWaitEvent(static_cast<cudaStream_t>(pointer(found.stream)), event, 0));
       C10_CUDA_CHECK(cudaEventDestroy(event));
     }
@@ -191,35 +89,100 @@ class Core : public CUDAAllocator {
     void* block = nullptr;
     if (C10_LIKELY(!is_watched())) {
       block = library.torch_allocate(size, device, stream);
-      if (C10_UNLIKELY(!block)) block = take_or_fail(size, device, stream, PoolId{0, 0}, nullptr);
+      if (C10_UNLIKELY(!block)) block = take_or_fail(size, device, stream, PoolId{0, 0}, nullptr, deleter);
     } else {
       block = take_watched(size, device, stream, deleter);
     }
     const auto* trace = c10::impl::GPUTrace::get_trace();
-    if (C10_UNLIKELY(trace)) (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(block, device, 1);
+    if (C10_UNLIKELY(trace || c10::memoryProfilingEnabled()) && *deleter == &deallocate_quietly) {
+      if (trace) (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
+      report(block);
+    }
     return block;
   }
 
   C10_NOINLINE void* take_watched(size_t size, DeviceIndex device, cudaStream_t stream, c10::DeleterFnPtr* deleter) {
-    Context place = history_.place(RecordContext::STATE);
+    require(!is_child, "forebay: GPU memory cannot be used in a forked process: start it by spawn");
+    Context context = history_.gather(RecordContext::STATE);
     PoolId pool = route(device, stream);
-    if (pool != PoolId{0, 0} && is_foreign(device, pool)) {
-      *deleter = native_->raw_deleter();
-      return native_->raw_alloc_with_stream(size, stream);
-    }
+    if (pool != PoolId{0, 0} && is_foreign(device, pool)) return take_foreign(size, device, stream, deleter);
     void* block = take_from(size, device, stream, pool);
-    if (!block) block = take_or_fail(size, device, stream, pool, place);
-    note_segments(device, place);
-    if (history_.follows_segments())
-      history_.add(TraceEntry::ALLOC, device, reinterpret_cast<uint64_t>(block), size, stream, pool, place);
-    history_.keep(block, std::move(place));
+    if (!block) block = take_or_fail(size, device, stream, pool, context, deleter);
+    if (*deleter == &deallocate_quietly) record_allocation(block, size, device, stream, pool, std::move(context));
     return block;
   }
 
-  void* take_from(size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool) {
+  /// Records a new block, if blocks are recorded.
+  void record_allocation(
+      void* block, size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool, Context context) {
+    note_segments(device, context);
+    if (history_.follows_segments())
+      history_.add(TraceEntry::ALLOC, device, reinterpret_cast<uint64_t>(block), size, stream, pool, context);
+    history_.keep(block, std::move(context));
+  }
+
+  /// Records that a block is about to be freed, if blocks are recorded: right after, another thread may have its address.
+  void record_free(const Block& block, Context context) {
+    void* address = pointer(block.address);
+    if (!context) context = history_.context_of(address);
+    history_.forget(address);
+    if (!history_.follows_segments()) return;
+    for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED})
+      history_.add(
+          action, static_cast<DeviceIndex>(block.device), block.address, block.requested, pointer(block.stream),
+          pool_id(block.pool), context);
+  }
+
+  void* take_from(size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool, bool routed = true) {
     if (pool == PoolId{0, 0}) return library.torch_allocate(size, device, stream);
-    return library.torch_allocate_in(size, device, stream, number_of(pool), is_captured(stream));
+    return library.torch_allocate_in(size, device, stream, number_of(pool), is_captured(stream), routed);
+  }
+
+  /// Allocates by PyTorch's own allocator, within what forebay leaves of the limit.
+  void* take_foreign(size_t size, DeviceIndex device, cudaStream_t stream, c10::DeleterFnPtr* deleter) {
+    std::optional<double> fraction = fraction_of(device);
+    if (fraction) {
+      Figures figures{};
+      check(library.torch_stats(device, &figures));
+      double held = static_cast<double>(figures.reserved_bytes[0].current);
+      double left = *fraction - held / static_cast<double>(memory_of(device).total);
+      native_->setMemoryFraction(std::max(left, 0.0), device);
+    }
+    void* block = native_->raw_alloc_with_stream(size, stream);
+    *deleter = native_->raw_deleter();
+    count_foreign(device);
+    return block;
+  }
+
+  /// Allocates from a pool of PyTorch's own allocator, for a request that was refused elsewhere. Null where it has none.
+  void* take_foreign_from(
+      PoolId pool, size_t size, DeviceIndex device, cudaStream_t stream, c10::DeleterFnPtr* deleter) try {
+    auto here = [thread = std::this_thread::get_id()](cudaStream_t) { return std::this_thread::get_id() == thread; };
+    native_->beginAllocateToPool(device, pool, here);
+    struct End {
+      Core* core;
+      DeviceIndex device;
+      PoolId pool;
+      ~End() {
+        core->native_->endAllocateToPool(device, pool);
+        core->native_->releasePool(device, pool);
+      }
+    } end{this, device, pool};
+    return take_foreign(size, device, stream, deleter);
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+
+  std::optional<double> fraction_of(DeviceIndex device) {
+    std::shared_lock<std::shared_mutex> lock(mutex_);
+    return devices_[device].fraction;
+  }
+
+  /// Lets what PyTorch's own allocator holds count against the limit that the program set.
+  void count_foreign(DeviceIndex device) {
+    if (!any_foreign_ || !fraction_of(device)) return;
+    int64_t held = native_->getDeviceStats(device).reserved_bytes[0].current;
+    check(library.torch_count_outside(device, static_cast<uint64_t>(held)));
   }
 
   static int is_captured(cudaStream_t stream) {
@@ -228,12 +191,19 @@ class Core : public CUDAAllocator {
   }
 
   /// What is left to try for a request that was refused, and else the exception.
-  C10_NOINLINE void* take_or_fail(size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool, Context place) {
+  C10_NOINLINE void* take_or_fail(
+      size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool, Context context, c10::DeleterFnPtr* deleter) {
     std::string report = library.last_error();
     require(library.torch_is_out_of_memory(), "forebay: " + report);
     bool freed = library.torch_drop_unused();
     for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
       freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    // Pools of the program's that nothing uses any more. What else PyTorch's own allocator has is in use.
+    if (any_foreign_ && routes_ == 0) {
+      native_->emptyCache({0, 0});
+      count_foreign(device);
+      freed = true;
+    }
     if (freed) {
       if (void* block = take_from(size, device, stream, pool)) return block;
     }
@@ -243,20 +213,22 @@ class Core : public CUDAAllocator {
       others = devices_[device].last_resort;
     }
     for (auto& other : others) {
-      if (void* block = take_from(size, device, stream, other)) return block;
+      void* block = is_foreign(device, other) ? take_foreign_from(other, size, device, stream, deleter)
+                                              : take_from(size, device, stream, other, false);
+      if (block) return block;
     }
-    fail(size, device, stream, pool, std::move(place), report);
+    fail(size, device, stream, pool, std::move(context), report);
   }
 
   [[noreturn]] void fail(
-      size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool, Context place, const std::string& report) {
+      size_t size, DeviceIndex device, cudaStream_t stream, PoolId pool, Context context, const std::string& report) {
     Memory memory = memory_of(device);
     Figures figures{};
     library.torch_stats(device, &figures);
     auto allocated = figures.allocated_bytes[0].current;
     auto reserved = figures.reserved_bytes[0].current;
     if (history_.follows_segments())
-      history_.add(TraceEntry::OOM, device, memory.free, size, stream, pool, std::move(place));
+      history_.add(TraceEntry::OOM, device, memory.free, size, stream, pool, std::move(context));
     std::vector<caching::OutOfMemoryObserver> observers;
     {
       std::unique_lock<std::shared_mutex> lock(mutex_);
@@ -277,8 +249,8 @@ class Core : public CUDAAllocator {
   }
 
   bool give_back(void* block) {
-    if (!block) return true;
-    if (C10_UNLIKELY(any_abroad_.load(std::memory_order_relaxed))) await_abroad(block);
+    if (!block || C10_UNLIKELY(is_child.load(std::memory_order_relaxed))) return true;
+    if (C10_UNLIKELY(any_on_other_gpus_.load(std::memory_order_relaxed))) await_other_gpus(block);
     const auto* trace = c10::impl::GPUTrace::get_trace();
     if (C10_UNLIKELY(trace)) (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
     if (C10_UNLIKELY(history_.busy() || c10::memoryProfilingEnabled())) return give_back_watched(block);
@@ -286,29 +258,24 @@ class Core : public CUDAAllocator {
   }
 
   C10_NOINLINE bool give_back_watched(void* block) {
-    Context place = history_.place(RecordContext::ALL);
+    Context context = history_.gather(RecordContext::ALL);
     Block found;
     if (library.torch_find(block, 1, &found) != 0) return false;
-    auto device = static_cast<DeviceIndex>(found.device);
-    // Recorded before it is free: right after, another thread may have the address.
-    if (!place) place = history_.place_of(block);
-    history_.forget(block);
-    if (history_.follows_segments()) {
-      for (auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED})
-        history_.add(action, device, found.address, found.requested, pointer(found.stream), pool_id(found.pool), place);
-    }
+    record_free(found, std::move(context));
     if (library.torch_deallocate(block) != 0) return false;
-    if (c10::memoryProfilingEnabled()) report_size(block, device, -static_cast<int64_t>(found.size));
+    report_size(block, static_cast<DeviceIndex>(found.device), -static_cast<int64_t>(found.size));
     return true;
   }
 
-  /// Tells the profiler of a block.
-  C10_NOINLINE void report(void* block, DeviceIndex device, int64_t sign) {
+  /// Tells the profiler of a new block, if it wants to know.
+  C10_NOINLINE void report(void* block) {
     Block found;
-    if (library.torch_find(block, 1, &found) == 0) report_size(block, device, sign * static_cast<int64_t>(found.size));
+    if (c10::memoryProfilingEnabled() && library.torch_find(block, 1, &found) == 0)
+      report_size(block, static_cast<DeviceIndex>(found.device), static_cast<int64_t>(found.size));
   }
 
   void report_size(void* block, DeviceIndex device, int64_t size) {
+    if (!c10::memoryProfilingEnabled()) return;
     Figures figures{};
     library.torch_stats(device, &figures);
     c10::reportMemoryUsageToProfiler(
@@ -340,10 +307,12 @@ class Core : public CUDAAllocator {
     return live;
   }
 
-  /// Keeps a private pool among those whose bytes are told.
-  void remember(DeviceIndex device, PoolId pool) {
+  /// Keeps a private pool among those whose bytes PyTorch shows.
+  void remember([[maybe_unused]] DeviceIndex device, [[maybe_unused]] PoolId pool) {
+#if FOREBAY_TORCH >= 213
     std::unique_lock<std::shared_mutex> lock(mutex_);
     devices_[device].private_reserved[pool];
+#endif
   }
 
 #if FOREBAY_TORCH >= 213
@@ -356,7 +325,6 @@ class Core : public CUDAAllocator {
       sums[0] += static_cast<int64_t>(segment.size);
       sums[segment.large ? 2 : 1] += static_cast<int64_t>(segment.size);
     }
-    ReservedByPool told;
     std::unique_lock<std::shared_mutex> lock(mutex_);
     auto& known = devices_[device].private_reserved;
     for (auto& [pool, sums] : now) known[pool];
@@ -366,9 +334,8 @@ class Core : public CUDAAllocator {
         if (change > 0) stats[kind].increase(static_cast<size_t>(change));
         if (change < 0) stats[kind].decrease(static_cast<size_t>(-change));
       }
-      told[pool] = stats;
     }
-    return told;
+    return known;
   }
 #endif
 
@@ -402,15 +369,21 @@ class Core : public CUDAAllocator {
 
   void check_device(DeviceIndex device) const {
     if (C10_UNLIKELY(device < 0 || static_cast<size_t>(device) >= count_))
-      require(false, "Invalid device argument " + std::to_string(device) + ": did you call init?");
+      require(false, "Invalid device argument " + std::to_string(device) + ": PyTorch uses " + std::to_string(count_) + " GPUs");
+  }
+
+  /// Fails unless a private pool is in use.
+  void check_pool(DeviceIndex device, PoolId pool) {
+    check_device(device);
+    require(library.torch_use_count(device, number_of(pool)) > 0, "Could not find pool " + in_words(pool));
   }
 
   /// Tells those who follow segments what was taken from the device and given back since.
-  void note_segments(DeviceIndex device, const Context& place) {
+  void note_segments(DeviceIndex device, const Context& context) {
     if (!history_.follows_segments()) return;
     for (auto& [is_new, segment] : follow_segments(device)) {
       auto action = is_new ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
-      history_.add(action, device, segment.address, segment.size, nullptr, pool_id(segment.pool), place);
+      history_.add(action, device, segment.address, segment.size, nullptr, pool_id(segment.pool), context);
     }
   }
 
@@ -418,15 +391,13 @@ class Core : public CUDAAllocator {
   std::vector<std::pair<bool, Segment>> follow_segments(DeviceIndex device) {
     std::vector<std::pair<bool, Segment>> news;
     if (!history_.follows_segments()) return news;
+    // One thread at a time, from looking to comparing: else an older look would undo a newer one.
+    std::lock_guard<std::mutex> one_at_a_time(following_);
     uint64_t growth = library.torch_growth(device);
-    {
-      std::shared_lock<std::shared_mutex> lock(mutex_);
-      if (devices_[device].known_growth == growth) return news;
-    }
+    auto& [known_growth, known] = known_segments_[device];
+    if (known_growth == growth) return news;
     std::map<uint64_t, Segment> now;
-    for (auto& filled : segments_of(device)) now.emplace(filled.segment.address, filled.segment);
-    std::unique_lock<std::shared_mutex> lock(mutex_);
-    auto& known = devices_[device].known_segments;
+    for (auto& [segment, blocks] : segments_of(device)) now.emplace(segment.address, segment);
     auto in = [](const std::map<uint64_t, Segment>& all, const Segment& one) {
       auto found = all.find(one.address);
       return found != all.end() && found->second.size == one.size;
@@ -438,7 +409,7 @@ class Core : public CUDAAllocator {
       if (!in(known, segment)) news.emplace_back(true, segment);
     }
     known = std::move(now);
-    devices_[device].known_growth = growth;
+    known_growth = growth;
     return news;
   }
 
@@ -465,7 +436,7 @@ class Core : public CUDAAllocator {
       live.requested_size = block.requested;
       live.allocated = true;
       live.active = true;
-      live.context_when_allocated = history_.place_of(pointer(block.address));
+      live.context_when_allocated = history_.context_of(pointer(block.address));
       info.blocks.push_back(std::move(live));
       info.allocated_size += block.size;
       info.active_size += block.size;
@@ -478,18 +449,20 @@ class Core : public CUDAAllocator {
 
   /// PyTorch's own allocator.
   CUDAAllocator* const native_;
-  const pid_t process_ = getpid();
   std::atomic<bool> enabled_;
   std::atomic<size_t> count_{0};
   std::atomic<size_t> routes_{0};
   std::atomic<bool> any_foreign_{false};
-  std::atomic<bool> any_abroad_{false};
+  std::atomic<bool> any_on_other_gpus_{false};
   /// Guards what follows it.
   std::shared_mutex mutex_;
   std::deque<PerDevice> devices_;
   std::vector<caching::OutOfMemoryObserver> observers_;
   /// The streams of other GPUs that use a block.
-  std::unordered_map<void*, std::vector<CUDAStream>> abroad_;
+  std::unordered_map<void*, std::vector<CUDAStream>> on_other_gpus_;
+  /// Guards what follows it.
+  std::mutex following_;
+  std::map<DeviceIndex, KnownSegments> known_segments_;
   History history_;
 };
 

@@ -1,5 +1,5 @@
-// What PyTorch's snapshots tell beside the memory itself: a ring of events, the place in the program of each live block,
-// annotations; and those that want to be called for every event.
+// What PyTorch's snapshots tell beside the memory itself: a ring of events, the context of each live block (the stack that
+// asked for it), annotations; and those that want to be called for every event.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -28,9 +28,12 @@ using PoolId = c10::cuda::MempoolId_t;
 template <typename T>
 class Ring {
  public:
+  /// Changes how many it keeps. The last of them stay.
   void resize(size_t most) {
     most_ = std::max<size_t>(most, 1);
-    clear();
+    values_ = values();
+    if (values_.size() > most_) values_.erase(values_.begin(), values_.end() - static_cast<ptrdiff_t>(most_));
+    next_ = 0;
   }
 
   void clear() {
@@ -73,7 +76,7 @@ inline std::string& user_metadata() {
 
 class History {
  public:
-  /// Whether events are wanted by anyone, or places of live blocks are kept: without them nothing here is called.
+  /// Whether events are wanted by anyone, or contexts of live blocks are kept: without them nothing here is called.
   bool busy() const {
     return busy_.load(std::memory_order_relaxed);
   }
@@ -97,25 +100,26 @@ class History {
       size_t devices) {
     TORCH_CHECK(
         when == RecordContext::NEVER || recorder,
-        "places in the program can be recorded only with a function that tells them");
+        "contexts can be recorded only with a function that gathers them");
     std::lock_guard<std::mutex> lock(mutex_);
     enabled_ = enabled;
-    // A thread that has just read when_ still calls it: the last one stays.
+    // Before when_, and never null again: a thread that reads when_ calls it.
     if (recorder) recorder_ = recorder;
     when_ = enabled && recorder ? when : RecordContext::NEVER;
     skipped_ = skipped;
     traces_.resize(std::max(devices, traces_.size()));
-    if (clear || !enabled || most != most_) {
-      most_ = most;
-      for (auto& trace : traces_) trace.resize(most);
-      annotations_.resize(most);
+    for (auto& trace : traces_) trace.resize(most);
+    annotations_.resize(most);
+    if (clear || !enabled) {
+      for (auto& trace : traces_) trace.clear();
+      annotations_.clear();
     }
     note_busy();
   }
 
-  /// Where the program is, if places of that kind are recorded. Takes no lock: the recorder may need others.
-  Context place(RecordContext level) const {
-    return when_.load(std::memory_order_relaxed) >= level ? recorder_.load()() : nullptr;
+  /// The stack of this thread, if stacks are recorded at that level. Takes no lock: the recorder may need others.
+  Context gather(RecordContext level) const {
+    return when_.load(std::memory_order_acquire) >= level ? recorder_.load()() : nullptr;
   }
 
   void track(caching::AllocatorTraceTracker tracker) {
@@ -132,13 +136,13 @@ class History {
       size_t size,
       void* stream,
       PoolId pool,
-      Context place,
+      Context context,
       std::string metadata = user_metadata()) {
     std::string compiled = compile_contexts().empty() ? "N/A" : compile_contexts().back();
-    if (when_.load(std::memory_order_relaxed) < RecordContext::ALLOC) place = nullptr;
+    if (when_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
     TraceEntry entry(
         action, device, address, size, static_cast<cudaStream_t>(stream), pool, c10::getApproximateTime(),
-        std::move(place), std::move(compiled)
+        std::move(context), std::move(compiled)
 #if FOREBAY_TORCH >= 210
         , std::move(metadata)
 #endif
@@ -153,28 +157,28 @@ class History {
     for (auto& tracker : trackers) tracker(entry);
   }
 
-  /// Keeps the place where a live block was asked for.
-  void keep(const void* block, Context place) {
-    if (!place) return;
+  /// Keeps the context of a live block.
+  void keep(const void* block, Context context) {
+    if (!context) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    places_[block] = std::move(place);
+    contexts_[block] = std::move(context);
     note_busy();
   }
 
   void forget(const void* block) {
     Context gone;
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = places_.find(block);
-    if (found == places_.end()) return;
+    auto found = contexts_.find(block);
+    if (found == contexts_.end()) return;
     gone = std::move(found->second);
-    places_.erase(found);
+    contexts_.erase(found);
     note_busy();
   }
 
-  Context place_of(const void* block) {
+  Context context_of(const void* block) {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = places_.find(block);
-    return found == places_.end() ? nullptr : found->second;
+    auto found = contexts_.find(block);
+    return found == contexts_.end() ? nullptr : found->second;
   }
 
   void annotate(c10::DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& words) {
@@ -203,7 +207,7 @@ class History {
 
  private:
   void note_busy() {
-    busy_ = enabled() || !trackers_.empty() || !places_.empty();
+    busy_ = enabled() || !trackers_.empty() || !contexts_.empty();
   }
 
   bool is_skipped(TraceEntry::Action action) const {
@@ -220,11 +224,10 @@ class History {
   std::atomic<RecordContext> when_{RecordContext::NEVER};
   std::atomic<CreateContextFn> recorder_{nullptr};
   std::vector<std::string> skipped_;
-  size_t most_ = 0;
   std::vector<Ring<TraceEntry>> traces_;
   Ring<AnnotationEntry> annotations_;
   std::vector<caching::AllocatorTraceTracker> trackers_;
-  std::unordered_map<const void*, Context> places_;
+  std::unordered_map<const void*, Context> contexts_;
   c10::ApproximateClockToUnixTimeConverter clock_;
 };
 

@@ -79,7 +79,7 @@ using VisitPage = void (*)(void* context, const Export*);
 #define FOREBAY_FUNCTIONS(X)                                                   \
   X(const char*, last_error, ())                                               \
   X(void*, torch_allocate, (size_t, int, void*))                               \
-  X(void*, torch_allocate_in, (size_t, int, void*, Number, int))               \
+  X(void*, torch_allocate_in, (size_t, int, void*, Number, int, int))          \
   X(int, torch_deallocate, (void*))                                            \
   X(int, torch_is_out_of_memory, ())                                           \
   X(int, torch_find, (const void*, int, Block*))                               \
@@ -88,6 +88,7 @@ using VisitPage = void (*)(void* context, const Export*);
   X(int, torch_drop_unused, ())                                                \
   X(int, torch_fraction, (int, double*))                                       \
   X(int, torch_set_fraction, (int, double))                                    \
+  X(int, torch_count_outside, (int, uint64_t))                                 \
   X(int, torch_memory, (int, Memory*))                                         \
   X(int, torch_begin, (int, Number))                                           \
   X(int, torch_end, (int, Number))                                             \

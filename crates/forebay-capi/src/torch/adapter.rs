@@ -3,6 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use forebay::bindings::effective_settings;
 use forebay::{Address, Bytes};
 
 use super::origins::{self, Origin};
@@ -53,7 +54,8 @@ pub unsafe extern "C" fn forebay_torch_allocate(
     block
 }
 
-/// As [`forebay_torch_allocate`], from a private pool. `capturing`: whether `stream` is being captured.
+/// As [`forebay_torch_allocate`], from a private pool. `capturing`: whether `stream` is being captured. `routed`: whether
+/// the request goes there by a [`forebay_torch_begin`], and not because its own pool refused it.
 ///
 /// # Safety
 ///
@@ -65,10 +67,11 @@ pub unsafe extern "C" fn forebay_torch_allocate_in(
     stream: *mut c_void,
     number: PoolNumber,
     capturing: c_int,
+    routed: c_int,
 ) -> *mut c_void {
     guarded(core::ptr::null_mut(), || {
         let capturing = capturing != 0;
-        let held = private::pool_for(device, number, capturing);
+        let held = private::pool_for(device, number, capturing, routed != 0);
         let (block, private) =
             allocate::allocate_private(size as u64, device, stream, held, capturing);
         let stream = stream.addr() as u64;
@@ -91,6 +94,9 @@ pub extern "C" fn forebay_torch_is_out_of_memory() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_deallocate(block: *mut c_void) -> c_int {
     catch_panic(-1, move || {
+        if super::slow_path::forked() && !allocate::check_free(block) {
+            return -1;
+        }
         let origin = origins::take(block.addr() as u64);
         super::sharing::forget(block.addr() as u64);
         let freed = if origin.private == 0 {
@@ -153,9 +159,7 @@ pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
             let private = private.filter(|(_, of, _)| *of == number).map(|(.., pool)| pool);
             let own = (number == PoolNumber::default()).then(|| main.clone());
             for pool in private.chain(own) {
-                let trim = || pool.trim(Bytes::ZERO);
-                let trimmed = trim().or_else(|error| allocate::past_lost_streams(error, trim));
-                if let Err(error) = trimmed {
+                if let Err(error) = pool.trim(Bytes::ZERO) {
                     result = Err(error.to_string());
                 }
             }
@@ -178,12 +182,16 @@ pub extern "C" fn forebay_torch_drop_unused() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_fraction(device: c_int, fraction: *mut f64) -> c_int {
     guarded(-1, || {
-        let told = device_pools::pool(device).map(|pool| {
-            let millionths = pool.settings().max_fraction().as_millionths();
+        let settings = match device_pools::existing_pool(device) {
+            Some(pool) => Ok(pool.settings()),
+            None => effective_settings().map_err(|error| error.to_string()),
+        };
+        let written = settings.map(|settings| {
+            let millionths = settings.max_fraction().as_millionths();
             // SAFETY: as the caller promised.
             unsafe { write(fraction, f64::from(millionths) / 1e6) };
         });
-        status(told)
+        status(written)
     })
 }
 
@@ -197,6 +205,14 @@ pub extern "C" fn forebay_torch_set_fraction(device: c_int, fraction: f64) -> c_
             pool.change("max_fraction", &text).map_err(|error| error.to_string())
         });
         status(changed)
+    })
+}
+
+/// Counts `bytes` of GPU `device` that PyTorch's own allocator holds against the limit of the GPU's pools.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_torch_count_outside(device: c_int, bytes: u64) -> c_int {
+    guarded(-1, || {
+        status(device_pools::pool(device).map(|pool| pool.count_outside(Bytes::new(bytes))))
     })
 }
 
@@ -268,7 +284,7 @@ pub extern "C" fn forebay_torch_use_count(device: c_int, number: PoolNumber) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_growth(device: c_int) -> u64 {
     guarded(0, || {
-        let Ok(main) = device_pools::pool(device) else { return 0 };
+        let Some(main) = device_pools::existing_pool(device) else { return 0 };
         let private = private::pools_of(device).into_iter();
         private.fold(main.page_changes(), |sum, (key, _, pool)| {
             sum.wrapping_mul(31).wrapping_add(pool.page_changes()).wrapping_add(u64::from(key))

@@ -84,39 +84,6 @@ fn allocate_from(
 ) -> *mut c_void {
     match pool.allocate_for(Bytes::new(bytes), stream, tag) {
         Ok(block) => pointer(block.address()),
-        Err(error) => allocate_again(pool, bytes, stream, device, tag, error),
-    }
-}
-
-/// Calls `work` again while it fails for another reason than want of memory, and each time for a new one: each stream
-/// that the program has destroyed shows by one such error, and the pool waits for the whole device from then on.
-pub(super) fn past_lost_streams<T>(
-    mut error: Error,
-    mut work: impl FnMut() -> Result<T, Error>,
-) -> Result<T, Error> {
-    loop {
-        if matches!(error, Error::OutOfMemory(_)) {
-            return Err(error);
-        }
-        match work() {
-            Err(next) if next.to_string() != error.to_string() => error = next,
-            done => return done,
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn allocate_again(
-    pool: &Pool,
-    bytes: u64,
-    stream: StreamHandle,
-    device: c_int,
-    tag: Tag,
-    error: Error,
-) -> *mut c_void {
-    match past_lost_streams(error, || pool.allocate_for(Bytes::new(bytes), stream, tag)) {
-        Ok(block) => pointer(block.address()),
         Err(error) => fail_with(&error, device),
     }
 }
@@ -213,7 +180,7 @@ fn free_uncached(address: Address, device: c_int, stream: u64) -> bool {
 /// Whether a block may be freed in a forked child: null alone.
 #[cold]
 #[inline(never)]
-fn check_free(block: *mut c_void) -> bool {
+pub(super) fn check_free(block: *mut c_void) -> bool {
     if !block.is_null() {
         forked();
     }

@@ -1,6 +1,7 @@
 //! Where everything lies: segments and blocks, for PyTorch's snapshots and its graph trees.
 
 use core::ffi::{c_int, c_void};
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay::bindings::KeptBlock;
 use forebay::snapshot::Side;
@@ -9,7 +10,7 @@ use forebay::{Address, Bytes, Pool, StreamHandle};
 use super::adapter::{status, write};
 use super::origins::{self, Origin};
 use super::private::{self, PoolNumber};
-use super::{TORCH, guarded};
+use super::{TORCH, guarded, sharing};
 use crate::device_pools;
 use crate::error::set_last_error;
 
@@ -55,8 +56,8 @@ pub type Visit =
 
 /// All pools of a GPU with their numbers, its own first.
 fn pools(device: c_int) -> Vec<(PoolNumber, Pool)> {
-    let own = device_pools::existing().find(|&(ordinal, _)| ordinal == device);
-    let own = own.map(|(_, pool)| (PoolNumber::default(), pool.clone()));
+    let own = device_pools::existing_pool(device);
+    let own = own.map(|pool| (PoolNumber::default(), pool.clone()));
     let private = private::pools_of(device).into_iter().map(|(_, number, pool)| (number, pool));
     own.into_iter().chain(private).collect()
 }
@@ -71,6 +72,9 @@ fn segments(device: c_int, number: PoolNumber, pool: &Pool) -> Vec<(SegmentInfo,
         let end = address.saturating_add(size);
         let mut within = Vec::new();
         while let Some(block) = blocks.next_if(|block| block.address < end) {
+            if block.address < address {
+                continue;
+            }
             let stream = origins::of(block.address).stream;
             within.push(BlockInfo {
                 address: block.address,
@@ -139,7 +143,7 @@ pub unsafe extern "C" fn forebay_torch_find(
 fn beginning_at(address: u64) -> Option<BlockInfo> {
     let origin = origins::of(address);
     let (number, pool) = if origin.private == 0 {
-        (PoolNumber::default(), device_pools::pool(origin.device).ok()?.clone())
+        (PoolNumber::default(), device_pools::existing_pool(origin.device)?.clone())
     } else {
         private::of_key(origin.private)?
     };
@@ -203,14 +207,23 @@ fn restore(device: c_int, number: PoolNumber, blocks: &[BlockInfo]) -> Result<()
         })
     });
     let kept: Vec<KeptBlock> = kept.collect::<Result<_, String>>()?;
-    let before = pool.memory_map().blocks;
+    let stay: BTreeSet<(u64, u64)> =
+        blocks.iter().map(|block| (block.address, block.size)).collect();
+    let mut removed = pool.memory_map().blocks;
+    removed.retain(|block| !stay.contains(&(block.address, block.size_bytes)));
+    // Before the blocks are freed: right after, another thread may have and note one at such an address.
+    let removed: BTreeMap<u64, Origin> =
+        removed.iter().map(|block| (block.address, origins::take(block.address))).collect();
     let stream_of = |address: Address| {
-        handle(origins::of(address.get()).stream).unwrap_or(StreamHandle::DEFAULT)
+        let origin = removed.get(&address.get()).copied();
+        let origin = origin.unwrap_or_else(|| origins::of(address.get()));
+        handle(origin.stream).unwrap_or(StreamHandle::DEFAULT)
     };
-    pool.restore(&kept, &stream_of).map_err(|error| error.to_string())?;
-    for block in before {
-        origins::take(block.address);
+    if let Err(error) = pool.restore(&kept, &stream_of) {
+        removed.into_iter().for_each(|(address, origin)| origins::note(address, origin));
+        return Err(error.to_string());
     }
+    removed.into_keys().for_each(sharing::forget);
     for block in blocks {
         origins::note(block.address, Origin { device, private, stream: block.stream });
     }

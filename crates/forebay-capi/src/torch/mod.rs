@@ -48,8 +48,8 @@ use crate::{device_pools, fork};
 
 pub use self::adapter::{
     DeviceMemory, forebay_torch_allocate, forebay_torch_allocate_in, forebay_torch_begin,
-    forebay_torch_deallocate, forebay_torch_drop_unused, forebay_torch_empty_cache,
-    forebay_torch_end, forebay_torch_fraction, forebay_torch_growth,
+    forebay_torch_count_outside, forebay_torch_deallocate, forebay_torch_drop_unused,
+    forebay_torch_empty_cache, forebay_torch_end, forebay_torch_fraction, forebay_torch_growth,
     forebay_torch_is_out_of_memory, forebay_torch_memory, forebay_torch_record_stream,
     forebay_torch_release, forebay_torch_retain, forebay_torch_set_fraction,
     forebay_torch_use_count,
@@ -105,7 +105,7 @@ pub fn process_pool(device: c_int) -> Result<Pool, String> {
 /// * `stream` is a stream of that GPU as CUDA names it, and is not destroyed while blocks allocated or
 ///   freed on it are in use.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn forebay_torch_alloc(
+pub unsafe extern "C" fn forebay_torch_alloc(
     size: isize,
     device: c_int,
     stream: *mut c_void,
@@ -120,7 +120,7 @@ pub unsafe extern "C-unwind" fn forebay_torch_alloc(
 ///
 /// * As for `forebay_torch_alloc`; only work that was enqueued on `stream` before uses the block.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn forebay_torch_free(
+pub unsafe extern "C" fn forebay_torch_free(
     block: *mut c_void,
     _size: isize,
     device: c_int,

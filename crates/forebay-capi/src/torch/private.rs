@@ -137,7 +137,7 @@ impl State {
         change: impl FnOnce(PoolOptions) -> PoolOptions,
     ) -> Result<(), String> {
         let main = device_pools::pool(device)?;
-        let options = change(device_pools::pool_options()?).class(MemoryClass::STABLE);
+        let options = change(PoolOptions::with(main.settings())).class(MemoryClass::STABLE);
         // Without thread caches: what they hold would count in the peaks of the GPU, beside what other pools hold.
         let options = options.set(|settings| settings.magazines(false));
         let options = options.sharing_limit_with(main).exportable();
@@ -174,6 +174,7 @@ impl State {
 
 /// Drops the unused pools. Returns whether there were any.
 pub(super) fn drop_unused() -> bool {
+    let _relaxed = RelaxedCapture::begin();
     let gone = state().take_unused();
     for private in &gone {
         statistics::keep_totals(private.device, &private.pool);
@@ -186,6 +187,7 @@ pub(super) fn drop_unused() -> bool {
 pub(super) fn shareable(device: c_int, size: u64) -> Result<(Held, u64), String> {
     let page = if size <= SMALL_PAGES_UP_TO { SMALL_PAGE } else { LARGE_PAGE };
     let number = PoolNumber { first: u64::MAX, second: page.get() };
+    let _relaxed = RelaxedCapture::begin();
     let mut state = state();
     if state.find(device, number).is_none() {
         let mut growth = Growth::default();
@@ -250,8 +252,14 @@ pub(super) fn end(device: c_int, number: PoolNumber) -> Result<(), String> {
     device_pools::pool(device)?.process_deferred().map_err(|error| error.to_string())
 }
 
-/// The private pool for a request. `capturing`: whether the stream of the request is being captured.
-pub(super) fn pool_for(device: c_int, number: PoolNumber, capturing: bool) -> Result<Held, String> {
+/// The private pool for a request. `capturing`: whether the stream of the request is being captured. `routed`: whether it
+/// goes there by a route.
+pub(super) fn pool_for(
+    device: c_int,
+    number: PoolNumber,
+    capturing: bool,
+    routed: bool,
+) -> Result<Held, String> {
     let mut state = state();
     let private = state.find(device, number).ok_or_else(|| missing(device, number))?;
     if capturing && private.capture.is_none() {
@@ -260,7 +268,7 @@ pub(super) fn pool_for(device: c_int, number: PoolNumber, capturing: bool) -> Re
     let found = private.hold();
     let mut routes = state.routes.iter_mut();
     let route = routes.find(|route| (route.device, route.number) == (device, number));
-    if let Some(route) = route.filter(|_| !capturing) {
+    if let Some(route) = route.filter(|_| routed && !capturing) {
         route.capture = None;
     }
     Ok(found)

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay::Address;
 use forebay::hal::PageHandle;
 use forebay::quantity::DeviceOrdinal;
+use forebay::{Address, Pool};
 use forebay_sync::lock;
 
 use super::adapter::{status, write};
@@ -185,12 +185,10 @@ pub extern "C" fn forebay_torch_enable_peer(device: c_int, peer: c_int) -> c_int
     guarded(-1, || {
         let grant = || {
             let peer = DeviceOrdinal(u32::try_from(peer).map_err(|error| error.to_string())?);
-            let private = private::pools_of(device).into_iter().map(|(.., pool)| pool);
-            // The GPU's own first: a private pool that is created meanwhile takes over its peers.
-            for pool in [device_pools::pool(device)?.clone()].into_iter().chain(private) {
-                pool.grant_access(peer).map_err(|error| error.to_string())?;
-            }
-            Ok(())
+            let grant = |pool: &Pool| pool.grant_access(peer).map_err(|error| error.to_string());
+            // The GPU's own first: a private pool that is created from now on takes over its peers.
+            grant(device_pools::pool(device)?)?;
+            private::pools_of(device).iter().try_for_each(|(.., pool)| grant(pool))
         };
         status(grant())
     })

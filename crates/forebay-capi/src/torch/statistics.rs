@@ -9,7 +9,7 @@ use forebay::{Pool, Settings};
 use forebay_sync::lock;
 use serde::{Serialize, Serializer};
 
-use super::adapter::{status, write};
+use super::adapter::write;
 use super::guarded;
 use super::private::{self, PoolNumber};
 use crate::error::set_last_error;
@@ -29,20 +29,13 @@ impl PoolStatistics {
     }
 }
 
-/// A private pool of CUDA graphs: its number, and `T` of it.
+/// A private pool: its number, and its statistics.
 #[derive(Serialize)]
-struct Graph<T> {
+struct PrivatePool {
     first: u64,
     second: u64,
     #[serde(flatten)]
-    pool: T,
-}
-
-fn graphs<T>(device: c_int, of: impl Fn(&Pool) -> T) -> Vec<Graph<T>> {
-    let pools = private::pools_of(device).into_iter();
-    pools
-        .map(|(_, PoolNumber { first, second }, pool)| Graph { first, second, pool: of(&pool) })
-        .collect()
+    pool: PoolStatistics,
 }
 
 /// What [`forebay_torch_figures`] returns.
@@ -56,7 +49,7 @@ struct Figures {
     limit_bytes: u64,
     #[serde(serialize_with = "as_object")]
     settings: Settings,
-    graphs: Vec<Graph<PoolStatistics>>,
+    graphs: Vec<PrivatePool>,
 }
 
 fn as_object<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok, S::Error> {
@@ -70,28 +63,30 @@ fn as_object<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok,
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
-    json_of_pool(device, |pool| {
+    guarded(core::ptr::null_mut(), || {
+        let pool = match device_pools::pool(device) {
+            Ok(pool) => pool,
+            Err(reason) => {
+                set_last_error(&reason);
+                return core::ptr::null_mut();
+            }
+        };
         let group = pool.group_figures();
-        Figures {
+        let private = private::pools_of(device).into_iter();
+        let graphs = private.map(|(_, PoolNumber { first, second }, pool)| PrivatePool {
+            first,
+            second,
+            pool: PoolStatistics::of(&pool),
+        });
+        c_json(&Figures {
             pool: PoolStatistics::of(pool),
             peak_out_bytes: group.out.peak.get(),
             peak_held_bytes: group.held.peak.get(),
             refusals: device_pools::out_of_memory_count(device),
             limit_bytes: pool.limit().get(),
             settings: pool.settings(),
-            graphs: graphs(device, PoolStatistics::of),
-        }
-    })
-}
-
-/// The JSON of what `describe` tells of a GPU's pool, as a C string; null where there is no such GPU.
-fn json_of_pool<T: Serialize>(device: c_int, describe: impl FnOnce(&Pool) -> T) -> *mut c_char {
-    guarded(core::ptr::null_mut(), || match device_pools::pool(device) {
-        Ok(pool) => c_json(&describe(pool)),
-        Err(reason) => {
-            set_last_error(&reason);
-            core::ptr::null_mut()
-        }
+            graphs: graphs.collect(),
+        })
     })
 }
 
@@ -303,23 +298,23 @@ impl DeviceFigures {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut DeviceFigures) -> c_int {
     guarded(-1, || {
-        let told = device_pools::pool(device).map(|pool| {
-            let mut told = DeviceFigures::of(device, pool);
-            if let Some(before) = lock(&TOTALS).get_mut(&device) {
-                for (now, before) in told.by_side().into_iter().zip(before.by_side()) {
-                    for (now, before) in now.iter_mut().zip(before) {
-                        now.allocated = now.allocated.saturating_sub(before.allocated);
-                        now.freed = now.freed.saturating_sub(before.freed);
-                    }
-                }
-                for (now, before) in told.totals().into_iter().zip(before.totals()) {
-                    *now = now.saturating_sub(*before);
+        // A GPU that is not used has no figures, and gets no context by being asked.
+        let pool = device_pools::existing_pool(device);
+        let mut told = pool.map(|pool| DeviceFigures::of(device, pool)).unwrap_or_default();
+        if let Some(before) = lock(&TOTALS).get_mut(&device) {
+            for (now, before) in told.by_side().into_iter().zip(before.by_side()) {
+                for (now, before) in now.iter_mut().zip(before) {
+                    now.allocated = now.allocated.saturating_sub(before.allocated);
+                    now.freed = now.freed.saturating_sub(before.freed);
                 }
             }
-            // SAFETY: as the caller promised.
-            unsafe { write(figures, told) };
-        });
-        status(told)
+            for (now, before) in told.totals().into_iter().zip(before.totals()) {
+                *now = now.saturating_sub(*before);
+            }
+        }
+        // SAFETY: as the caller promised.
+        unsafe { write(figures, told) };
+        0
     })
 }
 
@@ -327,10 +322,10 @@ pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut Device
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_totals(device: c_int) -> c_int {
     guarded(-1, || {
-        let reset = device_pools::pool(device).map(|pool| {
+        if let Some(pool) = device_pools::existing_pool(device) {
             lock(&TOTALS).insert(device, DeviceFigures::of(device, pool));
-        });
-        status(reset)
+        }
+        0
     })
 }
 
@@ -338,10 +333,10 @@ pub extern "C" fn forebay_torch_reset_totals(device: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
     guarded(-1, || {
-        let reset = device_pools::pool(device).map(|pool| {
+        if let Some(pool) = device_pools::existing_pool(device) {
             pool.reset_group_peaks();
             lock(&SEEN).remove(&device);
-        });
-        status(reset)
+        }
+        0
     })
 }

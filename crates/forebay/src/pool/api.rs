@@ -358,6 +358,13 @@ impl Pool {
         }
     }
 
+    /// Counts `bytes` of the device's memory that an allocator beside the pool holds against the limit of the pool and of
+    /// those that share it, in place of those of the last call. They are in no figure.
+    #[doc(hidden)]
+    pub fn count_outside(&self, bytes: Bytes) {
+        self.shared.group.set_outside(bytes);
+    }
+
     /// Makes the peaks of [`group_figures`](Self::group_figures) begin anew, at what the figures are now. Blocks that
     /// threads have cached of this pool are flushed first, so that they are in no peak.
     pub fn reset_group_peaks(&self) {

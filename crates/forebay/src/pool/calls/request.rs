@@ -270,7 +270,7 @@ impl Shared {
     }
 
     /// Frees a block once the further streams that used it are done with it.
-    fn return_used(&self, block: FreedBlock) {
+    pub(in crate::pool) fn return_used(&self, block: FreedBlock) {
         let mut backing = self.backing();
         let (ends, serial) = {
             let mut heap = self.heap();

@@ -162,7 +162,9 @@ impl Shared {
             return Ok(false);
         }
         for &Removed { known, block, .. } in &removed {
-            heap.uses.remove(&block.address);
+            if known.used_elsewhere() {
+                continue;
+            }
             if is_ending(block.stream) {
                 heap.free_unknown(block);
             } else {
@@ -175,6 +177,12 @@ impl Shared {
             self.allocate_kept(&mut heap, block);
         }
         drop(heap);
+        for one in removed.iter().filter(|one| one.known.used_elsewhere()) {
+            self.return_used(one.block);
+            self.count(one.block.stream, |counts| {
+                counts.count_free(one.known.units(), one.known.requested(), one.known.tag());
+            });
+        }
         self.note_restored(&removed, &missing);
         Ok(true)
     }
@@ -208,7 +216,8 @@ impl Shared {
     }
 }
 
-/// Whether all memory of `block` is free, or will be when the blocks of `removed` are freed.
+/// Whether all memory of `block` is free, or will be when the blocks of `removed` are freed. A block that further streams
+/// use is free only later.
 fn is_vacant(heap: &Heap, removed: &[Removed<'_>], block: &KeptBlock) -> bool {
     let space = match Side::of(block.size) {
         Side::Small => &heap.small.space,
@@ -221,6 +230,9 @@ fn is_vacant(heap: &Heap, removed: &[Removed<'_>], block: &KeptBlock) -> bool {
     let removed_end = |at: u64| {
         let above = removed.partition_point(|one| one.block.address.get() <= at);
         let around = above.checked_sub(1).and_then(|index| removed.get(index))?;
+        if around.known.used_elsewhere() {
+            return None;
+        }
         Some(around.block.address.get().saturating_add(around.block.size.get()))
     };
     while at < end {

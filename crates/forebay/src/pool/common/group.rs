@@ -120,6 +120,8 @@ pub(in crate::pool) struct Group {
     pub(in crate::pool) limits: Limits,
     /// Bytes held and reserved.
     claimed: AtomicU64,
+    /// Of those, bytes that are held by none of the pools.
+    outside: AtomicU64,
     held: SideGauges,
     out: SideGauges,
 }
@@ -134,6 +136,12 @@ impl Group {
         let [held, small_held, large_held] = self.held.all().map(Gauge::figures);
         let [out, small_out, large_out] = self.out.all().map(Gauge::figures);
         GroupFigures { held, small_held, large_held, out, small_out, large_out }
+    }
+
+    /// Counts `bytes` that none of the pools holds against the limit, in place of those of the last call.
+    pub(in crate::pool) fn set_outside(&self, bytes: Bytes) {
+        let before = self.outside.swap(bytes.get(), Ordering::Relaxed);
+        self.claimed.fetch_add(bytes.get().wrapping_sub(before), Ordering::Relaxed);
     }
 
     pub(in crate::pool) fn reset_peaks(&self) {
@@ -245,6 +253,11 @@ mod tests {
         two.unreserve(Bytes::mib(40));
         two.set_held([Bytes::ZERO; 2]);
         assert_eq!(one.others(), Bytes::ZERO);
+        // What is held outside counts like another pool's.
+        group.set_outside(Bytes::mib(90));
+        group.set_outside(Bytes::mib(30));
+        assert!(!two.reserve(Bytes::mib(11), LIMIT) && two.others() == Bytes::mib(90));
+        group.set_outside(Bytes::ZERO);
         // Moving pages takes nothing, even if the limit was lowered.
         assert!(one.reserve(Bytes::ZERO, Bytes::mib(1)) && !one.reserve(Bytes::mib(41), LIMIT));
         drop(one);

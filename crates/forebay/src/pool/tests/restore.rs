@@ -159,6 +159,22 @@ fn memory_that_other_work_uses_is_not_restored_over() {
     assert_eq!((pool.statistics().blocks, pool.statistics().live), (0, Bytes::ZERO));
     let again = pool.allocate(Bytes::mib(1), stream).unwrap();
     assert_eq!(again.address(), block.address(), "free in the order of the stream that was said");
+    // A block that is removed while another stream uses it waits for that stream, like one that is freed.
+    let before = pool.kept_blocks(&on_default);
+    pool.record_use(again.address(), stream).unwrap();
+    write(&device, again, 2, stream);
+    let halves: Vec<KeptBlock> = before
+        .iter()
+        .map(|kept| KeptBlock { size: Bytes::kib(512), requested: Bytes::kib(512), ..*kept })
+        .collect();
+    assert!(matches!(pool.restore(&halves, &on_default), Err(Error::NotRestorable { .. })));
+    assert_eq!(pool.kept_blocks(&on_default), before);
+    pool.restore(&[], &on_default).unwrap();
+    assert_eq!(pool.statistics().blocks, 0);
+    assert!(matches!(pool.restore(&before, &on_default), Err(Error::NotRestorable { .. })));
+    device.synchronize_device().unwrap();
+    pool.process_deferred().unwrap();
+    pool.restore(&before, &on_default).unwrap();
 }
 
 #[test]

@@ -51,13 +51,14 @@ pub(in crate::pool) fn of(shared: &Shared) -> MemoryMap {
     if shared.is_inherited() {
         return MemoryMap { spans: Vec::new(), blocks: Vec::new() };
     }
-    let mut segments: Vec<MappedSpan> = {
+    // Under one lock: no page goes or comes between the two, so that every block lies in a segment.
+    let (mut segments, mut live) = {
         let heap = shared.heap();
         let small = segments_of(&heap.small, Side::Small);
-        small.chain(segments_of(&heap.large, Side::Large)).collect()
+        let both = small.chain(segments_of(&heap.large, Side::Large));
+        (both.collect::<Vec<MappedSpan>>(), shared.map.live_blocks())
     };
     segments.sort_unstable_by_key(MappedSpan::start);
-    let mut live = shared.map.live_blocks();
     live.sort_unstable_by_key(|block| block.address);
     let mut spans: Vec<MappedSpan> = Vec::new();
     for segment in segments {
