@@ -19,6 +19,7 @@ mod address;
 pub mod address_space;
 mod arena;
 mod bytes;
+mod coherence;
 mod count;
 mod decay;
 mod id;
@@ -34,6 +35,7 @@ pub use arena::{
     Bump, BumpBlock, BumpChunkSize, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage,
 };
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, RoundedUp, TIB};
+pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKind};
 pub use count::counted;
 pub use decay::Decay;
 pub use id::{DeviceOrdinal, Serial, StreamId};

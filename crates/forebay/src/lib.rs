@@ -32,6 +32,7 @@
 //! | limits, memory classes, callbacks | [`PoolOptions`] |
 //! | blocks that free themselves, typed arrays, batches, rental, futures | [`handle`] |
 //! | many short-lived blocks that are freed together | [`arena`] |
+//! | data with a host side and a device side, kept coherent | [`buffer`] |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |
@@ -61,6 +62,7 @@ pub mod adaptor;
 pub mod arena;
 #[doc(hidden)]
 pub mod bindings;
+pub mod buffer;
 pub mod config;
 pub mod handle;
 pub mod report;

@@ -50,7 +50,7 @@ mod array;
 mod batch;
 mod failure;
 mod lost;
-mod order;
+pub(crate) mod order;
 mod owned;
 mod refused;
 mod rental;

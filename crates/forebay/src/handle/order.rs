@@ -8,7 +8,7 @@ use crate::Result;
 
 /// Makes what is enqueued on `later` from now on wait for all that was enqueued on `earlier`. The
 /// host does not wait. Where it fails some of the waits may have been made, which harms nothing.
-pub(super) fn after(
+pub(crate) fn after(
     device: &Arc<dyn Device>,
     later: StreamHandle,
     earlier: impl IntoIterator<Item = StreamHandle>,

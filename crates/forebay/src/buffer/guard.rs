@@ -1,0 +1,123 @@
+//! What a buffer hands out: a view of the host's replica, and a place on the device.
+
+use core::ops::{Deref, DerefMut, Range};
+
+use bytemuck::Pod;
+use forebay_core::{Address, Bytes};
+use forebay_hal::StreamHandle;
+
+use super::raw::RawBuffer;
+
+/// Elements of a buffer in host memory, to read and write. The first mutable use marks them as newer than the device's;
+/// a guard that is only read through marks nothing.
+///
+/// The buffer is borrowed while the guard lives, so that nothing copies the elements meanwhile:
+///
+/// ```compile_fail,E0499
+/// # use forebay::buffer::Memory;
+/// # use forebay::{HostDevice, StreamHandle};
+/// # let memory = Memory::new(&HostDevice::open()?)?;
+/// let mut buffer = memory.buffer::<f32>(10)?;
+/// let mut view = buffer.host_mut()?;
+/// buffer.on_device(StreamHandle::DEFAULT)?;
+/// view.fill(1.0);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "it is for writing through"]
+pub struct HostMut<'a, T: Pod> {
+    raw: &'a mut RawBuffer,
+    elements: Range<usize>,
+    marked: bool,
+    element: core::marker::PhantomData<T>,
+}
+
+impl<'a, T: Pod> HostMut<'a, T> {
+    /// The caller has acquired `elements` on the host for writing.
+    pub(super) fn new(raw: &'a mut RawBuffer, elements: Range<usize>) -> Self {
+        Self { raw, elements, marked: false, element: core::marker::PhantomData }
+    }
+}
+
+impl<T: Pod> Deref for HostMut<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: acquired when the guard was made, and borrowed since.
+        let bytes = unsafe { self.raw.host_bytes() };
+        elements_of(bytes, &self.elements)
+    }
+}
+
+impl<T: Pod> DerefMut for HostMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        if !self.marked {
+            self.marked = true;
+            self.raw.mark_host_written(bytes_of::<T>(&self.elements));
+        }
+        // SAFETY: acquired for writing when the guard was made, and borrowed since.
+        let bytes = unsafe { self.raw.host_bytes_mut() };
+        elements_of_mut(bytes, &self.elements)
+    }
+}
+
+/// The bytes of elements.
+pub(super) fn bytes_of<T>(elements: &Range<usize>) -> Range<u64> {
+    let size = size_of::<T>() as u64;
+    let byte = |index: usize| (index as u64).saturating_mul(size);
+    byte(elements.start)..byte(elements.end)
+}
+
+/// Elements of a replica. The memory is aligned for the type, so that the cast succeeds.
+pub(super) fn elements_of<'a, T: Pod>(bytes: &'a [u8], elements: &Range<usize>) -> &'a [T] {
+    let part = bytes.get(within::<T>(elements)).unwrap_or_default();
+    bytemuck::try_cast_slice(part).unwrap_or_default()
+}
+
+/// The same, to write.
+pub(super) fn elements_of_mut<'a, T: Pod>(
+    bytes: &'a mut [u8],
+    elements: &Range<usize>,
+) -> &'a mut [T] {
+    let part = bytes.get_mut(within::<T>(elements)).unwrap_or_default();
+    bytemuck::try_cast_slice_mut(part).unwrap_or_default()
+}
+
+fn within<T>(elements: &Range<usize>) -> Range<usize> {
+    let byte = |index: usize| index.saturating_mul(size_of::<T>());
+    byte(elements.start)..byte(elements.end)
+}
+
+/// Elements of a buffer in device memory, current and ordered for work on one stream.
+///
+/// Work that is enqueued on that stream from now on may use them. The buffer is borrowed as long as this lives; work that
+/// is enqueued later, through an address that was kept, is not ordered with what the buffer does then.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the address is for a kernel"]
+pub struct OnDevice<'a> {
+    address: Address,
+    size: Bytes,
+    stream: StreamHandle,
+    buffer: core::marker::PhantomData<&'a mut ()>,
+}
+
+impl OnDevice<'_> {
+    pub(super) fn new(address: Address, size: u64, stream: StreamHandle) -> Self {
+        Self { address, size: Bytes::new(size), stream, buffer: core::marker::PhantomData }
+    }
+
+    /// Where the first element is.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// How many bytes the elements have.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// The stream that the elements are ordered for.
+    pub fn stream(&self) -> StreamHandle {
+        self.stream
+    }
+}

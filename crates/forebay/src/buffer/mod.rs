@@ -1,0 +1,54 @@
+//! Buffers: typed data with a replica on the host and one on a device, kept coherent.
+//!
+//! ```text
+//!   Memory ── a manager: the pool of device memory, the live buffers
+//!     └── Buffer<T> ── host memory ⇄ device memory, and for each range which is newer
+//!           ├── host, host_mut, map         &[T] and guards; copy to the host what it lacks, and wait
+//!           ├── on_device, ..._mut          an address, ordered for a stream; copy what the device lacks
+//!           └── slice, cast                 parts and other types of the same memory
+//! ```
+//!
+//! A buffer copies when a use needs it, and no byte that need not be copied: a buffer that is only used on the device has
+//! no host memory at all, and after writing ten elements of a million on the host, the next use on the device copies ten.
+//! What nobody has written is zero on both sides, and is never copied.
+//!
+//! ```
+//! use forebay::buffer::Memory;
+//! use forebay::{HostDevice, StreamHandle};
+//!
+//! let memory = Memory::new(&HostDevice::open()?)?; // CudaDevice::open(0)? for the first GPU
+//! let mut x = memory.buffer::<f32>(1_000_000)?;
+//! x.host_mut()?.fill(2.0); // the host's replica is newer
+//! let on_device = x.on_device_mut(StreamHandle::DEFAULT)?; // copied once, if the device has memory of its own
+//! // ... launch a kernel on `on_device.stream()` that changes `on_device.address()`
+//! # let _ = on_device;
+//! assert_eq!(x.host()?[7], 2.0); // copied back, after the kernel
+//! # Ok::<(), forebay::Error>(())
+//! ```
+//!
+//! The [state](Buffer::state) of a buffer and what each operation does in each state are in
+//! [docs/buffers.md](https://docs.rs/forebay). The policy is [`forebay_core::Coherence`].
+//!
+//! # Order
+//!
+//! Uses on a device are ordered: a use that reads waits, on the device, for the last use that wrote; one that writes
+//! waits for all. The host waits only for copies that it needs or is about to overwrite. Dropping a buffer waits for
+//! nothing: device memory goes back to the pool in stream order, and host memory that a copy still reads is freed after
+//! it.
+
+mod figures;
+mod guard;
+mod host_memory;
+mod memory;
+mod raw;
+mod typed;
+
+#[cfg(test)]
+mod tests;
+
+pub use figures::{BufferFigures, CopyFigures};
+pub use forebay_core::{BufferState, Replica};
+pub use guard::{HostMut, OnDevice};
+pub use memory::{LiveBuffer, Memory, MemoryTotals};
+pub use raw::Access;
+pub use typed::{Buffer, BufferSlice};

@@ -1,0 +1,378 @@
+//! The buffer that programs use, and its slices.
+
+use core::marker::PhantomData;
+use core::ops::{Bound, Range, RangeBounds};
+
+use bytemuck::Pod;
+use forebay_core::{BufferState, Bytes, Replica};
+use forebay_hal::{Call, StreamHandle, invalid};
+
+use super::figures::BufferFigures;
+use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
+use super::memory::Memory;
+use super::raw::{Access, RawBuffer, out_of_range};
+use crate::Result;
+
+/// Elements with a replica on the host and one on a device, which are copied when and as far as a use needs it. Made by
+/// [`Memory::buffer`].
+#[derive(Debug)]
+pub struct Buffer<T: Pod> {
+    raw: RawBuffer,
+    length: usize,
+    id: u64,
+    element: PhantomData<T>,
+}
+
+/// Consecutive elements of a buffer. They are the buffer's own, and the buffer is borrowed: nothing is copied to make a
+/// slice.
+#[derive(Debug)]
+#[must_use = "a slice does nothing by itself"]
+pub struct BufferSlice<'a, T: Pod> {
+    raw: &'a mut RawBuffer,
+    /// Elements of type `T`, counted from the beginning of the buffer.
+    elements: Range<usize>,
+    element: PhantomData<T>,
+}
+
+/// The range that bounds mean, of so many elements.
+fn resolve(bounds: impl RangeBounds<usize>, length: usize) -> Result<Range<usize>> {
+    let start = match bounds.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match bounds.end_bound() {
+        Bound::Included(&end) => end.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => length,
+    };
+    if start > end || end > length {
+        return Err(out_of_range(&(start..end), length));
+    }
+    Ok(start..end)
+}
+
+/// The bytes of so many elements. Fails if they are more than a process can address, or elements have no bytes.
+pub(super) fn size_of_elements<T>(length: usize) -> Result<u64> {
+    let size = length.checked_mul(size_of::<T>()).and_then(|size| isize::try_from(size).ok());
+    let refused = || {
+        let given = format!("{length} elements of {} B", size_of::<T>());
+        invalid(
+            Call::Allocate,
+            "length",
+            given,
+            "elements with bytes, fewer than half of all addresses",
+        )
+    };
+    match size.map(isize::unsigned_abs) {
+        Some(size) if size_of::<T>() != 0 => Ok(size as u64),
+        _ => Err(refused().into()),
+    }
+}
+
+impl<T: Pod> Buffer<T> {
+    pub(super) fn new(raw: RawBuffer, length: usize, id: u64) -> Self {
+        Self { raw, length, id, element: PhantomData }
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// How many bytes the elements have.
+    pub fn size(&self) -> Bytes {
+        Bytes::new(self.raw.size())
+    }
+
+    /// The number under which its manager lists it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its manager.
+    pub fn memory(&self) -> &Memory {
+        self.raw.memory()
+    }
+
+    /// Which replicas are there, and which is newer.
+    pub fn state(&self) -> BufferState {
+        self.raw.state()
+    }
+
+    /// Its memory and copies so far.
+    pub fn figures(&self) -> BufferFigures {
+        self.raw.figures.read()
+    }
+
+    /// All elements as a slice.
+    pub fn as_slice(&mut self) -> BufferSlice<'_, T> {
+        BufferSlice { elements: 0..self.length, raw: &mut self.raw, element: PhantomData }
+    }
+
+    /// The elements in `range`, without copying anything.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// # use forebay::HostDevice;
+    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// let mut buffer = memory.buffer::<i32>(1000)?;
+    /// buffer.slice(100..300)?.host_mut()?.fill(7);
+    /// assert_eq!(buffer.host()?[299..301], [7, 0]);
+    /// assert!(buffer.slice(900..1001).is_err());
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn slice(&mut self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>> {
+        let elements = resolve(range, self.length)?;
+        Ok(BufferSlice { elements, raw: &mut self.raw, element: PhantomData })
+    }
+
+    /// The elements in host memory, to read. Copies what the host lacks, and waits for that.
+    pub fn host(&mut self) -> Result<&[T]> {
+        self.as_slice().into_host()
+    }
+
+    /// The elements in host memory, to read and write. Copies what the host lacks, and waits for that and for copies that
+    /// still read host memory.
+    pub fn host_mut(&mut self) -> Result<HostMut<'_, T>> {
+        self.as_slice().into_host_mut(Access::Update)
+    }
+
+    /// The elements in host memory for an access of that kind. With [`Access::Overwrite`] nothing is copied, and all
+    /// elements must be written: those that are not have undefined, but initialised values.
+    pub fn map(&mut self, access: Access) -> Result<HostMut<'_, T>> {
+        self.as_slice().into_host_mut(access)
+    }
+
+    /// The elements in device memory, to be read by work on `stream`. Copies what the device lacks, on that stream.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// # use forebay::{HostDevice, StreamHandle};
+    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// let mut buffer = memory.buffer_from(&[1.0_f32, 2.0, 3.0])?;
+    /// let on_device = buffer.on_device(StreamHandle::DEFAULT)?;
+    /// println!("a kernel on {} may read {}", on_device.stream(), on_device.address());
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn on_device(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
+        self.as_slice().into_device(Access::Read, stream)
+    }
+
+    /// The elements in device memory, to be read and written by work on `stream`. They count as newer than the host's.
+    pub fn on_device_mut(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
+        self.as_slice().into_device(Access::Update, stream)
+    }
+
+    /// The elements in device memory, for work on `stream` that writes all of them and reads none: nothing is copied.
+    pub fn on_device_overwrite(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
+        self.as_slice().into_device(Access::Overwrite, stream)
+    }
+
+    /// Replaces all elements. Fails if `from` has another length.
+    pub fn copy_from(&mut self, from: &[T]) -> Result<()> {
+        self.as_slice().copy_from(from)
+    }
+
+    /// Copies all elements to `to`. Fails if it has another length.
+    pub fn copy_to(&mut self, to: &mut [T]) -> Result<()> {
+        self.as_slice().copy_to(to)
+    }
+
+    /// All elements, copied.
+    pub fn to_vec(&mut self) -> Result<Vec<T>> {
+        Ok(self.host()?.to_vec())
+    }
+
+    /// Gives all elements one value.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        self.as_slice().fill(value)
+    }
+
+    /// Makes both replicas current: the device's in the order of `stream`.
+    pub fn synchronize(&mut self, stream: StreamHandle) -> Result<()> {
+        let all = 0..self.raw.size();
+        self.raw.acquire_host(all.clone(), Access::Read)?;
+        self.raw.acquire_device(all, Access::Read, stream)?;
+        Ok(())
+    }
+
+    /// Frees the memory of a replica, after copying to the other what it alone had. Returns how many bytes were freed.
+    /// Copies to the device are enqueued on `stream`, and waited for.
+    pub fn compact(&mut self, replica: Replica, stream: StreamHandle) -> Result<Bytes> {
+        Ok(Bytes::new(self.raw.drop_replica(replica, stream)?))
+    }
+
+    /// Forgets what a replica has: it is copied from the other when it is needed next. Elements that the other has not
+    /// are zero from now on.
+    pub fn invalidate(&mut self, replica: Replica) {
+        let all = 0..self.raw.size();
+        self.raw.invalidate(replica, all);
+    }
+
+    /// Changes the number of elements. The first ones stay, new ones are zero. The contents move to new host memory.
+    pub fn resize(&mut self, length: usize) -> Result<()> {
+        self.raw.resize(size_of_elements::<T>(length)?)?;
+        self.length = length;
+        Ok(())
+    }
+
+    /// Whether the elements are those of `other`, byte for byte. Copies what the host lacks of both.
+    pub fn equals(&mut self, other: &mut Self) -> Result<bool> {
+        if self.length != other.length {
+            return Ok(false);
+        }
+        let (one, two) = (self.host()?, other.host()?);
+        Ok(bytemuck::cast_slice::<T, u8>(one) == bytemuck::cast_slice::<T, u8>(two))
+    }
+}
+
+impl<T: Pod> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.raw.memory().forget(self.id);
+    }
+}
+
+impl<'a, T: Pod> BufferSlice<'a, T> {
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty()
+    }
+
+    /// A part of it. Borrows the slice.
+    pub fn slice(&mut self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>> {
+        let within = resolve(range, self.len())?;
+        let start = self.elements.start;
+        let elements = start + within.start..start + within.end;
+        Ok(BufferSlice { raw: self.raw, elements, element: PhantomData })
+    }
+
+    /// The same bytes as elements of another type. Fails unless they begin at a multiple of its alignment and are a whole
+    /// number of its elements.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// # use forebay::HostDevice;
+    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// let mut buffer = memory.buffer_from(&[1.0_f32; 6])?;
+    /// assert_eq!(buffer.slice(2..)?.cast::<u32>()?.host()?, [0x3f80_0000; 4]);
+    /// assert!(buffer.slice(1..)?.cast::<[u8; 16]>().is_err());
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn cast<U: Pod>(self) -> Result<BufferSlice<'a, U>> {
+        let bytes = bytes_of::<T>(&self.elements);
+        let size = size_of::<U>() as u64;
+        let fits = |at: u64| size != 0 && at.is_multiple_of(size);
+        let aligned = align_of::<U>() <= align_of::<T>().max(SHARED_ALIGNMENT);
+        if !fits(bytes.start) || !fits(bytes.end) || !aligned {
+            let given = format!("bytes {} to {}", bytes.start, bytes.end);
+            let allowed =
+                format!("whole elements of {size} B, from the beginning of the buffer on");
+            return Err(invalid(Call::Copy, "type", given, allowed).into());
+        }
+        let index = |at: u64| usize::try_from(at / size).unwrap_or(usize::MAX);
+        let elements = index(bytes.start)..index(bytes.end);
+        Ok(BufferSlice { raw: self.raw, elements, element: PhantomData })
+    }
+
+    /// As [`Buffer::host`].
+    pub fn host(&mut self) -> Result<&[T]> {
+        self.reborrow().into_host()
+    }
+
+    /// As [`Buffer::host_mut`].
+    pub fn host_mut(&mut self) -> Result<HostMut<'_, T>> {
+        self.reborrow().into_host_mut(Access::Update)
+    }
+
+    /// As [`Buffer::map`].
+    pub fn map(&mut self, access: Access) -> Result<HostMut<'_, T>> {
+        self.reborrow().into_host_mut(access)
+    }
+
+    /// As [`Buffer::on_device`].
+    pub fn on_device(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
+        self.reborrow().into_device(Access::Read, stream)
+    }
+
+    /// As [`Buffer::on_device_mut`].
+    pub fn on_device_mut(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
+        self.reborrow().into_device(Access::Update, stream)
+    }
+
+    /// As [`Buffer::on_device_overwrite`].
+    pub fn on_device_overwrite(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
+        self.reborrow().into_device(Access::Overwrite, stream)
+    }
+
+    /// As [`Buffer::copy_from`].
+    pub fn copy_from(&mut self, from: &[T]) -> Result<()> {
+        self.check_length("from", from.len())?;
+        self.map(Access::Overwrite)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    /// As [`Buffer::copy_to`].
+    pub fn copy_to(&mut self, to: &mut [T]) -> Result<()> {
+        self.check_length("to", to.len())?;
+        to.copy_from_slice(self.host()?);
+        Ok(())
+    }
+
+    /// As [`Buffer::fill`]. Zeros cost nothing until they are needed, on either side.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        if bytemuck::bytes_of(&value).iter().all(|&byte| byte == 0) {
+            self.raw.clear(bytes_of::<T>(&self.elements));
+            return Ok(());
+        }
+        self.map(Access::Overwrite)?.fill(value);
+        Ok(())
+    }
+
+    fn reborrow(&mut self) -> BufferSlice<'_, T> {
+        BufferSlice { raw: self.raw, elements: self.elements.clone(), element: PhantomData }
+    }
+
+    fn into_host(self) -> Result<&'a [T]> {
+        self.raw.acquire_host(bytes_of::<T>(&self.elements), Access::Read)?;
+        // SAFETY: acquired, and borrowed as long as the elements are.
+        let bytes = unsafe { self.raw.host_bytes() };
+        Ok(elements_of(bytes, &self.elements))
+    }
+
+    fn into_host_mut(self, access: Access) -> Result<HostMut<'a, T>> {
+        // A guard can be written through, whatever the access.
+        let access = if access == Access::Read { Access::Update } else { access };
+        self.raw.acquire_host(bytes_of::<T>(&self.elements), access)?;
+        Ok(HostMut::new(self.raw, self.elements))
+    }
+
+    fn into_device(self, access: Access, stream: StreamHandle) -> Result<OnDevice<'a>> {
+        let bytes = bytes_of::<T>(&self.elements);
+        let start = self.raw.acquire_device(bytes.clone(), access, stream)?;
+        let within = invalid(Call::Copy, "range", bytes.start, "within the address space");
+        let address = start.checked_add(Bytes::new(bytes.start)).ok_or(within)?;
+        Ok(OnDevice::new(address, bytes.end - bytes.start, stream))
+    }
+
+    fn check_length(&self, argument: &'static str, given: usize) -> Result<()> {
+        if given == self.len() {
+            return Ok(());
+        }
+        let allowed = format!("{} elements, as many as the buffer or slice has", self.len());
+        Err(invalid(Call::Copy, argument, format!("{given} elements"), allowed).into())
+    }
+}
+
+/// Every buffer is aligned to this at least, on either side.
+const SHARED_ALIGNMENT: usize = 64;
