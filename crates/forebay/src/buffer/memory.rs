@@ -4,7 +4,7 @@ use core::any::type_name;
 use core::panic::Location;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use bytemuck::Pod;
@@ -13,8 +13,10 @@ use forebay_hal::{Call, Device, ToDevice};
 
 use super::figures::{BufferFigures, Figures};
 use super::host_memory::HostMemory;
-use super::raw::{HostUse, RawBuffer};
+use super::host_use::HostUse;
+use super::raw::RawBuffer;
 use super::typed::{Buffer, size_of_elements};
+use crate::sync::fork::ForkSafeMutex;
 use crate::sync::lock;
 use crate::{Pool, Result};
 
@@ -97,6 +99,30 @@ pub struct MemoryTotals {
     pub parked_bytes: u64,
 }
 
+/// All managers of the process.
+static MANAGERS: ForkSafeMutex<Vec<Weak<Manager>>> = ForkSafeMutex::new(Vec::new());
+
+/// The live buffers of the whole process, those of each manager from the oldest on: at the end of a program, its leaks.
+///
+/// ```
+/// use forebay::HostDevice;
+/// use forebay::buffer::{Memory, leaks};
+///
+/// let memory = Memory::new(&HostDevice::open()?)?;
+/// let forgotten = memory.buffer::<f32>(1000)?;
+/// for leak in leaks() {
+///     println!("{} elements of {} from {}, {:?} ago", leak.length, leak.element, leak.created_at, leak.age);
+/// }
+/// # assert_eq!(leaks().len(), 1);
+/// # drop(forgotten);
+/// # assert!(leaks().is_empty());
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub fn leaks() -> Vec<LiveBuffer> {
+    let managers: Vec<Arc<Manager>> = MANAGERS.lock().iter().filter_map(Weak::upgrade).collect();
+    managers.into_iter().flat_map(|shared| Memory { shared }.live_buffers()).collect()
+}
+
 /// Host memory that copies still use.
 #[derive(Debug)]
 pub(super) struct Parked {
@@ -112,9 +138,15 @@ impl Memory {
 
     /// A manager whose device memory is from `pool`.
     pub fn over(pool: &Pool) -> Self {
-        let shared =
-            Manager { pool: pool.clone(), registry: Mutex::default(), parked: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+        let shared = Arc::new(Manager {
+            pool: pool.clone(),
+            registry: Mutex::default(),
+            parked: Mutex::default(),
+        });
+        let mut managers = MANAGERS.lock();
+        managers.retain(|manager| manager.strong_count() > 0);
+        managers.push(Arc::downgrade(&shared));
+        Self { shared }
     }
 
     /// A manager on the host alone: buffers have one replica, and nothing is ever copied.
@@ -169,6 +201,9 @@ impl Memory {
 
     /// The live buffers, the oldest first: what a program that has ended its work still holds.
     pub fn live_buffers(&self) -> Vec<LiveBuffer> {
+        if self.device().descriptor().is_inherited() {
+            return Vec::new();
+        }
         let registry = lock(&self.shared.registry);
         let live = registry.live.iter().map(|(&id, record)| LiveBuffer {
             id,

@@ -36,9 +36,12 @@
 //! nothing: device memory goes back to the pool in stream order, and host memory that a copy still reads is freed after
 //! it.
 
+mod double;
+mod fetch;
 mod figures;
 mod guard;
 mod host_memory;
+mod host_use;
 mod memory;
 mod raw;
 mod typed;
@@ -46,9 +49,11 @@ mod typed;
 #[cfg(test)]
 mod tests;
 
+pub use double::DoubleBuffer;
+pub use fetch::Fetch;
 pub use figures::{BufferFigures, CopyFigures};
 pub use forebay_core::{BufferState, Replica};
 pub use guard::{HostMut, OnDevice};
-pub use memory::{LiveBuffer, Memory, MemoryTotals};
+pub use memory::{LiveBuffer, Memory, MemoryTotals, leaks};
 pub use raw::Access;
 pub use typed::{Buffer, BufferSlice};

@@ -21,6 +21,7 @@ use forebay_hal::{
 
 use super::figures::Figures;
 use super::host_memory::HostMemory;
+use super::host_use::HostUse;
 use super::memory::{Memory, Parked};
 use crate::handle::order::after;
 use crate::{Error, OwnedBlock, Request, Result};
@@ -43,36 +44,6 @@ impl Access {
     }
 }
 
-/// Work under way that reads or writes host memory.
-#[derive(Debug)]
-pub(super) struct HostUse {
-    stream: StreamHandle,
-    /// After that work; `None` if the device has none to give, so that the whole device is waited for.
-    event: Option<Event>,
-}
-
-impl HostUse {
-    fn wait(&self, device: &dyn Device) -> hal::Result<()> {
-        let wait = || match &self.event {
-            Some(event) => event.synchronize(),
-            None => device.synchronize_device(),
-        };
-        match wait() {
-            Err(error) if error.may_pass() => wait(),
-            done => done,
-        }
-    }
-
-    /// Whether the work is done, as far as that can be known without waiting.
-    pub(super) fn is_done(&self) -> bool {
-        self.event.as_ref().is_some_and(|event| matches!(event.query(), Ok(hal::Progress::Done)))
-    }
-
-    pub(super) fn finish(&self, device: &dyn Device) -> bool {
-        self.wait(device).is_ok()
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct RawBuffer {
     memory: Memory,
@@ -84,6 +55,8 @@ pub(super) struct RawBuffer {
     host_uses: Vec<HostUse>,
     /// Whether one of them may write it.
     host_written: bool,
+    /// What copies under way bring to the host.
+    arrivals: Vec<Range<u64>>,
     device: Option<OwnedBlock>,
     /// Streams that were made to wait for the last write on the device. With one replica: streams that use it.
     ordered: Vec<StreamHandle>,
@@ -121,6 +94,7 @@ impl RawBuffer {
             host: None,
             host_uses: Vec::new(),
             host_written: false,
+            arrivals: Vec::new(),
             device: None,
             ordered: Vec::new(),
             figures,
@@ -145,48 +119,114 @@ impl RawBuffer {
 
     /// Makes the host's replica current in `range` and ready for `access`. The caller marks what it writes.
     pub(super) fn acquire_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        self.memory.device().descriptor().check_process(Call::Copy)?;
         if self.unified {
+            self.memory.device().descriptor().check_process(Call::Copy)?;
             return self.acquire_unified(range, access);
         }
+        let started = self.start_host(range.clone(), access);
+        // Copies that were enqueued are finished, also if a later one was not.
+        self.finish_host(range, access)?;
+        started
+    }
+
+    /// Enqueues the copies that make the host's replica current in `range`, and waits for none. They are
+    /// [arrivals](Self::finish_arrivals) until they are done.
+    pub(super) fn start_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
+        self.memory.device().descriptor().check_process(Call::Copy)?;
+        self.arrivals.clear();
         if self.host.is_none() {
             self.host = Some(HostMemory::zeroed(to_usize(self.size()), self.alignment)?);
             self.coherence.allocated(Replica::Host, true);
             self.figures.set_host(self.size());
         }
-        let needs = match access {
-            Access::Overwrite => Vec::new(),
-            Access::Read | Access::Update => self.coherence.needs(Replica::Host, range),
-        };
-        let mut copied = Vec::new();
-        let mut failed = None;
-        for Update { range, kind } in &needs {
+        if access == Access::Overwrite {
+            return Ok(());
+        }
+        for Update { range, kind } in self.coherence.needs(Replica::Host, range) {
             match kind {
                 UpdateKind::Zero => {
                     self.wait_for_host()?;
                     if let Some(host) = &mut self.host {
                         // SAFETY: all copies are done.
                         let bytes = unsafe { host.bytes_mut() };
-                        bytes.get_mut(usize_range(range)).unwrap_or_default().fill(0);
+                        bytes.get_mut(usize_range(&range)).unwrap_or_default().fill(0);
                     }
-                    self.coherence.updated(Replica::Host, range.clone());
+                    self.coherence.updated(Replica::Host, range);
                 }
-                UpdateKind::Copy => match self.copy_to_host(range) {
-                    Ok(()) => copied.push(range.clone()),
-                    Err(error) => {
-                        failed = Some(error);
-                        break;
-                    }
-                },
+                UpdateKind::Copy => {
+                    self.copy_to_host(&range)?;
+                    self.arrivals.push(range);
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// What is left of [`acquire_host`](Self::acquire_host) after [`start_host`](Self::start_host).
+    pub(super) fn finish_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
+        if self.unified {
+            return self.acquire_host(range, access);
         }
         if access.writes() || self.host_written {
             self.wait_for_host()?;
         }
-        for range in copied {
+        self.finish_arrivals();
+        Ok(())
+    }
+
+    /// Whether there is one replica.
+    pub(super) fn is_unified(&self) -> bool {
+        self.unified
+    }
+
+    /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
+    /// devices, or the host has what is newer.
+    pub(super) fn copy_on_device(&mut self, from: &mut Self, stream: StreamHandle) -> Result<bool> {
+        let same = Arc::ptr_eq(self.memory.device(), from.memory.device());
+        let all = 0..self.size();
+        let is_there =
+            from.device.is_some() && from.coherence.needs(Replica::Device, all.clone()).is_empty();
+        if !same || self.unified || !is_there {
+            return Ok(false);
+        }
+        let source = from.acquire_device(all.clone(), Access::Read, stream)?;
+        let before = self.coherence.clone();
+        let to = self.acquire_device(all.clone(), Access::Overwrite, stream)?;
+        let copy =
+            hal::Copy::linear(Place::Device(to), Place::Device(source), Bytes::new(all.end))?;
+        // SAFETY: both are blocks of buffers, which are freed in the order of `stream`; the two are different.
+        if let Err(error) = unsafe { self.memory.device().copy(&copy, stream) } {
+            // The device's bytes are undefined now; what the host had is still there.
+            self.coherence = before;
+            self.coherence.allocated(Replica::Device, false);
+            self.coherence.invalidated(Replica::Device, all);
+            return Err(error.into());
+        }
+        Ok(true)
+    }
+
+    /// Notes that the host has what copies brought. All of them are done.
+    fn finish_arrivals(&mut self) {
+        for range in self.arrivals.drain(..) {
             self.coherence.updated(Replica::Host, range);
         }
-        failed.map_or(Ok(()), Err)
+    }
+
+    /// Forgets copies to the host that nobody waits for: what they bring counts as not brought.
+    pub(super) fn abandon_arrivals(&mut self) {
+        self.arrivals.clear();
+    }
+
+    /// Calls `task` after the copies that were enqueued to the host, on a thread of the device. Returns `false` if there
+    /// are none, or the device cannot: then a wait is what is left.
+    pub(super) fn after_arrivals(&self, task: hal::HostTask) -> bool {
+        let device = self.memory.device();
+        let can = device.descriptor().capabilities.contains(Capabilities::HOST_TASKS);
+        let stream = self.device.as_ref().map(OwnedBlock::stream);
+        match stream.filter(|_| can && !self.arrivals.is_empty()) {
+            Some(stream) => device.enqueue_host(task, stream).is_ok(),
+            None => false,
+        }
     }
 
     /// Enqueues a copy to the host, after the last write on the device.

@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use forebay_core::{BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
+use super::fetch::Fetch;
 use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
 use super::memory::Memory;
@@ -28,9 +29,9 @@ pub struct Buffer<T: Pod> {
 #[derive(Debug)]
 #[must_use = "a slice does nothing by itself"]
 pub struct BufferSlice<'a, T: Pod> {
-    raw: &'a mut RawBuffer,
+    pub(super) raw: &'a mut RawBuffer,
     /// Elements of type `T`, counted from the beginning of the buffer.
-    elements: Range<usize>,
+    pub(super) elements: Range<usize>,
     element: PhantomData<T>,
 }
 
@@ -147,6 +148,40 @@ impl<T: Pod> Buffer<T> {
     /// elements must be written: those that are not have undefined, but initialised values.
     pub fn map(&mut self, access: Access) -> Result<HostMut<'_, T>> {
         self.as_slice().into_host_mut(access)
+    }
+
+    /// The elements in host memory, when the copies that they need are done: a future, for any executor.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// # use forebay::HostDevice;
+    /// # use std::task::{Context, Poll, Waker};
+    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// let mut buffer = memory.buffer::<f32>(1000)?;
+    /// let mut fetch = std::pin::pin!(buffer.fetch());
+    /// // In a program, `buffer.fetch().await?`.
+    /// let view = loop {
+    ///     match fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    ///         Poll::Ready(view) => break view?,
+    ///         Poll::Pending => std::thread::yield_now(),
+    ///     }
+    /// };
+    /// assert_eq!(view.len(), 1000);
+    /// # use std::future::Future;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn fetch(&mut self) -> Fetch<'_, T> {
+        Fetch::new(self.as_slice(), Access::Update)
+    }
+
+    /// Replaces all elements by those of `from`, which may be on another device. On the same device they are copied there,
+    /// on `stream`, where that is where they are; else through the host. Fails if it has another length.
+    pub fn copy_from_buffer(&mut self, from: &mut Self, stream: StreamHandle) -> Result<()> {
+        self.as_slice().check_length("from", from.len())?;
+        if !self.raw.copy_on_device(&mut from.raw, stream)? {
+            self.copy_from(from.host()?)?;
+        }
+        Ok(())
     }
 
     /// The elements in device memory, to be read by work on `stream`. Copies what the device lacks, on that stream.
@@ -354,6 +389,12 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         // A guard can be written through, whatever the access.
         let access = if access == Access::Read { Access::Update } else { access };
         self.raw.acquire_host(bytes_of::<T>(&self.elements), access)?;
+        Ok(HostMut::new(self.raw, self.elements))
+    }
+
+    /// After copies that were [started](RawBuffer::start_host) are done.
+    pub(super) fn into_arrived(self, access: Access) -> Result<HostMut<'a, T>> {
+        self.raw.finish_host(bytes_of::<T>(&self.elements), access)?;
         Ok(HostMut::new(self.raw, self.elements))
     }
 

@@ -1,0 +1,54 @@
+//! Two buffers that take turns: the device works on one while the host fills the other.
+
+use bytemuck::Pod;
+
+use super::memory::Memory;
+use super::typed::Buffer;
+use crate::Result;
+
+/// Two buffers of one length, the front one and the back one.
+///
+/// ```
+/// use forebay::buffer::{Access, DoubleBuffer, Memory};
+/// use forebay::{HostDevice, StreamHandle};
+///
+/// let memory = Memory::new(&HostDevice::open()?)?;
+/// let mut frames = DoubleBuffer::<f32>::new(&memory, 1024)?;
+/// for step in 0..10 {
+///     // Waits only for the copy of two steps ago: that of the last step reads the other buffer.
+///     frames.back().map(Access::Overwrite)?.fill(step as f32);
+///     frames.swap();
+///     let on_device = frames.front().on_device(StreamHandle::DEFAULT)?;
+///     // ... launch a kernel that reads `on_device.address()`
+/// #   let _ = on_device;
+/// }
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DoubleBuffer<T: Pod> {
+    front: Buffer<T>,
+    back: Buffer<T>,
+}
+
+impl<T: Pod> DoubleBuffer<T> {
+    /// Two buffers of `length` elements each.
+    #[track_caller]
+    pub fn new(memory: &Memory, length: usize) -> Result<Self> {
+        Ok(Self { front: memory.buffer(length)?, back: memory.buffer(length)? })
+    }
+
+    /// The buffer that is used.
+    pub fn front(&mut self) -> &mut Buffer<T> {
+        &mut self.front
+    }
+
+    /// The buffer that is prepared.
+    pub fn back(&mut self) -> &mut Buffer<T> {
+        &mut self.back
+    }
+
+    /// Makes the back buffer the front one. Copies and waits for nothing.
+    pub fn swap(&mut self) {
+        core::mem::swap(&mut self.front, &mut self.back);
+    }
+}
