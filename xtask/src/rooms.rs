@@ -51,6 +51,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("handle", "blocks that free themselves"),
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),
+    ("buffer", "data with a host side and a device side; a lock for each manager"),
     ("bindings", "what the C and Python crates share"),
 ];
 

@@ -148,3 +148,7 @@ mod readme {}
 #[cfg(all(doctest, feature = "host", feature = "cuda", feature = "sim"))]
 #[doc = include_str!("../../../docs/rust.md")]
 mod guide {}
+
+#[cfg(all(doctest, feature = "host"))]
+#[doc = include_str!("../../../docs/buffers.md")]
+mod buffers_guide {}

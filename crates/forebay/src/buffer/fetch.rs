@@ -10,7 +10,7 @@ use bytemuck::Pod;
 
 use super::guard::{HostMut, bytes_of};
 use super::raw::Access;
-use super::typed::BufferSlice;
+use super::typed::{Buffer, BufferSlice};
 use crate::Result;
 use crate::sync::lock;
 
@@ -34,8 +34,34 @@ pub struct Fetch<'a, T: Pod> {
     signal: Option<Arc<Signal>>,
 }
 
+impl<T: Pod> Buffer<T> {
+    /// The elements in host memory, when the copies that they need are done: a future, for any executor.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// # use forebay::HostDevice;
+    /// # use std::task::{Context, Poll, Waker};
+    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// let mut buffer = memory.buffer::<f32>(1000)?;
+    /// let mut fetch = std::pin::pin!(buffer.fetch());
+    /// // In a program, `buffer.fetch().await?`.
+    /// let view = loop {
+    ///     match fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    ///         Poll::Ready(view) => break view?,
+    ///         Poll::Pending => std::thread::yield_now(),
+    ///     }
+    /// };
+    /// assert_eq!(view.len(), 1000);
+    /// # use std::future::Future;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn fetch(&mut self) -> Fetch<'_, T> {
+        Fetch::new(self.as_slice(), Access::Update)
+    }
+}
+
 impl<'a, T: Pod> Fetch<'a, T> {
-    pub(super) fn new(slice: BufferSlice<'a, T>, access: Access) -> Self {
+    fn new(slice: BufferSlice<'a, T>, access: Access) -> Self {
         Self { slice: Some(slice), access, signal: None }
     }
 

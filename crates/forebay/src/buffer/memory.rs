@@ -1,23 +1,20 @@
-//! The manager: it makes buffers, knows which are live, and keeps host memory that copies still use.
+//! The manager: it makes buffers and knows which are live.
 
 use core::any::type_name;
 use core::panic::Location;
-use core::time::Duration;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytemuck::Pod;
 use forebay_core::Alignment;
 use forebay_hal::{Call, Device, ToDevice};
 
-use super::figures::{BufferFigures, Figures};
-use super::host_memory::HostMemory;
-use super::host_use::HostUse;
+use super::figures::Figures;
 use super::raw::RawBuffer;
+use super::registry::{LiveBuffer, MemoryTotals, Record, Registry};
+use super::store::Store;
 use super::typed::{Buffer, size_of_elements};
 use crate::sync::fork::ForkSafeMutex;
-use crate::sync::lock;
 use crate::{Pool, Result};
 
 /// Makes buffers on one device, with memory from a pool. Clones are the same manager.
@@ -41,62 +38,8 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Manager {
-    pool: Pool,
-    registry: Mutex<Registry>,
-    /// Host memory of dropped buffers that copies still use.
-    parked: Mutex<Vec<Parked>>,
-}
-
-#[derive(Debug, Default)]
-struct Registry {
-    live: BTreeMap<u64, Record>,
-    created: u64,
-    /// The copies of buffers that are gone.
-    gone: BufferFigures,
-}
-
-#[derive(Debug)]
-struct Record {
-    element: &'static str,
-    length: usize,
-    size: u64,
-    since: Instant,
-    created_at: &'static Location<'static>,
-    figures: Arc<Figures>,
-}
-
-/// A live buffer, as [`Memory::live_buffers`] lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LiveBuffer {
-    /// Its number. No other buffer of the manager ever has it.
-    pub id: u64,
-    /// The type of its elements.
-    pub element: &'static str,
-    /// How many elements it had when it was made.
-    pub length: usize,
-    /// How many bytes that is.
-    pub bytes: u64,
-    /// How long ago it was made.
-    pub age: Duration,
-    /// Where in the program it was made: file, line and column.
-    pub created_at: String,
-    /// Its memory and copies.
-    pub figures: BufferFigures,
-}
-
-/// What the buffers of a manager add up to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemoryTotals {
-    /// Live buffers.
-    pub buffers: usize,
-    /// Buffers made so far.
-    pub created: u64,
-    /// Memory of live buffers, and copies of all buffers so far.
-    pub figures: BufferFigures,
-    /// Bytes of host memory of dropped buffers that copies still use.
-    pub parked_bytes: u64,
+    store: Arc<Store>,
+    registry: Arc<Registry>,
 }
 
 /// All managers of the process.
@@ -104,7 +47,7 @@ static MANAGERS: ForkSafeMutex<Vec<Weak<Manager>>> = ForkSafeMutex::new(Vec::new
 
 /// The live buffers of the whole process, those of each manager from the oldest on: at the end of a program, its leaks.
 ///
-/// ```
+/// ```standalone_crate
 /// use forebay::HostDevice;
 /// use forebay::buffer::{Memory, leaks};
 ///
@@ -123,13 +66,6 @@ pub fn leaks() -> Vec<LiveBuffer> {
     managers.into_iter().flat_map(|shared| Memory { shared }.live_buffers()).collect()
 }
 
-/// Host memory that copies still use.
-#[derive(Debug)]
-pub(super) struct Parked {
-    pub(super) host: HostMemory,
-    pub(super) uses: Vec<HostUse>,
-}
-
 impl Memory {
     /// A manager on `device`, with a pool of its own.
     pub fn new(device: &impl ToDevice) -> Result<Self> {
@@ -138,11 +74,8 @@ impl Memory {
 
     /// A manager whose device memory is from `pool`.
     pub fn over(pool: &Pool) -> Self {
-        let shared = Arc::new(Manager {
-            pool: pool.clone(),
-            registry: Mutex::default(),
-            parked: Mutex::default(),
-        });
+        let (store, registry) = (Arc::new(Store::new(pool)), Arc::default());
+        let shared = Arc::new(Manager { store, registry });
         let mut managers = MANAGERS.lock();
         managers.retain(|manager| manager.strong_count() > 0);
         managers.push(Arc::downgrade(&shared));
@@ -157,12 +90,12 @@ impl Memory {
 
     /// The pool that device memory is from.
     pub fn pool(&self) -> &Pool {
-        &self.shared.pool
+        &self.shared.store.pool
     }
 
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
-        self.shared.pool.device()
+        self.shared.store.device()
     }
 
     /// A buffer of `length` elements, all zero. It has no memory until it is used, on either side.
@@ -171,24 +104,13 @@ impl Memory {
         let created_at = Location::caller();
         self.device().descriptor().check_process(Call::Allocate)?;
         let size = size_of_elements::<T>(length)?;
-        self.sweep();
+        self.shared.store.sweep();
         let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or(Alignment::ONE);
         let figures = Arc::<Figures>::default();
-        let raw = RawBuffer::new(self, size, alignment, Arc::clone(&figures));
-        let record = Record {
-            element: type_name::<T>(),
-            length,
-            size,
-            since: Instant::now(),
-            created_at,
-            figures,
-        };
-        let mut registry = lock(&self.shared.registry);
-        registry.created += 1;
-        let id = registry.created;
-        registry.live.insert(id, record);
-        drop(registry);
-        Ok(Buffer::new(raw, length, id))
+        let raw = RawBuffer::new(&self.shared.store, size, alignment, Arc::clone(&figures));
+        let (element, since) = (type_name::<T>(), Instant::now());
+        let record = Record { element, length, size, since, created_at, figures };
+        Ok(Buffer::new(raw, length, self.shared.registry.enter(record)))
     }
 
     /// A buffer with the elements of `from`, on the host.
@@ -199,76 +121,20 @@ impl Memory {
         Ok(buffer)
     }
 
-    /// The live buffers, the oldest first: what a program that has ended its work still holds.
+    /// The live buffers, the oldest first: what a program that has ended its work still holds. None in a forked child, of
+    /// the parent's.
     pub fn live_buffers(&self) -> Vec<LiveBuffer> {
         if self.device().descriptor().is_inherited() {
             return Vec::new();
         }
-        let registry = lock(&self.shared.registry);
-        let live = registry.live.iter().map(|(&id, record)| LiveBuffer {
-            id,
-            element: record.element,
-            length: record.length,
-            bytes: record.size,
-            age: record.since.elapsed(),
-            created_at: record.created_at.to_string(),
-            figures: record.figures.read(),
-        });
-        live.collect()
+        self.shared.registry.live()
     }
 
-    /// What the buffers add up to.
+    /// What the buffers add up to. All zero in a forked child.
     pub fn totals(&self) -> MemoryTotals {
-        self.sweep();
-        let parked = lock(&self.shared.parked);
-        let parked_bytes = parked.iter().map(|one| one.host.size() as u64).sum();
-        drop(parked);
-        let registry = lock(&self.shared.registry);
-        let mut figures = registry.gone;
-        registry.live.values().for_each(|record| figures.add(&record.figures.read()));
-        let (buffers, created) = (registry.live.len(), registry.created);
-        MemoryTotals { buffers, created, figures, parked_bytes }
-    }
-
-    /// Removes a buffer from the registry.
-    pub(super) fn forget(&self, id: u64) {
         if self.device().descriptor().is_inherited() {
-            return;
+            return MemoryTotals::default();
         }
-        let mut registry = lock(&self.shared.registry);
-        if let Some(record) = registry.live.remove(&id) {
-            let mut last = record.figures.read();
-            (last.host_bytes, last.device_bytes) = (0, 0);
-            registry.gone.add(&last);
-        }
-    }
-
-    /// Keeps host memory until the copies that use it are done.
-    pub(super) fn park(&self, parked: Parked) {
-        lock(&self.shared.parked).push(parked);
-    }
-
-    /// Frees parked memory whose copies are done.
-    fn sweep(&self) {
-        let mut parked = lock(&self.shared.parked);
-        let is_done = |one: &mut Parked| one.uses.iter().all(HostUse::is_done);
-        let done: Vec<Parked> = parked.extract_if(.., is_done).collect();
-        drop(parked);
-        drop(done);
-    }
-}
-
-impl Drop for Manager {
-    /// Waits for the copies that use parked memory.
-    fn drop(&mut self) {
-        let device = Arc::clone(self.pool.device());
-        let parked = self.parked.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for one in parked.drain(..) {
-            if device.descriptor().is_inherited()
-                || !one.uses.iter().all(|used| used.finish(&*device))
-            {
-                core::mem::forget(one.host);
-            }
-        }
+        self.shared.registry.totals(self.shared.store.sweep())
     }
 }

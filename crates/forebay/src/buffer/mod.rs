@@ -26,8 +26,8 @@
 //! # Ok::<(), forebay::Error>(())
 //! ```
 //!
-//! The [state](Buffer::state) of a buffer and what each operation does in each state are in
-//! [docs/buffers.md](https://docs.rs/forebay). The policy is [`forebay_core::Coherence`].
+//! What each operation does in each [state](Buffer::state) is a table in the guide, docs/buffers.md. The policy is
+//! [`forebay_core::Coherence`].
 //!
 //! # Order
 //!
@@ -44,6 +44,8 @@ mod host_memory;
 mod host_use;
 mod memory;
 mod raw;
+mod registry;
+mod store;
 mod typed;
 
 #[cfg(test)]
@@ -54,6 +56,7 @@ pub use fetch::Fetch;
 pub use figures::{BufferFigures, CopyFigures};
 pub use forebay_core::{BufferState, Replica};
 pub use guard::{HostMut, OnDevice};
-pub use memory::{LiveBuffer, Memory, MemoryTotals, leaks};
+pub use memory::{Memory, leaks};
 pub use raw::Access;
+pub use registry::{LiveBuffer, MemoryTotals};
 pub use typed::{Buffer, BufferSlice};

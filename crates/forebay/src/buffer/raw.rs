@@ -22,7 +22,7 @@ use forebay_hal::{
 use super::figures::Figures;
 use super::host_memory::HostMemory;
 use super::host_use::HostUse;
-use super::memory::{Memory, Parked};
+use super::store::{Parked, Store};
 use crate::handle::order::after;
 use crate::{Error, OwnedBlock, Request, Result};
 
@@ -46,7 +46,7 @@ impl Access {
 
 #[derive(Debug)]
 pub(super) struct RawBuffer {
-    memory: Memory,
+    store: Arc<Store>,
     coherence: Coherence,
     alignment: Alignment,
     /// Whether the device's memory is the host's own, so that there is one replica.
@@ -80,14 +80,14 @@ fn usize_range(range: &Range<u64>) -> Range<usize> {
 
 impl RawBuffer {
     pub(super) fn new(
-        memory: &Memory,
+        store: &Arc<Store>,
         size: u64,
         alignment: Alignment,
         figures: Arc<Figures>,
     ) -> Self {
-        let capabilities = memory.device().descriptor().capabilities;
+        let capabilities = store.device().descriptor().capabilities;
         Self {
-            memory: memory.clone(),
+            store: Arc::clone(store),
             coherence: Coherence::new(size),
             alignment,
             unified: capabilities.contains(Capabilities::HOST_VISIBLE | Capabilities::DATA),
@@ -101,10 +101,6 @@ impl RawBuffer {
         }
     }
 
-    pub(super) fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
     pub(super) fn size(&self) -> u64 {
         self.coherence.length()
     }
@@ -113,14 +109,14 @@ impl RawBuffer {
         self.coherence.state()
     }
 
-    fn device_handle(&self) -> Arc<dyn Device> {
-        Arc::clone(self.memory.device())
+    pub(super) fn device_handle(&self) -> Arc<dyn Device> {
+        Arc::clone(self.store.device())
     }
 
     /// Makes the host's replica current in `range` and ready for `access`. The caller marks what it writes.
     pub(super) fn acquire_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
         if self.unified {
-            self.memory.device().descriptor().check_process(Call::Copy)?;
+            self.store.device().descriptor().check_process(Call::Copy)?;
             return self.acquire_unified(range, access);
         }
         let started = self.start_host(range.clone(), access);
@@ -132,7 +128,7 @@ impl RawBuffer {
     /// Enqueues the copies that make the host's replica current in `range`, and waits for none. They are
     /// [arrivals](Self::finish_arrivals) until they are done.
     pub(super) fn start_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        self.memory.device().descriptor().check_process(Call::Copy)?;
+        self.store.device().descriptor().check_process(Call::Copy)?;
         self.arrivals.clear();
         if self.host.is_none() {
             self.host = Some(HostMemory::zeroed(to_usize(self.size()), self.alignment)?);
@@ -182,7 +178,7 @@ impl RawBuffer {
     /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
     /// devices, or the host has what is newer.
     pub(super) fn copy_on_device(&mut self, from: &mut Self, stream: StreamHandle) -> Result<bool> {
-        let same = Arc::ptr_eq(self.memory.device(), from.memory.device());
+        let same = Arc::ptr_eq(self.store.device(), from.store.device());
         let all = 0..self.size();
         let is_there =
             from.device.is_some() && from.coherence.needs(Replica::Device, all.clone()).is_empty();
@@ -195,7 +191,7 @@ impl RawBuffer {
         let copy =
             hal::Copy::linear(Place::Device(to), Place::Device(source), Bytes::new(all.end))?;
         // SAFETY: both are blocks of buffers, which are freed in the order of `stream`; the two are different.
-        if let Err(error) = unsafe { self.memory.device().copy(&copy, stream) } {
+        if let Err(error) = unsafe { self.store.device().copy(&copy, stream) } {
             // The device's bytes are undefined now; what the host had is still there.
             self.coherence = before;
             self.coherence.allocated(Replica::Device, false);
@@ -220,7 +216,7 @@ impl RawBuffer {
     /// Calls `task` after the copies that were enqueued to the host, on a thread of the device. Returns `false` if there
     /// are none, or the device cannot: then a wait is what is left.
     pub(super) fn after_arrivals(&self, task: hal::HostTask) -> bool {
-        let device = self.memory.device();
+        let device = self.store.device();
         let can = device.descriptor().capabilities.contains(Capabilities::HOST_TASKS);
         let stream = self.device.as_ref().map(OwnedBlock::stream);
         match stream.filter(|_| can && !self.arrivals.is_empty()) {
@@ -236,8 +232,8 @@ impl RawBuffer {
         // A copy of an earlier replica on another stream may still read what this one writes.
         for host_use in self.host_uses.iter().filter(|earlier| earlier.stream != stream) {
             match &host_use.event {
-                Some(event) => self.memory.device().wait_event(stream, event.handle())?,
-                None => host_use.wait(&**self.memory.device())?,
+                Some(event) => self.store.device().wait_event(stream, event.handle())?,
+                None => host_use.wait(&**self.store.device())?,
             }
         }
         let to = Place::Host(offset(host.address(), range.start)?);
@@ -297,7 +293,7 @@ impl RawBuffer {
     /// Waits until no copy touches host memory.
     fn wait_for_host(&mut self) -> Result<()> {
         while let Some(host_use) = self.host_uses.last() {
-            host_use.wait(&**self.memory.device())?;
+            host_use.wait(&**self.store.device())?;
             self.host_uses.pop();
         }
         self.host_written = false;
@@ -329,7 +325,7 @@ impl RawBuffer {
             None => {
                 let request = Request::new(Bytes::new(self.size()), stream);
                 let request = request.aligned_to(self.alignment.max(Alignment::BLOCK));
-                let block = OwnedBlock::new(self.memory.pool(), request)?;
+                let block = OwnedBlock::new(&self.store.pool, request)?;
                 self.coherence.allocated(Replica::Device, false);
                 self.ordered.clear();
                 self.figures.set_device(block.size().get());
@@ -371,7 +367,7 @@ impl RawBuffer {
             _ => {
                 let fill = Fill::linear(to, Bytes::new(size), Pattern::U8(0))?;
                 // SAFETY: the range is in the buffer's block, which is freed in the order of `stream`.
-                unsafe { self.memory.device().fill(&fill, stream) }?;
+                unsafe { self.store.device().fill(&fill, stream) }?;
             }
         }
         Ok(())
@@ -405,7 +401,7 @@ impl RawBuffer {
         }
         let request = Request::new(Bytes::new(self.size()), stream);
         let request = request.aligned_to(self.alignment.max(Alignment::BLOCK));
-        let block = OwnedBlock::new(self.memory.pool(), request)?;
+        let block = OwnedBlock::new(&self.store.pool, request)?;
         self.coherence.allocated(Replica::Host, false);
         self.figures.set_device(block.size().get());
         // Its earlier owner may have work under way on that stream.
@@ -422,7 +418,7 @@ impl RawBuffer {
     /// Waits for the streams that use the one replica.
     fn wait_for_streams(&mut self) -> Result<()> {
         while let Some(&stream) = self.ordered.last() {
-            let device = self.memory.device();
+            let device = self.store.device();
             device.synchronize_stream(stream).or_else(|_| device.synchronize_device())?;
             self.ordered.pop();
         }
@@ -538,7 +534,7 @@ impl RawBuffer {
     pub(super) fn resize(&mut self, size: u64) -> Result<()> {
         let kept = 0..size.min(self.size());
         self.acquire_host(kept.clone(), Access::Read)?;
-        let mut resized = Self::new(&self.memory, size, self.alignment, Arc::clone(&self.figures));
+        let mut resized = Self::new(&self.store, size, self.alignment, Arc::clone(&self.figures));
         resized.acquire_host(kept.clone(), Access::Overwrite)?;
         let within = usize_range(&kept);
         // SAFETY: both were acquired just now, and both are borrowed.
@@ -564,7 +560,7 @@ impl Drop for RawBuffer {
     /// Does not wait: host memory that a copy still uses is parked with the manager.
     fn drop(&mut self) {
         let uses = core::mem::take(&mut self.host_uses);
-        if self.memory.device().descriptor().is_inherited() {
+        if self.store.device().descriptor().is_inherited() {
             // A forked child takes no lock: a thread that is not there may hold it.
             core::mem::forget(self.host.take());
             return;
@@ -572,7 +568,7 @@ impl Drop for RawBuffer {
         if let Some(host) = self.host.take()
             && !uses.iter().all(HostUse::is_done)
         {
-            self.memory.park(Parked { host, uses });
+            self.store.park(Parked { host, uses });
         }
         self.figures.set_host(0);
         self.figures.set_device(0);

@@ -7,11 +7,10 @@ use bytemuck::Pod;
 use forebay_core::{BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
-use super::fetch::Fetch;
 use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
-use super::memory::Memory;
 use super::raw::{Access, RawBuffer, out_of_range};
+use super::registry::Registration;
 use crate::Result;
 
 /// Elements with a replica on the host and one on a device, which are copied when and as far as a use needs it. Made by
@@ -20,7 +19,7 @@ use crate::Result;
 pub struct Buffer<T: Pod> {
     raw: RawBuffer,
     length: usize,
-    id: u64,
+    registration: Registration,
     element: PhantomData<T>,
 }
 
@@ -72,8 +71,8 @@ pub(super) fn size_of_elements<T>(length: usize) -> Result<u64> {
 }
 
 impl<T: Pod> Buffer<T> {
-    pub(super) fn new(raw: RawBuffer, length: usize, id: u64) -> Self {
-        Self { raw, length, id, element: PhantomData }
+    pub(super) fn new(raw: RawBuffer, length: usize, registration: Registration) -> Self {
+        Self { raw, length, registration, element: PhantomData }
     }
 
     /// How many elements it has.
@@ -93,12 +92,7 @@ impl<T: Pod> Buffer<T> {
 
     /// The number under which its manager lists it.
     pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Its manager.
-    pub fn memory(&self) -> &Memory {
-        self.raw.memory()
+        self.registration.id
     }
 
     /// Which replicas are there, and which is newer.
@@ -148,30 +142,6 @@ impl<T: Pod> Buffer<T> {
     /// elements must be written: those that are not have undefined, but initialised values.
     pub fn map(&mut self, access: Access) -> Result<HostMut<'_, T>> {
         self.as_slice().into_host_mut(access)
-    }
-
-    /// The elements in host memory, when the copies that they need are done: a future, for any executor.
-    ///
-    /// ```
-    /// # use forebay::buffer::Memory;
-    /// # use forebay::HostDevice;
-    /// # use std::task::{Context, Poll, Waker};
-    /// # let memory = Memory::new(&HostDevice::open()?)?;
-    /// let mut buffer = memory.buffer::<f32>(1000)?;
-    /// let mut fetch = std::pin::pin!(buffer.fetch());
-    /// // In a program, `buffer.fetch().await?`.
-    /// let view = loop {
-    ///     match fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-    ///         Poll::Ready(view) => break view?,
-    ///         Poll::Pending => std::thread::yield_now(),
-    ///     }
-    /// };
-    /// assert_eq!(view.len(), 1000);
-    /// # use std::future::Future;
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
-    pub fn fetch(&mut self) -> Fetch<'_, T> {
-        Fetch::new(self.as_slice(), Access::Update)
     }
 
     /// Replaces all elements by those of `from`, which may be on another device. On the same device they are copied there,
@@ -269,7 +239,9 @@ impl<T: Pod> Buffer<T> {
 
 impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
-        self.raw.memory().forget(self.id);
+        if !self.raw.device_handle().descriptor().is_inherited() {
+            self.registration.end();
+        }
     }
 }
 
