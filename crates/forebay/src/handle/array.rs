@@ -140,12 +140,37 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// reading and must not be left with the caller's memory.
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
         self.check_length("from", from.len())?;
+        self.write(0, from)
+    }
+
+    /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ.
+    /// Simple, not fast, as [`copy_from_slice`](Self::copy_from_slice). If it fails in the middle, a part of `to` is
+    /// written.
+    pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
+        self.check_length("to", to.len())?;
+        self.read(0, to)
+    }
+
+    /// Copies `from` to the elements from index `first` on, as [`copy_from_slice`](Self::copy_from_slice) does. Fails if
+    /// they reach past the last.
+    ///
+    /// ```
+    /// use forebay::{HostDevice, Pool, StreamHandle};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let mut array = pool.zeros::<u32>(6, StreamHandle::DEFAULT)?;
+    /// array.write(2, &[7, 8])?;
+    /// assert_eq!(array.to_vec()?, [0, 0, 7, 8, 0, 0]);
+    /// assert!(array.write(5, &[7, 8]).is_err());
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
+        let mut to = self.check_range(first, from.len())?;
         // Elements without bytes may be as many as there are numbers.
         if size_of_val(from) == 0 {
             return Ok(());
         }
         let mut stage = Vec::with_capacity(Self::stage_length().min(from.len()));
-        let mut to = self.address();
         for chunk in from.chunks(Self::stage_length()) {
             stage.clear();
             stage.extend_from_slice(chunk);
@@ -155,16 +180,14 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Ok(())
     }
 
-    /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ.
-    /// Simple, not fast, as [`copy_from_slice`](Self::copy_from_slice). If it fails in the middle, a part of `to` is
-    /// written.
-    pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
-        self.check_length("to", to.len())?;
+    /// Copies the elements from index `first` on to `to`, as [`copy_to_slice`](Self::copy_to_slice) does. Fails if they
+    /// reach past the last.
+    pub fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
+        let mut from = self.check_range(first, to.len())?;
         if size_of_val(to) == 0 {
             return Ok(());
         }
         let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));
-        let mut from = self.address();
         for chunk in to.chunks_mut(Self::stage_length()) {
             stage.clear();
             // Filled with something, so that it is memory with values in it whatever the device
@@ -175,6 +198,52 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
             from = valid_span(Call::Copy, "from", from, Self::size_of(chunk.len())?)?.end();
         }
         Ok(())
+    }
+
+    /// All elements, copied as [`copy_to_slice`](Self::copy_to_slice) does.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut elements = vec![T::zeroed(); self.length];
+        self.copy_to_slice(&mut elements)?;
+        Ok(elements)
+    }
+
+    /// Gives all elements one value, in the order of the array's stream. Where the value is one, two or four bytes
+    /// repeated, as all zeros are, the device does it and the call does not wait; else it is copied.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        let size = Self::size_of(self.length)?;
+        if size.is_zero() {
+            return Ok(());
+        }
+        let Some(pattern) = pattern_of(bytemuck::bytes_of(&value)) else {
+            let chunk = vec![value; Self::stage_length().min(self.length)];
+            let mut first = 0;
+            while first < self.length {
+                let count = chunk.len().min(self.length - first);
+                self.write(first, chunk.get(..count).unwrap_or_default())?;
+                first += count;
+            }
+            return Ok(());
+        };
+        let (device, stream) = (self.block.allocator().device(), self.block.stream());
+        device.descriptor().check_process(Call::Fill)?;
+        let fill = hal::Fill::linear(self.address(), size, pattern)?;
+        // SAFETY: the elements are within the block, which this handle frees in the order of the same stream.
+        unsafe { device.fill(&fill, stream) }?;
+        Ok(())
+    }
+
+    /// The address of the element at `first`, if so many from there on are in the array.
+    fn check_range(&self, first: usize, count: usize) -> Result<Address> {
+        let fits = first.checked_add(count).is_some_and(|end| end <= self.length);
+        let start = Self::size_of(first).ok().and_then(|size| self.address().checked_add(size));
+        match start.filter(|_| fits) {
+            Some(start) => Ok(start),
+            None => {
+                let given = format!("{count} elements from index {first} on");
+                let allowed = format!("{} elements, as many as the array has", self.length);
+                Err(invalid(Call::Copy, "range", given, allowed).into())
+            }
+        }
     }
 
     fn check_length(&self, argument: &'static str, given: usize) -> Result<()> {
@@ -229,6 +298,25 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
             return Err(Error::Device(error));
         }
         Ok(stage)
+    }
+}
+
+/// The pattern of one, two or four bytes that `bytes` repeat, if they do.
+fn pattern_of(bytes: &[u8]) -> Option<hal::Pattern> {
+    let repeats = |width: usize| {
+        bytes.len().is_multiple_of(width)
+            && bytes.iter().zip(bytes.iter().skip(width)).all(|(a, b)| a == b)
+    };
+    let [one, two, four] = [1, 2, 4].map(|width| bytes.get(..width).filter(|_| repeats(width)));
+    if let Some(&[byte]) = one {
+        return Some(hal::Pattern::U8(byte));
+    }
+    if let Some(&[a, b]) = two {
+        return Some(hal::Pattern::U16(u16::from_ne_bytes([a, b])));
+    }
+    match four {
+        Some(&[a, b, c, d]) => Some(hal::Pattern::U32(u32::from_ne_bytes([a, b, c, d]))),
+        _ => None,
     }
 }
 

@@ -114,4 +114,18 @@ impl Pool {
     pub fn array<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
         DeviceArray::new(self, length, stream)
     }
+
+    /// An [array](Self::array) of zeros: bytes that are all zero. The device zeroes it, in the order of `stream`.
+    pub fn zeros<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
+        let mut array = self.array(length, stream)?;
+        array.fill(T::zeroed())?;
+        Ok(array)
+    }
+
+    /// An [array](Self::array) with the elements of `from`, copied and waited for.
+    pub fn array_from<T: Pod>(&self, from: &[T], stream: StreamHandle) -> Result<DeviceArray<T>> {
+        let mut array = self.array(from.len(), stream)?;
+        array.copy_from_slice(from)?;
+        Ok(array)
+    }
 }

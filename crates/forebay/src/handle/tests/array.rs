@@ -227,3 +227,47 @@ fn an_array_handed_over_is_copied_in_its_new_order() {
     array.free().unwrap();
     bench.assert_no_race();
 }
+
+#[test]
+fn arrays_are_filled_by_the_device_where_the_value_repeats() {
+    let bench = Bench::new();
+    let pool = &bench.pool;
+    let copies = || bench.machine.calls().of(forebay_hal::Call::Copy);
+    let before = copies();
+    let zeros = pool.zeros::<f64>(1000, DEFAULT).unwrap();
+    let mut small = pool.array::<u16>(999, DEFAULT).unwrap();
+    small.fill(0x1234).unwrap();
+    let mut halves = pool.array::<half::f16>(77, DEFAULT).unwrap();
+    halves.fill(half::f16::from_f32(1.5)).unwrap();
+    let mut pairs = pool.array::<[f32; 2]>(50, DEFAULT).unwrap();
+    pairs.fill([2.5, 2.5]).unwrap();
+    assert_eq!(copies(), before, "nothing was copied");
+    assert_eq!(zeros.to_vec().unwrap(), [0.0; 1000]);
+    assert_eq!(small.to_vec().unwrap(), [0x1234; 999]);
+    assert_eq!(halves.to_vec().unwrap(), [half::f16::from_f32(1.5); 77]);
+    assert_eq!(pairs.to_vec().unwrap(), [[2.5, 2.5]; 50]);
+    // Eight bytes that are no repetition, more than go through the stage at once, and three.
+    let mut wide = pool.array::<f64>((4 << 20) / 8 + 5, DEFAULT).unwrap();
+    wide.fill(1.1).unwrap();
+    assert!(wide.to_vec().unwrap().iter().all(|&number| number == 1.1));
+    let mut odd = pool.array_from(&[[1_u8, 2, 3]; 9], DEFAULT).unwrap();
+    odd.fill([4, 5, 6]).unwrap();
+    assert_eq!(odd.to_vec().unwrap(), [[4, 5, 6]; 9]);
+    pool.zeros::<u32>(0, DEFAULT).unwrap().fill(1).unwrap();
+}
+
+#[test]
+fn ranges_are_copied_and_checked() {
+    let bench = Bench::new();
+    let mut array = bench.pool.zeros::<u32>(10, DEFAULT).unwrap();
+    array.write(3, &[1, 2, 3]).unwrap();
+    let mut part = [9; 4];
+    array.read(4, &mut part).unwrap();
+    assert_eq!(part, [2, 3, 0, 0]);
+    array.write(10, &[]).unwrap();
+    for (first, count) in [(8, 3), (11, 0), (usize::MAX, 2)] {
+        let error = array.write(first, &vec![0; count]).unwrap_err();
+        assert!(error.to_string().contains("10 elements"), "{error}");
+        assert!(array.read(first, &mut vec![0; count]).is_err());
+    }
+}
