@@ -251,19 +251,6 @@ impl Coherence {
         self.change(range, |_| Contents::UNTOUCHED);
     }
 
-    /// The buffer is longer or shorter. What is new was not written.
-    pub fn resized(&mut self, length: u64) {
-        if length > self.length {
-            let start = self.length;
-            self.length = length;
-            self.runs.insert(start, Contents::UNTOUCHED);
-            self.merge_at(start);
-        } else {
-            self.length = length;
-            self.runs.split_off(&length);
-        }
-    }
-
     /// The state of the whole buffer.
     pub fn state(&self) -> BufferState {
         let (mut written, mut host_lacks, mut device_lacks) = (false, false, false);

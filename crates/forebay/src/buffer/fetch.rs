@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
+use forebay_hal::{Call, invalid};
 
+use super::access::Access;
 use super::guard::{HostMut, bytes_of};
-use super::raw::Access;
 use super::typed::{Buffer, BufferSlice};
 use crate::Result;
 use crate::sync::lock;
@@ -21,16 +22,19 @@ struct Signal {
     waker: Mutex<Option<Waker>>,
 }
 
-/// A future of elements in host memory, made by [`Buffer::fetch`](super::Buffer::fetch). Copies begin when it is first
-/// polled; the device wakes it when they are done. A device that cannot run host functions is waited for in the first poll.
+/// A future of elements in host memory, made by [`Buffer::fetch`]. Copies begin when it is first polled; the device wakes
+/// it when they are done.
 ///
-/// Dropping it early is safe: copies under way end in memory that stays, and what they brought is copied again when it is
+/// A poll waits in three cases: the device runs no host functions, its memory is the host's own, or copies to the device
+/// still read host memory.
+///
+/// Dropping it early is safe: copies under way end in memory that stays, and what they bring is copied again when it is
 /// needed.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Fetch<'a, T: Pod> {
+    /// `None` once it was ready.
     slice: Option<BufferSlice<'a, T>>,
-    access: Access,
     signal: Option<Arc<Signal>>,
 }
 
@@ -56,27 +60,56 @@ impl<T: Pod> Buffer<T> {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn fetch(&mut self) -> Fetch<'_, T> {
-        Fetch::new(self.as_slice(), Access::Update)
+        Fetch { slice: Some(self.as_slice()), signal: None }
     }
 }
 
 impl<'a, T: Pod> Fetch<'a, T> {
-    fn new(slice: BufferSlice<'a, T>, access: Access) -> Self {
-        Self { slice: Some(slice), access, signal: None }
-    }
-
-    /// Enqueues the copies and asks for a signal after them. `None` if there is nothing to wait for.
-    fn start(slice: &mut BufferSlice<'a, T>, access: Access) -> Result<Option<Arc<Signal>>> {
-        slice.raw.start_host(bytes_of::<T>(&slice.elements), access)?;
+    /// Enqueues the copies and asks for a signal after them. `None` if a wait is what is left.
+    fn start(slice: &mut BufferSlice<'a, T>) -> Result<Option<Arc<Signal>>> {
+        slice.raw.start_host(bytes_of::<T>(&slice.elements), Access::Update)?;
         let signal = Arc::<Signal>::default();
-        let told = Arc::clone(&signal);
+        let sent = Arc::clone(&signal);
         let task = move || {
-            told.done.store(true, Ordering::Release);
-            if let Some(waker) = lock(&told.waker).take() {
+            sent.done.store(true, Ordering::Release);
+            // Woken without the lock: an executor may poll at once.
+            let waker = lock(&sent.waker).take();
+            if let Some(waker) = waker {
                 waker.wake();
             }
         };
         Ok(slice.raw.after_arrivals(Box::new(task)).then_some(signal))
+    }
+
+    /// `None` until the copies are done.
+    fn advance(&mut self, context: &Context<'_>) -> Option<Result<HostMut<'a, T>>> {
+        let Some(slice) = &mut self.slice else {
+            let allowed = "a future that was not ready before";
+            return Some(Err(invalid(Call::Copy, "future", "one polled again", allowed).into()));
+        };
+        if let Err(error) = slice.raw.check_process() {
+            return Some(Err(error));
+        }
+        if slice.raw.is_unified() {
+            return self.slice.take().map(|slice| slice.into_host_mut(Access::Update));
+        }
+        if self.signal.is_none() {
+            match Self::start(slice) {
+                Ok(signal) => self.signal = signal,
+                Err(error) => {
+                    self.slice = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+        if let Some(signal) = &self.signal {
+            let before = lock(&signal.waker).replace(context.waker().clone());
+            drop(before);
+            if !signal.done.load(Ordering::Acquire) {
+                return None;
+            }
+        }
+        self.slice.take().map(BufferSlice::into_arrived)
     }
 }
 
@@ -87,31 +120,6 @@ impl<'a, T: Pod> Future for Fetch<'a, T> {
     type Output = Result<HostMut<'a, T>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        // Polled again after it was ready: there is nothing to give.
-        let Some(slice) = &mut this.slice else { return Poll::Pending };
-        if this.signal.is_none() && !slice.raw.is_unified() {
-            match Self::start(slice, this.access) {
-                Ok(signal) => this.signal = signal,
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        if let Some(signal) = &this.signal {
-            *lock(&signal.waker) = Some(context.waker().clone());
-            if !signal.done.load(Ordering::Acquire) {
-                return Poll::Pending;
-            }
-        }
-        let Some(slice) = this.slice.take() else { return Poll::Pending };
-        // What was enqueued is done, so that this waits for it no longer.
-        Poll::Ready(slice.into_arrived(this.access))
-    }
-}
-
-impl<T: Pod> Drop for Fetch<'_, T> {
-    fn drop(&mut self) {
-        if let Some(slice) = &mut self.slice {
-            slice.raw.abandon_arrivals();
-        }
+        self.get_mut().advance(context).map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -42,8 +42,8 @@ struct Manager {
     registry: Arc<Registry>,
 }
 
-/// All managers of the process.
-static MANAGERS: ForkSafeMutex<Vec<Weak<Manager>>> = ForkSafeMutex::new(Vec::new());
+/// The buffers of all managers of the process.
+static REGISTRIES: ForkSafeMutex<Vec<Weak<Registry>>> = ForkSafeMutex::new(Vec::new());
 
 /// The live buffers of the whole process, those of each manager from the oldest on: at the end of a program, its leaks.
 ///
@@ -62,8 +62,8 @@ static MANAGERS: ForkSafeMutex<Vec<Weak<Manager>>> = ForkSafeMutex::new(Vec::new
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub fn leaks() -> Vec<LiveBuffer> {
-    let managers: Vec<Arc<Manager>> = MANAGERS.lock().iter().filter_map(Weak::upgrade).collect();
-    managers.into_iter().flat_map(|shared| Memory { shared }.live_buffers()).collect()
+    let all: Vec<Arc<Registry>> = REGISTRIES.lock().iter().filter_map(Weak::upgrade).collect();
+    all.iter().flat_map(|registry| registry.live()).collect()
 }
 
 impl Memory {
@@ -74,12 +74,11 @@ impl Memory {
 
     /// A manager whose device memory is from `pool`.
     pub fn over(pool: &Pool) -> Self {
-        let (store, registry) = (Arc::new(Store::new(pool)), Arc::default());
-        let shared = Arc::new(Manager { store, registry });
-        let mut managers = MANAGERS.lock();
-        managers.retain(|manager| manager.strong_count() > 0);
-        managers.push(Arc::downgrade(&shared));
-        Self { shared }
+        let (store, registry) = (Arc::new(Store::new(pool)), Arc::new(Registry::new()));
+        let mut registries = REGISTRIES.lock();
+        registries.retain(|registry| registry.strong_count() > 0);
+        registries.push(Arc::downgrade(&registry));
+        Self { shared: Arc::new(Manager { store, registry }) }
     }
 
     /// A manager on the host alone: buffers have one replica, and nothing is ever copied.
@@ -124,9 +123,6 @@ impl Memory {
     /// The live buffers, the oldest first: what a program that has ended its work still holds. None in a forked child, of
     /// the parent's.
     pub fn live_buffers(&self) -> Vec<LiveBuffer> {
-        if self.device().descriptor().is_inherited() {
-            return Vec::new();
-        }
         self.shared.registry.live()
     }
 

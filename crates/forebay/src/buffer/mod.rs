@@ -32,10 +32,14 @@
 //! # Order
 //!
 //! Uses on a device are ordered: a use that reads waits, on the device, for the last use that wrote; one that writes
-//! waits for all. The host waits only for copies that it needs or is about to overwrite. Dropping a buffer waits for
-//! nothing: device memory goes back to the pool in stream order, and host memory that a copy still reads is freed after
-//! it.
+//! waits for all. The host waits for copies to and from host memory alone. Dropping a buffer waits for nothing, unless it is
+//! the last of a manager that is gone: device memory goes back to the pool in stream order, and host memory that a copy
+//! still reads is freed after it. Where device memory is the host's own, a host access waits for the streams that use it.
+//!
+//! After a stream is destroyed, the next use of a buffer that was used on it waits for the whole device, once.
 
+mod access;
+mod device_side;
 mod double;
 mod fetch;
 mod figures;
@@ -51,12 +55,12 @@ mod typed;
 #[cfg(test)]
 mod tests;
 
+pub use access::Access;
 pub use double::DoubleBuffer;
 pub use fetch::Fetch;
 pub use figures::{BufferFigures, CopyFigures};
 pub use forebay_core::{BufferState, Replica};
 pub use guard::{HostMut, OnDevice};
 pub use memory::{Memory, leaks};
-pub use raw::Access;
 pub use registry::{LiveBuffer, MemoryTotals};
 pub use typed::{Buffer, BufferSlice};

@@ -12,36 +12,29 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use forebay_core::{
-    Address, Alignment, BufferState, Bytes, Coherence, Replica, Update, UpdateKind,
+    Address, Alignment, BufferState, Bytes, Coherence, Contents, Replica, Update, UpdateKind,
 };
 use forebay_hal::{
-    self as hal, Call, Capabilities, Device, Event, EventKind, Fill, Pattern, Place, StreamHandle,
-    invalid,
+    self as hal, Call, Capabilities, Device, Fill, Pattern, Place, StreamHandle, invalid,
 };
 
+use super::access::Access;
+use super::device_side::DeviceSide;
 use super::figures::Figures;
 use super::host_memory::HostMemory;
 use super::host_use::HostUse;
 use super::store::{Parked, Store};
-use crate::handle::order::after;
-use crate::{Error, OwnedBlock, Request, Result};
+use crate::{Error, Result};
 
-/// What an access does with the contents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Access {
-    /// Reads them.
+/// What a lost device may still do to host memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lent {
+    /// Nothing.
+    No,
+    /// Read it: it is never freed.
     Read,
-    /// Reads and writes them.
-    Update,
-    /// Writes them without reading: what was there need not be copied.
-    Overwrite,
-}
-
-impl Access {
-    pub(super) fn writes(self) -> bool {
-        self != Self::Read
-    }
+    /// Write it: it is never freed, and no longer the program's.
+    Written(hal::Error),
 }
 
 #[derive(Debug)]
@@ -55,11 +48,10 @@ pub(super) struct RawBuffer {
     host_uses: Vec<HostUse>,
     /// Whether one of them may write it.
     host_written: bool,
-    /// What copies under way bring to the host.
-    arrivals: Vec<Range<u64>>,
-    device: Option<OwnedBlock>,
-    /// Streams that were made to wait for the last write on the device. With one replica: streams that use it.
-    ordered: Vec<StreamHandle>,
+    lent: Lent,
+    /// What copies under way bring to the host, and what is to be zeroed there after them.
+    arrivals: Vec<Update>,
+    device: Option<DeviceSide>,
     pub(super) figures: Arc<Figures>,
 }
 
@@ -94,9 +86,9 @@ impl RawBuffer {
             host: None,
             host_uses: Vec::new(),
             host_written: false,
+            lent: Lent::No,
             arrivals: Vec::new(),
             device: None,
-            ordered: Vec::new(),
             figures,
         }
     }
@@ -113,23 +105,30 @@ impl RawBuffer {
         Arc::clone(self.store.device())
     }
 
+    /// Fails in a forked child, before anything is touched.
+    pub(super) fn check_process(&self) -> Result<()> {
+        Ok(self.store.device().descriptor().check_process(Call::Copy)?)
+    }
+
     /// Makes the host's replica current in `range` and ready for `access`. The caller marks what it writes.
     pub(super) fn acquire_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
+        self.check_process()?;
         if self.unified {
-            self.store.device().descriptor().check_process(Call::Copy)?;
-            return self.acquire_unified(range, access);
+            return self.acquire_unified(range);
         }
-        let started = self.start_host(range.clone(), access);
+        let started = self.start_host(range, access);
         // Copies that were enqueued are finished, also if a later one was not.
-        self.finish_host(range, access)?;
+        self.finish_host(access)?;
         started
     }
 
-    /// Enqueues the copies that make the host's replica current in `range`, and waits for none. They are
-    /// [arrivals](Self::finish_arrivals) until they are done.
+    /// Enqueues the copies that make the host's replica current in `range`, and waits for none.
     pub(super) fn start_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        self.store.device().descriptor().check_process(Call::Copy)?;
+        self.check_process()?;
         self.arrivals.clear();
+        if let Lent::Written(error) = &self.lent {
+            return Err(error.clone().into());
+        }
         if self.host.is_none() {
             self.host = Some(HostMemory::zeroed(to_usize(self.size()), self.alignment)?);
             self.coherence.allocated(Replica::Host, true);
@@ -138,35 +137,29 @@ impl RawBuffer {
         if access == Access::Overwrite {
             return Ok(());
         }
-        for Update { range, kind } in self.coherence.needs(Replica::Host, range) {
-            match kind {
-                UpdateKind::Zero => {
-                    self.wait_for_host()?;
-                    if let Some(host) = &mut self.host {
-                        // SAFETY: all copies are done.
-                        let bytes = unsafe { host.bytes_mut() };
-                        bytes.get_mut(usize_range(&range)).unwrap_or_default().fill(0);
-                    }
-                    self.coherence.updated(Replica::Host, range);
-                }
-                UpdateKind::Copy => {
-                    self.copy_to_host(&range)?;
-                    self.arrivals.push(range);
-                }
+        for update in self.coherence.needs(Replica::Host, range) {
+            if update.kind == UpdateKind::Copy {
+                self.copy_to_host(&update.range)?;
             }
+            self.arrivals.push(update);
         }
         Ok(())
     }
 
-    /// What is left of [`acquire_host`](Self::acquire_host) after [`start_host`](Self::start_host).
-    pub(super) fn finish_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        if self.unified {
-            return self.acquire_host(range, access);
-        }
-        if access.writes() || self.host_written {
+    /// What is left of [`acquire_host`](Self::acquire_host) after [`start_host`](Self::start_host): waits.
+    pub(super) fn finish_host(&mut self, access: Access) -> Result<()> {
+        let zeroes = self.arrivals.iter().any(|update| update.kind == UpdateKind::Zero);
+        if access.writes() || self.host_written || zeroes {
             self.wait_for_host()?;
         }
-        self.finish_arrivals();
+        for Update { range, kind } in core::mem::take(&mut self.arrivals) {
+            if let (UpdateKind::Zero, Some(host)) = (kind, &mut self.host) {
+                // SAFETY: all copies are done.
+                let bytes = unsafe { host.bytes_mut() };
+                bytes.get_mut(usize_range(&range)).unwrap_or_default().fill(0);
+            }
+            self.coherence.updated(Replica::Host, range);
+        }
         Ok(())
     }
 
@@ -175,69 +168,35 @@ impl RawBuffer {
         self.unified
     }
 
-    /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
-    /// devices, or the host has what is newer.
-    pub(super) fn copy_on_device(&mut self, from: &mut Self, stream: StreamHandle) -> Result<bool> {
-        let same = Arc::ptr_eq(self.store.device(), from.store.device());
-        let all = 0..self.size();
-        let is_there =
-            from.device.is_some() && from.coherence.needs(Replica::Device, all.clone()).is_empty();
-        if !same || self.unified || !is_there {
-            return Ok(false);
-        }
-        let source = from.acquire_device(all.clone(), Access::Read, stream)?;
-        let before = self.coherence.clone();
-        let to = self.acquire_device(all.clone(), Access::Overwrite, stream)?;
-        let copy =
-            hal::Copy::linear(Place::Device(to), Place::Device(source), Bytes::new(all.end))?;
-        // SAFETY: both are blocks of buffers, which are freed in the order of `stream`; the two are different.
-        if let Err(error) = unsafe { self.store.device().copy(&copy, stream) } {
-            // The device's bytes are undefined now; what the host had is still there.
-            self.coherence = before;
-            self.coherence.allocated(Replica::Device, false);
-            self.coherence.invalidated(Replica::Device, all);
-            return Err(error.into());
-        }
-        Ok(true)
-    }
-
-    /// Notes that the host has what copies brought. All of them are done.
-    fn finish_arrivals(&mut self) {
-        for range in self.arrivals.drain(..) {
-            self.coherence.updated(Replica::Host, range);
-        }
-    }
-
-    /// Forgets copies to the host that nobody waits for: what they bring counts as not brought.
-    pub(super) fn abandon_arrivals(&mut self) {
-        self.arrivals.clear();
-    }
-
     /// Calls `task` after the copies that were enqueued to the host, on a thread of the device. Returns `false` if there
     /// are none, or the device cannot: then a wait is what is left.
-    pub(super) fn after_arrivals(&self, task: hal::HostTask) -> bool {
-        let device = self.store.device();
+    pub(super) fn after_arrivals(&mut self, task: hal::HostTask) -> bool {
+        let device = self.device_handle();
         let can = device.descriptor().capabilities.contains(Capabilities::HOST_TASKS);
-        let stream = self.device.as_ref().map(OwnedBlock::stream);
-        match stream.filter(|_| can && !self.arrivals.is_empty()) {
-            Some(stream) => device.enqueue_host(task, stream).is_ok(),
-            None => false,
+        let copies = self.arrivals.iter().any(|update| update.kind == UpdateKind::Copy);
+        match &mut self.device {
+            Some(side) if can && copies => side
+                .stream_after_write(&*device)
+                .is_ok_and(|stream| device.enqueue_host(task, stream).is_ok()),
+            _ => false,
         }
     }
 
     /// Enqueues a copy to the host, after the last write on the device.
     fn copy_to_host(&mut self, range: &Range<u64>) -> Result<()> {
-        let (Some(host), Some(block)) = (&self.host, &self.device) else { return Ok(()) };
-        let stream = block.stream();
-        // A copy of an earlier replica on another stream may still read what this one writes.
-        for host_use in self.host_uses.iter().filter(|earlier| earlier.stream != stream) {
-            match &host_use.event {
-                Some(event) => self.store.device().wait_event(stream, event.handle())?,
-                None => host_use.wait(&**self.store.device())?,
-            }
+        let device = self.device_handle();
+        let (Some(host), Some(side)) = (&self.host, &mut self.device) else {
+            return Err(out_of_range(&usize_range(range), 0));
+        };
+        let stream = side.stream_after_write(&*device)?;
+        // Copies of an earlier replica may still read what this one writes.
+        self.host_uses.retain(|earlier| !earlier.is_done());
+        for earlier in &self.host_uses {
+            earlier.precede(&*device, stream)?;
         }
         let to = Place::Host(offset(host.address(), range.start)?);
-        let from = Place::Device(offset(block.address(), range.start)?);
+        let from = Place::Device(offset(side.address(), range.start)?);
+        side.read_on(&*device, stream);
         self.host_written = true;
         self.copy(to, from, range, stream)?;
         self.figures.count_to_host(range.end - range.start);
@@ -254,40 +213,26 @@ impl RawBuffer {
     ) -> Result<()> {
         let device = self.device_handle();
         let copy = hal::Copy::linear(to, from, Bytes::new(range.end - range.start))?;
-        // SAFETY: the host's side is memory of this buffer, which `host_uses` keeps from the program and from being freed
-        // until the copy is done; the device's side is in the buffer's block, which is freed in the order of `stream`.
-        // The two are different memory.
-        let enqueued = unsafe { device.copy(&copy, stream) };
-        match &enqueued {
-            Err(hal::Error::Lost { .. }) => {
-                // Nobody knows what a lost device still does with it.
-                core::mem::forget(self.host.take());
-                self.coherence.dropped(Replica::Host);
-                self.figures.set_host(0);
+        // SAFETY: the host's side is memory of this buffer. `host_uses` keeps it from the program and from being freed until
+        // the copy is done; `lent` does after a device was lost, and any other copy that fails has let go of it. The
+        // device's side is in the buffer's block, which is freed after the work of the streams that use it. The two are
+        // different memory.
+        match unsafe { device.copy(&copy, stream) } {
+            Ok(()) => {
+                self.host_uses.retain(|earlier| !earlier.is_done());
+                self.host_uses.push(HostUse::on(&device, stream));
+                Ok(())
             }
-            Err(hal::Error::Invalid { .. }) => {}
-            // A copy that failed half way has let go of the host's memory.
-            Err(_) => {}
-            Ok(()) => self.note_host_use(&device, stream),
+            Err(error) => {
+                if matches!(error, hal::Error::Lost { .. }) {
+                    self.lent = match (to.is_host(), &self.lent) {
+                        (true, _) | (_, Lent::Written(_)) => Lent::Written(error.clone()),
+                        (false, _) => Lent::Read,
+                    };
+                }
+                Err(error.into())
+            }
         }
-        Ok(enqueued?)
-    }
-
-    /// Notes that work on `stream` uses host memory.
-    fn note_host_use(&mut self, device: &Arc<dyn Device>, stream: StreamHandle) {
-        let known = self.host_uses.iter().position(|known| known.stream == stream);
-        let mut host_use = match known {
-            Some(index) => self.host_uses.swap_remove(index),
-            None => HostUse { stream, event: Event::new(device, EventKind::Order).ok() },
-        };
-        let recorded = host_use
-            .event
-            .as_ref()
-            .is_some_and(|event| device.record_event(event.handle(), stream).is_ok());
-        if !recorded {
-            host_use.event = None;
-        }
-        self.host_uses.push(host_use);
     }
 
     /// Waits until no copy touches host memory.
@@ -307,46 +252,41 @@ impl RawBuffer {
         access: Access,
         stream: StreamHandle,
     ) -> Result<Address> {
-        let stream = stream.resolved();
+        self.check_process()?;
+        let (device, stream) = (self.device_handle(), stream.resolved());
         if self.size() == 0 {
             return Ok(Address::NULL);
         }
-        if self.unified {
-            let address = self.unified_block(stream)?;
-            self.zero_unified(range.clone(), access)?;
-            self.order(stream, access)?;
-            if access.writes() {
-                self.coherence.written(Replica::Host, range);
-            }
-            return Ok(address);
-        }
-        let block = match &self.device {
-            Some(block) => block,
-            None => {
-                let request = Request::new(Bytes::new(self.size()), stream);
-                let request = request.aligned_to(self.alignment.max(Alignment::BLOCK));
-                let block = OwnedBlock::new(&self.store.pool, request)?;
-                self.coherence.allocated(Replica::Device, false);
-                self.ordered.clear();
-                self.figures.set_device(block.size().get());
-                self.device.insert(block)
-            }
-        };
-        let address = block.address();
+        let replica = if self.unified { Replica::Host } else { Replica::Device };
+        let address = self.device_side(stream)?.address();
         let needs = match access {
             Access::Overwrite => Vec::new(),
-            Access::Read | Access::Update => self.coherence.needs(Replica::Device, range.clone()),
+            Access::Read | Access::Update => self.coherence.needs(replica, range.clone()),
         };
         // Copying to the device is a write there.
-        self.order(stream, if needs.is_empty() { access } else { Access::Update })?;
+        let ordered = if needs.is_empty() { access } else { Access::Update };
+        self.device_side(stream)?.order(&device, stream, ordered)?;
         for Update { range, kind } in needs {
             self.update_device(address, &range, kind, stream)?;
-            self.coherence.updated(Replica::Device, range);
+            self.coherence.updated(replica, range);
         }
         if access.writes() {
-            self.coherence.written(Replica::Device, range);
+            self.coherence.written(replica, range);
         }
         Ok(address)
+    }
+
+    /// The device's replica, allocated for `stream` if there is none.
+    fn device_side(&mut self, stream: StreamHandle) -> Result<&mut DeviceSide> {
+        if self.device.is_none() {
+            let (pool, size) = (&self.store.pool, self.size());
+            let side = DeviceSide::allocate(pool, size, self.alignment, stream)?;
+            let replica = if self.unified { Replica::Host } else { Replica::Device };
+            self.coherence.allocated(replica, false);
+            self.figures.set_device(side.size());
+            self.device = Some(side);
+        }
+        self.device.as_mut().ok_or_else(|| out_of_range(&(0..0), 0))
     }
 
     fn update_device(
@@ -359,83 +299,61 @@ impl RawBuffer {
         let size = range.end - range.start;
         let to = offset(address, range.start)?;
         match (kind, &self.host) {
+            (UpdateKind::Zero, _) => {
+                let fill = Fill::linear(to, Bytes::new(size), Pattern::U8(0))?;
+                // SAFETY: the range is in the buffer's block, which is freed after the work of `stream`.
+                unsafe { self.store.device().fill(&fill, stream) }?;
+            }
             (UpdateKind::Copy, Some(host)) => {
                 let from = Place::Host(offset(host.address(), range.start)?);
                 self.copy(Place::Device(to), from, range, stream)?;
                 self.figures.count_to_device(size);
             }
-            _ => {
-                let fill = Fill::linear(to, Bytes::new(size), Pattern::U8(0))?;
-                // SAFETY: the range is in the buffer's block, which is freed in the order of `stream`.
-                unsafe { self.store.device().fill(&fill, stream) }?;
-            }
+            (UpdateKind::Copy, None) => return Err(out_of_range(&usize_range(range), 0)),
         }
         Ok(())
     }
 
-    /// Orders an access on `stream` after earlier ones: a read after the last write, a write after everything.
-    fn order(&mut self, stream: StreamHandle, access: Access) -> Result<()> {
+    /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
+    /// devices, or the host has what is newer.
+    pub(super) fn copy_on_device(&mut self, from: &mut Self, stream: StreamHandle) -> Result<bool> {
+        let same = Arc::ptr_eq(self.store.device(), from.store.device());
+        let all = 0..self.size();
+        let is_there =
+            from.device.is_some() && from.coherence.needs(Replica::Device, all.clone()).is_empty();
+        if !same || self.unified || !is_there || from.size() != all.end {
+            return Ok(false);
+        }
+        let stream = stream.resolved();
+        let source = from.acquire_device(all.clone(), Access::Read, stream)?;
+        // Ordered and allocated; the contents are still the old ones.
+        self.check_process()?;
         let device = self.device_handle();
-        let Some(block) = &mut self.device else { return Ok(()) };
-        device.descriptor().check_process(Call::RecordEvent)?;
-        if access.writes() {
-            block.hand_over_to(stream)?;
-            self.ordered.clear();
-        } else if block.stream() != stream && !self.ordered.contains(&stream) {
-            after(&device, stream, [block.stream()])?;
-            block.used_on(stream);
+        let to = self.device_side(stream)?.address();
+        self.device_side(stream)?.order(&device, stream, Access::Update)?;
+        let copy =
+            hal::Copy::linear(Place::Device(to), Place::Device(source), Bytes::new(all.end))?;
+        // SAFETY: both are blocks of buffers, which are freed after the work of `stream`; the two are different.
+        if let Err(error) = unsafe { device.copy(&copy, stream) } {
+            if !matches!(error, hal::Error::Invalid { .. }) {
+                // The device's bytes are undefined now; what the host has is still there.
+                self.coherence.invalidated(Replica::Device, all);
+            }
+            return Err(error.into());
         }
-        if !self.ordered.contains(&stream) {
-            self.ordered.push(stream);
-        }
-        Ok(())
+        self.coherence.written(Replica::Device, all);
+        Ok(true)
     }
 
-    /// The block of a buffer with one replica.
-    fn unified_block(&mut self, stream: StreamHandle) -> Result<Address> {
+    /// Makes the one replica ready for the host: waits for the streams that use it, and zeroes what nobody has written,
+    /// so that the host sees no memory of others.
+    fn acquire_unified(&mut self, range: Range<u64>) -> Result<()> {
         if self.size() == 0 {
-            return Ok(Address::NULL);
-        }
-        if let Some(block) = &self.device {
-            return Ok(block.address());
-        }
-        let request = Request::new(Bytes::new(self.size()), stream);
-        let request = request.aligned_to(self.alignment.max(Alignment::BLOCK));
-        let block = OwnedBlock::new(&self.store.pool, request)?;
-        self.coherence.allocated(Replica::Host, false);
-        self.figures.set_device(block.size().get());
-        // Its earlier owner may have work under way on that stream.
-        self.ordered.push(stream);
-        Ok(self.device.insert(block).address())
-    }
-
-    fn acquire_unified(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        self.unified_block(StreamHandle::DEFAULT.resolved())?;
-        self.wait_for_streams()?;
-        self.zero_unified(range, access)
-    }
-
-    /// Waits for the streams that use the one replica.
-    fn wait_for_streams(&mut self) -> Result<()> {
-        while let Some(&stream) = self.ordered.last() {
-            let device = self.store.device();
-            device.synchronize_stream(stream).or_else(|_| device.synchronize_device())?;
-            self.ordered.pop();
-        }
-        Ok(())
-    }
-
-    /// Zeroes what nobody has written of the one replica, for an access that reads it.
-    fn zero_unified(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        if access == Access::Overwrite {
             return Ok(());
         }
-        let needs = self.coherence.needs(Replica::Host, range);
-        if needs.is_empty() {
-            return Ok(());
-        }
-        self.wait_for_streams()?;
-        for Update { range, .. } in needs {
+        let device = self.device_handle();
+        self.device_side(StreamHandle::DEFAULT.resolved())?.wait(&*device)?;
+        for Update { range, .. } in self.coherence.needs(Replica::Host, range) {
             let within = usize_range(&range);
             // SAFETY: no stream uses the memory.
             unsafe { self.host_bytes_mut() }.get_mut(within).unwrap_or_default().fill(0);
@@ -454,10 +372,10 @@ impl RawBuffer {
         match (&self.host, &self.device) {
             // SAFETY: as the caller promises.
             (Some(host), _) => unsafe { host.bytes() },
-            (None, Some(block)) if self.unified => {
+            (None, Some(side)) if self.unified => {
                 let start: *const u8 =
-                    core::ptr::with_exposed_provenance(to_usize(block.address().get()));
-                // SAFETY: the block has so many bytes of memory that the host may read, initialised by the system.
+                    core::ptr::with_exposed_provenance(to_usize(side.address().get()));
+                // SAFETY: the block has so many bytes of memory that the host may read, zeroed or written before.
                 unsafe { core::slice::from_raw_parts(start, to_usize(self.size())) }
             }
             _ => &[],
@@ -474,9 +392,9 @@ impl RawBuffer {
         match (&mut self.host, &self.device) {
             // SAFETY: as the caller promises.
             (Some(host), _) => unsafe { host.bytes_mut() },
-            (None, Some(block)) if self.unified => {
+            (None, Some(side)) if self.unified => {
                 let start: *mut u8 =
-                    core::ptr::with_exposed_provenance_mut(to_usize(block.address().get()));
+                    core::ptr::with_exposed_provenance_mut(to_usize(side.address().get()));
                 // SAFETY: as above; this buffer alone owns the block.
                 unsafe { core::slice::from_raw_parts_mut(start, size) }
             }
@@ -496,11 +414,15 @@ impl RawBuffer {
 
     /// Forgets the contents of `range` on a replica.
     pub(super) fn invalidate(&mut self, replica: Replica, range: Range<u64>) {
-        self.coherence.invalidated(if self.unified { Replica::Host } else { replica }, range);
+        // One replica is both: what one forgets the other has.
+        if !self.unified {
+            self.coherence.invalidated(replica, range);
+        }
     }
 
     /// Copies what a replica alone has to the other, and frees its memory. Returns how many bytes were freed.
     pub(super) fn drop_replica(&mut self, replica: Replica, stream: StreamHandle) -> Result<u64> {
+        self.check_process()?;
         if self.unified || !self.coherence.is_present(replica) {
             return Ok(0);
         }
@@ -514,39 +436,47 @@ impl RawBuffer {
                 }
             }
         }
-        match replica {
+        let freed = match replica {
             Replica::Host => {
+                if self.lent != Lent::No {
+                    return Ok(0);
+                }
                 self.wait_for_host()?;
-                self.host = None;
                 self.figures.set_host(0);
+                self.host.take().map_or(0, |host| host.size() as u64)
             }
             Replica::Device => {
-                self.device = None;
-                self.ordered.clear();
                 self.figures.set_device(0);
+                self.device.take().map_or(0, |side| side.size())
             }
-        }
+        };
         self.coherence.dropped(replica);
-        Ok(self.size())
+        Ok(freed)
     }
 
     /// Moves the contents to memory of another size: what fits stays, what is new is zero.
     pub(super) fn resize(&mut self, size: u64) -> Result<()> {
         let kept = 0..size.min(self.size());
-        self.acquire_host(kept.clone(), Access::Read)?;
-        let mut resized = Self::new(&self.store, size, self.alignment, Arc::clone(&self.figures));
-        resized.acquire_host(kept.clone(), Access::Overwrite)?;
-        let within = usize_range(&kept);
-        // SAFETY: both were acquired just now, and both are borrowed.
-        let (from, to) = unsafe { (self.host_bytes(), resized.host_bytes_mut()) };
-        if let (Some(from), Some(to)) = (from.get(within.clone()), to.get_mut(within)) {
-            to.copy_from_slice(from);
+        let runs = self.coherence.runs(kept);
+        let written = runs.filter(|(_, contents)| !matches!(contents, Contents::Zero { .. }));
+        let written: Vec<Range<u64>> = written.map(|(range, _)| range).collect();
+        let mut resized = Self::new(&self.store, size, self.alignment, Arc::default());
+        for range in written {
+            self.acquire_host(range.clone(), Access::Read)?;
+            resized.acquire_host(range.clone(), Access::Overwrite)?;
+            let within = usize_range(&range);
+            // SAFETY: both were acquired just now, and both are borrowed.
+            let (from, to) = unsafe { (self.host_bytes(), resized.host_bytes_mut()) };
+            if let (Some(from), Some(to)) = (from.get(within.clone()), to.get_mut(within)) {
+                to.copy_from_slice(from);
+            }
+            resized.coherence.written(Replica::Host, range);
         }
-        resized.coherence.written(Replica::Host, kept);
+        let figures = Arc::clone(&self.figures);
         *self = resized;
-        // The old memory was counted off just now.
+        self.figures = figures;
         self.figures.set_host(self.host.as_ref().map_or(0, |host| host.size() as u64));
-        self.figures.set_device(self.device.as_ref().map_or(0, |block| block.size().get()));
+        self.figures.set_device(self.device.as_ref().map_or(0, DeviceSide::size));
         Ok(())
     }
 }
@@ -560,10 +490,9 @@ impl Drop for RawBuffer {
     /// Does not wait: host memory that a copy still uses is parked with the manager.
     fn drop(&mut self) {
         let uses = core::mem::take(&mut self.host_uses);
-        if self.store.device().descriptor().is_inherited() {
-            // A forked child takes no lock: a thread that is not there may hold it.
+        if self.lent != Lent::No || self.store.device().descriptor().is_inherited() {
+            // A lost device may still use it. And a forked child takes no lock: a thread that is not there may hold it.
             core::mem::forget(self.host.take());
-            return;
         }
         if let Some(host) = self.host.take()
             && !uses.iter().all(HostUse::is_done)

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::figures::{BufferFigures, Figures};
+use crate::sync::fork::Birth;
 use crate::sync::lock;
 
 /// The live buffers of a manager.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Registry {
+    birth: Birth,
     records: Mutex<Records>,
 }
 
@@ -76,6 +78,10 @@ pub struct MemoryTotals {
 }
 
 impl Registry {
+    pub(super) fn new() -> Self {
+        Self { birth: Birth::here(), records: Mutex::default() }
+    }
+
     /// Enters a buffer.
     pub(super) fn enter(self: &Arc<Self>, record: Record) -> Registration {
         let mut records = lock(&self.records);
@@ -85,8 +91,11 @@ impl Registry {
         Registration { registry: Arc::clone(self), id }
     }
 
-    /// The live buffers, the oldest first.
+    /// The live buffers, the oldest first. None in a forked child: a thread that is not there may hold the lock.
     pub(super) fn live(&self) -> Vec<LiveBuffer> {
+        if self.birth.is_elsewhere() {
+            return Vec::new();
+        }
         let records = lock(&self.records);
         let live = records.live.iter().map(|(&id, record)| LiveBuffer {
             id,
@@ -102,6 +111,9 @@ impl Registry {
 
     /// The sums, with so many bytes parked.
     pub(super) fn totals(&self, parked_bytes: u64) -> MemoryTotals {
+        if self.birth.is_elsewhere() {
+            return MemoryTotals::default();
+        }
         let records = lock(&self.records);
         let mut figures = records.gone;
         records.live.values().for_each(|record| figures.add(&record.figures.read()));
@@ -110,9 +122,11 @@ impl Registry {
     }
 }
 
-impl Registration {
-    /// Removes the entry. Not in a forked child: a thread that is not there may hold the lock.
-    pub(super) fn end(&self) {
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.registry.birth.is_elsewhere() {
+            return;
+        }
         let mut records = lock(&self.registry.records);
         if let Some(record) = records.live.remove(&self.id) {
             let mut last = record.figures.read();

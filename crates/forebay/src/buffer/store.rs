@@ -56,7 +56,7 @@ impl Drop for Store {
         let parked = self.parked.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         for one in parked.drain(..) {
             let inherited = device.descriptor().is_inherited();
-            if inherited || !one.uses.iter().all(|used| used.finish(&*device)) {
+            if inherited || !one.uses.iter().all(|used| used.wait(&*device).is_ok()) {
                 core::mem::forget(one.host);
             }
         }

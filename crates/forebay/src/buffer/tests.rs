@@ -10,7 +10,9 @@ use std::task::Wake;
 
 use forebay_core::{Bytes, Random, Span};
 use forebay_hal::{Call, Capabilities, Device, Priority, StreamHandle, Streams};
-use forebay_sim::{Fault, FaultKind, Kernel, MemoryModel, SimDevice, SimMachine, SimOptions, When};
+use forebay_sim::{
+    Fault, FaultKind, HandleReuse, Kernel, MemoryModel, SimDevice, SimMachine, SimOptions, When,
+};
 
 use super::*;
 use crate::{Error, HostDevice};
@@ -195,7 +197,7 @@ fn random_program(options: SimOptions, seed: u64, steps: u64, fault: Option<Faul
             model.used(Replica::Host, &kept, Access::Read, value);
             model.bytes.resize(to, Byte::default());
             for byte in &mut model.bytes[kept] {
-                (byte.written, byte.on_host, byte.on_device) = (true, true, false);
+                (byte.on_host, byte.on_device) = (byte.written, false);
             }
         }
     }
@@ -236,10 +238,12 @@ fn a_call_that_fails_at_any_driver_call_changes_nothing() {
         for kind in [FaultKind::Transient, FaultKind::OutOfMemory] {
             let fault = Fault::new(When::Call(call), kind);
             let own = SimMachine::builder().without(Capabilities::HOST_VISIBLE);
-            failed += u32::from(random_program(own, call % 7, 40, Some(fault)));
+            for options in [own, SimMachine::builder()] {
+                failed += u32::from(random_program(options, call % 7, 40, Some(fault)));
+            }
         }
     }
-    assert!(failed > 60, "most of the faults struck: {failed}");
+    assert!(failed > 120, "most of the faults struck: {failed}");
 }
 
 #[test]
@@ -369,7 +373,7 @@ fn where_the_devices_memory_is_the_hosts_nothing_is_copied() {
 }
 
 #[test]
-fn a_lost_device_is_an_error_and_nothing_hangs() {
+fn a_lost_device_is_an_error_and_what_the_host_has_stays() {
     for call in [Call::Copy, Call::SynchronizeEvent, Call::RecordEvent, Call::WaitEvent] {
         let (machine, device, memory) = open(SimMachine::builder());
         let streams = [(); 2].map(|()| device.create_stream(Priority::Normal).unwrap());
@@ -384,7 +388,83 @@ fn a_lost_device_is_an_error_and_nothing_hangs() {
         };
         assert!(used().is_err(), "{call}");
         drop(buffer);
+        let mut kept = memory.buffer_from(&[1_u8; 4096]).unwrap();
+        assert!(kept.on_device(DEFAULT).is_err());
+        assert_eq!(kept.to_vec().unwrap(), [1; 4096], "the host's own is still there");
     }
+    // What the device alone had cannot be read, and is not zero instead.
+    let (machine, device, memory) = open(SimMachine::builder());
+    let mut buffer = memory.buffer::<u8>(4096).unwrap();
+    launch_write(&device, &buffer.on_device_overwrite(DEFAULT).unwrap(), 3).unwrap();
+    machine.plan(Fault::new(When::Every(Call::Copy), FaultKind::Lost));
+    for _ in 0..3 {
+        assert!(buffer.to_vec().is_err());
+    }
+}
+
+#[test]
+fn streams_may_be_destroyed_and_threads_may_have_their_own() {
+    for reuse in [HandleReuse::AtOnce, HandleReuse::Never] {
+        for options in
+            [SimMachine::builder(), SimMachine::builder().without(Capabilities::HOST_VISIBLE)]
+        {
+            let (machine, device, memory) = open_any(options.handles(reuse));
+            let mut buffer = memory.buffer::<u8>(4096).unwrap();
+            for round in 1..20 {
+                let first = device.create_stream(Priority::Normal).unwrap();
+                launch_write(&device, &buffer.on_device_mut(first).unwrap(), round).unwrap();
+                if round % 3 == 0 {
+                    // A fetch that nobody waits for.
+                    let _ = std::pin::pin!(buffer.fetch())
+                        .poll(&mut Context::from_waker(Waker::noop()));
+                }
+                device.destroy_stream(first).unwrap();
+                let second = device.create_stream(Priority::Normal).unwrap();
+                if round % 2 == 0 {
+                    let wrong = Arc::new(AtomicU64::new(0));
+                    let due = vec![round; 4096];
+                    launch_check(&device, &buffer.on_device(second).unwrap(), due, &wrong).unwrap();
+                    device.synchronize_device().unwrap();
+                    assert_eq!(wrong.load(Ordering::Relaxed), 0);
+                }
+                assert_eq!(buffer.to_vec().unwrap(), [round; 4096]);
+                device.destroy_stream(second).unwrap();
+            }
+            // The default stream of a thread that has ended.
+            let write = |buffer: &mut Buffer<u8>| {
+                let own = StreamHandle::PER_THREAD;
+                launch_write(&device, &buffer.on_device_mut(own).unwrap(), 99).unwrap();
+            };
+            if device.descriptor().capabilities.contains(Capabilities::PER_THREAD_STREAMS) {
+                std::thread::scope(|scope| scope.spawn(|| write(&mut buffer)).join().unwrap());
+                assert_eq!(buffer.to_vec().unwrap(), [99; 4096]);
+            }
+            drop(buffer);
+            assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
+        }
+    }
+}
+
+#[test]
+fn what_was_not_written_stays_so_and_leaks_are_listed() {
+    let (_machine, _, memory) = open(SimMachine::builder());
+    let mut buffer = memory.buffer::<f32>(1 << 20).unwrap();
+    buffer.resize(2 << 20).unwrap();
+    assert_eq!(
+        (buffer.state(), buffer.figures()),
+        (BufferState::Uninitialized, BufferFigures::default())
+    );
+    assert_eq!(buffer.len(), 2 << 20);
+    let orphan = Memory::over(memory.pool()).buffer::<u64>(77).unwrap();
+    assert!(leaks().iter().any(|leak| leak.length == 77), "also of a manager that is gone");
+    drop(orphan);
+    assert!(!leaks().iter().any(|leak| leak.length == 77));
+    // One replica: forgetting either side forgets nothing.
+    let host = Memory::host().unwrap();
+    let mut unified = host.buffer_from(&[5_u8; 100]).unwrap();
+    unified.invalidate(Replica::Device);
+    unified.invalidate(Replica::Host);
+    assert_eq!(unified.to_vec().unwrap(), [5; 100]);
 }
 
 /// Runs a future on this thread, which sleeps until it is woken.

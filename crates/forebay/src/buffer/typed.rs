@@ -7,9 +7,10 @@ use bytemuck::Pod;
 use forebay_core::{BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
+use super::access::Access;
 use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
-use super::raw::{Access, RawBuffer, out_of_range};
+use super::raw::{RawBuffer, out_of_range};
 use super::registry::Registration;
 use crate::Result;
 
@@ -214,7 +215,7 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// Forgets what a replica has: it is copied from the other when it is needed next. Elements that the other has not
-    /// are zero from now on.
+    /// are zero from now on. Does nothing where there is one replica.
     pub fn invalidate(&mut self, replica: Replica) {
         let all = 0..self.raw.size();
         self.raw.invalidate(replica, all);
@@ -237,14 +238,6 @@ impl<T: Pod> Buffer<T> {
     }
 }
 
-impl<T: Pod> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        if !self.raw.device_handle().descriptor().is_inherited() {
-            self.registration.end();
-        }
-    }
-}
-
 impl<'a, T: Pod> BufferSlice<'a, T> {
     /// How many elements it has.
     pub fn len(&self) -> usize {
@@ -264,8 +257,8 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         Ok(BufferSlice { raw: self.raw, elements, element: PhantomData })
     }
 
-    /// The same bytes as elements of another type. Fails unless they begin at a multiple of its alignment and are a whole
-    /// number of its elements.
+    /// The same bytes as elements of another type. Fails unless they begin at a multiple of its size, from the beginning
+    /// of the buffer on, and are a whole number of its elements.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -357,7 +350,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         Ok(elements_of(bytes, &self.elements))
     }
 
-    fn into_host_mut(self, access: Access) -> Result<HostMut<'a, T>> {
+    pub(super) fn into_host_mut(self, access: Access) -> Result<HostMut<'a, T>> {
         // A guard can be written through, whatever the access.
         let access = if access == Access::Read { Access::Update } else { access };
         self.raw.acquire_host(bytes_of::<T>(&self.elements), access)?;
@@ -365,16 +358,16 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
     }
 
     /// After copies that were [started](RawBuffer::start_host) are done.
-    pub(super) fn into_arrived(self, access: Access) -> Result<HostMut<'a, T>> {
-        self.raw.finish_host(bytes_of::<T>(&self.elements), access)?;
+    pub(super) fn into_arrived(self) -> Result<HostMut<'a, T>> {
+        self.raw.finish_host(Access::Update)?;
         Ok(HostMut::new(self.raw, self.elements))
     }
 
     fn into_device(self, access: Access, stream: StreamHandle) -> Result<OnDevice<'a>> {
-        let bytes = bytes_of::<T>(&self.elements);
+        let (bytes, stream) = (bytes_of::<T>(&self.elements), stream.resolved());
         let start = self.raw.acquire_device(bytes.clone(), access, stream)?;
-        let within = invalid(Call::Copy, "range", bytes.start, "within the address space");
-        let address = start.checked_add(Bytes::new(bytes.start)).ok_or(within)?;
+        let beyond = || invalid(Call::Copy, "range", bytes.start, "within the address space");
+        let address = start.checked_add(Bytes::new(bytes.start)).ok_or_else(beyond)?;
         Ok(OnDevice::new(address, bytes.end - bytes.start, stream))
     }
 

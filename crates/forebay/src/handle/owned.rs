@@ -174,6 +174,12 @@ impl<A: Allocate> OwnedBlock<A> {
         self.stream = stream;
     }
 
+    /// Moves the handle to `stream` and forgets the recorded streams: all work that uses the block is done.
+    pub(crate) fn reset_to(&mut self, stream: StreamHandle) {
+        self.uses.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.stream = stream;
+    }
+
     /// Frees the block in the order of its stream, and returns the error that a drop could not.
     pub fn free(self) -> core::result::Result<(), Refused<Self>> {
         let stream = self.stream;

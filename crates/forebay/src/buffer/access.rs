@@ -1,0 +1,19 @@
+//! Kinds of access.
+
+/// What an access does with the contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Access {
+    /// Reads them.
+    Read,
+    /// Reads and writes them.
+    Update,
+    /// Writes them without reading: what was there need not be copied.
+    Overwrite,
+}
+
+impl Access {
+    pub(super) fn writes(self) -> bool {
+        self != Self::Read
+    }
+}

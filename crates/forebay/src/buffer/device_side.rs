@@ -1,0 +1,139 @@
+//! The device's replica: a block, and the streams whose work uses it.
+//!
+//! A stream is known by its handle and its id. A handle may be given to another stream after its own was destroyed, and the
+//! default stream of a thread cannot be named by another thread; then the whole device is waited for instead.
+
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment, Bytes, StreamId};
+use forebay_hal::{self as hal, Device, StreamHandle};
+
+use super::access::Access;
+use crate::handle::order::after;
+use crate::{OwnedBlock, Pool, Request, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KnownStream {
+    handle: StreamHandle,
+    id: StreamId,
+}
+
+impl KnownStream {
+    fn of(device: &dyn Device, handle: StreamHandle) -> hal::Result<Self> {
+        Ok(Self { handle, id: device.stream_id(handle)? })
+    }
+
+    /// Whether the handle still names the stream, for this thread.
+    fn is_there(self, device: &dyn Device) -> bool {
+        device.stream_id(self.handle).is_ok_and(|id| id == self.id)
+    }
+}
+
+/// The block of a buffer, and who uses it.
+#[derive(Debug)]
+pub(super) struct DeviceSide {
+    block: OwnedBlock,
+    /// The stream of the last use that wrote; `None` after all work was waited for.
+    writer: Option<KnownStream>,
+    /// Streams of uses that read since.
+    readers: Vec<KnownStream>,
+}
+
+impl DeviceSide {
+    /// A block of `size` bytes, for `stream`.
+    pub(super) fn allocate(
+        pool: &Pool,
+        size: u64,
+        alignment: Alignment,
+        stream: StreamHandle,
+    ) -> Result<Self> {
+        let writer = Some(KnownStream::of(&**pool.device(), stream)?);
+        let request = Request::new(Bytes::new(size), stream);
+        let block = OwnedBlock::new(pool, request.aligned_to(alignment.max(Alignment::BLOCK)))?;
+        Ok(Self { block, writer, readers: Vec::new() })
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.block.address()
+    }
+
+    /// The size of the block.
+    pub(super) fn size(&self) -> u64 {
+        self.block.size().get()
+    }
+
+    fn users(&self) -> impl Iterator<Item = KnownStream> + '_ {
+        self.writer.into_iter().chain(self.readers.iter().copied())
+    }
+
+    /// Orders an access on `stream` after earlier ones: a read after the last write, a write after everything. The host
+    /// waits only if one of the earlier streams is gone.
+    pub(super) fn order(
+        &mut self,
+        device: &Arc<dyn Device>,
+        stream: StreamHandle,
+        access: Access,
+    ) -> Result<()> {
+        let user = KnownStream::of(&**device, stream)?;
+        if !self.users().all(|earlier| earlier == user || earlier.is_there(&**device)) {
+            device.synchronize_device()?;
+            self.forget_uses(stream);
+        }
+        if self.writer.is_none() && self.readers.is_empty() {
+            self.forget_uses(stream);
+            self.writer = Some(user);
+        } else if access.writes() {
+            self.block.hand_over_to(stream)?;
+            self.writer = Some(user);
+            self.readers.clear();
+        } else if self.writer != Some(user) && !self.readers.contains(&user) {
+            after(device, stream, self.writer.map(|writer| writer.handle))?;
+            self.block.used_on(stream);
+            self.readers.push(user);
+        }
+        Ok(())
+    }
+
+    /// A stream on which the last write is done before what is enqueued now.
+    pub(super) fn stream_after_write(&mut self, device: &dyn Device) -> Result<StreamHandle> {
+        match self.writer {
+            Some(writer) if writer.is_there(device) => Ok(writer.handle),
+            None if self.readers.is_empty() => Ok(StreamHandle::DEFAULT),
+            _ => {
+                device.synchronize_device()?;
+                self.forget_uses(StreamHandle::DEFAULT);
+                Ok(StreamHandle::DEFAULT)
+            }
+        }
+    }
+
+    /// Records that work on `stream` reads the block.
+    pub(super) fn read_on(&mut self, device: &dyn Device, stream: StreamHandle) {
+        self.block.used_on(stream);
+        if let Ok(user) = KnownStream::of(device, stream)
+            && !self.users().any(|known| known == user)
+        {
+            self.readers.push(user);
+        }
+    }
+
+    /// Waits on the host for all work that uses the block.
+    pub(super) fn wait(&mut self, device: &dyn Device) -> Result<()> {
+        for user in self.users() {
+            if user.is_there(device) {
+                device.synchronize_stream(user.handle)?;
+            } else {
+                device.synchronize_device()?;
+            }
+        }
+        self.forget_uses(self.block.stream());
+        Ok(())
+    }
+
+    /// After all work that uses the block is done.
+    fn forget_uses(&mut self, stream: StreamHandle) {
+        self.block.reset_to(stream);
+        self.writer = None;
+        self.readers.clear();
+    }
+}
