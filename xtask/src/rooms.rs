@@ -39,6 +39,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("report", "what a refusal, a leak and a late write look like"),
     ("error", "errors of the whole crate"),
     ("block", "blocks, requests, and the trait of everything that allocates"),
+    ("callback", "calls of the program's hooks, whose panics end there"),
     ("pool::common", "what every room of the pool uses; no lock of the pool"),
     ("pool::front", "thread caches; no lock"),
     ("pool::heap", "free memory by stream; the heap's lock"),

@@ -52,6 +52,7 @@
 //! had cached, which is harmless.
 
 mod block;
+mod callback;
 mod class;
 mod error;
 mod pool;

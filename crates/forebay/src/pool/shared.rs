@@ -17,10 +17,10 @@ use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize, SizeClasses};
 use forebay_hal::{Call, Device};
 
+use crate::callback::Callbacks;
 use crate::config::{Rounding, Settings};
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::backing_kind::BackingKind;
-use crate::pool::common::callback::Callbacks;
 use crate::pool::common::capture::Captures;
 use crate::pool::common::event::History;
 use crate::pool::common::group::Group;

@@ -9,7 +9,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use crate::Tag;
-use crate::pool::common::callback::Callbacks;
+use crate::callback::Callbacks;
 use crate::report::{EventAction, PoolEvent};
 use crate::sync::lock;
 

@@ -1,9 +1,8 @@
-//! Types that every other room of the pool uses: options, limits, the log of driver calls, callbacks, waiting. None of
+//! Types that every other room of the pool uses: options, limits, the log of driver calls, waiting. None of
 //! the pool's locks is taken here. The call log and the history have locks of their own, which are held to read or append,
 //! and while an observer is attached.
 
 pub(in crate::pool) mod backing_kind;
-pub(in crate::pool) mod callback;
 pub(in crate::pool) mod capture;
 pub(in crate::pool) mod event;
 pub(in crate::pool) mod group;

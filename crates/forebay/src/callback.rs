@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub(in crate::pool) struct Callbacks {
+pub(crate) struct Callbacks {
     panics: Arc<AtomicU64>,
 }
 
@@ -19,7 +19,7 @@ impl Callbacks {
     /// The caller holds no lock of the pool (attaching an observer is the exception: it holds those of the settings and
     /// of the history, under which nothing is half changed), so a panic leaves none of the pool's state half changed. Keeping its own
     /// state consistent is up to the callback: it will be called again.
-    pub(in crate::pool) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
+    pub(crate) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(callback)) {
             Ok(returned) => Some(returned),
             Err(panic) => {
@@ -34,7 +34,7 @@ impl Callbacks {
     }
 
     /// The number of panics so far.
-    pub(in crate::pool) fn panics(&self) -> u64 {
+    pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 }
