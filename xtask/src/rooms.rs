@@ -53,6 +53,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),
     ("buffer", "data with a host side and a device side; a lock for each manager"),
+    ("objects", "pools of objects and arrays; a lock for each"),
     ("bindings", "what the C and Python crates share"),
 ];
 

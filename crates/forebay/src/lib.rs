@@ -33,6 +33,7 @@
 //! | blocks that free themselves, typed arrays, batches, rental, futures | [`handle`] |
 //! | many short-lived blocks that are freed together | [`arena`] |
 //! | data with a host side and a device side, kept coherent | [`buffer`] |
+//! | objects and arrays of the host that are used again | [`objects`] |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |
@@ -66,6 +67,7 @@ pub mod bindings;
 pub mod buffer;
 pub mod config;
 pub mod handle;
+pub mod objects;
 pub mod report;
 
 use forebay_sync as sync;
@@ -96,6 +98,7 @@ pub use class::MemoryClass;
 pub use config::Settings;
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
+pub use objects::{ArrayPool, ObjectPool};
 pub use pool::{Pool, PoolOptions, Snapshot, Statistics};
 pub use pool_id::PoolId;
 pub use tag::Tag;

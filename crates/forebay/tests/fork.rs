@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use forebay::handle::{
     Allocation, DeviceArray, OwnedBlock, Rental, Rented, SharedBlock, allocate_async, lost_frees,
 };
+use forebay::objects::{
+    ArrayError, ArrayId, ArrayPool, ObjectError, ObjectPool, ObjectStatistics, Pooled,
+};
 use forebay::{
     Address, Alignment, Bytes, Device, Error, HostDevice, Pool, PoolOptions, Priority, Request,
     Stream, StreamHandle, Tag,
@@ -42,7 +45,32 @@ struct Inherited {
     future: Allocation,
     stream: Stream,
     event: Event,
+    objects: ObjectPool<Object>,
+    object: Pooled<'static, Object>,
+    arrays: ArrayPool<u64>,
+    array_id: ArrayId,
 }
+
+/// An object of a pool. A child that drops one of its parent's has gone wrong.
+struct Object {
+    parent: u32,
+}
+
+impl Object {
+    fn new() -> Self {
+        Self { parent: std::process::id() }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if self.parent != std::process::id() {
+            DROPPED_IN_CHILD.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+static DROPPED_IN_CHILD: AtomicBool = AtomicBool::new(false);
 
 impl Inherited {
     fn new() -> Self {
@@ -52,6 +80,8 @@ impl Inherited {
             .set(|set| set.history(100_u64).canaries(true).quarantine(Bytes::mib(1)));
         let careful = careful.build(&device).unwrap();
         let rental = Rental::new(&pool, DEFAULT);
+        let (objects, arrays) = (ObjectPool::new(Object::new), ArrayPool::new());
+        drop((objects.get().unwrap(), objects.get().unwrap()));
         Self {
             block: pool.allocate(Bytes::mib(1), DEFAULT).unwrap().address(),
             scopes: vec![pool.scope(), pool.scope()],
@@ -62,10 +92,14 @@ impl Inherited {
             future: allocate_async(&pool, request()),
             stream: Stream::new(&device, Priority::Normal).unwrap(),
             event: Event::new(&device, EventKind::Order).unwrap(),
+            object: objects.get_owned().unwrap(),
+            array_id: arrays.rent_by_id(100).unwrap().id,
             device,
             pool,
             careful,
             rental,
+            objects,
+            arrays,
         }
     }
 }
@@ -115,6 +149,13 @@ fn storm(kind: usize, inherited: &Inherited) {
             array.copy_from_slice(&[7; 5000]).unwrap();
             array.hand_over_to(DEFAULT).unwrap();
             drop(allocate_async(pool, request()));
+        }
+        5 => {
+            let Inherited { objects, arrays, .. } = inherited;
+            drop([objects.get().unwrap(), objects.get().unwrap(), objects.get().unwrap()]);
+            objects.maintain().unwrap();
+            let _ = (objects.statistics(), objects.shrink_to(1), arrays.statistics());
+            arrays.return_by_id(arrays.rent_by_id(70).unwrap().id).unwrap();
         }
         _ => {
             // A thread that ends gives back its thread slot.
@@ -184,11 +225,30 @@ fn use_inherited(inherited: Inherited) -> u32 {
     ensure!(Event::new(&device, EventKind::Order).is_err());
     ensure!(Stream::new(&device, Priority::Normal).is_err());
     ensure!(device.synchronize_device().is_err());
+    let Inherited { objects, object, arrays, array_id, .. } = inherited;
+    ensure!(matches!(objects.get(), Err(ObjectError::Forked)));
+    ensure!(matches!(objects.get_owned(), Err(ObjectError::Forked)));
+    ensure!(matches!(objects.maintain(), Err(ObjectError::Forked)));
+    ensure!(objects.shrink_to(0) == 0 && objects.statistics() == ObjectStatistics::default());
+    ensure!(matches!(arrays.rent(1), Err(ArrayError::Forked)));
+    ensure!(arrays.return_by_id(array_id) == Err(ArrayError::Forked));
+    ensure!(arrays.statistics() == Default::default() && !format!("{arrays:?}").is_empty());
+    drop((object, objects, arrays));
+    ensure!(!DROPPED_IN_CHILD.load(Ordering::Relaxed));
     let lost = lost_frees().count;
     drop((scopes, shared, array, rented, rental, future, stream, event, pool, careful));
     ensure!(Arc::strong_count(&device) > 1);
     drop(device);
     ensure!(lost_frees().count == lost);
+    0
+}
+
+/// Objects of the child's own.
+fn use_own_objects() -> u32 {
+    let (objects, arrays) = (ObjectPool::new(Object::new), ArrayPool::<u64>::new());
+    ensure!(objects.get().is_ok() && objects.get_owned().is_ok());
+    ensure!(objects.maintain().is_ok() && objects.statistics().creations == 1);
+    ensure!(arrays.rent(100).is_ok() && arrays.statistics().arrays.creations == 1);
     0
 }
 
@@ -278,7 +338,7 @@ fn no_child_hangs_whatever_other_threads_hold() {
     let begun = Instant::now();
     let mut ends = Vec::new();
     thread::scope(|scope| {
-        for kind in 0..6 {
+        for kind in 0..7 {
             let (stop, inherited) = (&stop, &inherited);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -293,6 +353,7 @@ fn no_child_hangs_whatever_other_threads_hold() {
                 // SAFETY: a copy that is this child's alone: the parent's is never dropped here.
                 let of_child = || unsafe { std::ptr::read(&raw const inherited) };
                 let line = if alone { 0 } else { use_inherited(of_child()) };
+                let line = if line == 0 { use_own_objects() } else { line };
                 if line == 0 { use_own().map_or(line!(), |()| 0) } else { line }
             }));
             if ends.iter().filter(|&&end| end == End::Hung).count() >= MOST_HANGS {
