@@ -8,12 +8,13 @@ use clap::builder::PossibleValue;
 use forebay_trace::workload::Workload;
 
 use super::hot;
+use super::objects;
 use super::rim::Rim;
 
 /// The workloads that run by default, in that order: those that take seconds.
 static USUAL: LazyLock<Vec<Case>> = LazyLock::new(|| {
     let played = Workload::ALL.iter().copied().map(Case::Played);
-    played.chain([Case::HotPair, Case::HotStatistics, Case::HotThreads]).collect()
+    played.chain([Case::HotPair, Case::HotStatistics, Case::HotThreads, Case::Objects]).collect()
 });
 
 /// All workloads, in the order in which they run.
@@ -36,6 +37,8 @@ pub enum Case {
     HotStatistics,
     /// The hot pair on several threads.
     HotThreads,
+    /// Objects of an object pool, against boxes.
+    Objects,
     /// A workload of extreme load.
     Rim(Rim),
     /// All RIM workloads.
@@ -66,6 +69,7 @@ impl Case {
             Self::HotPair => hot::PAIRS,
             Self::HotStatistics => hot::STATISTICS,
             Self::HotThreads => hot::THREADS,
+            Self::Objects => objects::OBJECTS,
             Self::Rim(rim) => rim.name(),
             Self::WholeRim => "RIM",
         }
@@ -78,6 +82,9 @@ impl Case {
             Self::HotPair => "a block allocated again right after its free, against mimalloc",
             Self::HotStatistics => "the same with and without statistics",
             Self::HotThreads => "the same on several threads, each with its own stream",
+            Self::Objects => {
+                "an object taken from an object pool and returned, with a Box beside it"
+            }
             Self::Rim(rim) => rim.about(),
             Self::WholeRim => "all RIM workloads; takes minutes",
         }
@@ -106,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_is_named_is_chosen_once_and_in_the_usual_order() {
-        assert_eq!(Case::chosen(&[]).count(), Workload::ALL.len() + 3);
+        assert_eq!(Case::chosen(&[]).count(), Workload::ALL.len() + 4);
         let wanted = [Case::HotPair, Case::Played(Workload::MpT), Case::HotPair];
         let chosen: Vec<&str> = Case::chosen(&wanted).map(Case::name).collect();
         assert_eq!(chosen, ["MP-T", "HOT"]);

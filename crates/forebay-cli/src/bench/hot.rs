@@ -43,10 +43,16 @@ pub(super) const THREADS: &str = "HOT-THREADS";
 /// A batch of so many pairs on so many threads: from the first thread's beginning to the last's end.
 type Batch<'a> = Box<dyn Fn(u32) -> forebay::Result<Duration> + 'a>;
 
-struct Contestant<'a> {
+pub(super) struct Contestant<'a> {
     row: Row,
     batch: Batch<'a>,
     best: Option<Duration>,
+}
+
+impl<'a> Contestant<'a> {
+    pub(super) fn new(row: Row, batch: impl Fn(u32) -> forebay::Result<Duration> + 'a) -> Self {
+        Self { row, batch: Box::new(batch), best: None }
+    }
 }
 
 /// So many pairs of one size, one after the other.
@@ -75,7 +81,7 @@ fn alone<S: Subject>(
 }
 
 /// A batch on several threads, each with a stream of its own.
-fn side_by_side<S: Subject>(
+pub(super) fn side_by_side<S: Subject>(
     subject: &S,
     size: Bytes,
     streams: &[StreamHandle],
@@ -106,7 +112,7 @@ fn side_by_side<S: Subject>(
 }
 
 /// Lets the contestants take turns, and fills in their rows.
-fn contest(
+pub(super) fn contest(
     mut contestants: Vec<Contestant<'_>>,
     (rounds, count): (u32, u32),
     progress: &Progress,
@@ -147,15 +153,11 @@ pub(crate) fn against_mimalloc(
     let pool = || setup.pool(&ground.device, None);
     let pools: Vec<(Bytes, Forebay)> =
         sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, String>>()?;
-    let yardstick = Contestant {
-        row: Row::of(PAIRS, size_name(YARDSTICK), setup, "mimalloc"),
-        batch: Box::new(move |count| alone(&Mimalloc, YARDSTICK, stream, count)),
-        best: None,
-    };
-    let ours = pools.iter().map(|(size, pool)| Contestant {
-        row: Row::of(PAIRS, size_name(*size), setup, "forebay"),
-        batch: Box::new(move |count| alone(pool, *size, stream, count)),
-        best: None,
+    let row = Row::of(PAIRS, size_name(YARDSTICK), setup, "mimalloc");
+    let yardstick = Contestant::new(row, |count| alone(&Mimalloc, YARDSTICK, stream, count));
+    let ours = pools.iter().map(|(size, pool)| {
+        let row = Row::of(PAIRS, size_name(*size), setup, "forebay");
+        Contestant::new(row, move |count| alone(pool, *size, stream, count))
     });
     let contestants = [yardstick].into_iter().chain(ours).collect();
     let rows = contest(contestants, setup.effort.hot(), progress);
@@ -193,7 +195,7 @@ pub(super) fn against_uncounted(
 }
 
 /// One thread, two, and on in doublings to as many as the machine has cores.
-fn thread_counts() -> Vec<usize> {
+pub(super) fn thread_counts() -> Vec<usize> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let doubled = core::iter::successors(Some(1_usize), |count| count.checked_mul(2));
     let mut counts: Vec<usize> = doubled.take_while(|&count| count <= cores.max(2)).collect();
@@ -229,7 +231,12 @@ pub(super) fn on_threads(setup: BenchSetup<'_>, progress: &Progress) -> Result<V
         });
         contestant(YARDSTICK, "mimalloc", count, batch)
     });
-    let mut rows = contest(ours.chain(yardstick).collect(), setup.effort.threaded(), progress);
+    let rows = contest(ours.chain(yardstick).collect(), setup.effort.threaded(), progress);
+    Ok(with_speed_ups(rows))
+}
+
+/// Each with its throughput over that of the same allocator on one thread.
+pub(super) fn with_speed_ups(mut rows: Vec<Row>) -> Vec<Row> {
     let ones: Vec<(&str, Option<f64>)> = rows
         .iter()
         .filter(|row| row.threads == 1)
@@ -240,5 +247,5 @@ pub(super) fn on_threads(setup: BenchSetup<'_>, progress: &Progress) -> Result<V
         let one = one.and_then(|&(_, ns)| ns);
         row.speed_up = one.zip(row.ns_per_op.filter(|&ns| ns > 0.0)).map(|(one, ns)| one / ns);
     }
-    Ok(rows)
+    rows
 }

@@ -18,6 +18,7 @@ mod case;
 mod foreign;
 mod ground;
 pub(crate) mod hot;
+mod objects;
 mod play;
 mod rim;
 mod row;
@@ -122,7 +123,7 @@ impl BenchSetup<'_> {
         match case {
             Case::Played(_) | Case::Rim(_) | Case::WholeRim => 20,
             Case::HotPair | Case::HotStatistics => u64::from(self.effort.hot().0) + 1,
-            Case::HotThreads => u64::from(self.effort.threaded().0) + 1,
+            Case::HotThreads | Case::Objects => u64::from(self.effort.threaded().0) + 1,
         }
     }
 }
@@ -210,6 +211,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             Case::HotPair => hot::against_mimalloc(setup, &hot::SIZES, &progress),
             Case::HotStatistics => hot::against_uncounted(setup, &progress),
             Case::HotThreads => hot::on_threads(setup, &progress),
+            Case::Objects => Ok(objects::against_boxes(setup, &progress)),
             Case::Rim(rim) => {
                 let rows = rim.measure(setup);
                 progress.advance(setup.steps(case));

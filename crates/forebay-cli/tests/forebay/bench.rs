@@ -19,7 +19,7 @@ fn rows(run: &Output) -> Vec<Value> {
     text(&run.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-const WORKLOADS: [&str; 18] = [
+const WORKLOADS: [&str; 19] = [
     "COLAB-MIX",
     "DC-ALLOC",
     "DC-HIT",
@@ -38,6 +38,7 @@ const WORKLOADS: [&str; 18] = [
     "MP-REUSE",
     "MP-T",
     "MP-THR",
+    "OBJ-POOL",
 ];
 
 fn positive(row: &Value, key: &str) {
@@ -66,7 +67,7 @@ fn complete(rows: &[Value], device: &str) {
                 assert!(row["clock_ns"].is_u64(), "{row}");
             }
             "HOT" | "HOT-STATISTICS" => positive(row, "quotient"),
-            "HOT-THREADS" => positive(row, "speed_up"),
+            "HOT-THREADS" | "OBJ-POOL" => positive(row, "speed_up"),
             _ => assert!(row.get("p50_ns").is_none() && row.get("quotient").is_none(), "{row}"),
         }
     }
@@ -75,11 +76,13 @@ fn complete(rows: &[Value], device: &str) {
             rows.iter().filter(|row| row["bench"] == bench && row["allocator"] == allocator);
         found.map(|row| row["case"].as_str().unwrap()).collect::<Vec<_>>()
     };
-    for bench in WORKLOADS.iter().filter(|bench| !bench.starts_with("HOT")) {
+    let has_driver = |bench: &&&str| !bench.starts_with("HOT") && **bench != "OBJ-POOL";
+    for bench in WORKLOADS.iter().filter(has_driver) {
         assert_eq!(of(bench, "forebay"), of(bench, "driver"), "{bench}");
     }
     assert_eq!(of("HOT", "forebay"), ["512 B", "64 KiB", "1 MiB", "16 MiB", "256 MiB"]);
     assert_eq!(of("HOT", "mimalloc"), ["512 B"]);
+    assert_eq!(of("OBJ-POOL", "Box"), of("OBJ-POOL", "forebay"));
     assert_eq!(of("HOT-STATISTICS", "uncounted"), of("HOT-STATISTICS", "forebay"));
     assert_eq!(of("MP-LAT", "mimalloc"), ["512 B"], "the yardstick is for 512 B");
     let threads = |row: &&Value| row["bench"] == "HOT-THREADS" && row["allocator"] == "forebay";
