@@ -63,6 +63,9 @@ pub struct Growth {
     /// A pool that holds less than this fraction of the reach may have larger pages, in proportion: 16
     /// means that one which holds a 32nd may have pages twice as large.
     pub early_part: u64,
+    /// The smallest segment, on devices without page mapping: 2 MiB, since the driver's price is mostly by the call up to
+    /// that size.
+    pub least_segment: Bytes,
     /// Whether free pages may be moved at all. If the memory behind an address must stay the same they
     /// may not, and new pages are created instead.
     pub moves: bool,
@@ -79,6 +82,7 @@ impl Default for Growth {
             slack_part: 100,
             reach_part: 4096,
             early_part: 16,
+            least_segment: Bytes::mib(2),
             moves: true,
         }
     }
@@ -277,7 +281,8 @@ impl Plan {
         let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
         let room = limit.get().checked_sub(space.backed).filter(|&room| least <= room)?;
         let page = growth.page(space.backed.saturating_add(least), least, granule);
-        Some(Bytes::new(least.max(page.min(room / granule * granule))))
+        let page = page.max(growth.least_segment.get());
+        Some(Bytes::new(least.max(page.min(room) / granule * granule)))
     }
 
     /// The bytes of all pages that the plan creates.

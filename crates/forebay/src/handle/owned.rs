@@ -76,10 +76,18 @@ impl<A: Allocate> OwnedBlock<A> {
 
     /// Returns the block, which the caller has to free.
     ///
-    /// This forgets streams that [`used_on`](Self::used_on) recorded: call [`settle`](Self::settle) first if there are
-    /// any.
+    /// Streams that [`used_on`](Self::used_on) recorded are passed on to the allocator
+    /// ([`record_use`](Allocate::record_use)), and forgotten if it notes none: call [`settle`](Self::settle) first then.
     #[must_use = "a block that is dropped is not freed"]
     pub fn into_raw(mut self) -> Block {
+        if !self.is_inherited() && !self.block.address().is_null() {
+            // Copies that were enqueued by safe code may be among the uses, and the caller may free the block in the
+            // order of any stream.
+            let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for &mut stream in uses {
+                let _ = self.allocator.record_use(self.block.address(), stream);
+            }
+        }
         // SAFETY: this handle owns it, and knows it no more after this.
         unsafe { self.allocator.disown(self.block) };
         self.give_up()

@@ -23,6 +23,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 mod views;
+mod work_event;
 
 use core::fmt;
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub use views::snapshot::{
     Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
 };
 pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
+pub(crate) use work_event::WorkEvent;
 
 /// A pool of device memory. Clones share it, and any thread may use it.
 ///

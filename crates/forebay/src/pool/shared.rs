@@ -117,7 +117,8 @@ impl Shared {
         let log = CallLog::default();
         let guarded = settings.guard_pages();
         let kind =
-            BackingKind::new(device, options.class, &options.peers, options.exportable, guarded)?;
+            BackingKind::new(device, options.class, &options.peers, options.exportable, guarded)?
+                .segments_of(options.segments);
         let debug = DebugChecks::new(device, &settings, &log)?;
         let fresh = debug::fresh_page_pattern(&settings);
         let shared_group = options.group.take();

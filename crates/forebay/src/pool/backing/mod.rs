@@ -34,7 +34,7 @@ use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
 use crate::pool::heap::thread_ends::is_ending;
-use crate::pool::heap::{Heap, span_of};
+use crate::pool::heap::{Heap, Uses, span_of};
 use crate::sync::map::{AddressMap, Side};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Error, Result};
@@ -260,6 +260,22 @@ impl Backing {
             // The stream may live on, and use blocks that recorded it before it lost its slot.
             StreamState::Done => heap.slots.was_evicted(serial).then_some(WorkEnd::Unknown),
         }
+    }
+
+    /// How to wait for the further uses of a block that is freed in the order of the stream with the serial `own`.
+    pub(in crate::pool) fn ends_of(
+        heap: &mut Heap,
+        uses: Uses,
+        own: Option<Serial>,
+    ) -> Vec<WorkEnd> {
+        let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
+        let mut ends: Vec<WorkEnd> = others.filter_map(|user| Self::end_of(heap, user)).collect();
+        ends.extend(uses.unknown.then_some(WorkEnd::Unknown));
+        ends.extend(uses.events.into_iter().map(|event| {
+            // Events of one serial are taken to be in the order of one stream, and these are not.
+            WorkEnd::Event(event, heap.slots.serial_of_event())
+        }));
+        ends
     }
 
     /// Makes `stream` wait, on the device, for `ends`. Returns `false` if one of them has no event: then only a wait

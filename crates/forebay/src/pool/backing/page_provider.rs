@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay_core::address_space::{AddressSpace, Boundaries, Growth, Offset, Plan, Step, Streams};
-use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
+use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
 use crate::pool::common::backing_kind::BackingKind;
@@ -136,7 +136,7 @@ impl PageProvider {
             strays: Vec::new(),
         };
         let Some(memory) = kind.pages_of(&**device) else {
-            return Ok((provider(false), SideHeap::new(PageSize::DEVICE, Boundaries::Apart)));
+            return Ok((provider(false), SideHeap::new(kind.segment_granule(), Boundaries::Apart)));
         };
         let granule = memory.granularity().recommended;
         let total = device.memory_info()?.total;
@@ -512,10 +512,10 @@ impl PageProvider {
         reserved: &mut Bytes,
         log: &CallLog,
     ) -> Result<bool> {
-        let least = size.checked_align_up(Alignment::DEVICE_PAGE).unwrap_or(wanted).min(wanted);
-        let allocate = |bytes: Bytes| {
-            log.make(Call::Allocate, bytes, || self.device.allocate(bytes, Alignment::DEVICE_PAGE))
-        };
+        let granule = self.kind.segment_granule().alignment();
+        let least = size.checked_align_up(granule).unwrap_or(wanted).min(wanted);
+        let allocate =
+            |bytes: Bytes| log.make(Call::Allocate, bytes, || self.device.allocate(bytes, granule));
         let (start, bytes) = match allocate(wanted) {
             Ok(start) => (start, wanted),
             Err(forebay_hal::Error::OutOfMemory { .. }) if least < wanted => {

@@ -8,7 +8,7 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
 use crate::pool::backing::Backing;
-use crate::pool::backing::deferred::{Task, WorkEnd};
+use crate::pool::backing::deferred::Task;
 use crate::pool::calls::registry;
 use crate::pool::calls::slow_path::Source;
 use crate::pool::calls::thread_end;
@@ -280,11 +280,7 @@ impl Shared {
                 heap.free(block.address, block.size, slot);
                 return;
             };
-            let unknown = uses.unknown.then_some(WorkEnd::Unknown);
-            let others = uses.streams.into_iter().filter(|&user| user != serial);
-            let ends = others.filter_map(|user| Backing::end_of(&heap, user));
-            let ends: Vec<WorkEnd> = ends.chain(unknown).collect();
-            (ends, serial)
+            (Backing::ends_of(&mut heap, uses, Some(serial)), serial)
         };
         backing.defer(self.context(), &[Task::ReturnBlock(block, serial)], ends);
     }
@@ -401,11 +397,27 @@ impl Shared {
     pub(in crate::pool) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
         self.check_stream_identity(stream, &mut WaitBudget::default())?;
+        self.mark_used(address, |heap| heap.note_use(address, stream))
+    }
+
+    /// Records that the block at `address` is used until `event`: after its free, the memory is reused only after that.
+    pub(in crate::pool) fn record_use_until(
+        &self,
+        address: Address,
+        event: &Arc<LoggedEvent>,
+    ) -> Result<()> {
+        self.birth.check()?;
+        self.mark_used(address, |heap| heap.note_use_until(address, event))
+    }
+
+    /// Marks the live block at `address` as used elsewhere too. `note` records the use, and returns whether it is the
+    /// first.
+    fn mark_used(&self, address: Address, note: impl Fn(&mut Heap) -> bool) -> Result<()> {
         loop {
             // Not under the heap lock: the error path looks at other pools.
             let (slot, known) = self.live(address)?;
             let mut heap = self.heap();
-            let first = heap.note_use(address, stream);
+            let first = note(&mut heap);
             if slot.mark_used(known) {
                 return Ok(());
             }

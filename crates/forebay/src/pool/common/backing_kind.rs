@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::DeviceOrdinal;
+use forebay_core::{DeviceOrdinal, PageSize};
 use forebay_hal::{Device, PageOptions, VirtualMemory};
 
 use crate::sync::lock;
@@ -17,6 +17,8 @@ pub(in crate::pool) struct BackingKind {
     peers: Arc<Mutex<Vec<DeviceOrdinal>>>,
     /// Whether other processes can map the pages.
     exportable: bool,
+    /// What segments are multiples of.
+    segments: PageSize,
 }
 
 impl BackingKind {
@@ -57,7 +59,19 @@ impl BackingKind {
         }
         let exportable = exportable && device.sharing().is_some();
         let exportable = exportable || class.contains(MemoryClass::SHAREABLE);
-        Ok(Self { class, peers: Arc::new(Mutex::new(peers.to_vec())), exportable })
+        let (peers, segments) = (Arc::new(Mutex::new(peers.to_vec())), PageSize::DEVICE);
+        Ok(Self { class, peers, exportable, segments })
+    }
+
+    /// The same with segments that are multiples of `granule`.
+    pub(in crate::pool) fn segments_of(mut self, granule: PageSize) -> Self {
+        self.segments = granule;
+        self
+    }
+
+    /// What addresses and sizes of segments are multiples of.
+    pub(in crate::pool) fn segment_granule(&self) -> PageSize {
+        self.segments
     }
 
     /// Checks that `device` and `peer` can reach each other.

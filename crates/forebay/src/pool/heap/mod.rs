@@ -128,10 +128,12 @@ impl AllCounts {
     }
 }
 
-/// The further streams that use a live block, beside the one it was allocated on.
+/// The further uses of a live block, beside those on the stream it was allocated on.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Uses {
     pub(in crate::pool) streams: Vec<Serial>,
+    /// Uses that end with an event.
+    pub(in crate::pool) events: Vec<Arc<LoggedEvent>>,
     /// Whether a use was on a stream that had no slot: only a wait for the whole device shows that such a use is over.
     pub(in crate::pool) unknown: bool,
     /// The number of streams at which those that are done are removed.
@@ -141,6 +143,10 @@ pub(in crate::pool) struct Uses {
 impl Uses {
     /// Below this number, looking for streams that are done is not worth it.
     const FEW: usize = 8;
+
+    fn is_empty(&self) -> bool {
+        self.streams.is_empty() && self.events.is_empty() && !self.unknown
+    }
 
     fn add(&mut self, serial: Serial, slots: &StreamSlots) {
         if self.streams.contains(&serial) {
@@ -481,12 +487,24 @@ impl Heap {
     pub(in crate::pool) fn note_use(&mut self, address: Address, stream: StreamHandle) -> bool {
         let serial = self.serial_for(stream);
         let uses = self.uses.entry(address).or_default();
-        let first = uses.streams.is_empty() && !uses.unknown;
+        let first = uses.is_empty();
         match serial {
             Some(serial) => uses.add(serial, &self.slots),
             // All slots are taken while another thread grows the pool.
             None => uses.unknown = true,
         }
+        first
+    }
+
+    /// Records that the live block at `address` is used until `event`. Returns whether this is its first further use.
+    pub(in crate::pool) fn note_use_until(
+        &mut self,
+        address: Address,
+        event: &Arc<LoggedEvent>,
+    ) -> bool {
+        let uses = self.uses.entry(address).or_default();
+        let first = uses.is_empty();
+        uses.events.push(Arc::clone(event));
         first
     }
 

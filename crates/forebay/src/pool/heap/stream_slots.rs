@@ -233,6 +233,12 @@ impl StreamSlots {
         self.next_serial
     }
 
+    /// A serial that stands for no stream, for an event that is in no stream's order.
+    pub(in crate::pool) fn serial_of_event(&mut self) -> Serial {
+        self.next_serial += 1;
+        self.next_serial
+    }
+
     fn take_free(&mut self) -> Option<u32> {
         self.wanted = self.wanted.saturating_add(1);
         if let Some(number) = self.free.pop() {

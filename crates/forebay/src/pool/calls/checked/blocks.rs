@@ -191,9 +191,7 @@ impl Shared {
                 let mut heap = self.heap();
                 let own = heap.serial_for(memory.stream);
                 let uses = heap.uses.get(&memory.address).cloned().unwrap_or_default();
-                let unknown = uses.unknown.then_some(WorkEnd::Unknown);
-                let others = uses.streams.into_iter().filter(|&user| Some(user) != own);
-                others.filter_map(|user| Backing::end_of(&heap, user)).chain(unknown).collect()
+                Backing::ends_of(&mut heap, uses, own)
             };
             backing.make_stream_wait(memory.stream, &ends)?
         };
