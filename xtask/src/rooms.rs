@@ -50,6 +50,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool::calls", "what calls do: fast path, heap path, slow path, reclaim"),
     ("pool", "the public pool"),
     ("handle", "blocks that free themselves"),
+    ("pinned", "pools of pinned host memory"),
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),
     ("buffer", "data with a host side and a device side; a lock for each manager"),

@@ -34,6 +34,7 @@
 //! | many short-lived blocks that are freed together | [`arena`] |
 //! | data with a host side and a device side, kept coherent | [`buffer`] |
 //! | objects and arrays of the host that are used again | [`objects`] |
+//! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |
@@ -68,6 +69,8 @@ pub mod buffer;
 pub mod config;
 pub mod handle;
 pub mod objects;
+#[cfg(feature = "host")]
+pub mod pinned;
 pub mod report;
 
 use forebay_sync as sync;
@@ -99,6 +102,8 @@ pub use config::Settings;
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
 pub use objects::{ArrayPool, ObjectPool};
+#[cfg(feature = "host")]
+pub use pinned::{PinnedArray, PinnedPool};
 pub use pool::{Pool, PoolOptions, Snapshot, Statistics};
 pub use pool_id::PoolId;
 pub use tag::Tag;

@@ -1,0 +1,299 @@
+//! Elements in pinned memory, which the host and a device use in turn.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::{self as hal, Call, Device, Place, StreamHandle, fresh_handle, invalid};
+
+use crate::handle::Pod;
+use crate::pinned::PinnedPool;
+use crate::pool::WorkEvent;
+use crate::sync::lock;
+use crate::{Allocate, DeviceArray, Error, OwnedBlock, Request, Result};
+
+/// What work does with the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// It reads: the host may read meanwhile.
+    Reads,
+    /// It writes: the host may neither read nor write.
+    Writes,
+}
+
+/// Work that uses the memory and may not be done.
+#[derive(Clone, Debug)]
+struct Use {
+    /// Which it is, of all.
+    number: u64,
+    access: Access,
+    /// The point after which it is done; `None` if the device could record none, so that only a wait for the whole
+    /// device tells.
+    end: Option<WorkEvent>,
+}
+
+/// An array of plain elements in pinned host memory, made by [`PinnedPool::array`]. When it is dropped, its memory
+/// returns to the pool as soon as all work that uses it is done.
+///
+/// The host reaches the elements by [`host`](Self::host) and [`host_mut`](Self::host_mut), which wait for the work that
+/// uses them: what the array itself has enqueued, and what was recorded by [`read_on`](Self::read_on) and
+/// [`written_on`](Self::written_on). While the host holds a slice, the borrow checker refuses copies that conflict with
+/// it:
+///
+/// ```compile_fail,E0502
+/// # fn f(mut array: forebay::PinnedArray<u8>, from: forebay::DeviceArray<u8>) -> Result<(), forebay::Error> {
+/// let slice = array.host()?;
+/// array.copy_from_device(&from)?; // would write to the slice
+/// println!("{slice:?}");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the array is freed when it is dropped"]
+pub struct PinnedArray<T: Pod> {
+    /// Freed in the order of the host's stream, which says that no work uses it.
+    block: ManuallyDrop<OwnedBlock>,
+    length: usize,
+    /// Uses that were not seen to be done. A use that writes is only added by an exclusive borrow.
+    uses: Mutex<Vec<Use>>,
+    pool: PinnedPool,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod> PinnedArray<T> {
+    pub(super) fn new(pool: &PinnedPool, length: usize) -> Result<Self> {
+        let size = Bytes::of::<T>(length as u64)
+            .map_err(|error| hal::Error::quantity(Call::AllocatePinned, "length", &error))?;
+        // Blocks begin at multiples of 512 B in any case: few types need more.
+        let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or_default();
+        let request = Request::new(size, pool.host()).aligned_to(alignment.max(Alignment::BLOCK));
+        let block = ManuallyDrop::new(pool.owned(request)?);
+        let (uses, pool) = (Mutex::new(Vec::new()), pool.clone());
+        Ok(Self { block, length, uses, pool, element: PhantomData })
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The host address of the first element; null if the elements have no bytes.
+    pub fn address(&self) -> Address {
+        self.block.address()
+    }
+
+    /// The address of the first element on the device, for memory that is [mapped](super::PinnedOptions::mapped).
+    pub fn device_address(&self) -> Result<Address> {
+        Ok(self.pool.view.device_address(self.address())?)
+    }
+
+    /// The elements. Waits for work that writes to them.
+    pub fn host(&self) -> Result<&[T]> {
+        self.wait_for(&|access| access == Access::Writes)?;
+        // SAFETY: the block has room for that many elements, is aligned for them, and all bytes are values of `T`. It
+        // lives as long as `self`. Nothing writes to it while `self` is borrowed: work that did is done, and an
+        // exclusive borrow is needed to enqueue or record more.
+        Ok(unsafe { core::slice::from_raw_parts(self.pointer().as_ptr(), self.length) })
+    }
+
+    /// The elements, to write. Waits for all work that uses them.
+    pub fn host_mut(&mut self) -> Result<&mut [T]> {
+        self.wait()?;
+        // SAFETY: as in `host`; and work that reads them is done too, with none to come while `self` is borrowed.
+        Ok(unsafe { core::slice::from_raw_parts_mut(self.pointer().as_ptr(), self.length) })
+    }
+
+    fn pointer(&self) -> NonNull<T> {
+        // The address came from the device as a number. On a system of 32 bits every address of the host fits.
+        let address = usize::try_from(self.address().get()).unwrap_or(0);
+        NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
+    }
+
+    /// Copies the elements to `to`, in the order of its stream. Does not wait. Fails if the lengths or devices differ.
+    pub fn copy_to_device<A: Allocate>(&self, to: &mut DeviceArray<T, A>) -> Result<()> {
+        let (host, device) = (Place::Host(self.address()), Place::Device(to.address()));
+        self.enqueue(Access::Reads, (device, host), to)
+    }
+
+    /// Copies `from` to the elements, in the order of its stream. Does not wait. Fails if the lengths or devices differ.
+    pub fn copy_from_device<A: Allocate>(&mut self, from: &DeviceArray<T, A>) -> Result<()> {
+        let (host, device) = (Place::Host(self.address()), Place::Device(from.address()));
+        self.enqueue(Access::Writes, (host, device), from)
+    }
+
+    /// Enqueues a copy between this array and `other`, from the second of `ends` to the first. With
+    /// [`Access::Writes`] the caller holds `self` exclusively.
+    fn enqueue<A: Allocate>(
+        &self,
+        access: Access,
+        (to, from): (Place, Place),
+        other: &DeviceArray<T, A>,
+    ) -> Result<()> {
+        let device = self.device();
+        device.descriptor().check_process(Call::Copy)?;
+        let its = other.block().allocator().device();
+        if !ptr::addr_eq(Arc::as_ptr(device), Arc::as_ptr(its)) {
+            let given = its.descriptor().to_string();
+            let allowed = format!("an array on {}, as the pinned one", device.descriptor());
+            return Err(invalid(Call::Copy, "array", given, allowed).into());
+        }
+        if other.len() != self.length {
+            let allowed = format!("{} elements, as many as the pinned array has", self.length);
+            let given = format!("{} elements", other.len());
+            return Err(invalid(Call::Copy, "array", given, allowed).into());
+        }
+        let size = Bytes::of::<T>(self.length as u64)
+            .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?;
+        if size.is_zero() {
+            return Ok(());
+        }
+        let copy = hal::Copy::linear(to, from, size)?;
+        let stream = other.block().stream();
+        // Made first: a copy without an event could not be waited for.
+        let event = self.pool.pool.work_event()?;
+        // The array may move to another stream before the copy is done.
+        other.block().used_on(stream);
+        // SAFETY: the host's side is this array's block, which returns to the pool only after the use that is recorded
+        // below; until then the host reads or writes it only where the copy does not conflict. The device's side is the
+        // other array's block, which is freed after what it was used on.
+        match unsafe { device.copy(&copy, stream) } {
+            Ok(()) => self.record(access, event, stream),
+            Err(error) => {
+                // A copy that fails has finished with the host's memory, except on a lost device.
+                if matches!(error, hal::Error::Lost { .. }) {
+                    self.add(access, None);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Records that work enqueued so far on `stream` reads the elements, such as a kernel or a copy that the program
+    /// enqueued itself. Call it right after that.
+    pub fn read_on(&self, stream: StreamHandle) -> Result<()> {
+        self.use_on(Access::Reads, stream)
+    }
+
+    /// Records that work enqueued so far on `stream` writes to the elements, or reads and writes. Call it right after
+    /// the work was enqueued.
+    pub fn written_on(&mut self, stream: StreamHandle) -> Result<()> {
+        self.use_on(Access::Writes, stream)
+    }
+
+    fn use_on(&self, access: Access, stream: StreamHandle) -> Result<()> {
+        self.device().descriptor().check_process(Call::RecordEvent)?;
+        match self.pool.pool.work_event() {
+            Ok(event) => self.record(access, event, stream),
+            Err(error) => self.settle(access, stream, error),
+        }
+    }
+
+    fn record(&self, access: Access, event: WorkEvent, stream: StreamHandle) -> Result<()> {
+        match event.record(stream) {
+            Ok(()) => {
+                self.add(access, Some(event));
+                Ok(())
+            }
+            Err(error) => self.settle(access, stream, error),
+        }
+    }
+
+    /// Waits for a stream whose work could not be given an event. If that fails too, the use stays for good, or until
+    /// the whole device was waited for, and `error` is returned.
+    fn settle(&self, access: Access, stream: StreamHandle, error: Error) -> Result<()> {
+        if self.device().synchronize_stream(stream).is_ok() {
+            return Ok(());
+        }
+        self.add(access, None);
+        Err(error)
+    }
+
+    /// Adds a use, and forgets those that are done, so that their number is bounded by the work under way.
+    fn add(&self, access: Access, end: Option<WorkEvent>) {
+        let mut uses = lock(&self.uses);
+        uses.retain(Use::may_be_pending);
+        uses.push(Use { number: fresh_handle(), access, end });
+    }
+
+    /// Whether all work that uses the elements is done. Does not wait.
+    pub fn is_idle(&self) -> bool {
+        if self.device().descriptor().is_inherited() {
+            return false;
+        }
+        let mut uses = lock(&self.uses);
+        uses.retain(Use::may_be_pending);
+        uses.is_empty()
+    }
+
+    /// Waits for all work that uses the elements.
+    pub fn wait(&self) -> Result<()> {
+        self.wait_for(&|_| true)
+    }
+
+    fn wait_for(&self, concerns: &dyn Fn(Access) -> bool) -> Result<()> {
+        self.device().descriptor().check_process(Call::SynchronizeEvent)?;
+        // Copied, so that no other thread waits for the lock as long as for the device.
+        let pending: Vec<Use> =
+            lock(&self.uses).iter().filter(|one| concerns(one.access)).cloned().collect();
+        for one in &pending {
+            match &one.end {
+                Some(event) => event.synchronize()?,
+                None => self.device().synchronize_device()?,
+            }
+        }
+        if !pending.is_empty() {
+            // Another thread may have added reads meanwhile, which stay until they are seen to be done.
+            lock(&self.uses).retain(|one| !pending.iter().any(|done| done.number == one.number));
+        }
+        Ok(())
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.pool.device()
+    }
+}
+
+impl Use {
+    fn may_be_pending(&self) -> bool {
+        self.end.as_ref().is_none_or(|event| !event.is_reached())
+    }
+}
+
+impl<T: Pod> Drop for PinnedArray<T> {
+    fn drop(&mut self) {
+        let uses = core::mem::take(self.uses.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if self.device().descriptor().is_inherited() {
+            // Nothing here is the child's: neither events nor memory.
+            core::mem::forget(uses);
+            return;
+        }
+        let pool = &self.pool.pool;
+        let mut pending = uses.into_iter().filter(Use::may_be_pending);
+        let known = pending.all(|one| {
+            one.end.is_some_and(|end| pool.record_use_until(self.block.address(), &end).is_ok())
+        });
+        if known {
+            // SAFETY: it is dropped nowhere else, and not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.block) };
+        }
+        // Work without an event may use the memory for ever. The block is leaked then, and its pool with it, which the
+        // block keeps alive.
+    }
+}
+
+impl<T: Pod> fmt::Debug for PinnedArray<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedArray")
+            .field("element", &core::any::type_name::<T>())
+            .field("length", &self.length)
+            .field("block", &*self.block)
+            .finish_non_exhaustive()
+    }
+}

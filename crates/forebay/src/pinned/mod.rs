@@ -1,0 +1,242 @@
+//! Pools of pinned host memory: what a device copies from and to at the full speed of its bus.
+//!
+//! Pinning is the dearest call of a driver (31 ms for 64 MiB on an H200), so a program pins once and uses the memory
+//! again and again. A [`PinnedPool`] is a [`Pool`] over pinned memory: blocks have the requested size, rounded up to
+//! 512 B, are cut from larger segments and merged with their neighbours when they are freed. An allocation from the
+//! cache costs the same as one of device memory.
+//!
+//! ```text
+//!   PinnedArray ── host(), host_mut()          wait for the work that uses the memory, then lend it to the host
+//!       │       ── copy_to_device(), ...       enqueue a copy, and note the event at which it is done
+//!       │ drop                                 done: free now.  Not done: free when its events are reached
+//!       v
+//!   Pool over PinnedView                       every block is free in the order of one idle stream, the host's
+//!       v
+//!   allocate_pinned, free_pinned               segments, 2 MiB and up
+//! ```
+//!
+//! # Order
+//!
+//! A pool of device memory reuses a block at once on the stream that freed it, because the stream keeps the order. The
+//! host is no stream: it would write to the memory while an earlier copy still reads it. So pinned memory is reused only
+//! when all work that used it is done, and memory that no stream used is reused at once.
+//!
+//! ```
+//! use forebay::{HostDevice, PinnedPool, Pool, StreamHandle};
+//!
+//! let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
+//! let (pool, pinned) = (Pool::new(&device)?, PinnedPool::new(&device)?);
+//! let mut array = pool.array::<f32>(1000, StreamHandle::DEFAULT)?;
+//!
+//! let mut batch = pinned.array::<f32>(1000)?;
+//! batch.host_mut()?.fill(1.5);
+//! batch.copy_to_device(&mut array)?; // returns at once
+//! drop(batch); // its memory is reused when the copy is done
+//!
+//! let mut back = pinned.array::<f32>(1000)?;
+//! back.copy_from_device(&array)?;
+//! assert_eq!(back.host()?, [1.5; 1000]); // waits for the copy
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where the memory lies, and who touches it first
+//!
+//! Drivers touch every page while they pin it: CUDA in `cuMemHostAlloc`, the host device in `mlock`. Touching the pages
+//! beforehand from several threads would do nothing, so there is no such option. A host device places its pinned memory
+//! by the NUMA policy that it was opened with. No other device says which NUMA node it is near: there the system places
+//! the memory as it does for the thread that makes the pool grow.
+
+mod array;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+use std::sync::Arc;
+
+use forebay_core::address_space::Growth;
+use forebay_core::{Address, Bytes, PageSize};
+use forebay_hal::{Device, PinnedFlags, StreamHandle, ToDevice};
+
+pub use self::array::PinnedArray;
+use self::view::PinnedView;
+use crate::config::Fraction;
+use crate::handle::Pod;
+use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
+
+/// The most that a pool without `max_bytes` pins: half of the machine's memory. The system cannot take pinned memory
+/// back, so a program that pins nearly all of it stalls the machine.
+const MOST: Fraction = Fraction::percent(50);
+
+/// Options of a new [`PinnedPool`]. Settings of the environment, which are for device memory, do not apply.
+///
+/// ```
+/// use forebay::pinned::PinnedOptions;
+/// use forebay::{Bytes, HostDevice};
+///
+/// let device = HostDevice::open()?;
+/// let pool = PinnedOptions::new().mapped().max_bytes(Bytes::mib(64)).build(&device)?;
+/// assert_eq!(pool.limit(), Bytes::mib(64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until a pool is built"]
+pub struct PinnedOptions {
+    flags: PinnedFlags,
+    max_bytes: Option<Bytes>,
+}
+
+impl PinnedOptions {
+    /// The default options: neither mapped, portable nor write-combined, and at most half of the machine's memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives the memory an address on the device too: [`PinnedArray::device_address`].
+    pub fn mapped(mut self) -> Self {
+        self.flags |= PinnedFlags::MAPPED;
+        self
+    }
+
+    /// Pins the memory for every device of the process.
+    pub fn portable(mut self) -> Self {
+        self.flags |= PinnedFlags::PORTABLE;
+        self
+    }
+
+    /// Keeps the memory out of the processor's caches, which makes it fast for the device to read and very slow for the
+    /// host to read. Refused by devices that cannot.
+    pub fn write_combined(mut self) -> Self {
+        self.flags |= PinnedFlags::WRITE_COMBINED;
+        self
+    }
+
+    /// Limits how much the pool pins, rounded up to 4 KiB.
+    pub fn max_bytes(mut self, max_bytes: Bytes) -> Self {
+        self.max_bytes = Some(max_bytes);
+        self
+    }
+
+    /// Makes the pool. Pins nothing yet.
+    pub fn build(self, device: &impl ToDevice) -> Result<PinnedPool> {
+        let view = Arc::new(PinnedView::new(device.to_device(), self.flags)?);
+        let options = PoolOptions::new().set(|settings| match self.max_bytes {
+            Some(most) => settings.max_bytes(most),
+            None => settings.max_fraction(MOST),
+        });
+        let pool = options.growth(growth()).segments_of(PageSize::HOST).build(&view)?;
+        Ok(PinnedPool { pool, view })
+    }
+}
+
+/// How a pool of pinned memory grows.
+fn growth() -> Growth {
+    Growth::default()
+}
+
+/// A pool of pinned host memory of a device. Clones share it, and any thread may use it.
+///
+/// The [module's documentation](self) says when memory is reused.
+#[derive(Clone)]
+pub struct PinnedPool {
+    pool: Pool,
+    view: Arc<PinnedView>,
+}
+
+impl PinnedPool {
+    /// Makes a pool with the default options. Fails with [`Unsupported`](forebay_hal::Error::Unsupported) if `device`
+    /// cannot pin host memory.
+    pub fn new(device: &impl ToDevice) -> Result<Self> {
+        PinnedOptions::new().build(device)
+    }
+
+    /// Allocates an array of `length` elements. They have whatever values the memory had before.
+    ///
+    /// ```
+    /// use forebay::{HostDevice, PinnedPool};
+    ///
+    /// let pool = PinnedPool::new(&HostDevice::open()?)?;
+    /// let mut array = pool.array::<u32>(3)?;
+    /// array.host_mut()?.copy_from_slice(&[1, 2, 3]);
+    /// assert_eq!(array.host()?, [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn array<T: Pod>(&self, length: usize) -> Result<PinnedArray<T>> {
+        PinnedArray::new(self, length)
+    }
+
+    fn owned(&self, request: Request) -> Result<OwnedBlock> {
+        OwnedBlock::new(&self.pool, request).map_err(|error| self.explain(error))
+    }
+
+    /// The error of the device if that is why there was no memory: it has the figures of the system's limit on locked
+    /// memory, where that is what stopped it.
+    fn explain(&self, error: Error) -> Error {
+        match (error, self.view.take_refusal()) {
+            (Error::OutOfMemory(_), Some(refusal)) => Error::Device(refusal),
+            (error, _) => error,
+        }
+    }
+
+    /// The device that copies from and to the memory.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.view.device()
+    }
+
+    /// The most that the pool pins.
+    pub fn limit(&self) -> Bytes {
+        self.pool.limit()
+    }
+
+    /// How much the pool has pinned.
+    pub fn held(&self) -> Bytes {
+        self.pool.held()
+    }
+
+    /// The figures of the pool at one moment. All blocks are counted for one stream, which stands for the host.
+    pub fn statistics(&self) -> Statistics {
+        self.pool.statistics()
+    }
+
+    /// Unpins free memory until the pool holds `keep` bytes, and returns how much that was. Waits for work that uses
+    /// freed memory.
+    pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        self.pool.trim(keep)
+    }
+
+    /// The stream that stands for the host.
+    fn host(&self) -> StreamHandle {
+        self.view.host()
+    }
+}
+
+/// Blocks without a handle, for bindings.
+#[doc(hidden)]
+impl PinnedPool {
+    /// Allocates a block that only [`free_raw`](Self::free_raw) frees.
+    pub fn allocate_raw(&self, size: Bytes) -> Result<Block> {
+        let block = self.pool.allocate(size, self.host()).map_err(|error| self.explain(error))?;
+        self.pool.own(block)?;
+        Ok(block)
+    }
+
+    /// Frees a block of [`allocate_raw`](Self::allocate_raw), whose memory may be allocated again at once.
+    ///
+    /// # Safety
+    ///
+    /// * All work that uses the block is done, and nobody uses it from now on.
+    pub unsafe fn free_raw(&self, address: Address) -> Result<()> {
+        if let Some(block) = self.pool.block_at(address) {
+            // SAFETY: the caller gives the block up. Of two threads that free it at once, one is refused below.
+            unsafe { self.pool.disown(block) };
+        }
+        self.pool.free(address, self.host())
+    }
+}
+
+impl fmt::Debug for PinnedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PinnedPool({:?} on {})", self.pool, self.view.device().descriptor())
+    }
+}

@@ -1,0 +1,221 @@
+//! A device as its pinned memory: what a pool sees of it.
+//!
+//! Plain memory of the view is pinned host memory of the device. Streams, events and copies are the device's own. The
+//! view has a stream of its own, [`host`](PinnedView::host), which stands for the host: nothing is ever enqueued there,
+//! so memory that is free in its order is free now, and the host may write to it without a wait.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use forebay_core::{Address, Alignment, Bytes, StreamId};
+use forebay_hal::{
+    Call, Capabilities, Copy, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind, Fill,
+    HostTask, Memory, MemoryInfo, PinnedFlags, PinnedMemory, PointerClass, Priority, Progress,
+    Result, StreamHandle, Streams, Transfers, invalid,
+};
+use forebay_host::system::System;
+
+use crate::sync::lock;
+
+/// A device as its pinned memory.
+#[derive(Debug)]
+pub(super) struct PinnedView {
+    device: Arc<dyn Device>,
+    descriptor: Descriptor,
+    flags: PinnedFlags,
+    host: StreamHandle,
+    /// Whether the device was lost: then work may use the memory for ever, and none of it is given back.
+    lost: AtomicBool,
+    /// The last refusal of the device, which may know of limits that the pool does not.
+    refusal: Mutex<Option<Error>>,
+}
+
+impl PinnedView {
+    /// Refuses devices without pinned memory.
+    pub(super) fn new(device: Arc<dyn Device>, flags: PinnedFlags) -> Result<Self> {
+        let of = device.descriptor().clone();
+        of.check_process(Call::Open)?;
+        if device.pinned_memory().is_none() {
+            let missing =
+                format!("{of} cannot pin host memory; copy from and to plain host memory");
+            return Err(Error::Unsupported { call: Call::AllocatePinned, missing: missing.into() });
+        }
+        let prompt = of.capabilities & Capabilities::PROMPT_FREE;
+        let mut descriptor = of.capabilities(prompt).alignment(Alignment::HOST_PAGE);
+        descriptor.name.insert_str(0, "pinned memory of ");
+        let host = device.create_stream(Priority::Normal)?;
+        let (lost, refusal) = (AtomicBool::new(false), Mutex::new(None));
+        Ok(Self { device, descriptor, flags, host, lost, refusal })
+    }
+
+    /// The device itself.
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The stream that stands for the host.
+    pub(super) fn host(&self) -> StreamHandle {
+        self.host
+    }
+
+    /// Takes the last refusal of the device.
+    pub(super) fn take_refusal(&self) -> Option<Error> {
+        lock(&self.refusal).take()
+    }
+
+    /// The device address of a host address in mapped memory.
+    pub(super) fn device_address(&self, host: Address) -> Result<Address> {
+        self.pinned(Call::DeviceAddress)?.device_address(host)
+    }
+
+    fn pinned(&self, call: Call) -> Result<&dyn PinnedMemory> {
+        self.device.pinned_memory().ok_or_else(|| {
+            let missing = format!("{} cannot pin host memory", self.device.descriptor());
+            Error::Unsupported { call, missing: missing.into() }
+        })
+    }
+}
+
+impl Drop for PinnedView {
+    fn drop(&mut self) {
+        let destroy = || self.device.destroy_stream(self.host);
+        if !self.descriptor.is_inherited() && destroy().is_err_and(|error| error.may_pass()) {
+            // A drop cannot return the error, and the stream has no work.
+            let _ = destroy();
+        }
+    }
+}
+
+// SAFETY: every promise is the device's, passed on. Groups that the view lacks are `None` and not among its
+// capabilities. Free memory is the host's, of which the view counts nothing as held.
+unsafe impl Device for PinnedView {
+    fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The figures of the host's memory.
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        if self.descriptor.kind == DeviceKind::Host {
+            return self.device.memory_info();
+        }
+        let memory = System::here().memory();
+        let unknown = |what: &str, why: &dyn core::fmt::Display| Error::Unsupported {
+            call: Call::MemoryInfo,
+            missing: format!("the {what} memory of this machine is not known: {why}").into(),
+        };
+        let total = memory.usable_total().map_err(|why| unknown("total", &why))?;
+        let free = memory.usable_free().map_err(|why| unknown("free", &why))?.min(total);
+        Ok(MemoryInfo { total, free, ..MemoryInfo::default() })
+    }
+
+    fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
+        self.device.classify(address)
+    }
+}
+
+// SAFETY: allocations of pinned memory do not overlap and begin at whole pages of the system, which is what
+// `Descriptor::alignment` says. The pool asks for no larger alignment, and one is refused.
+unsafe impl Memory for PinnedView {
+    fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address> {
+        if alignment > self.descriptor.alignment {
+            let allowed = format!("{} B at most", self.descriptor.alignment.get());
+            return Err(invalid(Call::AllocatePinned, "alignment", alignment.get(), allowed));
+        }
+        let made = self.pinned(Call::AllocatePinned)?.allocate_pinned(size, self.flags);
+        *lock(&self.refusal) = made.as_ref().err().cloned();
+        made
+    }
+
+    unsafe fn free(&self, address: Address) -> Result<()> {
+        if self.lost.load(Ordering::Relaxed) {
+            // The pool that is dropped has waited for the device in vain.
+            let call = Call::FreePinned;
+            return Err(Error::Lost { call, reason: "work may still use the memory".into() });
+        }
+        // SAFETY: as the caller promised.
+        unsafe { self.pinned(Call::FreePinned)?.free_pinned(address) }
+    }
+}
+
+// SAFETY: every call is the device's own, but for waits of the host's stream, which are refused.
+unsafe impl Streams for PinnedView {
+    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
+        self.device.create_stream(priority)
+    }
+
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.device.destroy_stream(stream)
+    }
+
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
+        self.device.stream_id(stream)
+    }
+
+    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
+        self.device.query_stream(stream)
+    }
+
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.device.synchronize_stream(stream)
+    }
+
+    fn synchronize_device(&self) -> Result<()> {
+        let waited = self.device.synchronize_device();
+        if matches!(waited, Err(Error::Lost { .. })) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        waited
+    }
+
+    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
+        self.device.enqueue_host(task, stream)
+    }
+
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
+        self.device.create_event(kind)
+    }
+
+    fn destroy_event(&self, event: EventHandle) -> Result<()> {
+        self.device.destroy_event(event)
+    }
+
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        self.device.record_event(event, stream)
+    }
+
+    /// Refuses to make the host's stream wait: the host does not wait with it, and would write to memory that work of
+    /// the other stream still uses.
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+        if stream == self.host {
+            let allowed = "a stream of the program; the host waits for events itself";
+            return Err(invalid(Call::WaitEvent, "stream", stream, allowed));
+        }
+        self.device.wait_event(stream, event)
+    }
+
+    fn query_event(&self, event: EventHandle) -> Result<Progress> {
+        self.device.query_event(event)
+    }
+
+    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
+        self.device.synchronize_event(event)
+    }
+
+    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
+        self.device.elapsed(start, end)
+    }
+}
+
+// SAFETY: every call is the device's own.
+unsafe impl Transfers for PinnedView {
+    unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()> {
+        // SAFETY: as the caller promised.
+        unsafe { self.device.copy(copy, stream) }
+    }
+
+    unsafe fn fill(&self, fill: &Fill, stream: StreamHandle) -> Result<()> {
+        // SAFETY: as the caller promised.
+        unsafe { self.device.fill(fill, stream) }
+    }
+}
