@@ -1007,7 +1007,8 @@ forebay_status forebay_stream_wait_event(forebay_stream stream, forebay_event ev
  * Allocates `size` bytes of pinned host memory, aligned to a page of the system. `memory` gets the address,
  * which the host reads and writes and copies from and to the device name; null on failure, and where `size`
  * is 0. The contents are undefined. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no
- * `FOREBAY_CAN_PINNED`. This is a call of the driver, so allocate once and reuse.
+ * `FOREBAY_CAN_PINNED`. The memory comes from a pool of the device, which pins at most half of the machine's
+ * memory and keeps it for later calls: only the first calls are as slow as the driver's.
  *
  * The caller promises:
  *
@@ -1016,7 +1017,8 @@ forebay_status forebay_stream_wait_event(forebay_stream stream, forebay_event ev
 FOREBAY_MUST_USE forebay_status forebay_pinned_alloc(forebay_device device, uint64_t size, void **memory);
 
 /**
- * Frees memory of `forebay_pinned_alloc` of the same device. Null is ignored; any other address is refused.
+ * Frees memory of `forebay_pinned_alloc` of the same device, for later calls of that. Null is ignored; any other
+ * address is refused.
  *
  * The caller promises:
  *

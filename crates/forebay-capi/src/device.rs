@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use forebay::cuda::CudaDriver;
 use forebay::hal::{Descriptor, DeviceKind};
 use forebay::sim::{MemoryModel, SimMachine};
-use forebay::{Bytes, CudaDevice, Device, HostDevice, Pool};
+use forebay::{Bytes, CudaDevice, Device, HostDevice, PinnedPool, Pool};
 use forebay_sync::lock;
 
 use crate::error::status_of;
@@ -156,6 +156,8 @@ pub(crate) struct DeviceEntry {
     number: u64,
     /// The process's pool of the device, once it was asked for.
     process_pool: Mutex<Option<Pool>>,
+    /// The device's pool of pinned memory, once it was asked for.
+    pinned_pool: Mutex<Option<PinnedPool>>,
 }
 
 impl DeviceEntry {
@@ -169,6 +171,10 @@ impl DeviceEntry {
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
         self.device.descriptor()
+    }
+
+    pub(crate) fn pinned_pool(&self) -> MutexGuard<'_, Option<PinnedPool>> {
+        lock(&self.pinned_pool)
     }
 
     fn process_pool(&self) -> MutexGuard<'_, Option<Pool>> {
@@ -210,7 +216,12 @@ fn open_shared(name: DeviceName) -> Result<Arc<DeviceEntry>, Failure> {
     fork::register();
     let device = name.open()?;
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    let entry = Arc::new(DeviceEntry { device, number, process_pool: Mutex::new(None) });
+    let entry = Arc::new(DeviceEntry {
+        device,
+        number,
+        process_pool: Mutex::new(None),
+        pinned_pool: Mutex::new(None),
+    });
     known.push(KnownDevice { name, entry: Arc::downgrade(&entry), kept_open: None });
     Ok(entry)
 }
