@@ -225,6 +225,10 @@ unsafe impl VirtualMemory for CudaDevice {
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
         let call = Call::CreatePage;
         self.check_multiple(call, "size", size)?;
+        if options.pinned {
+            let missing = "pages of host memory: pinned memory can be allocated";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
         let origin = match options.shareable {
             true if !self.shares() => {
                 let missing = "pages that leave the process: this device or driver exports none";

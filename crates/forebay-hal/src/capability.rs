@@ -46,6 +46,8 @@ bitflags::bitflags! {
         /// [`StreamHandle::PER_THREAD`](crate::StreamHandle::PER_THREAD). Where the device has
         /// [`ForeignStreams`](crate::ForeignStreams), it may have to be adopted first, once.
         const PER_THREAD_STREAMS = 1 << 16;
+        /// [Pages of pinned host memory](crate::PageOptions::pinned) can be created.
+        const PINNED_PAGES = 1 << 17;
     }
 }
 

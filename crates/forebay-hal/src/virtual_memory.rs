@@ -38,12 +38,22 @@ pub struct Granularity {
 pub struct PageOptions {
     /// Whether the page can leave the process through [`Sharing`](crate::Sharing).
     pub shareable: bool,
+    /// Whether the page is pinned host memory: see [`PageOptions::pinned`].
+    pub pinned: bool,
 }
 
 impl PageOptions {
     /// A page that can leave the process.
     pub const fn shareable() -> Self {
-        Self { shareable: true }
+        Self { shareable: true, pinned: false }
+    }
+
+    /// A page of pinned host memory, where the device has
+    /// [`Capabilities::PINNED_PAGES`](crate::Capabilities::PINNED_PAGES). The host reads and writes it
+    /// wherever it is mapped and the device has access, and copies name these addresses as
+    /// [`Place::Host`](crate::Place::Host).
+    pub const fn pinned() -> Self {
+        Self { shareable: false, pinned: true }
     }
 }
 
@@ -80,6 +90,8 @@ pub enum Access {
 /// * `unmap` takes whole mappings, one or several that lie side by side, and refuses to cut one.
 /// * A released page lives on, in [`MemoryInfo::held`](crate::MemoryInfo::held) too, while it is
 ///   mapped somewhere; its memory goes back with the last mapping. It cannot be mapped again.
+/// * A [pinned](PageOptions::pinned) page is in no figure of the device's memory. Devices that have none
+///   refuse it with [`Error::Unsupported`](crate::Error::Unsupported).
 /// * A region with something mapped in it is not released:
 ///   [`Error::Busy`](crate::Error::Busy).
 pub unsafe trait VirtualMemory {

@@ -69,6 +69,10 @@ unsafe impl VirtualMemory for HostDevice {
         let call = Call::CreatePage;
         self.descriptor.check_process(call)?;
         self.check_multiple(call, "size", nonzero(call, "size", size)?)?;
+        if options.pinned {
+            let missing = "pages that are locked in place: pinned memory can be allocated";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
         let space = &self.space;
         space.charge(call, size, size, Account::Held)?;
         let made = if options.shareable {

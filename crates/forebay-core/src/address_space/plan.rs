@@ -281,8 +281,9 @@ impl Plan {
         let least = size.get().checked_next_multiple_of(granule).filter(|&least| least > 0)?;
         let room = limit.get().checked_sub(space.backed).filter(|&room| least <= room)?;
         let page = growth.page(space.backed.saturating_add(least), least, granule);
-        let page = page.max(growth.least_segment.get());
-        Some(Bytes::new(least.max(page.min(room) / granule * granule)))
+        // Whole multiples of the request, since a program tends to ask again for what it asked for.
+        let page = page.max(growth.least_segment.get()).min(room);
+        Some(Bytes::new((page / least * least).max(least)))
     }
 
     /// The bytes of all pages that the plan creates.

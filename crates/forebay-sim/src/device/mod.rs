@@ -38,18 +38,20 @@ impl SimDevice {
                     | Capabilities::HOST_VISIBLE
                     | Capabilities::MANAGED
                     | Capabilities::SHARE_BY_FD
+                    | Capabilities::PINNED_PAGES
             }
         };
         let every = Capabilities::all() - Capabilities::HUGE_PAGES;
         let mut capabilities = every - phantom_lacks - options.without;
         // What stands on a group goes with it.
         if !capabilities.contains(Capabilities::VIRTUAL_MEMORY) {
-            capabilities -= Capabilities::SHARE_BY_FD;
+            capabilities -= Capabilities::SHARE_BY_FD | Capabilities::PINNED_PAGES;
         }
         if !capabilities.contains(Capabilities::PINNED) {
             capabilities -= Capabilities::PINNED_MAPPED
                 | Capabilities::PINNED_WRITE_COMBINED
-                | Capabilities::REGISTER;
+                | Capabilities::REGISTER
+                | Capabilities::PINNED_PAGES;
         }
         let descriptor = Descriptor::new(DeviceKind::Sim, ordinal, "simulated accelerator")
             .driver(format!("forebay {}", env!("CARGO_PKG_VERSION")))

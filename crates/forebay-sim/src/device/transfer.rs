@@ -33,7 +33,14 @@ impl SimDevice {
         let host_block =
             || space.block_at(span.start()).filter(|block| block.span.contains_span(span));
         let pieces = match (place, host_block()) {
-            (Place::Device(_), _) => {
+            // Host memory that the device knows: pinned or managed.
+            (Place::Host(_), Some(block)) => vec![Piece::of(&block.store, block.span, span)],
+            (Place::Host(_), None) if space.region_at(span.start()).is_none() => {
+                job.host_uses.push((effect, span));
+                return Ok(vec![(CopyEnd::Host(span.start()), span.size())]);
+            }
+            // The device's own, and pages of host memory, which are mapped alike.
+            _ => {
                 let need = match effect {
                     Effect::Reads => Access::Read,
                     Effect::Writes => Access::ReadWrite,
@@ -41,12 +48,6 @@ impl SimDevice {
                 space
                     .resolve(span, need, self.ordinal)
                     .map_err(|refusal| refused(Call::Copy, argument, &refusal))?
-            }
-            // Host memory that the device knows: pinned or managed.
-            (Place::Host(_), Some(block)) => vec![Piece::of(&block.store, block.span, span)],
-            (Place::Host(_), None) => {
-                job.host_uses.push((effect, span));
-                return Ok(vec![(CopyEnd::Host(span.start()), span.size())]);
             }
         };
         let mut side = Side::new();
@@ -151,6 +152,7 @@ unsafe impl Transfers for SimDevice {
             [copy.to(), copy.from()].into_iter().filter(|place| place.is_host()).all(|place| {
                 let block = space.block_at(place.address());
                 block.is_some_and(|block| block.kind == PointerKind::Pinned)
+                    || space.region_at(place.address()).is_some()
             });
         job.duration = costs.copy(copy, pinned);
         job.wire = match (copy.from().is_host(), copy.to().is_host()) {

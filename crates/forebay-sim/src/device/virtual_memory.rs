@@ -146,7 +146,13 @@ unsafe impl VirtualMemory for SimDevice {
             let missing = "pages that leave the process: this device has no sharing";
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
-        state.room(self.ordinal, call, size)?;
+        if options.pinned && !self.can(Capabilities::PINNED_PAGES) {
+            let missing = "pages of host memory: this machine was built without them";
+            return Err(Error::Unsupported { call, missing: missing.into() });
+        }
+        // Pages of host memory take none of the device's.
+        let charged = if options.pinned { Bytes::ZERO } else { size };
+        state.room(self.ordinal, call, charged)?;
         let info = state.memory_info(self.ordinal);
         let store = match state.options.memory {
             MemoryModel::Phantom => Store::phantom(),
@@ -154,8 +160,8 @@ unsafe impl VirtualMemory for SimDevice {
                 Store::page(size).map_err(|errno| system_refused(call, size, info, errno))?
             }
         };
-        let page = self.add_page(&mut state, call, (size, size), store, options.shareable)?;
-        state.charge(call, size);
+        let page = self.add_page(&mut state, call, (size, charged), store, options.shareable)?;
+        state.charge(if options.pinned { Call::AllocatePinned } else { call }, size);
         Ok(page)
     }
 

@@ -8,11 +8,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Address, Alignment, Bytes, StreamId};
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
 use forebay_hal::{
-    Call, Capabilities, Copy, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind, Fill,
-    HostTask, Memory, MemoryInfo, PinnedFlags, PinnedMemory, PointerClass, Priority, Progress,
-    Result, StreamHandle, Streams, Transfers, invalid,
+    Access, Call, Capabilities, Copy, Descriptor, Device, DeviceKind, Error, EventHandle,
+    EventKind, Fill, Granularity, HostTask, Memory, MemoryInfo, PageHandle, PageOptions,
+    PinnedFlags, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle, Streams,
+    Transfers, VirtualMemory, invalid,
 };
 use forebay_host::system::System;
 
@@ -25,6 +26,8 @@ pub(super) struct PinnedView {
     descriptor: Descriptor,
     flags: PinnedFlags,
     host: StreamHandle,
+    /// Whether the memory comes as pages, which serve any request, or else as whole allocations.
+    in_pages: bool,
     /// Whether the device was lost: then work may use the memory for ever, and none of it is given back.
     lost: AtomicBool,
     /// The last refusal of the device, which may know of limits that the pool does not.
@@ -41,17 +44,25 @@ impl PinnedView {
                 format!("{of} cannot pin host memory; copy from and to plain host memory");
             return Err(Error::Unsupported { call: Call::AllocatePinned, missing: missing.into() });
         }
-        let prompt = of.capabilities & Capabilities::PROMPT_FREE;
-        let mut descriptor = of.capabilities(prompt).alignment(Alignment::HOST_PAGE);
+        let in_pages = of.capabilities.contains(Capabilities::PINNED_PAGES)
+            && !flags.contains(PinnedFlags::WRITE_COMBINED);
+        let mut capabilities = of.capabilities & Capabilities::PROMPT_FREE;
+        capabilities.set(Capabilities::VIRTUAL_MEMORY, in_pages);
+        let mut descriptor = of.capabilities(capabilities).alignment(Alignment::HOST_PAGE);
         descriptor.name.insert_str(0, "pinned memory of ");
         let host = device.create_stream(Priority::Normal)?;
         let (lost, refusal) = (AtomicBool::new(false), Mutex::new(None));
-        Ok(Self { device, descriptor, flags, host, lost, refusal })
+        Ok(Self { device, descriptor, flags, host, in_pages, lost, refusal })
     }
 
     /// The device itself.
     pub(super) fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// Whether the memory comes as pages.
+    pub(super) fn is_in_pages(&self) -> bool {
+        self.in_pages
     }
 
     /// The stream that stands for the host.
@@ -66,7 +77,27 @@ impl PinnedView {
 
     /// The device address of a host address in mapped memory.
     pub(super) fn device_address(&self, host: Address) -> Result<Address> {
+        if self.in_pages && self.flags.contains(PinnedFlags::MAPPED) {
+            // Pages have one address for both.
+            return Ok(host);
+        }
         self.pinned(Call::DeviceAddress)?.device_address(host)
+    }
+
+    fn pages(&self, call: Call) -> Result<&dyn VirtualMemory> {
+        self.device.virtual_memory().ok_or_else(|| {
+            let missing = format!("{} maps no pages", self.device.descriptor());
+            Error::Unsupported { call, missing: missing.into() }
+        })
+    }
+
+    /// Refuses to give memory of a lost device back: the pool that is dropped has waited for the device in vain, and work
+    /// may still use the memory.
+    fn check_kept(&self, call: Call) -> Result<()> {
+        if self.lost.load(Ordering::Relaxed) {
+            return Err(Error::Lost { call, reason: "work may still use the memory".into() });
+        }
+        Ok(())
     }
 
     fn pinned(&self, call: Call) -> Result<&dyn PinnedMemory> {
@@ -112,6 +143,54 @@ unsafe impl Device for PinnedView {
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
         self.device.classify(address)
     }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.in_pages.then_some(self)
+    }
+}
+
+// SAFETY: every call is the device's own, for pages of host memory.
+unsafe impl VirtualMemory for PinnedView {
+    fn granularity(&self) -> Granularity {
+        let none = Granularity { minimum: PageSize::DEVICE, recommended: PageSize::DEVICE };
+        self.device.virtual_memory().map_or(none, VirtualMemory::granularity)
+    }
+
+    fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
+        self.pages(Call::Reserve)?.reserve(size, alignment)
+    }
+
+    unsafe fn release_region(&self, start: Address) -> Result<()> {
+        self.check_kept(Call::ReleaseRegion)?;
+        // SAFETY: as the caller promised.
+        unsafe { self.pages(Call::ReleaseRegion)?.release_region(start) }
+    }
+
+    fn create_page(&self, size: Bytes, _: PageOptions) -> Result<PageHandle> {
+        let made = self.pages(Call::CreatePage)?.create_page(size, PageOptions::pinned());
+        *lock(&self.refusal) = made.as_ref().err().cloned();
+        made
+    }
+
+    fn release_page(&self, page: PageHandle) -> Result<()> {
+        self.check_kept(Call::ReleasePage)?;
+        self.pages(Call::ReleasePage)?.release_page(page)
+    }
+
+    fn map(&self, at: Address, page: PageHandle) -> Result<()> {
+        self.pages(Call::Map)?.map(at, page)
+    }
+
+    unsafe fn set_access(&self, span: Span, access: Access, device: DeviceOrdinal) -> Result<()> {
+        // SAFETY: as the caller promised.
+        unsafe { self.pages(Call::SetAccess)?.set_access(span, access, device) }
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<()> {
+        self.check_kept(Call::Unmap)?;
+        // SAFETY: as the caller promised.
+        unsafe { self.pages(Call::Unmap)?.unmap(span) }
+    }
 }
 
 // SAFETY: allocations of pinned memory do not overlap and begin at whole pages of the system, which is what
@@ -128,11 +207,7 @@ unsafe impl Memory for PinnedView {
     }
 
     unsafe fn free(&self, address: Address) -> Result<()> {
-        if self.lost.load(Ordering::Relaxed) {
-            // The pool that is dropped has waited for the device in vain.
-            let call = Call::FreePinned;
-            return Err(Error::Lost { call, reason: "work may still use the memory".into() });
-        }
+        self.check_kept(Call::FreePinned)?;
         // SAFETY: as the caller promised.
         unsafe { self.pinned(Call::FreePinned)?.free_pinned(address) }
     }

@@ -7,7 +7,7 @@ use super::super::verdict::{Step, ensure, ensure_equal, invalid, refused, unsupp
 use super::super::{Bench, Verdict};
 use super::cases;
 use super::copies::{at, device, index};
-use crate::{Call, Capabilities, PinnedFlags, Place, StreamHandle};
+use crate::{Access, Call, Capabilities, PageOptions, PinnedFlags, Place, StreamHandle};
 
 cases! { Pinned "pinned":
     zero_pinned_bytes_is_null needs PINNED,
@@ -24,6 +24,7 @@ cases! { Pinned "pinned":
     registering_twice_is_refused needs PINNED | REGISTER | DATA,
     unregistering_what_is_not_is_refused needs PINNED | REGISTER,
     registering_is_refused_where_it_is_not_supported needs PINNED,
+    pinned_pages_are_host_memory needs PINNED | VIRTUAL_MEMORY | DATA,
 }
 
 /// All flags there are, with the capability each needs.
@@ -256,5 +257,38 @@ fn registering_is_refused_where_it_is_not_supported(bench: &Bench) -> Verdict {
             unsupported(Call::Register, &format!("{flag:?}"), result)?;
         }
     }
+    Ok(())
+}
+
+fn pinned_pages_are_host_memory(bench: &Bench) -> Verdict {
+    let Some(memory) = bench.device().virtual_memory() else { return Ok(()) };
+    let (grain, ordinal) = (bench.grain()?, bench.device().descriptor().ordinal);
+    let make = || memory.create_page(Bytes::new(grain), PageOptions::pinned());
+    if !bench.device().descriptor().capabilities.contains(Capabilities::PINNED_PAGES) {
+        return unsupported(Call::CreatePage, "a pinned page", make());
+    }
+    let (region, there) = (bench.region(2 * grain)?, bench.allocate(10_000)?);
+    let held = bench.device().memory_info()?.held;
+    let pages = [make()?, make()?];
+    ensure_equal!("the bytes held", bench.device().memory_info()?.held, held);
+    for (page, start) in pages.into_iter().zip([region.start(), at(region.start(), grain)]) {
+        memory.map(start, page)?;
+    }
+    let span = Span::new(region.start(), Bytes::new(2 * grain))?;
+    // SAFETY: nobody uses the mappings yet.
+    unsafe { memory.set_access(span, Access::ReadWrite, ordinal) }?;
+    // Across the border of the two pages, as it is at least 4 KiB long.
+    let (size, stream) = (6000, StreamHandle::DEFAULT);
+    let from = at(region.start(), grain - 3000);
+    host_write(from, &picture(1, size))?;
+    bench.copy(device(there, 0), Place::Host(from), size, stream)?;
+    bench.synchronize(stream)?;
+    host_write(from, &picture(2, size))?;
+    bench.copy(Place::Host(from), device(there, 0), size, stream)?;
+    bench.synchronize(stream)?;
+    ensure_bytes("what came back", &host_read(from, size)?, &picture(1, size))?;
+    // SAFETY: no work uses the mappings any more.
+    unsafe { memory.unmap(span) }?;
+    pages.into_iter().try_for_each(|page| memory.release_page(page))?;
     Ok(())
 }

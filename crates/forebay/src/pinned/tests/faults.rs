@@ -9,8 +9,8 @@ const LENGTH: usize = 100_000;
 
 /// A short program. Calls may fail; what it sees must be true all the same. Returns the calls that the device got.
 /// What the library gives back it tries twice, so that only further failures leave anything behind.
-fn program(faults: &[Fault]) -> u64 {
-    let machine = SimMachine::builder().seed(1).build().unwrap();
+fn program(machine: SimOptions, faults: &[Fault]) -> u64 {
+    let machine = machine.seed(1).build().unwrap();
     let device = machine.device(0).unwrap();
     let pool = PoolOptions::new().build(&device).unwrap();
     let mut array = pool.array::<u8>(LENGTH, DEFAULT).unwrap();
@@ -43,21 +43,24 @@ fn program(faults: &[Fault]) -> u64 {
     let left = machine.census();
     if faults.len() < 2 {
         assert_eq!((left.blocks, left.events, left.streams), (0, 0, 1), "{left}");
+        assert_eq!((left.pages, left.mappings, left.regions), (0, 0, 0), "{left}");
     }
     machine.calls().total() - before
 }
 
 #[test]
 fn any_call_may_fail_and_nothing_is_lost_or_read_early() {
-    let calls = program(&[]);
-    assert!(calls > 50);
-    for kind in [FaultKind::Transient, FaultKind::OutOfMemory] {
-        for first in 1..=calls + 60 {
-            for count in [1, 2, 3] {
-                let faults: Vec<Fault> = (first..first + count)
-                    .map(|number| Fault::new(When::Call(number), kind))
-                    .collect();
-                program(&faults);
+    for machine in both_kinds() {
+        let calls = program(machine.clone(), &[]);
+        assert!(calls > 50);
+        for (kind, count) in [FaultKind::Transient, FaultKind::OutOfMemory]
+            .into_iter()
+            .flat_map(|kind| [(kind, 1), (kind, 3)])
+        {
+            for first in 1..=calls {
+                let failing = |number| Fault::new(When::Call(number), kind);
+                let faults: Vec<Fault> = (first..first + count).map(failing).collect();
+                program(machine.clone(), &faults);
             }
         }
     }
@@ -77,15 +80,18 @@ fn an_event_that_cannot_be_recorded_is_replaced_by_a_wait() {
 
 #[test]
 fn memory_of_a_lost_device_stays_where_it_is() {
-    let bench = Bench::new();
-    let array = bench.array(LENGTH, DEFAULT);
-    let mut pinned = bench.filled(LENGTH, 3);
-    pinned.copy_from_device(&array).unwrap();
-    bench.machine.lose(0);
-    let error = pinned.host().unwrap_err();
-    assert!(matches!(error, Error::Device(forebay_hal::Error::Lost { .. })), "{error}");
-    drop(pinned);
-    let blocks = bench.machine.census().blocks;
-    drop(bench.pinned);
-    assert_eq!(bench.machine.census().blocks, blocks, "a copy may still be writing there");
+    for machine in both_kinds() {
+        let bench = Bench::with(machine, PinnedOptions::new());
+        let array = bench.array(LENGTH, DEFAULT);
+        let mut pinned = bench.filled(LENGTH, 3);
+        pinned.copy_from_device(&array).unwrap();
+        bench.machine.lose(0);
+        let error = pinned.host().unwrap_err();
+        assert!(matches!(error, Error::Device(forebay_hal::Error::Lost { .. })), "{error}");
+        drop(pinned);
+        let before = bench.machine.census();
+        drop(bench.pinned);
+        let after = bench.machine.census();
+        assert_eq!((after.blocks, after.mappings), (before.blocks, before.mappings), "still used");
+    }
 }

@@ -9,14 +9,24 @@ mod workload;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-use forebay_core::{Bytes, Random};
-use forebay_hal::{Priority, StreamHandle, Streams};
+use forebay_core::{Bytes, PageSize, Random};
+use forebay_hal::{Capabilities, Priority, StreamHandle, Streams};
 use forebay_sim::{CostModel, HandleReuse, SimDevice, SimMachine, SimOptions};
 
 use super::*;
 use crate::DeviceArray;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
+
+/// A device without pages of pinned memory, as most are.
+fn in_segments() -> SimOptions {
+    SimMachine::builder().without(Capabilities::PINNED_PAGES)
+}
+
+/// Pinned memory as segments, and as pages that are small enough to be moved often.
+fn both_kinds() -> [SimOptions; 2] {
+    [in_segments(), SimMachine::builder().granularity(PageSize::HOST)]
+}
 
 /// A machine with a pool of device memory and one of pinned memory.
 struct Bench {

@@ -142,36 +142,41 @@ fn work_that_the_program_enqueued_itself_is_recorded() {
 #[test]
 fn random_programs_copy_what_the_host_wrote() {
     for seed in 0..20 {
-        let options = PinnedOptions::new().max_bytes(Bytes::mib(2));
-        let bench = Bench::with(SimMachine::builder().seed(seed), options);
-        let mut random = Random::new(seed);
-        let streams: Vec<StreamHandle> = (0..3).map(|_| bench.stream()).collect();
-        let mut copied: VecDeque<(DeviceArray<u8>, u8)> = VecDeque::new();
-        for step in 0..200_u32 {
-            let value = u8::try_from(step % 251).unwrap();
-            let magnitude = random.between(4, 18);
-            let length = usize::try_from(1 + random.below(1 << magnitude)).unwrap();
-            let batch = bench.filled(length, value);
-            let mut array = bench.array(length, *random.pick(&streams).unwrap());
-            batch.copy_to_device(&mut array).unwrap();
-            if random.chance(1, 3) {
-                let mut back = bench.filled(length, 0);
-                back.copy_from_device(&array).unwrap();
-                drop(batch);
-                if random.chance(1, 2) {
-                    assert_eq!(back.host().unwrap(), vec![value; length], "seed {seed}");
-                }
-            }
-            copied.push_back((array, value));
-            if copied.len() > 20 {
-                let (array, value) = copied.pop_front().unwrap();
-                assert_eq!(contents(&array), vec![value; array.len()], "seed {seed}");
+        both_kinds().into_iter().for_each(|machine| random_program(machine, seed));
+    }
+}
+
+fn random_program(machine: SimOptions, seed: u64) {
+    let options = PinnedOptions::new().max_bytes(Bytes::mib(2));
+    let bench = Bench::with(machine.seed(seed), options);
+    let mut random = Random::new(seed);
+    let streams: Vec<StreamHandle> = (0..3).map(|_| bench.stream()).collect();
+    let mut copied: VecDeque<(DeviceArray<u8>, u8)> = VecDeque::new();
+    for step in 0..200_u32 {
+        let value = u8::try_from(step % 251).unwrap();
+        let magnitude = random.between(4, 19);
+        let length = usize::try_from(1 + random.below(1 << magnitude)).unwrap();
+        let batch = bench.filled(length, value);
+        let mut array = bench.array(length, *random.pick(&streams).unwrap());
+        batch.copy_to_device(&mut array).unwrap();
+        if random.chance(1, 3) {
+            let mut back = bench.filled(length, 0);
+            back.copy_from_device(&array).unwrap();
+            drop(batch);
+            if random.chance(1, 2) {
+                assert_eq!(back.host().unwrap(), vec![value; length], "seed {seed}");
             }
         }
-        assert!(bench.pinned.held() <= Bytes::mib(2));
-        bench.assert_no_race();
-        drop((copied, bench.pinned, bench.pool));
-        let left = bench.machine.census();
-        assert_eq!((left.blocks, left.events, left.streams), (0, 0, 4), "{left}");
+        copied.push_back((array, value));
+        if copied.len() > 20 {
+            let (array, value) = copied.pop_front().unwrap();
+            assert_eq!(contents(&array), vec![value; array.len()], "seed {seed}");
+        }
     }
+    assert!(bench.pinned.held() <= Bytes::mib(2));
+    bench.assert_no_race();
+    drop((copied, bench.pinned, bench.pool));
+    let left = bench.machine.census();
+    assert_eq!((left.blocks, left.events, left.streams), (0, 0, 4), "{left}");
+    assert_eq!((left.pages, left.mappings, left.regions), (0, 0, 0), "{left}");
 }

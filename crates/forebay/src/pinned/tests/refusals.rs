@@ -1,6 +1,5 @@
 //! The bound, and what is refused.
 
-use forebay_hal::Capabilities;
 use forebay_host::HostDevice;
 
 use super::*;
@@ -8,7 +7,7 @@ use super::*;
 #[test]
 fn the_bound_holds_and_the_refusal_has_the_figures() {
     let options = PinnedOptions::new().max_bytes(Bytes::new((3 << 20) + 1));
-    let bench = Bench::with(SimMachine::builder(), options);
+    let bench = Bench::with(in_segments(), options);
     assert_eq!(bench.pinned.limit(), Bytes::new((3 << 20) + 4096), "whole pages of the host");
     let kept = bench.filled(2 << 20, 1);
     let error = bench.pinned.array::<u8>(2 << 20).unwrap_err();
@@ -38,7 +37,7 @@ fn memory_that_a_copy_uses_is_waited_for_at_the_bound() {
 
 #[test]
 fn half_of_the_machines_memory_is_the_bound_by_default() {
-    let bench = Bench::new();
+    let bench = Bench::with(in_segments(), PinnedOptions::new());
     let total = forebay_host::system::System::here().memory().usable_total().unwrap();
     let half = total.get() / 2;
     assert!(bench.pinned.limit().get().abs_diff(half) <= 4096, "{}", bench.pinned.limit());
