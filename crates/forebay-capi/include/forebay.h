@@ -1024,7 +1024,8 @@ FOREBAY_MUST_USE forebay_status forebay_pinned_alloc(forebay_device device, uint
  *
  * * All copies from and to the memory are done: synchronise their streams first. Nobody uses it from now on.
  */
-forebay_status forebay_pinned_free(forebay_device device, void *memory);
+forebay_status forebay_pinned_free(forebay_device device,
+                                   void *memory);
 
 /**
  * The pool of a device that the whole process shares. The first call creates it with the settings of the

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{self as hal, Call, Device, Place, StreamHandle, fresh_handle, invalid};
 
+use super::pool::PinnedPool;
 use crate::handle::Pod;
-use crate::pinned::PinnedPool;
 use crate::pool::WorkEvent;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Error, OwnedBlock, Request, Result};
@@ -62,8 +62,26 @@ pub struct PinnedArray<T: Pod> {
     element: PhantomData<T>,
 }
 
+/// # Arrays
+impl PinnedPool {
+    /// Allocates an array of `length` elements. They have whatever values the memory had before.
+    ///
+    /// ```
+    /// use forebay::{HostDevice, PinnedPool};
+    ///
+    /// let pool = PinnedPool::new(&HostDevice::open()?)?;
+    /// let mut array = pool.array::<u32>(3)?;
+    /// array.host_mut()?.copy_from_slice(&[1, 2, 3]);
+    /// assert_eq!(array.host()?, [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn array<T: Pod>(&self, length: usize) -> Result<PinnedArray<T>> {
+        PinnedArray::new(self, length)
+    }
+}
+
 impl<T: Pod> PinnedArray<T> {
-    pub(super) fn new(pool: &PinnedPool, length: usize) -> Result<Self> {
+    fn new(pool: &PinnedPool, length: usize) -> Result<Self> {
         let size = Bytes::of::<T>(length as u64)
             .map_err(|error| hal::Error::quantity(Call::AllocatePinned, "length", &error))?;
         // Blocks begin at multiples of 512 B in any case: few types need more.

@@ -1,7 +1,7 @@
 //! Pools of pinned host memory: what a device copies from and to at the full speed of its bus.
 //!
 //! Pinning is the dearest call of a driver (31 ms for 64 MiB on an H200), so a program pins once and uses the memory
-//! again and again. A [`PinnedPool`] is a [`Pool`] over pinned memory: blocks have the requested size, rounded up to
+//! again and again. A [`PinnedPool`] is a [`Pool`](crate::Pool) over pinned memory: blocks have the requested size, rounded up to
 //! 512 B, are cut from larger segments and merged with their neighbours when they are freed. An allocation from the
 //! cache costs the same as one of device memory.
 //!
@@ -21,7 +21,7 @@
 //! holds hardly more than the most that the program had at once: 1.02 to 1.05 of it for data loaders with batches of
 //! random sizes that keep a few hundred MiB ready, where powers of two hold 1.1 to 2.5 times as much. Today the simulated
 //! device alone has such pages. Elsewhere, CUDA included, a block cannot span two segments: a program whose batches all
-//! have a few sizes pins what it needs, but with random sizes a pool pins 1.2 to 3 times as much.
+//! have a few sizes pins what it needs, but with random sizes a pool pins 1.3 to 3 times as much.
 //!
 //! # Order
 //!
@@ -55,213 +55,11 @@
 //! the memory as it does for the thread that makes the pool grow.
 
 mod array;
+mod pool;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
-use core::fmt;
-use std::sync::Arc;
-
-use forebay_core::address_space::Growth;
-use forebay_core::{Address, Bytes, PageSize};
-use forebay_hal::{Device, PinnedFlags, StreamHandle, ToDevice};
-
 pub use self::array::PinnedArray;
-use self::view::PinnedView;
-use crate::config::Fraction;
-use crate::handle::Pod;
-use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
-
-/// The most that a pool without `max_bytes` pins: half of the machine's memory. The system cannot take pinned memory
-/// back, so a program that pins nearly all of it stalls the machine.
-const MOST: Fraction = Fraction::percent(50);
-
-/// Options of a new [`PinnedPool`]. Settings of the environment, which are for device memory, do not apply.
-///
-/// ```
-/// use forebay::pinned::PinnedOptions;
-/// use forebay::{Bytes, HostDevice};
-///
-/// let device = HostDevice::open()?;
-/// let pool = PinnedOptions::new().mapped().max_bytes(Bytes::mib(64)).build(&device)?;
-/// assert_eq!(pool.limit(), Bytes::mib(64));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-#[must_use = "options do nothing until a pool is built"]
-pub struct PinnedOptions {
-    flags: PinnedFlags,
-    max_bytes: Option<Bytes>,
-}
-
-impl PinnedOptions {
-    /// The default options: neither mapped, portable nor write-combined, and at most half of the machine's memory.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Gives the memory an address on the device too: [`PinnedArray::device_address`].
-    pub fn mapped(mut self) -> Self {
-        self.flags |= PinnedFlags::MAPPED;
-        self
-    }
-
-    /// Pins the memory for every device of the process.
-    pub fn portable(mut self) -> Self {
-        self.flags |= PinnedFlags::PORTABLE;
-        self
-    }
-
-    /// Keeps the memory out of the processor's caches, which makes it fast for the device to read and very slow for the
-    /// host to read. Refused by devices that cannot.
-    pub fn write_combined(mut self) -> Self {
-        self.flags |= PinnedFlags::WRITE_COMBINED;
-        self
-    }
-
-    /// Limits how much the pool pins, rounded up to 4 KiB.
-    pub fn max_bytes(mut self, max_bytes: Bytes) -> Self {
-        self.max_bytes = Some(max_bytes);
-        self
-    }
-
-    /// Makes the pool. Pins nothing yet.
-    pub fn build(self, device: &impl ToDevice) -> Result<PinnedPool> {
-        let view = Arc::new(PinnedView::new(device.to_device(), self.flags)?);
-        let options = PoolOptions::new().set(|settings| match self.max_bytes {
-            Some(most) => settings.max_bytes(most),
-            None => settings.max_fraction(MOST),
-        });
-        let growth = if view.is_in_pages() { growth_of_pages() } else { growth_of_segments() };
-        let pool = options.growth(growth).segments_of(PageSize::HOST).build(&view)?;
-        Ok(PinnedPool { pool, view })
-    }
-}
-
-/// How a pool grows by pages. Pinning costs by the byte, so that the smallest pages are as cheap as large ones, and lose
-/// the least; and what is pinned is lost to the rest of the machine, so that free pages are moved rather than new ones
-/// pinned.
-fn growth_of_pages() -> Growth {
-    let mut growth = Growth::default();
-    growth.largest_page = PageSize::DEVICE.bytes();
-    growth.part = 64;
-    growth.spare_pages = 1;
-    growth.spare_part = 64;
-    growth
-}
-
-/// How a pool grows by segments: by a twelfth of what it holds, however much that is, as blocks of many sizes share a
-/// large segment better than small ones.
-fn growth_of_segments() -> Growth {
-    let mut growth = Growth::default();
-    growth.largest_page = Bytes::gib(1);
-    growth.reach_part = 1;
-    growth
-}
-
-/// A pool of pinned host memory of a device. Clones share it, and any thread may use it.
-///
-/// The [module's documentation](self) says when memory is reused.
-#[derive(Clone)]
-pub struct PinnedPool {
-    pool: Pool,
-    view: Arc<PinnedView>,
-}
-
-impl PinnedPool {
-    /// Makes a pool with the default options. Fails with [`Unsupported`](forebay_hal::Error::Unsupported) if `device`
-    /// cannot pin host memory.
-    pub fn new(device: &impl ToDevice) -> Result<Self> {
-        PinnedOptions::new().build(device)
-    }
-
-    /// Allocates an array of `length` elements. They have whatever values the memory had before.
-    ///
-    /// ```
-    /// use forebay::{HostDevice, PinnedPool};
-    ///
-    /// let pool = PinnedPool::new(&HostDevice::open()?)?;
-    /// let mut array = pool.array::<u32>(3)?;
-    /// array.host_mut()?.copy_from_slice(&[1, 2, 3]);
-    /// assert_eq!(array.host()?, [1, 2, 3]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn array<T: Pod>(&self, length: usize) -> Result<PinnedArray<T>> {
-        PinnedArray::new(self, length)
-    }
-
-    fn owned(&self, request: Request) -> Result<OwnedBlock> {
-        OwnedBlock::new(&self.pool, request).map_err(|error| self.explain(error))
-    }
-
-    /// The error of the device if that is why there was no memory: it has the figures of the system's limit on locked
-    /// memory, where that is what stopped it.
-    fn explain(&self, error: Error) -> Error {
-        match (error, self.view.take_refusal()) {
-            (Error::OutOfMemory(_), Some(refusal)) => Error::Device(refusal),
-            (error, _) => error,
-        }
-    }
-
-    /// The device that copies from and to the memory.
-    pub fn device(&self) -> &Arc<dyn Device> {
-        self.view.device()
-    }
-
-    /// The most that the pool pins.
-    pub fn limit(&self) -> Bytes {
-        self.pool.limit()
-    }
-
-    /// How much the pool has pinned.
-    pub fn held(&self) -> Bytes {
-        self.pool.held()
-    }
-
-    /// The figures of the pool at one moment. All blocks are counted for one stream, which stands for the host.
-    pub fn statistics(&self) -> Statistics {
-        self.pool.statistics()
-    }
-
-    /// Unpins free memory until the pool holds `keep` bytes, and returns how much that was. Waits for work that uses
-    /// freed memory.
-    pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
-        self.pool.trim(keep)
-    }
-
-    /// The stream that stands for the host.
-    fn host(&self) -> StreamHandle {
-        self.view.host()
-    }
-}
-
-/// Blocks without a handle, for bindings.
-#[doc(hidden)]
-impl PinnedPool {
-    /// Allocates a block that only [`free_raw`](Self::free_raw) frees.
-    pub fn allocate_raw(&self, size: Bytes) -> Result<Block> {
-        let block = self.pool.allocate(size, self.host()).map_err(|error| self.explain(error))?;
-        self.pool.own(block)?;
-        Ok(block)
-    }
-
-    /// Frees a block of [`allocate_raw`](Self::allocate_raw), whose memory may be allocated again at once.
-    ///
-    /// # Safety
-    ///
-    /// * All work that uses the block is done, and nobody uses it from now on.
-    pub unsafe fn free_raw(&self, address: Address) -> Result<()> {
-        if let Some(block) = self.pool.block_at(address) {
-            // SAFETY: the caller gives the block up. Of two threads that free it at once, one is refused below.
-            unsafe { self.pool.disown(block) };
-        }
-        self.pool.free(address, self.host())
-    }
-}
-
-impl fmt::Debug for PinnedPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PinnedPool({:?} on {})", self.pool, self.view.device().descriptor())
-    }
-}
+pub use self::pool::{PinnedOptions, PinnedPool};

@@ -14,7 +14,7 @@ use forebay_hal::{Capabilities, Priority, StreamHandle, Streams};
 use forebay_sim::{CostModel, HandleReuse, SimDevice, SimMachine, SimOptions};
 
 use super::*;
-use crate::DeviceArray;
+use crate::{DeviceArray, Error, Pool, PoolOptions};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 

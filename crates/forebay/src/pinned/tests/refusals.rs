@@ -89,12 +89,24 @@ fn no_other_call_frees_the_block_of_an_array() {
     assert!(matches!(freed, Err(Error::Owned { .. })), "{freed:?}");
     let pool = Pool::owning(array.address()).unwrap();
     assert!(pool.free(array.address(), DEFAULT).is_err());
-    // Memory that was freed in the order of another stream does not reach the host before that stream is idle.
-    let gate = bench.close(DEFAULT);
-    let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
-    pool.free_block(block, DEFAULT).unwrap();
-    assert_ne!(bench.filled(1 << 20, 1).address(), block.address());
-    drop(gate);
+}
+
+/// A pool that somebody finds by its block's address serves other streams too. What is freed in their order does not
+/// reach the host before they are idle: a wait on the device would not keep the host from writing.
+#[test]
+fn memory_of_another_stream_reaches_the_host_when_that_stream_is_idle() {
+    for machine in both_kinds() {
+        let bench = Bench::with(machine, PinnedOptions::new().max_bytes(Bytes::mib(4)));
+        let pool = bench.pinned.pool.clone();
+        let gate = bench.close(DEFAULT);
+        let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+        pool.free_block(block, DEFAULT).unwrap();
+        assert_ne!(bench.filled(1 << 20, 1).address(), block.address());
+        assert_eq!(bench.pinned.statistics().waits, 0, "no stream can wait for the host");
+        drop(gate);
+        bench.device.synchronize_device().unwrap();
+        assert_eq!(bench.filled(3 << 20, 1).len(), 3 << 20, "all of it serves the host now");
+    }
 }
 
 #[test]
