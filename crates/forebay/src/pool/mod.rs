@@ -23,6 +23,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 mod views;
+#[cfg(feature = "host")]
 mod work_event;
 
 use core::fmt;
@@ -50,6 +51,7 @@ pub use views::snapshot::{
     Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
 };
 pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
+#[cfg(feature = "host")]
 pub(crate) use work_event::WorkEvent;
 
 /// A pool of device memory. Clones share it, and any thread may use it.

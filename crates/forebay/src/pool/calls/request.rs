@@ -401,6 +401,7 @@ impl Shared {
     }
 
     /// Records that the block at `address` is used until `event`: after its free, the memory is reused only after that.
+    #[cfg(feature = "host")]
     pub(in crate::pool) fn record_use_until(
         &self,
         address: Address,

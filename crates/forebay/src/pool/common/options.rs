@@ -136,6 +136,7 @@ impl PoolOptions {
 
     /// Makes the sizes of segments, and the limit, multiples of `granule`; the device aligns segments to it. For memory
     /// that is not in pages of 2 MiB.
+    #[cfg(feature = "host")]
     pub(crate) fn segments_of(mut self, granule: PageSize) -> Self {
         self.segments = granule;
         self

@@ -497,6 +497,7 @@ impl Heap {
     }
 
     /// Records that the live block at `address` is used until `event`. Returns whether this is its first further use.
+    #[cfg(feature = "host")]
     pub(in crate::pool) fn note_use_until(
         &mut self,
         address: Address,
