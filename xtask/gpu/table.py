@@ -148,7 +148,7 @@ def show_workloads(rows):
     """The named workloads, by forebay's own benchmark: every allocator in one table."""
     table, names = {}, []
     for row in rows:
-        if row["row"] == "bench" and row["threads"] and not row["bench"].startswith(("HOT", "OBJ-POOL")):
+        if row["row"] == "bench" and row["threads"] and not row["bench"].startswith(("HO", "OBJ-POOL")):
             table.setdefault((row["bench"], row["case"]), {})[row["allocator"]] = row.get("ns_per_op")
             if row["allocator"] not in names:
                 names.append(row["allocator"])

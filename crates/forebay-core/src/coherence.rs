@@ -144,6 +144,8 @@ pub struct Coherence {
     length: u64,
     /// The contents from each offset to the next. The first is 0 unless the buffer is empty; neighbours differ.
     runs: BTreeMap<u64, Contents>,
+    /// The contents of all, if there is one run: most buffers are used whole, and most uses find everything there.
+    uniform: Option<Contents>,
     /// Whether there is memory, of the host and of the device.
     present: [bool; 2],
 }
@@ -152,7 +154,8 @@ impl Coherence {
     /// A buffer of `length` bytes that nobody has written, with no memory yet.
     pub fn new(length: u64) -> Self {
         let runs = (length > 0).then_some((0, Contents::UNTOUCHED)).into_iter().collect();
-        Self { length, runs, present: [false; 2] }
+        let uniform = Some(Contents::UNTOUCHED);
+        Self { length, runs, uniform, present: [false; 2] }
     }
 
     /// Its length in bytes.
@@ -207,6 +210,15 @@ impl Coherence {
             Some((at.max(start)..next.min(end), contents))
         })
         .filter(|(run, _)| !run.is_empty())
+    }
+
+    /// Whether a replica has all contents of `range`, so that it needs nothing.
+    #[inline]
+    pub fn is_current(&self, replica: Replica, range: Range<u64>) -> bool {
+        match self.uniform {
+            Some(contents) => contents.is_current_on(replica) || self.runs(range).next().is_none(),
+            None => self.runs(range).all(|(_, contents)| contents.is_current_on(replica)),
+        }
     }
 
     /// What makes a replica current in `range`, the lowest first. Nothing that it has is copied, nothing that nobody
@@ -285,6 +297,8 @@ impl Coherence {
         for at in within.into_iter().chain([end]) {
             self.merge_at(at);
         }
+        let mut runs = self.runs.values();
+        self.uniform = runs.next().copied().filter(|_| runs.next().is_none());
     }
 
     /// Lets a run begin at `at`.

@@ -10,11 +10,14 @@ use forebay_trace::workload::Workload;
 use super::hot;
 use super::objects;
 use super::rim::Rim;
+use super::views;
 
 /// The workloads that run by default, in that order: those that take seconds.
 static USUAL: LazyLock<Vec<Case>> = LazyLock::new(|| {
     let played = Workload::ALL.iter().copied().map(Case::Played);
-    played.chain([Case::HotPair, Case::HotStatistics, Case::HotThreads, Case::Objects]).collect()
+    played
+        .chain([Case::HotPair, Case::HotStatistics, Case::HotThreads, Case::Objects, Case::Views])
+        .collect()
 });
 
 /// All workloads, in the order in which they run.
@@ -39,6 +42,8 @@ pub enum Case {
     HotThreads,
     /// Objects of an object pool, against boxes.
     Objects,
+    /// The host's view of a buffer.
+    Views,
     /// A workload of extreme load.
     Rim(Rim),
     /// All RIM workloads.
@@ -70,6 +75,7 @@ impl Case {
             Self::HotStatistics => hot::STATISTICS,
             Self::HotThreads => hot::THREADS,
             Self::Objects => objects::OBJECTS,
+            Self::Views => views::VIEWS,
             Self::Rim(rim) => rim.name(),
             Self::WholeRim => "RIM",
         }
@@ -85,6 +91,7 @@ impl Case {
             Self::Objects => {
                 "an object taken from an object pool and returned, with a Box beside it"
             }
+            Self::Views => "the host's view of a buffer that needs no copy",
             Self::Rim(rim) => rim.about(),
             Self::WholeRim => "all RIM workloads; takes minutes",
         }
@@ -113,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_is_named_is_chosen_once_and_in_the_usual_order() {
-        assert_eq!(Case::chosen(&[]).count(), Workload::ALL.len() + 4);
+        assert_eq!(Case::chosen(&[]).count(), Workload::ALL.len() + 5);
         let wanted = [Case::HotPair, Case::Played(Workload::MpT), Case::HotPair];
         let chosen: Vec<&str> = Case::chosen(&wanted).map(Case::name).collect();
         assert_eq!(chosen, ["MP-T", "HOT"]);

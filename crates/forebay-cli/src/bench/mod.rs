@@ -26,6 +26,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 mod text;
+mod views;
 
 pub use case::Case;
 pub use foreign::Against;
@@ -123,7 +124,9 @@ impl BenchSetup<'_> {
         match case {
             Case::Played(_) | Case::Rim(_) | Case::WholeRim => 20,
             Case::HotPair | Case::HotStatistics => u64::from(self.effort.hot().0) + 1,
-            Case::HotThreads | Case::Objects => u64::from(self.effort.threaded().0) + 1,
+            Case::HotThreads | Case::Objects | Case::Views => {
+                u64::from(self.effort.threaded().0) + 1
+            }
         }
     }
 }
@@ -212,6 +215,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             Case::HotStatistics => hot::against_uncounted(setup, &progress),
             Case::HotThreads => hot::on_threads(setup, &progress),
             Case::Objects => Ok(objects::against_boxes(setup, &progress)),
+            Case::Views => views::of_buffers(setup, &progress),
             Case::Rim(rim) => {
                 let rows = rim.measure(setup);
                 progress.advance(setup.steps(case));

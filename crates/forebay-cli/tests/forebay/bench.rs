@@ -19,7 +19,7 @@ fn rows(run: &Output) -> Vec<Value> {
     text(&run.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-const WORKLOADS: [&str; 19] = [
+const WORKLOADS: [&str; 20] = [
     "COLAB-MIX",
     "DC-ALLOC",
     "DC-HIT",
@@ -29,6 +29,7 @@ const WORKLOADS: [&str; 19] = [
     "GE-SAME",
     "GE-TRANSFORMER",
     "GE-VARIABLE",
+    "HOST-VIEW",
     "HOT",
     "HOT-STATISTICS",
     "HOT-THREADS",
@@ -76,7 +77,7 @@ fn complete(rows: &[Value], device: &str) {
             rows.iter().filter(|row| row["bench"] == bench && row["allocator"] == allocator);
         found.map(|row| row["case"].as_str().unwrap()).collect::<Vec<_>>()
     };
-    let has_driver = |bench: &&&str| !bench.starts_with("HOT") && **bench != "OBJ-POOL";
+    let has_driver = |bench: &&&str| !bench.starts_with("HO") && **bench != "OBJ-POOL";
     for bench in WORKLOADS.iter().filter(has_driver) {
         assert_eq!(of(bench, "forebay"), of(bench, "driver"), "{bench}");
     }

@@ -229,6 +229,7 @@ impl Model {
             }
             buffer.updated(replica, range);
         }
+        assert!(buffer.is_current(replica, range.clone()));
         for byte in &mut self.bytes[range.start as usize..range.end as usize] {
             let current = byte.current;
             assert_eq!(*byte.memory(replica).0, current);

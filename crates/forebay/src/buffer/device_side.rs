@@ -118,7 +118,16 @@ impl DeviceSide {
     }
 
     /// Waits on the host for all work that uses the block.
+    #[inline]
     pub(super) fn wait(&mut self, device: &dyn Device) -> Result<()> {
+        if self.writer.is_none() && self.readers.is_empty() {
+            return Ok(());
+        }
+        self.wait_for_users(device)
+    }
+
+    #[cold]
+    fn wait_for_users(&mut self, device: &dyn Device) -> Result<()> {
         for user in self.users() {
             if user.is_there(device) {
                 device.synchronize_stream(user.handle)?;

@@ -15,7 +15,7 @@ use super::registry::Registration;
 use crate::Result;
 
 /// Elements with a replica on the host and one on a device, which are copied when and as far as a use needs it. Made by
-/// [`Memory::buffer`].
+/// [`Memory::buffer`](super::Memory::buffer).
 #[derive(Debug)]
 pub struct Buffer<T: Pod> {
     raw: RawBuffer,
