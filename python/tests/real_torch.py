@@ -59,6 +59,12 @@ forebay.torch.install()
 MIB = 1 << 20
 def empty(size, device="cuda", dtype=torch.uint8):
     return torch.empty(size, device=device, dtype=dtype)
+def refused(size):
+    try:
+        empty(size)
+    except torch.OutOfMemoryError:
+        return True
+    return False
 """
 
 

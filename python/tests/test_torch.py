@@ -301,12 +301,7 @@ def test_a_fraction_of_the_memory_is_the_most_also_for_graphs(torch):
                 raise AssertionError(use)
         with torch.cuda.use_mem_pool(pool):
             inside = empty(200 * MIB)
-        try:
-            empty(100 * MIB)
-        except torch.OutOfMemoryError:
-            pass
-        else:
-            raise AssertionError("together they are beyond")
+        assert refused(100 * MIB), "together they are beyond"
         fraction(0.9, 0)
         assert abs(torch.cuda.get_per_process_memory_fraction(0) - 0.9) < 1e-9
         assert empty(300 * MIB).data_ptr()

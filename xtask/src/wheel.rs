@@ -73,7 +73,7 @@ impl Wheel {
         let _ = std::fs::remove_dir_all(&plain);
         let shown = plain.display().to_string();
         let words = ["-m", "maturin", "build", "--release", "--out", &shown];
-        // What is published does not depend on how whoever builds it likes to compile.
+        // The published wheel does not depend on the settings of the machine that builds it.
         let task = python.python(words, BUILD, place).variable("CARGO_INCREMENTAL", "0");
         succeed(&task, run)?;
         let wheel = wheel_in(&plain)?.display().to_string();

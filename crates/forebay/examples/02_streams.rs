@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(()) // dropping the streams makes the pool forget them
 }
 
-#[allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#[allow(clippy::print_stdout, reason = "an example prints what it does")]
 fn say(what: impl std::fmt::Display) {
     println!("{what}");
 }

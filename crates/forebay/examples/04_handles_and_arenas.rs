@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#[allow(clippy::print_stdout, reason = "an example prints what it does")]
 fn say(what: impl std::fmt::Display) {
     println!("{what}");
 }

@@ -47,7 +47,7 @@ fn moved(figures: BufferFigures) -> String {
     format!("{} B to the device, {} B back", figures.to_device.bytes, figures.to_host.bytes)
 }
 
-#[allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#[allow(clippy::print_stdout, reason = "an example prints what it does")]
 fn say(what: impl std::fmt::Display) {
     println!("{what}");
 }

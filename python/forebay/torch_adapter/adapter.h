@@ -322,23 +322,7 @@ class Adapter final : public Core {
     Figures figures;
     check(library.torch_stats(device, &figures));
     c10::CachingDeviceAllocator::DeviceStats stats;
-    auto fill = [](auto& to, const Figure* from) {
-      for (size_t kind = 0; kind < 3; ++kind) {
-        to[kind].current = from[kind].current;
-        to[kind].peak = from[kind].peak;
-        to[kind].allocated = from[kind].allocated;
-        to[kind].freed = from[kind].freed;
-      }
-    };
-    fill(stats.allocation, figures.allocation);
-    fill(stats.active, figures.allocation);
-    fill(stats.segment, figures.segment);
-    fill(stats.inactive_split, figures.inactive_split);
-    fill(stats.allocated_bytes, figures.allocated_bytes);
-    fill(stats.active_bytes, figures.allocated_bytes);
-    fill(stats.reserved_bytes, figures.reserved_bytes);
-    fill(stats.inactive_split_bytes, figures.inactive_split_bytes);
-    fill(stats.requested_bytes, figures.requested_bytes);
+    for (auto& [stat, figure] : stat_members) add_stats(stats.*stat, figures.*figure);
     stats.num_alloc_retries = figures.alloc_retries;
     stats.num_sync_all_streams = figures.sync_all_streams;
     stats.num_device_alloc = figures.device_alloc;
@@ -347,7 +331,11 @@ class Adapter final : public Core {
 #if FOREBAY_TORCH >= 213
     stats.reserved_bytes_by_private_pools = private_reserved(device);
 #endif
-    if (any_foreign_) add_foreign(stats, native_->getDeviceStats(device));
+    if (any_foreign_) {
+      // Pools over allocators of the program's are PyTorch's own.
+      const auto theirs = native_->getDeviceStats(device);
+      for (auto& [stat, figure] : stat_members) add_stats(stats.*stat, theirs.*stat);
+    }
     std::shared_lock<std::shared_mutex> lock(mutex_);
     stats.num_ooms = devices_[device].out_of_memory;
     return stats;

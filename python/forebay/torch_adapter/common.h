@@ -109,6 +109,38 @@ inline std::vector<SegmentBlocks> segments_of(DeviceIndex device) {
   return gathered.take();
 }
 
+using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
+
+/// A figure of PyTorch's, and the one of the library that it is.
+struct StatMember {
+  decltype(DeviceStats::allocation) DeviceStats::*stat;
+  Figure (Figures::*figure)[3];
+};
+
+/// Every figure with a current value, a peak and totals. A block is active while it is allocated.
+inline constexpr StatMember stat_members[] = {
+    {&DeviceStats::allocation, &Figures::allocation},
+    {&DeviceStats::active, &Figures::allocation},
+    {&DeviceStats::segment, &Figures::segment},
+    {&DeviceStats::inactive_split, &Figures::inactive_split},
+    {&DeviceStats::allocated_bytes, &Figures::allocated_bytes},
+    {&DeviceStats::active_bytes, &Figures::allocated_bytes},
+    {&DeviceStats::reserved_bytes, &Figures::reserved_bytes},
+    {&DeviceStats::inactive_split_bytes, &Figures::inactive_split_bytes},
+    {&DeviceStats::requested_bytes, &Figures::requested_bytes},
+};
+
+/// Adds `from` to `to`: for all blocks, for small ones and for large ones.
+template <typename To, typename From>
+void add_stats(To& to, const From& from) {
+  for (size_t kind = 0; kind < 3; ++kind) {
+    to[kind].current += from[kind].current;
+    to[kind].peak += from[kind].peak;
+    to[kind].allocated += from[kind].allocated;
+    to[kind].freed += from[kind].freed;
+  }
+}
+
 #if FOREBAY_TORCH >= 213
 using ReservedByPool = decltype(c10::CachingDeviceAllocator::DeviceStats::reserved_bytes_by_private_pools);
 #endif

@@ -339,28 +339,6 @@ class Core : public CUDAAllocator {
   }
 #endif
 
-  /// Adds what PyTorch's own allocator has in pools over allocators of the program's.
-  static void add_foreign(
-      c10::CachingDeviceAllocator::DeviceStats& stats, const c10::CachingDeviceAllocator::DeviceStats& theirs) {
-    auto add = [](auto& to, const auto& from) {
-      for (size_t kind = 0; kind < 3; ++kind) {
-        to[kind].current += from[kind].current;
-        to[kind].peak += from[kind].peak;
-        to[kind].allocated += from[kind].allocated;
-        to[kind].freed += from[kind].freed;
-      }
-    };
-    add(stats.allocation, theirs.allocation);
-    add(stats.active, theirs.active);
-    add(stats.segment, theirs.segment);
-    add(stats.inactive_split, theirs.inactive_split);
-    add(stats.allocated_bytes, theirs.allocated_bytes);
-    add(stats.active_bytes, theirs.active_bytes);
-    add(stats.reserved_bytes, theirs.reserved_bytes);
-    add(stats.inactive_split_bytes, theirs.inactive_split_bytes);
-    add(stats.requested_bytes, theirs.requested_bytes);
-  }
-
   static Memory memory_of(DeviceIndex device) {
     Memory memory{};
     check(library.torch_memory(device, &memory));

@@ -75,7 +75,7 @@ fn note_other(address: u64, origin: Origin) {
     }
 }
 
-/// Where a live block comes from. Whoever has the block got it after it was noted, so the count shows it.
+/// Where a live block comes from. The caller got the block after it was noted, so the count includes it.
 #[inline(always)]
 pub(super) fn of(address: u64) -> Origin {
     if NOTED.load(Ordering::Relaxed) == 0 {

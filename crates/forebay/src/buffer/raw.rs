@@ -266,14 +266,16 @@ impl RawBuffer {
             return Ok(Address::NULL);
         }
         let replica = if self.unified { Replica::Host } else { Replica::Device };
-        let address = self.device_side(stream)?.address();
+        self.device_side(stream)?;
         let needs = match access {
             Access::Overwrite => Vec::new(),
             Access::Read | Access::Update => self.coherence.needs(replica, range.clone()),
         };
         // Copying to the device is a write there.
         let ordered = if needs.is_empty() { access } else { Access::Update };
-        self.device_side(stream)?.order(&device, stream, ordered)?;
+        let side = self.device_side(stream)?;
+        side.order(&device, stream, ordered)?;
+        let address = side.address();
         for Update { range, kind } in needs {
             self.update_device(address, &range, kind, stream)?;
             self.coherence.updated(replica, range);
@@ -337,8 +339,9 @@ impl RawBuffer {
         // Ordered and allocated; the contents are still the old ones.
         self.check_process()?;
         let device = self.device_handle();
-        let to = self.device_side(stream)?.address();
-        self.device_side(stream)?.order(&device, stream, Access::Update)?;
+        let side = self.device_side(stream)?;
+        side.order(&device, stream, Access::Update)?;
+        let to = side.address();
         let copy =
             hal::Copy::linear(Place::Device(to), Place::Device(source), Bytes::new(all.end))?;
         // SAFETY: both are blocks of buffers, which are freed after the work of `stream`; the two are different.
@@ -496,7 +499,8 @@ impl RawBuffer {
     }
 }
 
-fn offset(start: Address, offset: u64) -> Result<Address> {
+/// The address so many bytes after `start`.
+pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
     let beyond = || invalid(Call::Copy, "offset", offset, "within the address space");
     Ok(start.checked_add(Bytes::new(offset)).ok_or_else(beyond)?)
 }

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 use core::pin::Pin;
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Waker};
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -15,6 +15,7 @@ use forebay_sim::{
 };
 
 use super::*;
+use crate::handle::tests::task::block_on;
 use crate::{Error, HostDevice};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
@@ -465,24 +466,6 @@ fn what_was_not_written_stays_so_and_leaks_are_listed() {
     unified.invalidate(Replica::Device);
     unified.invalidate(Replica::Host);
     assert_eq!(unified.to_vec().unwrap(), [5; 100]);
-}
-
-/// Runs a future on this thread, which sleeps until it is woken.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 /// Runs many futures on one thread, each polled only after it was woken.

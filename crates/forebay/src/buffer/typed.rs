@@ -10,7 +10,7 @@ use forebay_hal::{Call, StreamHandle, invalid};
 use super::access::Access;
 use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
-use super::raw::{RawBuffer, out_of_range};
+use super::raw::{RawBuffer, offset, out_of_range};
 use super::registry::Registration;
 use crate::Result;
 
@@ -366,8 +366,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
     fn into_device(self, access: Access, stream: StreamHandle) -> Result<OnDevice<'a>> {
         let (bytes, stream) = (bytes_of::<T>(&self.elements), stream.resolved());
         let start = self.raw.acquire_device(bytes.clone(), access, stream)?;
-        let beyond = || invalid(Call::Copy, "range", bytes.start, "within the address space");
-        let address = start.checked_add(Bytes::new(bytes.start)).ok_or_else(beyond)?;
+        let address = offset(start, bytes.start)?;
         Ok(OnDevice::new(address, bytes.end - bytes.start, stream))
     }
 

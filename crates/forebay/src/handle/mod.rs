@@ -57,7 +57,7 @@ mod rental;
 mod shared;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod warm;
 
 use forebay_core::Bytes;

@@ -5,7 +5,7 @@ mod batch;
 mod owned;
 mod rental;
 mod shared;
-mod task;
+pub(crate) mod task;
 mod warm;
 
 use core::sync::atomic::{AtomicU64, Ordering};

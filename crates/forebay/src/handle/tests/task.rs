@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::*;
 
 /// Runs one future to its end on this thread.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
