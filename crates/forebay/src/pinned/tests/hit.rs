@@ -19,7 +19,7 @@ fn time(mut pair: impl FnMut()) -> Duration {
 
 /// The two pairs take the same path, so the factor is wide enough for any machine under load.
 #[test]
-fn a_pinned_hit_costs_what_a_device_hit_costs() {
+fn a_pinned_hit_costs_less_than_five_device_hits() {
     let bench = Bench::with(SimMachine::builder().costs(CostModel::Free), PinnedOptions::new());
     for size in [4096, 64 << 10, 8 << 20] {
         let device = time(|| drop(black_box(bench.pool.array::<u8>(size, DEFAULT).unwrap())));
