@@ -15,24 +15,32 @@ use crate::answer::{Answer, exports, put, said};
 use crate::context::here;
 use crate::machine::{Machine, PageEntry, span};
 
-/// The device memory is asked for on.
+/// The device memory is asked for on, and what pages. The host's memory is the current device's pinned memory.
 ///
 /// # Safety
 ///
 /// * `properties` is null or points to some.
-unsafe fn asked(properties: *const CUmemAllocationProp) -> Answer<(u32, bool)> {
+unsafe fn asked(
+    properties: *const CUmemAllocationProp,
+    current: u32,
+) -> Answer<(u32, PageOptions)> {
     if properties.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: as the caller promised.
     let properties = unsafe { properties.read() };
-    if properties.location.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    match properties.location.type_ {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {}
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA if properties.location.id == 0 => {
+            return Ok((current, PageOptions::pinned()));
+        }
+        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
     }
     let descriptor = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let shareable = properties.requestedHandleTypes == descriptor;
     let ordinal = u32::try_from(properties.location.id);
-    Ok((ordinal.map_err(|_| CUresult::CUDA_ERROR_INVALID_DEVICE)?, shareable))
+    let options = if shareable { PageOptions::shareable() } else { PageOptions::default() };
+    Ok((ordinal.map_err(|_| CUresult::CUDA_ERROR_INVALID_DEVICE)?, options))
 }
 
 /// The device whose region an address lies in.
@@ -87,10 +95,9 @@ exports! {
         properties: *const CUmemAllocationProp,
         _flags: c_ulonglong,
     ) {
-        let (machine, _) = here()?;
+        let (machine, current) = here()?;
         // SAFETY: properties of the caller's.
-        let (ordinal, shareable) = unsafe { asked(properties) }?;
-        let options = if shareable { PageOptions::shareable() } else { PageOptions::default() };
+        let (ordinal, options) = unsafe { asked(properties, current) }?;
         let size = Bytes::new(size as u64);
         let page = said(machine.device(ordinal)?.create_page(size, options))?;
         let mut tables = machine.tables();
@@ -151,6 +158,10 @@ exports! {
                 CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => Access::ReadWrite,
                 _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
             };
+            if description.location.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA {
+                // The simulated device's pinned pages are the host's with the device.
+                continue;
+            }
             let who = u32::try_from(description.location.id);
             let who = DeviceOrdinal(who.map_err(|_| CUresult::CUDA_ERROR_INVALID_DEVICE)?);
             // SAFETY: the caller of the driver's function has promised that nothing uses it so.
@@ -164,9 +175,9 @@ exports! {
         properties: *const CUmemAllocationProp,
         option: CUmemAllocationGranularity_flags,
     ) {
-        let (machine, _) = here()?;
+        let (machine, current) = here()?;
         // SAFETY: properties of the caller's.
-        let (ordinal, _) = unsafe { asked(properties) }?;
+        let (ordinal, _) = unsafe { asked(properties, current) }?;
         let known = machine.device(ordinal)?.granularity();
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let size = if option == minimum { known.minimum } else { known.recommended };

@@ -22,7 +22,7 @@ use crate::space::Space;
 use crate::stream::{StreamTable, lock};
 use crate::sys::values::attribute;
 use crate::sys::{RawStream, Refusal};
-use crate::virtual_memory::granularity_of;
+use crate::virtual_memory::{granularity_of, pinned_page_of};
 
 /// The most pitch every driver takes, for those that do not say.
 const LEAST_MAX_PITCH: u64 = 262_144;
@@ -89,7 +89,7 @@ impl CudaDevice {
         let granularity = granularity_of(context);
         let descriptor = Descriptor::new(DeviceKind::Cuda, context.ordinal, name(context))
             .driver(driver_name(context.driver))
-            .capabilities(capabilities(context, granularity.is_some()))
+            .capabilities(capabilities(context, granularity))
             .alignment(ALIGNMENT);
         let pages = Granularity { minimum: PageSize::DEVICE, recommended: PageSize::DEVICE };
         let max_pitch = u64::try_from(attribute_of(context, attribute::MAX_PITCH)).unwrap_or(0);
@@ -137,7 +137,7 @@ impl CudaDevice {
         self.descriptor.capabilities.contains(Capabilities::SHARE_BY_FD)
     }
 
-    fn has(&self, capability: Capabilities) -> bool {
+    pub(crate) fn has(&self, capability: Capabilities) -> bool {
         self.descriptor.capabilities.contains(capability)
     }
 
@@ -166,7 +166,7 @@ impl CudaDevice {
     }
 }
 
-fn attribute_of(context: &Context, number: u32) -> c_int {
+pub(crate) fn attribute_of(context: &Context, number: u32) -> c_int {
     let mut value = 0;
     // SAFETY: the value is written to a place of our own.
     let told = context.call(|table| unsafe {
@@ -206,7 +206,7 @@ fn driver_name(driver: &CudaDriver) -> String {
 }
 
 /// What the device can do: what the hardware can and the driver has functions for.
-fn capabilities(context: &Context, has_granularity: bool) -> Capabilities {
+fn capabilities(context: &Context, granularity: Option<Granularity>) -> Capabilities {
     let table = context.table();
     let can = |number| attribute_of(context, number) != 0;
     let mut bits = Capabilities::DATA | Capabilities::TIMED_EVENTS | Capabilities::FOREIGN_STREAMS;
@@ -223,7 +223,7 @@ fn capabilities(context: &Context, has_granularity: bool) -> Capabilities {
         && (table.mem_advise_v2.is_some() || table.mem_advise_v1.is_some())
         && can(attribute::MANAGED_MEMORY)
         && can(attribute::CONCURRENT_MANAGED_ACCESS);
-    let pages = has_granularity
+    let pages = granularity.is_some()
         && table.mem_address_reserve.is_some()
         && table.mem_address_free.is_some()
         && table.mem_create.is_some()
@@ -232,6 +232,10 @@ fn capabilities(context: &Context, has_granularity: bool) -> Capabilities {
         && table.mem_unmap.is_some()
         && table.mem_set_access.is_some()
         && can(attribute::VIRTUAL_MEMORY);
+    let pinned_pages = pages
+        && can(attribute::HOST_PAGES)
+        && pinned_page_of(context)
+            .is_some_and(|host| granularity.is_some_and(|own| host <= own.minimum));
     let shares = pages
         && table.mem_export.is_some()
         && table.mem_import.is_some()
@@ -248,6 +252,7 @@ fn capabilities(context: &Context, has_granularity: bool) -> Capabilities {
         (Capabilities::REGISTER, registers),
         (Capabilities::MANAGED, managed),
         (Capabilities::VIRTUAL_MEMORY, pages),
+        (Capabilities::PINNED_PAGES, pinned_pages),
         (Capabilities::SHARE_BY_FD, shares),
         (Capabilities::PEERS, peers),
         (Capabilities::PRIORITIES, priorities),

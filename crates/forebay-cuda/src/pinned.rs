@@ -15,7 +15,7 @@ const WHOLE_PAGES_FROM: Bytes = Bytes::mib(2);
 
 impl CudaDevice {
     /// The error of refused pinned memory, with the host's figures: that is whose memory it is.
-    fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
+    pub(crate) fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
         match meaning(refusal.code) {
             ErrorClass::Invalid => host_shortage(call, size),
             _ => {

@@ -70,6 +70,8 @@ impl Occupant {
 pub(crate) struct Mapping {
     pub(crate) span: Span,
     pub(crate) page: PageHandle,
+    /// Whether the page is pinned memory of the host.
+    pub(crate) pinned: bool,
     /// What this device may do there.
     pub(crate) access: Access,
 }
@@ -100,8 +102,17 @@ pub(crate) enum PageOrigin {
     Private,
     /// Created here, and may be exported.
     Shareable,
+    /// Pinned memory of the host, created here.
+    Pinned,
     /// Another's.
     Imported,
+}
+
+impl PageOrigin {
+    /// Whether such a page is memory of the device that this process holds.
+    pub(crate) fn is_charged(self) -> bool {
+        matches!(self, Self::Private | Self::Shareable)
+    }
 }
 
 /// What an operation does to memory.
@@ -244,6 +255,7 @@ impl Space {
             Occupant::Managed => (PointerKind::Managed, entry.span),
             Occupant::Pinned(_) | Occupant::Registered(_) => (PointerKind::Pinned, entry.span),
             Occupant::Region(mappings) => match mapping_at(mappings, address) {
+                Some(mapping) if mapping.pinned => (PointerKind::Pinned, mapping.span),
                 Some(mapping) => (PointerKind::Mapped, mapping.span),
                 None => (PointerKind::Reserved, entry.span),
             },
@@ -253,12 +265,14 @@ impl Space {
 
     /// Whether `span` is memory the device copies to and from on its own, as a host's side.
     pub(crate) fn is_pinned(&self, span: Span) -> bool {
-        self.find(span.start()).is_some_and(|entry| {
-            let pinned = matches!(
-                entry.occupant,
-                Occupant::Pinned(_) | Occupant::Registered(_) | Occupant::Managed
-            );
-            pinned && entry.span.contains_span(span)
+        self.find(span.start()).is_some_and(|entry| match &entry.occupant {
+            Occupant::Pinned(_) | Occupant::Registered(_) | Occupant::Managed => {
+                entry.span.contains_span(span)
+            }
+            Occupant::Region(mappings) => {
+                first_but(mappings, span, |mapping| mapping.pinned).is_none()
+            }
+            Occupant::Plain => false,
         })
     }
 
@@ -276,10 +290,12 @@ impl Space {
         };
         let Some(entry) = self.find(span.start()) else { return SpanCheck::Unknown };
         match &entry.occupant {
-            Occupant::Region(mappings) => match first_unusable(mappings, span, usage) {
-                None => SpanCheck::Usable,
-                Some(at) => refuse(at, " and not accessible"),
-            },
+            Occupant::Region(mappings) => {
+                match first_but(mappings, span, |mapping| usage.allowed_by(mapping.access)) {
+                    None => SpanCheck::Usable,
+                    Some(at) => refuse(at, " and not accessible"),
+                }
+            }
             _ if entry.span.contains_span(span) => SpanCheck::Usable,
             _ => refuse(entry.span.end(), ", past the end of the allocation"),
         }
@@ -295,16 +311,16 @@ pub(crate) fn mapping_at(
     mapping.span.contains(address).then_some(mapping)
 }
 
-/// The first address of `span` that cannot be used so.
-fn first_unusable(
+/// The first address of `span` that lies in no mapping that `fits`.
+fn first_but(
     mappings: &BTreeMap<Address, Mapping>,
     span: Span,
-    usage: Use,
+    fits: impl Fn(&Mapping) -> bool,
 ) -> Option<Address> {
     let mut next = span.start();
     while next < span.end() {
         match mapping_at(mappings, next) {
-            Some(mapping) if usage.allowed_by(mapping.access) => next = mapping.span.end(),
+            Some(mapping) if fits(mapping) => next = mapping.span.end(),
             _ => return Some(next),
         }
     }

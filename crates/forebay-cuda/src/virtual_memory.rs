@@ -5,18 +5,19 @@
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::{
-    Access, Call, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory, fresh_handle,
-    invalid, nonzero,
+    Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
+    fresh_handle, invalid, nonzero,
 };
 
 use crate::CudaDevice;
 use crate::context::Context;
+use crate::device::attribute_of;
 use crate::refusal::{CallInfo, ErrorClass, meaning};
 use crate::space::{
     Entry, Mapping, Occupant, Page, PageOrigin, PageState, Space, mapping_at, tiling,
 };
 use crate::stream::lock;
-use crate::sys::values::{access, allocation, granularity, handle_type, location};
+use crate::sys::values::{access, allocation, attribute, granularity, handle_type, location};
 use crate::sys::{AccessDescription, AllocationProperties, Location, RawPage, Refusal};
 
 /// What memory of the context's device is like.
@@ -24,29 +25,45 @@ pub(crate) fn properties(context: &Context, origin: PageOrigin) -> AllocationPro
     AllocationProperties {
         kind: allocation::PINNED,
         handle_types: match origin {
-            PageOrigin::Private => handle_type::NONE,
+            PageOrigin::Private | PageOrigin::Pinned => handle_type::NONE,
             PageOrigin::Shareable | PageOrigin::Imported => handle_type::FILE_DESCRIPTOR,
         },
-        location: Location { kind: location::DEVICE, id: context.device },
+        location: match origin {
+            PageOrigin::Pinned => host_location(context),
+            _ => Location { kind: location::DEVICE, id: context.device },
+        },
         ..AllocationProperties::default()
     }
 }
 
+/// The host's memory nearest to the device.
+fn host_location(context: &Context) -> Location {
+    let node = attribute_of(context, attribute::HOST_NUMA_NODE);
+    Location { kind: location::HOST_NUMA, id: node.max(0) }
+}
+
 /// What pages of the context's device come in; `None` where the driver does not say.
 pub(crate) fn granularity_of(context: &Context) -> Option<Granularity> {
-    let ask = |option| {
-        let (mut bytes, properties) = (0, properties(context, PageOrigin::Private));
-        context
-            .call(|table| {
-                // SAFETY: the figure is written to a place of our own.
-                unsafe { table.mem_granularity(&raw mut bytes, &raw const properties, option) }
-            })
-            .ok()?;
-        PageSize::new(bytes).ok()
-    };
+    let ask = |option| page_size_of(context, PageOrigin::Private, option);
     let minimum = ask(granularity::MINIMUM)?;
     let recommended = ask(granularity::RECOMMENDED).unwrap_or(minimum).max(minimum);
     Some(Granularity { minimum, recommended })
+}
+
+/// The smallest page of pinned host memory; `None` where the driver does not say.
+pub(crate) fn pinned_page_of(context: &Context) -> Option<PageSize> {
+    page_size_of(context, PageOrigin::Pinned, granularity::MINIMUM)
+}
+
+fn page_size_of(context: &Context, origin: PageOrigin, option: u32) -> Option<PageSize> {
+    let (mut bytes, properties) = (0, properties(context, origin));
+    context
+        .call(|table| {
+            // SAFETY: the figure is written to a place of our own.
+            unsafe { table.mem_granularity(&raw mut bytes, &raw const properties, option) }
+        })
+        .ok()?;
+    PageSize::new(bytes).ok()
 }
 
 pub(crate) fn not_a_page(call: Call, page: PageHandle) -> Error {
@@ -97,7 +114,7 @@ impl CudaDevice {
     pub(crate) fn enter_page(&self, raw: RawPage, size: Bytes, origin: PageOrigin) -> PageHandle {
         let handle = fresh_handle();
         let mut space = self.space();
-        if origin != PageOrigin::Imported {
+        if origin.is_charged() {
             space.held = space.held.saturating_add(size);
         }
         let page = Page { raw, size, mappings: 0, state: PageState::Open, origin };
@@ -149,7 +166,7 @@ impl Space {
 
     fn forget_page(&mut self, page: PageHandle) {
         if let Some(gone) = self.pages.remove(&page.0)
-            && gone.origin != PageOrigin::Imported
+            && gone.origin.is_charged()
         {
             self.held = self.held.saturating_sub(gone.size);
         }
@@ -225,24 +242,30 @@ unsafe impl VirtualMemory for CudaDevice {
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
         let call = Call::CreatePage;
         self.check_multiple(call, "size", size)?;
-        if options.pinned {
-            let missing = "pages of host memory: pinned memory can be allocated";
-            return Err(Error::Unsupported { call, missing: missing.into() });
-        }
-        let origin = match options.shareable {
-            true if !self.shares() => {
-                let missing = "pages that leave the process: this device or driver exports none";
-                return Err(Error::Unsupported { call, missing: missing.into() });
+        let unsupported =
+            |missing: &'static str| Error::Unsupported { call, missing: missing.into() };
+        let origin = match (options.pinned, options.shareable) {
+            (true, true) => return Err(unsupported("pages of host memory that leave the process")),
+            (true, false) if !self.has(Capabilities::PINNED_PAGES) => {
+                return Err(unsupported("pages of host memory: pinned memory can be allocated"));
             }
-            true => PageOrigin::Shareable,
-            false => PageOrigin::Private,
+            (true, false) => PageOrigin::Pinned,
+            (false, true) if !self.shares() => {
+                let missing = "pages that leave the process: this device or driver exports none";
+                return Err(unsupported(missing));
+            }
+            (false, true) => PageOrigin::Shareable,
+            (false, false) => PageOrigin::Private,
         };
         let (mut raw, properties) = (RawPage::NULL, properties(self.context, origin));
         let created = self.context.call(|table| {
             // SAFETY: the page is written to a place of our own.
             unsafe { table.mem_create(&raw mut raw, size.get(), &raw const properties, 0) }
         });
-        created.map_err(|refusal| self.no_memory(call, refusal, size))?;
+        created.map_err(|refusal| match origin {
+            PageOrigin::Pinned => self.no_host_memory(call, refusal, size),
+            _ => self.no_memory(call, refusal, size),
+        })?;
         Ok(self.enter_page(raw, size, origin))
     }
 
@@ -314,7 +337,8 @@ unsafe impl VirtualMemory for CudaDevice {
         })?;
         let mut space = self.space();
         if let Some(mappings) = space.region_mut(at) {
-            mappings.insert(at, Mapping { span, page, access: Access::None });
+            let pinned = found.origin == PageOrigin::Pinned;
+            mappings.insert(at, Mapping { span, page, pinned, access: Access::None });
         }
         if let Some(found) = space.pages.get_mut(&page.0) {
             found.mappings += 1;
@@ -336,26 +360,32 @@ unsafe impl VirtualMemory for CudaDevice {
                 return Err(invalid(call, "access", format!("{access:?}"), allowed));
             }
         };
+        let ours = device == self.context.ordinal;
         let location = Location { kind: location::DEVICE, id };
-        let description = AccessDescription { location, flags };
-        // SAFETY: whole mappings side by side, and one description of our own. Nobody uses them in a
-        // way that is taken away, as the caller promised.
-        let set = self.context.call(|table| unsafe {
-            table.mem_set_access(span.start().get(), span.size().get(), &raw const description, 1)
-        });
-        set.map_err(|refusal| {
-            let given = format!("{access:?} over {span} for device {device}");
-            self.refused(
-                call,
-                refusal,
-                &CallInfo::of("access", given, "access the device can have"),
-            )
-        })?;
-        if device == self.context.ordinal {
-            let mut space = self.space();
-            if let Some(mappings) = space.region_mut(span.start()) {
-                for tile in tiles {
-                    mappings.insert(tile.span.start(), Mapping { access, ..tile });
+        for run in tiles.chunk_by(|one, next| one.pinned == next.pinned) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let start = first.span.start();
+            let size = last.span.end().get() - start.get();
+            // Pinned memory is the host's too.
+            let (host, count) = match first.pinned && ours {
+                true => (host_location(self.context), 2),
+                false => (location, 1),
+            };
+            let descriptions =
+                [location, host].map(|location| AccessDescription { location, flags });
+            // SAFETY: whole mappings side by side, and descriptions of our own. Nobody uses them in
+            // a way that is taken away, as the caller promised.
+            let set = self.context.call(|table| unsafe {
+                table.mem_set_access(start.get(), size, descriptions.as_ptr(), count)
+            });
+            set.map_err(|refusal| {
+                let given = format!("{access:?} over {span} for device {device}");
+                let allowed = "access the device can have";
+                self.refused(call, refusal, &CallInfo::of("access", given, allowed))
+            })?;
+            if ours && let Some(mappings) = self.space().region_mut(start) {
+                for tile in run {
+                    mappings.insert(tile.span.start(), Mapping { access, ..*tile });
                 }
             }
         }

@@ -116,13 +116,18 @@ fn tour(device: &CudaDevice) -> Result<()> {
     device.enqueue_host(Box::new(|| ()), StreamHandle::DEFAULT)?;
     device.synchronize_device()?;
     let region = device.reserve(Bytes::mib(4), Alignment::ONE)?;
-    let page = device.create_page(Bytes::mib(4), PageOptions::default())?;
-    device.map(region.start(), page)?;
-    // SAFETY: nobody uses the region, here and below.
-    unsafe { device.set_access(region, Access::ReadWrite, device.descriptor().ordinal) }?;
-    // SAFETY: as above.
-    unsafe { device.unmap(region) }?;
-    device.release_page(page)?;
+    let pins = device.descriptor().capabilities.contains(Capabilities::PINNED_PAGES);
+    for options in
+        [PageOptions::default(), PageOptions::pinned()].into_iter().take(1 + usize::from(pins))
+    {
+        let page = device.create_page(Bytes::mib(4), options)?;
+        device.map(region.start(), page)?;
+        // SAFETY: nobody uses the region, here and below.
+        unsafe { device.set_access(region, Access::ReadWrite, device.descriptor().ordinal) }?;
+        // SAFETY: as above.
+        unsafe { device.unmap(region) }?;
+        device.release_page(page)?;
+    }
     // SAFETY: as above.
     unsafe { device.release_region(region.start()) }?;
     let pinned = device.allocate_pinned(Bytes::new(4096), PinnedFlags::MAPPED)?;

@@ -32,6 +32,10 @@ pub mod attribute {
     pub const COMPUTE_MINOR: u32 = 76;
     /// `MEMORY_POOLS_SUPPORTED`.
     pub const MEMORY_POOLS: u32 = 115;
+    /// `HOST_NUMA_ID`: the host's NUMA node nearest to the device; -1 without NUMA.
+    pub const HOST_NUMA_NODE: u32 = 134;
+    /// `HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+    pub const HOST_PAGES: u32 = 141;
     /// `MULTIPROCESSOR_COUNT`.
     pub const MULTIPROCESSORS: u32 = 16;
 }
@@ -86,6 +90,8 @@ pub mod location {
     pub const DEVICE: u32 = 1;
     /// `HOST`.
     pub const HOST: u32 = 2;
+    /// `HOST_NUMA`.
+    pub const HOST_NUMA: u32 = 3;
 }
 
 /// `CUmemAllocationType`.
