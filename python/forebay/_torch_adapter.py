@@ -28,6 +28,7 @@ SOURCES = Path(__file__).resolve().parent / "torch_adapter"
 
 #: The headers that define the interface: what has the same has the same table of functions and the same structures.
 _HEADERS = (
+    "ATen/core/CachingHostAllocator.h",
     "c10/cuda/CUDACachingAllocator.h",
     "c10/cuda/CUDAStream.h",
     "c10/core/CachingDeviceAllocator.h",
@@ -87,13 +88,19 @@ def load(torch: Any) -> ctypes.CDLL:
         raise InstallError(f"nothing was installed: the adapter for PyTorch cannot be loaded: {error}") from error
 
 
-def install(adapter: ctypes.CDLL, library: str) -> None:
-    """Makes the adapter PyTorch's allocator. Where that fails nothing is changed."""
+def install(adapter: ctypes.CDLL, library: str, pinned: bool) -> None:
+    """Makes the adapter PyTorch's allocator, of pinned memory too where asked. Where that fails nothing is changed."""
     function = adapter.forebay_adapter_install
     function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     reason = function(os.fsencode(library))
     if reason:
         raise InstallError(f"nothing was installed: {reason.decode(errors='replace')}")
+    if pinned:
+        function = adapter.forebay_adapter_install_pinned
+        function.restype, function.argtypes = ctypes.c_char_p, []
+        reason = function()
+        if reason:
+            raise InstallError(f"pinned memory stays PyTorch's own: {reason.decode(errors='replace')}")
 
 
 def sharing(adapter: ctypes.CDLL, torch: Any) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ def is_installed() -> bool:
     return _installed
 
 
-def install(device: int | None = None, *, untested: bool = False, **settings: Any) -> None:
+def install(device: int | None = None, *, pinned: bool = True, untested: bool = False, **settings: Any) -> None:
     """Makes forebay PyTorch's allocator of GPU memory, for the rest of the process.
 
     Must come before PyTorch uses the GPU. Calling it again changes the settings that are given, and nothing else. Where it
@@ -39,6 +39,8 @@ def install(device: int | None = None, *, untested: bool = False, **settings: An
 
     device
         A GPU whose pool is made at once, so that what is wrong with it shows here. None: when it is first used.
+    pinned
+        Whether pinned host memory is forebay's too: ``pin_memory()``, data loaders, ``pin_memory=True``.
     untested
         Installs with a version of PyTorch that is newer than those forebay was tested with.
     settings
@@ -49,10 +51,10 @@ def install(device: int | None = None, *, untested: bool = False, **settings: An
         if _installed:
             configure(**settings)
         else:
-            _install(device, untested, settings)
+            _install(device, pinned, untested, settings)
 
 
-def _install(device: int | None, untested: bool, settings: dict[str, Any]) -> None:
+def _install(device: int | None, pinned: bool, untested: bool, settings: dict[str, Any]) -> None:
     global _installed
     import torch
 
@@ -80,7 +82,7 @@ def _install(device: int | None, untested: bool, settings: dict[str, Any]) -> No
     with _process.configured({**translated, **settings}):
         if device is not None:
             _process.figures(device)
-        _torch_adapter.install(adapter, _process.library_path())
+        _torch_adapter.install(adapter, _process.library_path(), pinned)
     torch.UntypedStorage._share_cuda_ = share
     _installed = True
 

@@ -12,7 +12,7 @@ use forebay_sync::lock;
 use crate::fork;
 
 /// The most GPUs: more than one machine has.
-const MAX_GPUS: usize = 64;
+pub(crate) const MAX_GPUS: usize = 64;
 
 /// The pool of a GPU, created by the first request.
 struct DevicePool {

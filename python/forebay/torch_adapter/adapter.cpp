@@ -1,6 +1,7 @@
-// The two functions that the Python package calls.
+// The functions that the Python package calls.
 
 #include "adapter.h"
+#include "pinned.h"
 
 /// Makes forebay PyTorch's allocator, with the library at `path`. Null, or why not: then nothing has changed.
 extern "C" __attribute__((visibility("default"))) const char* forebay_adapter_install(const char* path) {
@@ -11,6 +12,18 @@ extern "C" __attribute__((visibility("default"))) const char* forebay_adapter_in
     reason = error.what();
   }
   return reason.empty() ? nullptr : reason.c_str();
+}
+
+/// Makes forebay PyTorch's allocator of pinned memory, after `forebay_adapter_install`. Null, or why not.
+extern "C" __attribute__((visibility("default"))) const char* forebay_adapter_install_pinned() {
+  static std::string reason;
+  try {
+    forebay::PinnedAdapter::install();
+    return nullptr;
+  } catch (const std::exception& error) {
+    reason = error.what();
+    return reason.c_str();
+  }
 }
 
 /// Moves a storage to memory that other processes can map, unless it is there. Null, or why not.

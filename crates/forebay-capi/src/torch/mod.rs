@@ -9,6 +9,7 @@
 //!   origins     the GPU, stream and pool of blocks, which PyTorch frees by their address alone
 //!   adapter     what the adapter calls, the C++ class that is PyTorch's allocator
 //!   layout      segments and blocks, for snapshots and graph trees
+//!   pinned      pinned host memory, for data loaders
 //!   sharing     blocks that other processes and other GPUs use
 //!   statistics  all figures of a GPU
 //!   clients     what CuPy, Numba and RMM call
@@ -31,6 +32,7 @@ mod allocate;
 mod clients;
 mod layout;
 mod origins;
+mod pinned;
 mod private;
 mod relaxed;
 mod sharing;
@@ -61,6 +63,10 @@ pub use self::clients::{
 };
 pub use self::layout::{
     BlockInfo, SegmentInfo, Visit, forebay_torch_find, forebay_torch_restore, forebay_torch_walk,
+};
+pub use self::pinned::{
+    PinnedFigures, forebay_torch_pinned_alloc, forebay_torch_pinned_figures,
+    forebay_torch_pinned_free, forebay_torch_pinned_record, forebay_torch_pinned_trim,
 };
 pub use self::private::PoolNumber;
 pub use self::sharing::{

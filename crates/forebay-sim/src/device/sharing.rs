@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use forebay_core::Bytes;
-use forebay_hal::{Call, PageHandle, Result, Sharing, VirtualMemory, invalid};
+use forebay_hal::{Call, PageHandle, PageOptions, Result, Sharing, VirtualMemory, invalid};
 use forebay_host::mapping::MemoryFile;
 
 use super::SimDevice;
@@ -19,7 +19,7 @@ unsafe impl Sharing for SimDevice {
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let found = self.live_page(space, call, page)?;
-        match found.store.file().filter(|_| found.shareable) {
+        match found.store.file().filter(|_| found.options.shareable) {
             Some(file) => {
                 file.export().map_err(|errno| system_refused(call, found.size, info, errno))
             }
@@ -55,6 +55,6 @@ unsafe impl Sharing for SimDevice {
                 Store::of_file(file).map_err(|errno| system_refused(call, size, info, errno))?
             }
         };
-        self.add_page(&mut state, call, (size, Bytes::ZERO), store, true)
+        self.add_page(&mut state, call, (size, Bytes::ZERO), store, PageOptions::shareable())
     }
 }

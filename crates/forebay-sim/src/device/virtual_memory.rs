@@ -65,13 +65,13 @@ impl SimDevice {
         call: Call,
         (size, charged): (Bytes, Bytes),
         store: Arc<Store>,
-        shareable: bool,
+        options: PageOptions,
     ) -> Result<PageHandle> {
         let handle = state.serial.take();
         let space = state.space(call, self.ordinal)?;
         space.held = space.held.saturating_add(charged);
         let state = PageState::Live;
-        space.pages.insert(handle, Page { size, store, mapped: 0, state, shareable, charged });
+        space.pages.insert(handle, Page { size, store, mapped: 0, state, options, charged });
         Ok(PageHandle(handle))
     }
 }
@@ -160,7 +160,7 @@ unsafe impl VirtualMemory for SimDevice {
                 Store::page(size).map_err(|errno| system_refused(call, size, info, errno))?
             }
         };
-        let page = self.add_page(&mut state, call, (size, charged), store, options.shareable)?;
+        let page = self.add_page(&mut state, call, (size, charged), store, options)?;
         state.charge(if options.pinned { Call::AllocatePinned } else { call }, size);
         Ok(page)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
-use forebay_hal::{Access, PointerClass, PointerKind};
+use forebay_hal::{Access, PageOptions, PointerClass, PointerKind};
 use forebay_host::mapping::AddressRange;
 
 use super::store::Store;
@@ -49,7 +49,7 @@ pub(crate) struct Page {
     pub(crate) store: Arc<Store>,
     pub(crate) mapped: usize,
     pub(crate) state: PageState,
-    pub(crate) shareable: bool,
+    pub(crate) options: PageOptions,
     /// What it counts for in the device's memory: nothing for a page from elsewhere.
     pub(crate) charged: Bytes,
 }
@@ -167,7 +167,11 @@ impl Space {
         }
         let region = self.region_at(at)?;
         Some(match region.mapping_at(at) {
-            Some(mapping) => PointerClass { kind: PointerKind::Mapped, span: mapping.span },
+            Some(mapping) => {
+                let pinned = self.pages.get(&mapping.page).is_some_and(|page| page.options.pinned);
+                let kind = if pinned { PointerKind::Pinned } else { PointerKind::Mapped };
+                PointerClass { kind, span: mapping.span }
+            }
             None => PointerClass { kind: PointerKind::Reserved, span: region.span },
         })
     }

@@ -176,11 +176,38 @@ impl PinnedPool {
         Ok(block)
     }
 
+    /// The size that was requested for a live block of [`allocate_raw`](Self::allocate_raw).
+    pub fn requested_raw(&self, address: Address) -> Option<Bytes> {
+        self.pool.requested_at(address)
+    }
+
+    /// Records that work enqueued so far on `stream`, of the device of `of`, uses the block.
+    pub fn record_raw(&self, address: Address, of: &Pool, stream: StreamHandle) -> Result<()> {
+        let event = of.work_event()?;
+        event.record(stream)?;
+        self.pool.record_use_until(address, &event)
+    }
+
+    /// Records that work of `stream` uses the block, whatever is enqueued there when the block is freed.
+    pub fn record_at_free_raw(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.pool.record_use(address, stream)
+    }
+
+    /// The most that was pinned since the last [`reset_peak_held`](Self::reset_peak_held).
+    pub fn peak_held(&self) -> Bytes {
+        self.pool.group_figures().held.peak
+    }
+
+    /// Begins [`peak_held`](Self::peak_held) anew.
+    pub fn reset_peak_held(&self) {
+        self.pool.reset_group_peaks();
+    }
+
     /// Frees a block of [`allocate_raw`](Self::allocate_raw), whose memory may be allocated again at once.
     ///
     /// # Safety
     ///
-    /// * All work that uses the block is done, and nobody uses it from now on.
+    /// * All work that uses the block is done or recorded, and nobody uses it from now on.
     pub unsafe fn free_raw(&self, address: Address) -> Result<()> {
         if let Some(block) = self.pool.block_at(address) {
             // SAFETY: the caller gives the block up. Of two threads that free it at once, one is refused below.

@@ -7,7 +7,9 @@ use super::super::verdict::{Step, ensure, ensure_equal, invalid, refused, unsupp
 use super::super::{Bench, Verdict};
 use super::cases;
 use super::copies::{at, device, index};
-use crate::{Access, Call, Capabilities, PageOptions, PinnedFlags, Place, StreamHandle};
+use crate::{
+    Access, Call, Capabilities, PageOptions, PinnedFlags, Place, PointerKind, StreamHandle,
+};
 
 cases! { Pinned "pinned":
     zero_pinned_bytes_is_null needs PINNED,
@@ -277,6 +279,9 @@ fn pinned_pages_are_host_memory(bench: &Bench) -> Verdict {
     let span = Span::new(region.start(), Bytes::new(2 * grain))?;
     // SAFETY: nobody uses the mappings yet.
     unsafe { memory.set_access(span, Access::ReadWrite, ordinal) }?;
+    let class = bench.device().classify(region.start())?;
+    let known = class.map(|class| (class.kind, class.span.size()));
+    ensure_equal!("what lies there", known, Some((PointerKind::Pinned, Bytes::new(grain))));
     // Across the border of the two pages, as it is at least 4 KiB long.
     let (size, stream) = (6000, StreamHandle::DEFAULT);
     let from = at(region.start(), grain - 3000);

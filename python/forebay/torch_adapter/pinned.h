@@ -1,0 +1,193 @@
+// forebay as PyTorch's allocator of pinned host memory: pin_memory(), data loaders, copies that do not block.
+//
+// What forebay refuses, and what a CUDA graph under capture allocates, is from PyTorch's own allocator, which also frees
+// it and knows the work that uses it.
+#pragma once
+
+#include <ATen/core/CachingHostAllocator.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "common.h"
+
+namespace forebay {
+
+class PinnedAdapter final : public at::HostAllocator {
+ public:
+  explicit PinnedAdapter(at::HostAllocator* native) : native_(native) {}
+
+  at::DataPtr allocate(size_t size) override {
+    if (size == 0) return {nullptr, nullptr, &deallocate, c10::Device(c10::DeviceType::CPU)};
+    if (C10_UNLIKELY(pools_.load(std::memory_order_relaxed) != 0)) return native_->allocate(size);
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    void* memory = library.torch_pinned_alloc(size, device);
+    if (!memory) return native_->allocate(size);
+    std::lock_guard<std::mutex> lock(mutex_);
+    requests_.increase(1);
+    bytes_.increase(size);
+    return {memory, memory, &deallocate, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &deallocate;
+  }
+
+  void copy_data(void* to, const void* from, std::size_t size) const override {
+    std::memcpy(to, from, size);
+  }
+
+  bool record_event(void* memory, void* context, c10::Stream stream) override {
+    c10::cuda::CUDAStream where(c10::cuda::CUDAStream::UNCHECKED, stream);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(where.stream(), &capture));
+    bool capturing = capture != cudaStreamCaptureStatusNone;
+    for (void* block : {context, memory}) {
+      if (!block) continue;
+      int recorded = library.torch_pinned_record(block, where.device_index(), where.stream(), capturing);
+      if (recorded == NOT_OURS) continue;
+      check(recorded);
+      return true;
+    }
+    return native_->record_event(memory, context, stream);
+  }
+
+  void empty_cache() override {
+    check(library.torch_pinned_trim());
+    native_->empty_cache();
+  }
+
+  /// PyTorch's figures of its own allocator, and those of forebay added.
+  at::HostStats get_stats() override {
+    at::HostStats all = native_->get_stats();
+    Pinned pinned{};
+    check(library.torch_pinned_figures(&pinned, 0));
+    std::lock_guard<std::mutex> lock(mutex_);
+    at::Stat held;
+    held.current = static_cast<int64_t>(pinned.held);
+    held.peak = static_cast<int64_t>(pinned.peak);
+    held.allocated = held.current;
+#if FOREBAY_TORCH >= 210
+    add(all.active_requests, requests_);
+    add(all.active_bytes, bytes_);
+    add(all.allocations, requests_);
+    add(all.allocated_bytes, held);
+#else
+    add(all.allocation, requests_);
+    add(all.allocated_bytes, bytes_);
+    add(all.segment, requests_);
+    add(all.reserved_bytes, held);
+#endif
+    all.num_host_alloc += static_cast<int64_t>(pinned.misses - misses_);
+    return all;
+  }
+
+  void reset_accumulated_stats() override {
+    native_->reset_accumulated_stats();
+    Pinned pinned{};
+    check(library.torch_pinned_figures(&pinned, 0));
+    std::lock_guard<std::mutex> lock(mutex_);
+    misses_ = pinned.misses;
+    requests_.reset_accumulated();
+    bytes_.reset_accumulated();
+  }
+
+  void reset_peak_stats() override {
+    native_->reset_peak_stats();
+    check(library.torch_pinned_figures(nullptr, 1));
+    std::lock_guard<std::mutex> lock(mutex_);
+    requests_.reset_peak();
+    bytes_.reset_peak();
+  }
+
+#if FOREBAY_TORCH >= 211
+  void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) override {
+    native_->begin_allocate_to_pool(pool, std::move(filter));
+    ++pools_;
+  }
+
+  void end_allocate_to_pool(c10::MempoolId_t pool) override {
+    native_->end_allocate_to_pool(pool);
+    --pools_;
+  }
+
+  void release_pool(c10::MempoolId_t pool) override {
+    native_->release_pool(pool);
+  }
+#endif
+
+#if FOREBAY_TORCH >= 214
+  void record_history(
+      bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) override {
+    native_->record_history(enabled, std::move(recorder), most, when, clear);
+  }
+
+  bool is_history_enabled() const override {
+    return native_->is_history_enabled();
+  }
+
+  std::vector<at::HostSegmentInfo> get_segments() override {
+    return native_->get_segments();
+  }
+
+  std::vector<c10::CachingDeviceAllocator::TraceEntry> get_traces() override {
+    return native_->get_traces();
+  }
+
+  void record_external_register(void* memory, size_t size) override {
+    native_->record_external_register(memory, size);
+  }
+
+  void record_external_unregister(void* memory) override {
+    native_->record_external_unregister(memory);
+  }
+#endif
+
+  /// Makes forebay PyTorch's allocator of pinned memory. The functions are looked up in the library that PyTorch has
+  /// loaded, half a gigabyte that the adapter would else have to be linked with.
+  static void install() {
+    if (installed) return;
+    void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    require(torch != nullptr, "libtorch_cpu.so is not loaded");
+    auto get = reinterpret_cast<decltype(&at::getHostAllocator)>(
+        dlsym(torch, "_ZN2at16getHostAllocatorEN3c1010DeviceTypeE"));
+    auto set = reinterpret_cast<decltype(&at::setHostAllocator)>(
+        dlsym(torch, "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh"));
+    require(get && set, "this PyTorch has no at::setHostAllocator");
+    // It lives as long as the process.
+    installed = new PinnedAdapter(get(c10::DeviceType::CUDA));
+    set(c10::DeviceType::CUDA, installed, 0);
+  }
+
+ private:
+  static constexpr int NOT_OURS = 1;
+  static inline PinnedAdapter* installed = nullptr;
+
+  static void add(at::Stat& to, const at::Stat& more) {
+    to.current += more.current;
+    to.peak += more.peak;
+    to.allocated += more.allocated;
+    to.freed += more.freed;
+  }
+
+  /// Memory that cannot be freed is kept: by then nobody is left who could be told.
+  static void deallocate(void* memory) {
+    uint64_t size = 0;
+    if (!memory || library.torch_pinned_free(memory, &size) != 0) return;
+    std::lock_guard<std::mutex> lock(installed->mutex_);
+    installed->requests_.decrease(1);
+    installed->bytes_.decrease(size);
+  }
+
+  at::HostAllocator* native_;
+  /// How many graphs under capture allocate from pools of their own.
+  std::atomic<int> pools_{0};
+  std::mutex mutex_;
+  at::Stat requests_;
+  at::Stat bytes_;
+  uint64_t misses_ = 0;
+};
+
+} // namespace forebay
