@@ -17,7 +17,8 @@
 //! * [`PerProcess`]: lists of things that no child can use, such as events. The child starts with empty
 //!   lists. Their locks may be held during driver calls, which a fork must not wait for.
 //!
-//! One value that a child must neither use nor drop is a [`LeakOnFork`].
+//! One value that a child must neither use nor drop is a [`LeakOnFork`]; a descriptor that it must not keep open
+//! either is a [`ProcessFd`].
 //!
 //! Nothing reads the process id: the system calls `in_child` in every child that `fork` creates. Processes
 //! started by `posix_spawn`, `vfork` or `exec` replace the memory and need no care.
@@ -29,9 +30,13 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+#[cfg(unix)]
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
 
 use super::lock;
+#[cfg(unix)]
+use super::try_lock;
 
 /// How many forks lie between this process and the first one that used forebay.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -201,6 +206,53 @@ impl<T: Default + Send> Default for PerProcess<T> {
     }
 }
 
+/// A descriptor that no forked child keeps open. The system closes descriptors on exec by itself, but a child that
+/// goes on without exec has them all: a listening socket or a file lock would then outlive the process it belongs to.
+///
+/// A child made by a bare `clone` call, past `fork`, does keep it.
+#[cfg(unix)]
+#[derive(Debug)]
+pub struct ProcessFd {
+    descriptor: ManuallyDrop<OwnedFd>,
+    birth: Birth,
+}
+
+/// The descriptors that a forked child closes.
+#[cfg(unix)]
+static CLOSED_IN_CHILD: ForkSafeMutex<Vec<RawFd>> = ForkSafeMutex::new(Vec::new());
+
+#[cfg(unix)]
+impl ProcessFd {
+    /// Binds `descriptor` to this process.
+    pub fn new(descriptor: OwnedFd) -> Self {
+        CLOSED_IN_CHILD.lock().push(descriptor.as_raw_fd());
+        Self { descriptor: ManuallyDrop::new(descriptor), birth: Birth::here() }
+    }
+
+    /// The descriptor; an error in a forked child, where its number may be another's by now.
+    pub fn get(&self) -> Result<BorrowedFd<'_>, Forked> {
+        self.birth.check()?;
+        Ok(self.descriptor.as_fd())
+    }
+}
+
+#[cfg(unix)]
+impl Drop for ProcessFd {
+    fn drop(&mut self) {
+        if self.birth.is_elsewhere() {
+            return; // The child has closed it.
+        }
+        let raw = self.descriptor.as_raw_fd();
+        // Closed under the lock, so that no child closes what has this number next.
+        let mut all = CLOSED_IN_CHILD.lock();
+        if let Some(at) = all.iter().position(|&one| one == raw) {
+            all.swap_remove(at);
+        }
+        // SAFETY: the descriptor is initialised and open, and nothing uses it after this drop.
+        unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+    }
+}
+
 #[cfg(unix)]
 thread_local! {
     /// The guards that this thread holds while it forks.
@@ -262,6 +314,13 @@ pub fn set_child_hook(hook: &'static fn()) {
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     let _ = LOCKED_FOR_FORK.try_with(RefCell::take);
+    // Free, since the forking thread held it; unless that thread was ending, and then the descriptors stay open.
+    if let Some(mut all) = try_lock(&CLOSED_IN_CHILD.value) {
+        for raw in core::mem::take(&mut *all) {
+            // SAFETY: the child's copy of a descriptor that a `ProcessFd` owns, which does not use it in the child.
+            drop(unsafe { OwnedFd::from_raw_fd(raw) });
+        }
+    }
     // SAFETY: the pointer is null or comes from the `&'static fn()` of `set_child_hook`.
     if let Some(hook) = unsafe { CHILD_HOOK.load(Ordering::Acquire).as_ref() } {
         hook();
@@ -309,5 +368,38 @@ mod tests {
         assert_eq!(foreign().get_mut().err(), Some(Forked));
         assert_eq!(foreign().take().err(), Some(Forked));
         assert_eq!(drops.get(), 0);
+    }
+
+    #[test]
+    #[cfg(all(unix, not(miri)))]
+    fn a_descriptor_is_closed_in_a_child_and_by_its_drop() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let writer = ProcessFd::new(writer.into());
+        // SAFETY: the child makes one system call at a time, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(if writer.get().is_err() { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: the child is this test's own.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child could use it");
+        // SAFETY: as above: a child that sleeps for ever, and is killed.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            loop {
+                unsafe { libc::pause() };
+            }
+        }
+        assert!(writer.get().is_ok());
+        drop(writer);
+        // The pipe has no writer any more, while the child lives: reading ends. It is not known when the child has run
+        // its handlers, but reading waits for that.
+        let rest = std::io::read_to_string(reader);
+        // SAFETY: as above.
+        unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, &raw mut status, 0)) };
+        assert_eq!(rest.unwrap(), "");
     }
 }
