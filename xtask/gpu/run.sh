@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here" || exit 2
 OUT=${OUT:-$here/out}
 mkdir -p "$OUT" || exit 2
-chmod +x forebay conformance kernels on_device 2>/dev/null
+chmod +x forebay conformance kernels on_device named 2>/dev/null
 export PATH="$PATH:/usr/local/cuda/bin"
 wanted=("$@")
 : > "$OUT/parts.tsv"
@@ -62,6 +62,7 @@ part nodriver 60 bash -c 'FOREBAY_CUDA_DRIVER=/no/driver.so ./forebay doctor --j
 part conformance 240 ./conformance
 part pool 240 env FOREBAY_TEST_DEVICES=cuda:0 ./on_device
 part kernels 240 ./kernels
+part named 300 env FOREBAY_TEST_DEVICES=cuda:0 ./named
 
 if command -v compute-sanitizer > /dev/null; then
   # What the driver refuses on purpose is no error of memory, so refusals are not reported.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
-//!   conformance, on_device, kernels      tests, as plain programs
+//!   conformance, on_device, kernels, named   tests, as plain programs
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
 //!   bare.py, sides.cpp
 //!   python/forebay/                      the Python package
@@ -47,17 +47,19 @@ const BUILDS: [&[&str]; 2] = [
         "--test=conformance",
         "--test=kernels",
         "--test=on_device",
+        "--test=named",
     ],
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("forebay", "forebay"),
     ("forebay_capi", "libforebay_capi.so"),
     ("_forebay", "python/forebay/_forebay.abi3.so"),
     ("conformance", "conformance"),
     ("kernels", "kernels"),
     ("on_device", "on_device"),
+    ("named", "named"),
 ];
 
 /// forebay's Python modules, here and there.

@@ -37,6 +37,8 @@ const ROOMS: &[(&str, &str)] = &[
     ("tag", "names that blocks are counted under"),
     ("pool_id", "the numbers of pools"),
     ("report", "what a refusal, a leak and a late write look like"),
+    ("named::name", "which names shared buffers can have"),
+    ("named::error", "errors of shared buffers"),
     ("error", "errors of the whole crate"),
     ("block", "blocks, requests, and the trait of everything that allocates"),
     ("callback", "calls of the program's hooks, whose panics end there"),
@@ -54,6 +56,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),
     ("buffer", "data with a host side and a device side; a lock for each manager"),
+    ("named", "buffers that processes share by name; a lock for each process"),
     ("objects", "pools of objects and arrays; a lock for each"),
     ("bindings", "what the C and Python crates share"),
 ];

@@ -388,8 +388,8 @@ mod tests {
         // SAFETY: as above: a child that sleeps for ever, and is killed.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
             loop {
+                // SAFETY: as above.
                 unsafe { libc::pause() };
             }
         }

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use forebay_core::{Address, Bytes, Span};
 
 use crate::config::ConfigError;
+use crate::named::error::SharedError;
 use crate::report::{RecentFree, Shortage};
 use crate::{MemoryClass, PoolId};
 
@@ -139,6 +140,8 @@ pub enum Error {
     Forked,
     /// A setting was refused.
     Config(Box<ConfigError>),
+    /// A named shared buffer could not be created, opened or locked.
+    Shared(Box<SharedError>),
     /// A call of the device failed.
     Device(forebay_hal::Error),
 }
@@ -162,6 +165,7 @@ forebay_hal::debug_as_message!(Error {
     AidUnavailable { aid, device, missing },
     Forked,
     Config(value),
+    Shared(value),
     Device(value),
 });
 
@@ -265,6 +269,7 @@ impl fmt::Display for Error {
                  the fork, or start the child by exec",
             ),
             Self::Config(error) => error.fmt(f),
+            Self::Shared(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
         }
     }
@@ -289,6 +294,7 @@ impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Config(error) => Some(error),
+            Self::Shared(error) => Some(error),
             Self::Device(error) => Some(error),
             _ => None,
         }
@@ -298,6 +304,12 @@ impl core::error::Error for Error {
 impl From<Shortage> for Error {
     fn from(shortage: Shortage) -> Self {
         Self::OutOfMemory(Box::new(shortage))
+    }
+}
+
+impl From<SharedError> for Error {
+    fn from(error: SharedError) -> Self {
+        Self::Shared(Box::new(error))
     }
 }
 

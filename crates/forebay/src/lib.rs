@@ -34,6 +34,7 @@
 //! | many short-lived blocks that are freed together | [`arena`] |
 //! | data with a host side and a device side, kept coherent | [`buffer`] |
 //! | objects and arrays of the host that are used again | [`objects`] |
+//! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
@@ -68,6 +69,7 @@ pub mod bindings;
 pub mod buffer;
 pub mod config;
 pub mod handle;
+pub mod named;
 pub mod objects;
 #[cfg(feature = "host")]
 pub mod pinned;
@@ -101,6 +103,7 @@ pub use class::MemoryClass;
 pub use config::Settings;
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
+pub use named::SharedBuffer;
 pub use objects::{ArrayPool, ObjectPool};
 #[cfg(feature = "host")]
 pub use pinned::{PinnedArray, PinnedPool};

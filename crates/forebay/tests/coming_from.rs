@@ -114,3 +114,16 @@ fn what_is_not_released_is_listed() {
     drop(forgotten);
     assert!(memory.live_buffers().is_empty());
 }
+
+/// DotCompute: "Cross-Process Memory Sharing".
+#[test]
+#[cfg(target_os = "linux")]
+fn another_process_opens_the_buffer_by_its_name() {
+    let (_, memory) = accelerator();
+    let name = format!("SharedComputeBuffer-{}", std::process::id());
+    let shared = memory.shared::<f32>(&name, 1000).unwrap();
+    // Here in the same process; `tests/named` does it from others.
+    let remote = memory.open_shared::<f32>(&name).unwrap();
+    shared.write(7, &[2.5]).unwrap();
+    assert_eq!(remote.to_vec().unwrap()[7], 2.5);
+}

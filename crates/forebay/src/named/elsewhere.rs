@@ -1,0 +1,73 @@
+//! Shared buffers where there are none: only Linux has sockets by name that leave no file behind.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use forebay_core::Address;
+use forebay_hal::Device;
+
+use super::error::SharedError;
+use super::request::Request;
+use crate::Result;
+
+/// No buffer: it cannot be made.
+#[derive(Debug)]
+pub(super) enum RawShared {}
+
+/// The guard of a lock that nobody has.
+pub(super) type RawLock<'a> = &'a RawShared;
+
+fn unsupported<T>() -> Result<T> {
+    let missing = "named shared buffers need Linux".into();
+    Err(SharedError::Unsupported { missing }.into())
+}
+
+impl RawShared {
+    pub(super) fn create(_: &Arc<dyn Device>, _: &Request<'_>, _: u64) -> Result<Self> {
+        unsupported()
+    }
+
+    pub(super) fn open(_: &Arc<dyn Device>, _: &Request<'_>, _: Option<u64>) -> Result<Self> {
+        unsupported()
+    }
+
+    pub(super) fn create_or_open(_: &Arc<dyn Device>, _: &Request<'_>, _: u64) -> Result<Self> {
+        unsupported()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match *self {}
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        match *self {}
+    }
+
+    pub(super) fn creator(&self) -> (u32, u32) {
+        match *self {}
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        match *self {}
+    }
+
+    pub(super) fn address(&self) -> Address {
+        match *self {}
+    }
+
+    pub(super) fn pointer(&self) -> Option<*mut u8> {
+        match *self {}
+    }
+
+    pub(super) fn read(&self, _: u64, _: &mut [u8]) -> Result<()> {
+        match *self {}
+    }
+
+    pub(super) fn write(&self, _: u64, _: &[u8]) -> Result<()> {
+        match *self {}
+    }
+
+    pub(super) fn lock(&self, _: Option<Duration>) -> Result<Option<RawLock<'_>>> {
+        match *self {}
+    }
+}

@@ -1,0 +1,161 @@
+//! Errors of named shared buffers.
+
+use core::fmt;
+use core::time::Duration;
+
+/// Why a shared buffer could not be created, opened or locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SharedError {
+    /// The name is empty, too long, or has a character that names cannot have.
+    InvalidName {
+        /// The name.
+        name: Box<str>,
+    },
+    /// No living process has a buffer of this name.
+    NotFound {
+        /// The name.
+        name: Box<str>,
+    },
+    /// A living process has this name already.
+    Taken {
+        /// The name.
+        name: Box<str>,
+    },
+    /// The elements are of another type, size or alignment.
+    WrongType {
+        /// The name.
+        name: Box<str>,
+        /// The elements that the caller expected.
+        expected: Box<str>,
+        /// The elements of the buffer.
+        found: Box<str>,
+    },
+    /// The buffer has another number of elements.
+    WrongLength {
+        /// The name.
+        name: Box<str>,
+        /// The number that the caller expected.
+        expected: u64,
+        /// The number of the buffer.
+        found: u64,
+    },
+    /// The memory is of another kind of device.
+    WrongDevice {
+        /// The name.
+        name: Box<str>,
+        /// The kind of the caller's device.
+        expected: Box<str>,
+        /// The kind that the memory is of.
+        found: Box<str>,
+    },
+    /// The creator has a version of forebay with another layout.
+    WrongVersion {
+        /// The name.
+        name: Box<str>,
+        /// The version that this process knows.
+        expected: u64,
+        /// The version of the buffer.
+        found: u64,
+    },
+    /// The name belongs to another user, or its creator admits only processes of its own user.
+    OtherUser {
+        /// The name.
+        name: Box<str>,
+        /// The user that created the buffer.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+    /// A process has the name, but none answered: they are stopped, or the creator is not ready.
+    NoAnswer {
+        /// The name.
+        name: Box<str>,
+        /// How long the call has waited.
+        waited: Duration,
+        /// How often it asked.
+        attempts: u32,
+    },
+    /// What has the name is not a shared buffer of forebay.
+    Foreign {
+        /// The name.
+        name: Box<str>,
+        /// What is wrong with the answer.
+        what: &'static str,
+    },
+    /// The thread that asked holds the lock already.
+    AlreadyLocked,
+    /// The system cannot share memory by name, or lacks what locks need.
+    Unsupported {
+        /// What is missing and what would help.
+        missing: Box<str>,
+    },
+    /// A call of the system failed.
+    System {
+        /// The call.
+        call: &'static str,
+        /// The system's message.
+        message: Box<str>,
+    },
+}
+
+impl fmt::Display for SharedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidName { name } => write!(
+                f,
+                "{name:?} cannot name a shared buffer: a name has 1 to {} characters of A-Z a-z 0-9 . _ -, and this one \
+                 has {} B",
+                super::name::LONGEST,
+                name.len()
+            ),
+            Self::NotFound { name } => write!(
+                f,
+                "no living process has a shared buffer {name:?}; create it first, and keep one handle of it alive"
+            ),
+            Self::Taken { name } => write!(
+                f,
+                "a living process has a shared buffer {name:?} already; open it, or choose another name"
+            ),
+            Self::WrongType { name, expected, found } => {
+                write!(f, "the shared buffer {name:?} has elements {found}, not {expected}")
+            }
+            Self::WrongLength { name, expected, found } => write!(
+                f,
+                "the shared buffer {name:?} has {found} elements, not {expected}; open it without a length"
+            ),
+            Self::WrongDevice { name, expected, found } => write!(
+                f,
+                "the shared buffer {name:?} is memory of kind {found}, and this device is of kind {expected}; open it \
+                 with a device of its kind"
+            ),
+            Self::WrongVersion { name, expected, found } => write!(
+                f,
+                "the shared buffer {name:?} has layout version {found}, and this process knows version {expected}; use \
+                 the same version of forebay in both"
+            ),
+            Self::OtherUser { name, owner, user } => write!(
+                f,
+                "the shared buffer {name:?} is of user {owner}, and this process runs as user {user}; create and open \
+                 it with SharedOptions::any_user, if these users trust each other"
+            ),
+            Self::NoAnswer { name, waited, attempts } => write!(
+                f,
+                "a process has the name {name:?}, but none answered within {} ms and {attempts} attempts; it may be \
+                 stopped: continue or end it, or wait longer (SharedOptions::patience)",
+                waited.as_millis()
+            ),
+            Self::Foreign { name, what } => write!(
+                f,
+                "what has the name {name:?} is not a shared buffer of forebay: {what}; choose another name"
+            ),
+            Self::AlreadyLocked => f.write_str(
+                "this thread holds the lock of the shared buffer already; drop the guard before locking again",
+            ),
+            Self::Unsupported { missing } => write!(f, "not supported here: {missing}"),
+            Self::System { call, message } => write!(f, "{call} failed: {message}"),
+        }
+    }
+}
+
+impl core::error::Error for SharedError {}

@@ -1,0 +1,257 @@
+//! The memory: one shareable page of a device, mapped. The same for the host, the simulated device and CUDA.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::{
+    self as hal, Access, Call, Capabilities, Copy, Device, DeviceKind, Fill, PageHandle,
+    PageOptions, Pattern, Place, Sharing, StreamHandle, VirtualMemory,
+};
+
+use super::words;
+use crate::{Error, Result};
+
+/// How much is copied at once between a device and memory of this module's own.
+const STAGE: usize = 4 << 20;
+
+/// A mapped page. Dropping it unmaps it.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    device: Arc<dyn Device>,
+    span: Span,
+    /// Whether the address was given out: then work of the program may use the memory.
+    address_given: AtomicBool,
+    /// Whether a copy failed in a way that leaves the device with the memory.
+    in_doubt: AtomicBool,
+}
+
+/// What sharing needs of a device.
+fn groups(device: &dyn Device) -> Result<(&dyn VirtualMemory, &dyn Sharing)> {
+    device.virtual_memory().zip(device.sharing()).ok_or_else(|| {
+        let missing = format!("{} cannot share memory with other processes", device.descriptor());
+        hal::Error::Unsupported { call: Call::ExportPage, missing: missing.into() }.into()
+    })
+}
+
+impl Mapping {
+    /// New zeroed memory of `size` bytes at least, and the descriptor that other processes map it by.
+    pub(super) fn create(
+        device: &Arc<dyn Device>,
+        size: u64,
+        alignment: Alignment,
+    ) -> Result<(Self, OwnedFd)> {
+        device.descriptor().check_process(Call::CreatePage)?;
+        let (pages, sharing) = groups(&**device)?;
+        let grain = pages.granularity().minimum.alignment();
+        let mapped = Bytes::new(size.max(1)).checked_align_up(grain).ok_or_else(|| {
+            let given = format!("{size} B");
+            hal::invalid(Call::CreatePage, "size", given, "less than all addresses")
+        })?;
+        let page = pages.create_page(mapped, PageOptions::shareable())?;
+        let made = sharing.export_page(page).map_err(Error::from).and_then(|memory| {
+            Ok((Self::place(device, pages, page, (mapped, alignment))?, memory))
+        });
+        // It lives on in its mapping and its descriptor.
+        let released = twice(|| pages.release_page(page));
+        let (mapping, memory) = made?;
+        released?;
+        mapping.clear()?;
+        Ok((mapping, memory))
+    }
+
+    /// The memory behind a descriptor from another process.
+    pub(super) fn open(
+        device: &Arc<dyn Device>,
+        memory: BorrowedFd<'_>,
+        mapped: u64,
+        alignment: Alignment,
+    ) -> Result<Self> {
+        device.descriptor().check_process(Call::ImportPage)?;
+        let (pages, sharing) = groups(&**device)?;
+        let mapped = Bytes::new(mapped);
+        let page = sharing.import_page(memory, mapped)?;
+        let made = Self::place(device, pages, page, (mapped, alignment));
+        let released = twice(|| pages.release_page(page));
+        let mapping = made?;
+        released?;
+        Ok(mapping)
+    }
+
+    fn place(
+        device: &Arc<dyn Device>,
+        pages: &dyn VirtualMemory,
+        page: PageHandle,
+        (size, alignment): (Bytes, Alignment),
+    ) -> Result<Self> {
+        let alignment = alignment.max(pages.granularity().minimum.alignment());
+        let span = pages.reserve(size, alignment)?;
+        if let Err(error) = pages.map(span.start(), page) {
+            // SAFETY: reserved just now, and nobody knows it.
+            let _ = twice(|| unsafe { pages.release_region(span.start()) });
+            return Err(error.into());
+        }
+        let (address_given, in_doubt) = (AtomicBool::new(false), AtomicBool::new(false));
+        // From here on its drop takes everything back.
+        let mapping = Self { device: Arc::clone(device), span, address_given, in_doubt };
+        let ordinal = device.descriptor().ordinal;
+        // SAFETY: access is only added.
+        unsafe { pages.set_access(span, Access::ReadWrite, ordinal) }?;
+        Ok(mapping)
+    }
+
+    /// Zeroes new memory. The host's is zero already.
+    fn clear(&self) -> Result<()> {
+        if self.device.descriptor().kind == DeviceKind::Host {
+            return Ok(());
+        }
+        let fill = Fill::linear(self.span.start(), self.span.size(), Pattern::U32(0))?;
+        // SAFETY: the memory is this mapping's, which waits for the fill or, where it cannot, is never unmapped.
+        let filled = unsafe { self.device.fill(&fill, StreamHandle::DEFAULT) };
+        // A part of a fill that failed may still be under way.
+        self.wait()?;
+        Ok(filled?)
+    }
+
+    /// Waits for the default stream.
+    fn wait(&self) -> Result<()> {
+        let waited = twice(|| self.device.synchronize_stream(StreamHandle::DEFAULT));
+        waited.map_err(|error| {
+            self.in_doubt.store(true, Ordering::Relaxed);
+            error.into()
+        })
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The size of the page.
+    pub(super) fn size(&self) -> u64 {
+        self.span.size().get()
+    }
+
+    /// The address of the first byte, for work of the program.
+    pub(super) fn address(&self) -> Address {
+        self.address_given.store(true, Ordering::Relaxed);
+        self.span.start()
+    }
+
+    /// The first byte in the host's memory; `None` where the host cannot reach the device's.
+    pub(super) fn pointer(&self) -> Option<*mut u8> {
+        let needed = Capabilities::HOST_VISIBLE | Capabilities::DATA;
+        let start = usize::try_from(self.span.start().get()).ok()?;
+        let visible = self.device.descriptor().capabilities.contains(needed);
+        visible.then(|| core::ptr::with_exposed_provenance_mut(start))
+    }
+
+    /// Copies the bytes from `offset` on to `to`.
+    pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        let start = self.check(offset, to.len())?;
+        if let (Some(base), Ok(offset)) = (self.words(), usize::try_from(offset)) {
+            // SAFETY: the range is within the mapping, which begins and ends with a page. Safe code of this process writes
+            // it by atomic words alone; who uses the raw pointer promises not to race.
+            unsafe { words::load(base, offset, to) };
+            return Ok(());
+        }
+        let mut from = start;
+        for chunk in to.chunks_mut(STAGE) {
+            let stage = chunk.to_vec();
+            chunk.copy_from_slice(&self.pass(stage, |host| (host, Place::Device(from)))?);
+            from = advance(from, chunk.len());
+        }
+        Ok(())
+    }
+
+    /// Copies `from` to the bytes from `offset` on.
+    pub(super) fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        let start = self.check(offset, from.len())?;
+        if let (Some(base), Ok(offset)) = (self.words(), usize::try_from(offset)) {
+            // SAFETY: as in `read`.
+            unsafe { words::store(base, offset, from) };
+            return Ok(());
+        }
+        let mut to = start;
+        for chunk in from.chunks(STAGE) {
+            self.pass(chunk.to_vec(), |host| (Place::Device(to), host))?;
+            to = advance(to, chunk.len());
+        }
+        Ok(())
+    }
+
+    fn words(&self) -> Option<*const AtomicUsize> {
+        self.pointer().map(|pointer| pointer.cast_const().cast())
+    }
+
+    /// The address of a range that is within the mapping, of this process.
+    fn check(&self, offset: u64, length: usize) -> Result<Address> {
+        self.device.descriptor().check_process(Call::Copy)?;
+        let end = offset.checked_add(length as u64).filter(|&end| end <= self.span.size().get());
+        let start = self.span.start().checked_add(Bytes::new(offset));
+        end.and(start).ok_or_else(|| {
+            let given = format!("{length} B from byte {offset} on");
+            let allowed = format!("a range within {} B", self.span.size().get());
+            hal::invalid(Call::Copy, "range", given, allowed).into()
+        })
+    }
+
+    /// Copies between a stage and the device, and waits. Where it is not known that the device has let go of the stage, it
+    /// is leaked.
+    fn pass(
+        &self,
+        mut stage: Vec<u8>,
+        ends: impl FnOnce(Place) -> (Place, Place),
+    ) -> Result<Vec<u8>> {
+        let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
+        let copy = Copy::linear(to, from, Bytes::new(stage.len() as u64))?;
+        // SAFETY: the host's side is the stage, which stays until the stream was waited for. The device's side is within
+        // the mapping, which stays too; what other processes write there meanwhile is theirs to order.
+        let copied = unsafe { self.device.copy(&copy, StreamHandle::DEFAULT) };
+        let lost = matches!(copied, Err(hal::Error::Lost { .. }));
+        // A part of a copy that failed may still be under way on the device's side.
+        let waited = self.wait();
+        if lost || waited.is_err() {
+            core::mem::forget(stage);
+            copied?;
+            waited?;
+            return Ok(Vec::new());
+        }
+        copied?;
+        Ok(stage)
+    }
+}
+
+/// A call that gives back or waits, once more where its failure may pass: nobody is there to try later.
+fn twice<T>(call: impl Fn() -> hal::Result<T>) -> hal::Result<T> {
+    match call() {
+        Err(error) if error.may_pass() => call(),
+        done => done,
+    }
+}
+
+/// Within the mapping, by the check before.
+fn advance(address: Address, by: usize) -> Address {
+    address.checked_add(Bytes::new(by as u64)).unwrap_or(address)
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.device.descriptor().is_inherited() {
+            return;
+        }
+        let idle = !*self.address_given.get_mut() || self.device.synchronize_device().is_ok();
+        // What a device may still use stays mapped.
+        if *self.in_doubt.get_mut() || !idle {
+            return;
+        }
+        if let Some(pages) = self.device.virtual_memory() {
+            // SAFETY: the mapping is this value's alone, its copies are done, and so is all work that could have its
+            // address; nobody keeps the address longer, by the rules of `SharedBuffer`.
+            if twice(|| unsafe { pages.unmap(self.span) }).is_ok() {
+                // SAFETY: as above.
+                let _ = twice(|| unsafe { pages.release_region(self.span.start()) });
+            }
+        }
+    }
+}

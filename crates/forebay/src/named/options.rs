@@ -1,0 +1,133 @@
+//! How shared buffers are made.
+
+use core::time::Duration;
+
+use bytemuck::Pod;
+
+use super::buffer::SharedBuffer;
+use super::raw::RawShared;
+use super::request::{Element, Request, Users};
+use crate::Result;
+use crate::buffer::Memory;
+
+/// How long an opener waits for an answer, which takes microseconds unless all processes that could answer are stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Options of shared buffers, where [`Memory::shared`] and its neighbours do not fit. Creator and openers give the same.
+///
+/// ```
+/// use forebay::buffer::Memory;
+/// use forebay::named::SharedOptions;
+/// use std::time::Duration;
+///
+/// let memory = Memory::host()?;
+/// let options = SharedOptions::new().type_name("samples.v2").patience(Duration::from_secs(1));
+/// let name = format!("options-{}", std::process::id());
+/// let created = options.create::<f32>(&memory, &name, 1000)?;
+/// let opened = options.open::<f32>(&memory, &name)?;
+/// assert_eq!(opened.len(), 1000);
+/// # drop(created);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedOptions {
+    users: Users,
+    patience: Duration,
+    type_name: Option<String>,
+}
+
+impl Default for SharedOptions {
+    fn default() -> Self {
+        Self { users: Users::Same, patience: PATIENCE, type_name: None }
+    }
+}
+
+impl SharedOptions {
+    /// The same user only, five seconds of patience, and the type's own name.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Every user of the machine may create and open the buffer. Such names are apart from those of one user.
+    ///
+    /// Only for users that trust each other: anybody can take the name first, write to the memory, and hold the lock.
+    #[must_use]
+    pub fn any_user(mut self) -> Self {
+        self.users = Users::Any;
+        self
+    }
+
+    /// How long opening waits for a process that has the name and does not answer.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The name of the element type, for programs that define the type each for itself: `std::any::type_name` has the
+    /// crate and module in it, and may differ between compilers. Give it a version, and change that with the type.
+    #[must_use]
+    pub fn type_name(mut self, name: impl Into<String>) -> Self {
+        self.type_name = Some(name.into());
+        self
+    }
+
+    /// As [`Memory::shared`].
+    pub fn create<T: Pod>(
+        &self,
+        memory: &Memory,
+        name: &str,
+        length: usize,
+    ) -> Result<SharedBuffer<T>> {
+        let request = self.request::<T>(name);
+        let length = length as u64;
+        request.size_of(length)?;
+        SharedBuffer::new(RawShared::create(memory.device(), &request, length)?)
+    }
+
+    /// As [`Memory::open_shared`].
+    pub fn open<T: Pod>(&self, memory: &Memory, name: &str) -> Result<SharedBuffer<T>> {
+        SharedBuffer::new(RawShared::open(memory.device(), &self.request::<T>(name), None)?)
+    }
+
+    /// As [`Memory::shared_or_open`].
+    pub fn create_or_open<T: Pod>(
+        &self,
+        memory: &Memory,
+        name: &str,
+        length: usize,
+    ) -> Result<SharedBuffer<T>> {
+        let request = self.request::<T>(name);
+        let length = length as u64;
+        request.size_of(length)?;
+        SharedBuffer::new(RawShared::create_or_open(memory.device(), &request, length)?)
+    }
+
+    fn request<'a, T>(&self, name: &'a str) -> Request<'a> {
+        let element = Element::of::<T>(self.type_name.as_deref());
+        Request { name, element, users: self.users, patience: self.patience }
+    }
+}
+
+impl Memory {
+    /// Creates a buffer of `length` zeroed elements that other processes open by its name. Of several processes that
+    /// create one name at the same time, one succeeds; the others get
+    /// [`SharedError::Taken`](crate::named::SharedError::Taken).
+    ///
+    /// Names have 1 to 80 characters of `A-Z a-z 0-9 . _ -`. Each user has names of its own. A name lives as long as any
+    /// process has the buffer.
+    pub fn shared<T: Pod>(&self, name: &str, length: usize) -> Result<SharedBuffer<T>> {
+        SharedOptions::new().create(self, name, length)
+    }
+
+    /// Opens a buffer that another process of this user, or this one, has created. Refuses one with elements of another
+    /// type, or memory of another kind of device.
+    pub fn open_shared<T: Pod>(&self, name: &str) -> Result<SharedBuffer<T>> {
+        SharedOptions::new().open(self, name)
+    }
+
+    /// Opens a buffer of exactly `length` elements, or creates it where no process has the name.
+    pub fn shared_or_open<T: Pod>(&self, name: &str, length: usize) -> Result<SharedBuffer<T>> {
+        SharedOptions::new().create_or_open(self, name, length)
+    }
+}

@@ -1,0 +1,157 @@
+//! A shared buffer without its element type: the parts, put together.
+
+use core::time::Duration;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_core::Address;
+use forebay_hal::{Call, Device};
+
+use super::error::SharedError;
+use super::header::Header;
+use super::lock::{FileLock, Held};
+use super::mapping::Mapping;
+use super::request::Request;
+use super::service::Registration;
+use super::socket::{self, Parts, failed, start};
+use crate::sync::fork::ProcessFd;
+use crate::{Error, Result};
+
+/// How long a call that creates or opens sleeps while another process is between the two.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A party of a shared buffer. Fields are dropped in this order: the name goes first.
+#[derive(Debug)]
+pub(super) struct RawShared {
+    _registration: Registration,
+    lock: FileLock,
+    mapping: Mapping,
+    header: Header,
+    name: Box<str>,
+}
+
+/// The guard of a lock.
+pub(super) type RawLock<'a> = Held<'a>;
+
+impl RawShared {
+    pub(super) fn create(
+        device: &Arc<dyn Device>,
+        request: &Request<'_>,
+        length: u64,
+    ) -> Result<Self> {
+        device.descriptor().check_process(Call::Allocate)?;
+        let address = socket::Address::new(request.name, request.users)?;
+        // The name first: of two creators, the one that comes too late takes no memory.
+        let listener = ProcessFd::new(address.claim()?);
+        let (mapping, memory) =
+            Mapping::create(device, request.size_of(length)?, request.element.alignment())?;
+        let header = Header {
+            element: request.element.clone(),
+            length,
+            mapped: mapping.size(),
+            pid: std::process::id(),
+            uid: rustix::process::geteuid().as_raw(),
+            kind: device.descriptor().kind.name().to_owned(),
+        };
+        let file = header.write().map_err(failed("memfd_create"))?;
+        start(listener.get()?)?;
+        let parts =
+            Parts { header: ProcessFd::new(file), memory: ProcessFd::new(memory), listener };
+        Self::join(request, parts, mapping, header)
+    }
+
+    pub(super) fn open(
+        device: &Arc<dyn Device>,
+        request: &Request<'_>,
+        length: Option<u64>,
+    ) -> Result<Self> {
+        device.descriptor().check_process(Call::Allocate)?;
+        let address = socket::Address::new(request.name, request.users)?;
+        let Parts { header: file, memory, listener } = address.ask(request.patience)?;
+        let (file, memory) = (ProcessFd::new(file), ProcessFd::new(memory));
+        let listener = ProcessFd::new(listener);
+        let header = Header::read(request.name, file.get()?)?;
+        header.check(request.name, &request.element, length, device.descriptor().kind.name())?;
+        let mapping =
+            Mapping::open(device, memory.get()?, header.mapped, request.element.alignment())?;
+        Self::join(request, Parts { header: file, memory, listener }, mapping, header)
+    }
+
+    /// Creates the buffer, or opens the one that is there, whichever is possible first.
+    pub(super) fn create_or_open(
+        device: &Arc<dyn Device>,
+        request: &Request<'_>,
+        length: u64,
+    ) -> Result<Self> {
+        let (begun, mut attempts) = (Instant::now(), 0_u32);
+        let is = |error: &Error, found: fn(&SharedError) -> bool| matches!(error, Error::Shared(error) if found(error));
+        loop {
+            match Self::create(device, request, length) {
+                Err(error) if is(&error, |error| matches!(error, SharedError::Taken { .. })) => {}
+                done => return done,
+            }
+            match Self::open(device, request, Some(length)) {
+                Err(error) if is(&error, |error| matches!(error, SharedError::NotFound { .. })) => {
+                }
+                done => return done,
+            }
+            // Its creator has the name and not yet the memory, or its last party has just left.
+            attempts = attempts.saturating_add(1);
+            let waited = begun.elapsed();
+            if waited >= request.patience {
+                let name = request.name.into();
+                return Err(SharedError::NoAnswer { name, waited, attempts }.into());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn join(
+        request: &Request<'_>,
+        parts: Parts<ProcessFd>,
+        mapping: Mapping,
+        header: Header,
+    ) -> Result<Self> {
+        let lock = FileLock::new(parts.header.get()?.as_fd());
+        let registration = Registration::new(parts, request.users)?;
+        Ok(Self { _registration: registration, lock, mapping, header, name: request.name.into() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.header.length
+    }
+
+    /// The process and user that created it.
+    pub(super) fn creator(&self) -> (u32, u32) {
+        (self.header.pid, self.header.uid)
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        self.mapping.device()
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.mapping.address()
+    }
+
+    pub(super) fn pointer(&self) -> Option<*mut u8> {
+        self.mapping.pointer()
+    }
+
+    pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.mapping.read(offset, to)
+    }
+
+    pub(super) fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.mapping.write(offset, from)
+    }
+
+    pub(super) fn lock(&self, patience: Option<Duration>) -> Result<Option<RawLock<'_>>> {
+        self.lock.acquire(patience)
+    }
+}

@@ -1,0 +1,164 @@
+//! The thread that answers openers, one for all shared buffers of the process. It begins with the first buffer and ends
+//! with the last.
+//!
+//! It waits by epoll and not by poll: a waiting `poll` keeps the sockets it waits for open, and a name would outlive its
+//! buffer until the thread has woken up. An answer is sent under the lock of the list, for the same reason; it takes
+//! microseconds and never waits.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, epoll};
+use rustix::io::Errno;
+
+use super::error::SharedError;
+use super::request::Users;
+use super::socket::{Parts, answer, failed};
+use crate::Result;
+use crate::sync::fork::{Birth, PerProcess, ProcessFd};
+use crate::sync::thread::spawn;
+
+/// The pause after an answer that failed because the process has no descriptor left, or no memory: the opener still waits
+/// in line, and another party may answer it meanwhile.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the thread waits for that is no buffer: the end.
+const END: u64 = 0;
+
+static SERVICE: PerProcess<Service> = PerProcess::new();
+
+#[derive(Debug, Default)]
+struct Service {
+    thread: Option<Arc<Wait>>,
+    buffers: BTreeMap<u64, Answerable>,
+    last: u64,
+}
+
+/// A buffer that can be opened.
+#[derive(Debug)]
+struct Answerable {
+    parts: Parts<ProcessFd>,
+    users: Users,
+}
+
+/// What the thread waits on.
+#[derive(Debug)]
+struct Wait {
+    epoll: ProcessFd,
+    end: ProcessFd,
+}
+
+/// Has a buffer's openers answered until it is dropped. Then the process has no descriptor of the name any more.
+#[derive(Debug)]
+pub(super) struct Registration {
+    id: u64,
+    birth: Birth,
+}
+
+impl Registration {
+    pub(super) fn new(parts: Parts<ProcessFd>, users: Users) -> Result<Self> {
+        let mut service = SERVICE.lock();
+        let id = service.last.wrapping_add(1);
+        let wait = match &service.thread {
+            Some(wait) => Arc::clone(wait),
+            None => Arc::clone(service.thread.insert(Wait::start()?)),
+        };
+        if let Err(error) = wait.add(&parts.listener, id) {
+            service.end_if_idle();
+            return Err(error);
+        }
+        service.last = id;
+        service.buffers.insert(id, Answerable { parts, users });
+        Ok(Self { id, birth: Birth::here() })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a child the list is another, and the descriptors are closed.
+        if self.birth.is_elsewhere() {
+            return;
+        }
+        let mut service = SERVICE.lock();
+        let Some(buffer) = service.buffers.remove(&self.id) else { return };
+        if let (Some(wait), Ok(listener)) = (&service.thread, buffer.parts.listener.get())
+            && let Ok(epoll) = wait.epoll.get()
+        {
+            // The other parties keep the socket open, so that closing alone would not take it out.
+            let _ = epoll::delete(epoll, listener);
+        }
+        drop(buffer);
+        service.end_if_idle();
+    }
+}
+
+impl Service {
+    fn end_if_idle(&mut self) {
+        if !self.buffers.is_empty() {
+            return;
+        }
+        if let Some(Ok(end)) = self.thread.take().as_ref().map(|wait| wait.end.get()) {
+            // The counter of the event is 0, so there is room.
+            let _ = rustix::io::write(end, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Wait {
+    /// Starts the thread.
+    fn start() -> Result<Arc<Self>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let end = rustix::event::eventfd(0, flags).map_err(failed("eventfd"))?;
+        let wait = Arc::new(Self { epoll: ProcessFd::new(epoll), end: ProcessFd::new(end) });
+        wait.add(&wait.end, END)?;
+        let of_thread = Arc::clone(&wait);
+        spawn("forebay-shared", move || of_thread.serve()).map_err(|error| {
+            SharedError::System { call: "pthread_create", message: error.to_string().into() }
+        })?;
+        Ok(wait)
+    }
+
+    fn add(&self, descriptor: &ProcessFd, id: u64) -> Result<()> {
+        // Not EPOLLEXCLUSIVE: the one process that would be woken may be stopped.
+        let (data, flags) = (epoll::EventData::new_u64(id), epoll::EventFlags::IN);
+        let added = epoll::add(self.epoll.get()?, descriptor.get()?, data, flags);
+        Ok(added.map_err(failed("epoll_ctl"))?)
+    }
+
+    fn serve(&self) {
+        let mut events = Vec::with_capacity(16);
+        loop {
+            events.clear();
+            let Ok(epoll) = self.epoll.get() else { return };
+            match epoll::wait(epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            for event in &events {
+                let id = event.data.u64();
+                if id == END {
+                    return;
+                }
+                if answer_next(id).is_err() {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+}
+
+/// Answers one opener of a buffer.
+fn answer_next(id: u64) -> core::result::Result<(), Errno> {
+    let service = SERVICE.lock();
+    // The buffer may have been dropped meanwhile.
+    let Some(Answerable { parts, users }) = service.buffers.get(&id) else { return Ok(()) };
+    let (Ok(header), Ok(memory), Ok(listener)) =
+        (parts.header.get(), parts.memory.get(), parts.listener.get())
+    else {
+        return Ok(());
+    };
+    answer(&Parts { header, memory, listener }, *users)
+}
