@@ -53,10 +53,12 @@ mod header;
 mod lock;
 #[cfg(target_os = "linux")]
 mod mapping;
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux shares by name"))]
 pub(crate) mod name;
 mod options;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod raw;
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux shares by name"))]
 mod request;
 #[cfg(target_os = "linux")]
 mod service;

@@ -76,6 +76,19 @@ mod linux {
         driver.unwrap_or_else(|| "libforebay_cuda_fake_driver.so".into())
     }
 
+    /// Why a case cannot run on a device, if it cannot.
+    fn reason_to_skip(case: Case, device: &str) -> Option<&'static str> {
+        let is = |other: Case| core::ptr::fn_addr_eq(case, other);
+        // SAFETY: it has no conditions.
+        if is(cases::other_user) && unsafe { libc::geteuid() } != 0 {
+            return Some("only root can become another user");
+        }
+        if is(cases::other_user) && device.starts_with("cuda") {
+            return Some("which users have the GPU is the machine's matter");
+        }
+        (is(locks::forked) && device != "host").then_some("a fork is the same on every device")
+    }
+
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = party::run_if_named() {
             return code;
@@ -90,7 +103,12 @@ mod linux {
             match Stage::open(name) {
                 Ok(_) => trials.extend(CASES.iter().map(|&(case, run)| {
                     let name = name.to_owned();
-                    Trial::test(format!("{name}: {case}"), move || run(&name))
+                    Trial::ignorable_test(format!("{name}: {case}"), move || {
+                        if let Some(reason) = reason_to_skip(run, &name) {
+                            return Ok(Completion::ignored_with(format!("skipped: {reason}")));
+                        }
+                        run(&name).map(|()| Completion::Completed)
+                    })
                 })),
                 Err(missing) => {
                     let completion = Completion::ignored_with(format!("skipped: {missing}"));
