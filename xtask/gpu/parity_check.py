@@ -403,6 +403,45 @@ def functions():
 
 
 @row
+def pinned():
+    import torch
+
+    fresh()
+    told = [torch.ones(1000).pin_memory().is_pinned(), torch.empty(0, pin_memory=True).numel()]
+    stream, wrong = torch.cuda.Stream(), 0
+    for index in range(200):
+        # Each is freed while its copy is under way; the next would overwrite it if it were reused too early.
+        one = torch.full((1 << 20,), float(index)).pin_memory()
+        with torch.cuda.stream(stream):
+            there = one.to("cuda", non_blocking=True)
+        del one
+        two = torch.full((1 << 20,), -1.0).pin_memory()
+        with torch.cuda.stream(stream):
+            wrong += (there != float(index)).any()
+        del two
+    told.append(int(wrong))
+    data = torch.utils.data.TensorDataset(torch.arange(6000.0).reshape(600, 10))
+    loader = torch.utils.data.DataLoader(data, batch_size=7, pin_memory=True)
+    told.append(sum(batch.to("cuda", non_blocking=True).sum().item() for (batch,) in loader))
+    # A copy from pinned memory inside a graph, whose memory is changed between replays.
+    source, target = torch.zeros(1000).pin_memory(), torch.zeros(1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        target.copy_(source, non_blocking=True)
+    for value in (1.0, 2.0):
+        source.fill_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        told.append(target.sum().item())
+    del source
+    torch.cuda.synchronize()
+    stats = torch.cuda.host_memory_stats()
+    told.append(sorted(key for key in stats if "bucket" not in key))
+    torch._C._host_emptyCache()
+    return told
+
+
+@row
 def several_gpus():
     import torch
 

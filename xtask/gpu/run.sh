@@ -4,7 +4,7 @@
 # JSON; a short table comes last.
 #
 #   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance pool
-#                              kernels memcheck bench replay torch python pair peers
+#                              kernels named memcheck pinned bench replay torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #   ONLY=replay                passed on to the comparison: recorded runs alone
@@ -76,6 +76,17 @@ else
   skip memcheck "there is no compute-sanitizer"
 fi
 
+# Pinned memory: what a hit costs beside the driver's call.
+if command -v nvcc > /dev/null; then
+  if nvcc -O2 -std=c++17 pinned.cpp -I. -L. -lforebay_capi -lcuda -Xlinker -rpath,"$here" -o "$OUT/pinned" > "$OUT/pinned-build.txt" 2>&1; then
+    part pinned 60 "$OUT/pinned"
+  else
+    note pinned "failed: pinned.cpp does not compile" 0 ""
+  fi
+else
+  skip pinned "there is no nvcc"
+fi
+
 # The named workloads on forebay, the driver, and what else can be built here.
 against=()
 if command -v nvcc > /dev/null && torch=$(python3 -c "import os, torch; print(os.path.dirname(torch.__file__))" 2> /dev/null); then
@@ -99,6 +110,7 @@ if python3 -c "import torch" 2> /dev/null; then
   part torch-oom 180 python3 oom_check.py "${ours[@]}"
   part torch-graph 180 python3 graph_check.py "${ours[@]}"
   part torch-parity 400 python3 parity_check.py
+  part torch-pinned 120 python3 pinned_check.py
   # Where the machine has none and they came with the bundle.
   if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)

@@ -66,7 +66,7 @@ const PROGRAMS: [(&str, &str); 7] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 16] = [
     "run.sh",
     "table.py",
     "torch_check.py",
@@ -80,6 +80,8 @@ const SCRIPTS: [&str; 14] = [
     "parity_check.py",
     "together_check.py",
     "pair_check.py",
+    "pinned.cpp",
+    "pinned_check.py",
     "python_check.py",
 ];
 
@@ -127,6 +129,8 @@ impl Bundle {
         for name in SCRIPTS {
             copy(&place.root().join("xtask/gpu").join(name), &folder.join(name))?;
         }
+        let header = "crates/forebay-capi/include/forebay.h";
+        copy(&place.root().join(header), &folder.join("forebay.h"))?;
         copy_all(&place.root().join(PACKAGE), &["py"], &folder.join(PACKAGE))?;
         for part in ["torch_adapter", "torch_adapter/include/crt"] {
             let (from, to) =

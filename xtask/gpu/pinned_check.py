@@ -1,0 +1,99 @@
+"""How much PyTorch pins for data loaders, with its own allocator and with forebay's: the peak over what was asked for.
+
+    python3 pinned_check.py [--side native|forebay]     one line of JSON for each loader and side
+
+Each loader keeps some batches ready and copies them to the GPU without blocking. What was asked for is counted here, by
+the life of each pinned tensor.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import weakref
+
+
+def sizes(loader: str, count: int):
+    """The bytes of batches: of one size, of sentences padded to the longest, of pictures cut at random."""
+    draw = random.Random(7)
+    for _ in range(count):
+        if loader == "fixed":
+            yield [64 * 3 * 224 * 224 * 4, 64 * 8]
+        elif loader == "text":
+            longest = max(min(2048, int(draw.lognormvariate(5.5, 0.7))) for _ in range(64))
+            yield [64 * longest * 8] * 3
+        else:
+            yield [32 * 3 * draw.randrange(160, 480) * draw.randrange(160, 480) * 4, 32 * 8]
+
+
+def run(side: str) -> None:
+    if side == "forebay":
+        import forebay.torch
+
+        forebay.torch.install()
+    import torch
+
+    torch.ones(1, device="cuda")
+    for loader, ready in [("fixed", 4), ("fixed", 16), ("text", 16), ("text", 64), ("pictures", 4), ("pictures", 16)]:
+        torch.cuda.synchronize()
+        torch._C._host_emptyCache()
+        torch.cuda.reset_peak_host_memory_stats()
+        live = {"now": 0, "peak": 0}
+
+        def pin(size: int, value: int):
+            tensor = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            tensor[0] = value
+            tensor[-1] = value
+            live["now"] += size
+            live["peak"] = max(live["peak"], live["now"])
+            weakref.finalize(tensor, lambda: live.__setitem__("now", live["now"] - size))
+            return tensor
+
+        side_stream, queue, checks, spent = torch.cuda.Stream(), collections.deque(), [], 0.0
+        for index, batch in enumerate(sizes(loader, 400)):
+            begun = time.perf_counter()
+            queue.append([pin(size, index % 251) for size in batch])
+            spent += time.perf_counter() - begun
+            if len(queue) < ready:
+                continue
+            with torch.cuda.stream(side_stream):
+                moved = [tensor.to("cuda", non_blocking=True) for tensor in queue.popleft()]
+                checks.append(torch.stack([one[0] + one[-1] for one in moved]))
+            if index % 8 == 0:
+                side_stream.synchronize()
+        queue.clear()
+        side_stream.synchronize()
+        right = all(
+            int(value) == 2 * (index % 251) % 256 for index, one in enumerate(checks) for value in one.cpu()
+        )
+        stats = torch.cuda.host_memory_stats()
+        peak = stats.get("allocated_bytes.peak") if "active_bytes.peak" in stats else stats["reserved_bytes.peak"]
+        figures = {
+            "loader": loader, "ready": ready, "side": side, "asked_mib": round(live["peak"] / 2**20, 1),
+            "pinned_mib": round(peak / 2**20, 1), "ratio": round(peak / live["peak"], 3),
+            "pin_seconds": round(spent, 3), "contents_right": right,
+        }  # fmt: skip
+        print(json.dumps(figures), flush=True)
+        if not right:
+            sys.exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--side", choices=["native", "forebay"])
+    side = parser.parse_args().side
+    if side:
+        run(side)
+        return
+    paths = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    for one in ("native", "forebay"):
+        subprocess.run([sys.executable, __file__, "--side", one], env=environment, check=True)
+
+
+if __name__ == "__main__":
+    main()
