@@ -52,6 +52,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool::calls", "what calls do: fast path, heap path, slow path, reclaim"),
     ("pool", "the public pool"),
     ("handle", "blocks that free themselves"),
+    ("memory_view", "a device as its pinned or managed memory"),
     ("pinned", "pools of pinned host memory"),
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),

@@ -58,6 +58,7 @@ mod block;
 mod callback;
 mod class;
 mod error;
+mod memory_view;
 mod pool;
 mod pool_id;
 mod tag;

@@ -11,19 +11,20 @@
 //!       │       ── copy_to_device(), ...       enqueue a copy, and note the event at which it is done
 //!       │ drop                                 done: free now.  Not done: free when its events are reached
 //!       v
-//!   Pool over PinnedView                       every block is free in the order of one idle stream, the host's
+//!   Pool over MemoryView                       every block is free in the order of one idle stream, the host's
 //!       v
 //!   pinned pages, or else pinned segments      from the driver
 //! ```
 //!
 //! # How much is pinned
 //!
-//! On a device with [`PINNED_PAGES`](forebay_hal::Capabilities::PINNED_PAGES) free pages serve any request, and a pool
-//! holds hardly more than the most that the program had at once: 1.02 to 1.05 of it for data loaders with batches of
-//! random sizes that keep a few hundred MiB ready, where powers of two hold 1.1 to 2.5 times as much (generated loaders on
-//! the simulated device, tests `pinned::tests::workload`). Today the simulated device alone has such pages. Elsewhere, CUDA
-//! included, a block cannot span two segments: a program whose batches all have a few sizes pins what it needs, but with
-//! random sizes a pool pins 1.3 to 3 times as much.
+//! On a device with [`PINNED_PAGES`](forebay_hal::Capabilities::PINNED_PAGES), which CUDA's have, free pages serve any
+//! request, and a pool holds hardly more than the most that the program had at once: 1.02 to 1.05 of it for data loaders
+//! with batches of random sizes that keep a few hundred MiB ready, where powers of two hold 1.1 to 2.5 times as much
+//! (generated loaders on the simulated device, tests `pinned::tests::workload`). Elsewhere, and for
+//! [portable](PinnedOptions::portable) and [write-combined](PinnedOptions::write_combined) memory, a block cannot span two
+//! segments: a program whose batches all have a few sizes pins what it needs, but with random sizes a pool pins 1.3 to 3
+//! times as much.
 //!
 //! # Order
 //!
@@ -53,12 +54,11 @@
 //!
 //! A pinned page is present, so pinning touches every page: there is no option to touch them beforehand from several
 //! threads. Whether that would make a driver's call faster was not measured. A host device places its pinned memory
-//! by the NUMA policy that it was opened with. No other device says which NUMA node it is near: there the system places
-//! the memory as it does for the thread that makes the pool grow.
+//! by the NUMA policy that it was opened with. Pages of a CUDA device lie on the NUMA node next to it. Segments lie where the
+//! system places memory for the thread that makes the pool grow.
 
 mod array;
 mod pool;
-mod view;
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@ use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize};
 use forebay_hal::{self as hal, Device, PinnedFlags, StreamHandle, ToDevice};
 
-use super::view::PinnedView;
 use crate::config::Fraction;
+use crate::memory_view::{MemoryView, Source};
 use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
 
 /// The most that a pool without `max_bytes` pins: half of the machine's memory. The system cannot take pinned memory
@@ -66,7 +66,7 @@ impl PinnedOptions {
 
     /// Makes the pool. Pins nothing yet.
     pub fn build(self, device: &impl ToDevice) -> Result<PinnedPool> {
-        let view = Arc::new(PinnedView::new(device.to_device(), self.flags)?);
+        let view = Arc::new(MemoryView::new(device.to_device(), Source::Pinned(self.flags))?);
         let options = PoolOptions::new().set(|settings| match self.max_bytes {
             Some(most) => settings.max_bytes(most),
             None => settings.max_fraction(MOST),
@@ -104,7 +104,7 @@ fn growth_of_segments() -> Growth {
 #[derive(Clone)]
 pub struct PinnedPool {
     pub(super) pool: Pool,
-    pub(super) view: Arc<PinnedView>,
+    pub(super) view: Arc<MemoryView>,
 }
 
 impl PinnedPool {

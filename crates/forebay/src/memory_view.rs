@@ -1,8 +1,9 @@
-//! A device as its pinned memory: what a pool sees of it.
+//! A device as one of its other memories: what a pool of pinned or managed memory sees of it.
 //!
-//! Plain memory of the view is pinned host memory of the device. Streams, events and copies are the device's own. The
-//! view has a stream of its own, [`host`](PinnedView::host), which stands for the host: nothing is ever enqueued there,
-//! so memory that is free in its order is free now, and the host may write to it without a wait.
+//! Plain memory of the view is pinned host memory of the device, or managed memory. Streams, events and copies are the
+//! device's own. A view of pinned memory has a stream of its own, [`host`](MemoryView::host), which stands for the host:
+//! nothing is ever enqueued there, so memory that is free in its order is free now, and the host may write to it without
+//! a wait.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -11,21 +12,31 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
 use forebay_hal::{
     Access, Call, Capabilities, Copy, Descriptor, Device, DeviceKind, Error, EventHandle,
-    EventKind, Fill, Granularity, HostTask, Memory, MemoryInfo, PageHandle, PageOptions,
-    PinnedFlags, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle, Streams,
-    Transfers, VirtualMemory, invalid,
+    EventKind, Fill, Granularity, HostTask, ManagedMemory, Memory, MemoryInfo, PageHandle,
+    PageOptions, PinnedFlags, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle,
+    Streams, Transfers, VirtualMemory, invalid,
 };
 use forebay_host::system::System;
 
 use crate::sync::lock;
 
-/// A device as its pinned memory.
+/// Which memory of a device a view is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Pinned host memory.
+    Pinned(PinnedFlags),
+    /// Memory that migrates to where it is used. The host reads and writes it at the device's addresses.
+    Managed,
+}
+
+/// A device as one of its memories.
 #[derive(Debug)]
-pub(super) struct PinnedView {
+pub(crate) struct MemoryView {
     device: Arc<dyn Device>,
     descriptor: Descriptor,
-    flags: PinnedFlags,
-    host: StreamHandle,
+    source: Source,
+    /// The stream that stands for the host, in a view of pinned memory.
+    host: Option<StreamHandle>,
     /// Whether the memory comes as pages, which serve any request, or else as whole allocations.
     in_pages: bool,
     /// Whether the device was lost: then work may use the memory for ever, and none of it is given back.
@@ -34,50 +45,67 @@ pub(super) struct PinnedView {
     refusal: Mutex<Option<Error>>,
 }
 
-impl PinnedView {
-    /// Refuses devices without pinned memory.
-    pub(super) fn new(device: Arc<dyn Device>, flags: PinnedFlags) -> Result<Self> {
+impl MemoryView {
+    /// Refuses devices without such memory.
+    pub(crate) fn new(device: Arc<dyn Device>, source: Source) -> Result<Self> {
         let of = device.descriptor().clone();
         of.check_process(Call::Open)?;
-        if device.pinned_memory().is_none() {
-            let missing =
-                format!("{of} cannot pin host memory; copy from and to plain host memory");
-            return Err(Error::Unsupported { call: Call::AllocatePinned, missing: missing.into() });
+        let has = match source {
+            Source::Pinned(_) => device.pinned_memory().is_some(),
+            Source::Managed => device.managed_memory().is_some(),
+        };
+        if !has {
+            return Err(missing(&of, source));
         }
-        let in_pages = of.capabilities.contains(Capabilities::PINNED_PAGES)
-            && !flags.contains(PinnedFlags::WRITE_COMBINED);
         let mut capabilities = of.capabilities & Capabilities::PROMPT_FREE;
+        let mut in_pages = false;
+        let (name, alignment, host) = match source {
+            Source::Pinned(flags) => {
+                // Pages are for one device alone, and cached like any memory.
+                let segments = PinnedFlags::WRITE_COMBINED | PinnedFlags::PORTABLE;
+                in_pages = of.capabilities.contains(Capabilities::PINNED_PAGES)
+                    && !flags.intersects(segments);
+                let host = device.create_stream(Priority::Normal)?;
+                ("pinned memory of ", Alignment::HOST_PAGE, Some(host))
+            }
+            Source::Managed => {
+                let kept = Capabilities::DATA | Capabilities::MANAGED | Capabilities::HOST_TASKS;
+                capabilities |= (of.capabilities & kept) | Capabilities::HOST_VISIBLE;
+                ("managed memory of ", of.alignment, None)
+            }
+        };
         capabilities.set(Capabilities::VIRTUAL_MEMORY, in_pages);
-        let mut descriptor = of.capabilities(capabilities).alignment(Alignment::HOST_PAGE);
-        descriptor.name.insert_str(0, "pinned memory of ");
-        let host = device.create_stream(Priority::Normal)?;
+        let mut descriptor = of.capabilities(capabilities).alignment(alignment);
+        descriptor.name.insert_str(0, name);
         let (lost, refusal) = (AtomicBool::new(false), Mutex::new(None));
-        Ok(Self { device, descriptor, flags, host, in_pages, lost, refusal })
+        Ok(Self { device, descriptor, source, host, in_pages, lost, refusal })
     }
 
     /// The device itself.
-    pub(super) fn device(&self) -> &Arc<dyn Device> {
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
     /// Whether the memory comes as pages.
-    pub(super) fn is_in_pages(&self) -> bool {
+    pub(crate) fn is_in_pages(&self) -> bool {
         self.in_pages
     }
 
-    /// The stream that stands for the host.
-    pub(super) fn host(&self) -> StreamHandle {
-        self.host
+    /// The stream that stands for the host; the default stream in a view of managed memory.
+    pub(crate) fn host(&self) -> StreamHandle {
+        self.host.unwrap_or(StreamHandle::DEFAULT)
     }
 
     /// Takes the last refusal of the device.
-    pub(super) fn take_refusal(&self) -> Option<Error> {
+    pub(crate) fn take_refusal(&self) -> Option<Error> {
         lock(&self.refusal).take()
     }
 
     /// The device address of a host address in mapped memory.
-    pub(super) fn device_address(&self, host: Address) -> Result<Address> {
-        if self.in_pages && self.flags.contains(PinnedFlags::MAPPED) {
+    pub(crate) fn device_address(&self, host: Address) -> Result<Address> {
+        if self.in_pages
+            && matches!(self.source, Source::Pinned(flags) if flags.contains(PinnedFlags::MAPPED))
+        {
             // Pages have one address for both.
             return Ok(host);
         }
@@ -106,11 +134,33 @@ impl PinnedView {
             Error::Unsupported { call, missing: missing.into() }
         })
     }
+
+    fn managed(&self) -> Result<&dyn ManagedMemory> {
+        let none = || missing(self.device.descriptor(), Source::Managed);
+        self.device.managed_memory().ok_or_else(none)
+    }
 }
 
-impl Drop for PinnedView {
+/// The refusal of a device that has no such memory.
+fn missing(of: &Descriptor, source: Source) -> Error {
+    let (call, missing) = match source {
+        Source::Pinned(_) => {
+            let missing =
+                format!("{of} cannot pin host memory; copy from and to plain host memory");
+            (Call::AllocatePinned, missing)
+        }
+        Source::Managed => {
+            let missing = format!("{of} has no managed memory; ordinary buffers copy instead");
+            (Call::AllocateManaged, missing)
+        }
+    };
+    Error::Unsupported { call, missing: missing.into() }
+}
+
+impl Drop for MemoryView {
     fn drop(&mut self) {
-        let destroy = || self.device.destroy_stream(self.host);
+        let Some(host) = self.host else { return };
+        let destroy = || self.device.destroy_stream(host);
         if !self.descriptor.is_inherited() && destroy().is_err_and(|error| error.may_pass()) {
             // A drop cannot return the error, and the stream has no work.
             let _ = destroy();
@@ -119,15 +169,16 @@ impl Drop for PinnedView {
 }
 
 // SAFETY: every promise is the device's, passed on. Groups that the view lacks are `None` and not among its
-// capabilities. Free memory is the host's, of which the view counts nothing as held.
-unsafe impl Device for PinnedView {
+// capabilities; managed memory is visible to the host. Free memory of a pinned view is the host's, of which it counts
+// nothing as held.
+unsafe impl Device for MemoryView {
     fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
 
-    /// The figures of the host's memory.
+    /// The figures of the host's memory for pinned memory, of the device's for managed memory.
     fn memory_info(&self) -> Result<MemoryInfo> {
-        if self.descriptor.kind == DeviceKind::Host {
+        if self.descriptor.kind == DeviceKind::Host || self.source == Source::Managed {
             return self.device.memory_info();
         }
         let memory = System::here().memory();
@@ -147,10 +198,14 @@ unsafe impl Device for PinnedView {
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         self.in_pages.then_some(self)
     }
+
+    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
+        if self.source == Source::Managed { self.device.managed_memory() } else { None }
+    }
 }
 
 // SAFETY: every call is the device's own, for pages of host memory.
-unsafe impl VirtualMemory for PinnedView {
+unsafe impl VirtualMemory for MemoryView {
     fn granularity(&self) -> Granularity {
         let none = Granularity { minimum: PageSize::DEVICE, recommended: PageSize::DEVICE };
         self.device.virtual_memory().map_or(none, VirtualMemory::granularity)
@@ -193,28 +248,38 @@ unsafe impl VirtualMemory for PinnedView {
     }
 }
 
-// SAFETY: allocations of pinned memory do not overlap and begin at whole pages of the system, which is what
-// `Descriptor::alignment` says. The pool asks for no larger alignment, and one is refused.
-unsafe impl Memory for PinnedView {
+// SAFETY: allocations do not overlap. Pinned memory begins at whole pages of the system and managed memory where the
+// device's own does, which is what `Descriptor::alignment` says. The pool asks for no larger alignment, and one is refused.
+unsafe impl Memory for MemoryView {
     fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address> {
         if alignment > self.descriptor.alignment {
             let allowed = format!("{} B at most", self.descriptor.alignment.get());
             return Err(invalid(Call::AllocatePinned, "alignment", alignment.get(), allowed));
         }
-        let made = self.pinned(Call::AllocatePinned)?.allocate_pinned(size, self.flags);
+        let made = match self.source {
+            Source::Pinned(flags) => {
+                self.pinned(Call::AllocatePinned)?.allocate_pinned(size, flags)
+            }
+            Source::Managed => self.managed()?.allocate_managed(size),
+        };
         *lock(&self.refusal) = made.as_ref().err().cloned();
         made
     }
 
     unsafe fn free(&self, address: Address) -> Result<()> {
         self.check_kept(Call::FreePinned)?;
-        // SAFETY: as the caller promised.
-        unsafe { self.pinned(Call::FreePinned)?.free_pinned(address) }
+        // SAFETY: as the caller promised. For both.
+        unsafe {
+            match self.source {
+                Source::Pinned(_) => self.pinned(Call::FreePinned)?.free_pinned(address),
+                Source::Managed => self.managed()?.free_managed(address),
+            }
+        }
     }
 }
 
 // SAFETY: every call is the device's own, but for waits of the host's stream, which are refused.
-unsafe impl Streams for PinnedView {
+unsafe impl Streams for MemoryView {
     fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
         self.device.create_stream(priority)
     }
@@ -262,7 +327,7 @@ unsafe impl Streams for PinnedView {
     /// Refuses to make the host's stream wait: the host does not wait with it, and would write to memory that work of
     /// the other stream still uses.
     fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
-        if stream == self.host {
+        if self.host == Some(stream) {
             let allowed = "a stream of the program; the host waits for events itself";
             return Err(invalid(Call::WaitEvent, "stream", stream, allowed));
         }
@@ -283,7 +348,7 @@ unsafe impl Streams for PinnedView {
 }
 
 // SAFETY: every call is the device's own.
-unsafe impl Transfers for PinnedView {
+unsafe impl Transfers for MemoryView {
     unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()> {
         // SAFETY: as the caller promised.
         unsafe { self.device.copy(copy, stream) }
