@@ -6,13 +6,15 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use crate::HugePages;
-use crate::mapping::{AddressRange, MemoryFile, PageKind, pointer};
+use crate::mapping::{AddressRange, MemoryFile, PageKind, pointer, system_page};
 use crate::settings::Settings;
 
 /// Memory of one allocation. Dropping it gives addresses and memory back to the system.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    range: AddressRange,
+    /// Dropped to unmap everything.
+    _range: AddressRange,
+    span: Span,
 }
 
 /// Why no memory was made.
@@ -33,33 +35,61 @@ impl Backing {
     ) -> Result<Self, Refusal> {
         let alignment = alignment.max(settings.alignment_for(size));
         let range = AddressRange::reserve(size, alignment).map_err(Refusal::Memory)?;
+        Self::within(range, Bytes::ZERO, size, settings)
+    }
+
+    /// As [`create`](Self::create), with a page before and behind it that nothing is mapped at. The
+    /// system merges neighbouring mappings that are alike, and then tells figures of both as one.
+    pub(crate) fn create_apart(
+        size: Bytes,
+        alignment: Alignment,
+        settings: &Settings,
+    ) -> Result<Self, Refusal> {
+        let alignment = alignment.max(settings.alignment_for(size)).max(system_page());
+        let reserved = size.checked_add(alignment.bytes());
+        let reserved = reserved.and_then(|sum| sum.checked_add(system_page().bytes()));
+        let reserved = reserved.ok_or(Refusal::Memory(Errno::NOMEM))?;
+        let range = AddressRange::reserve(reserved, alignment).map_err(Refusal::Memory)?;
+        Self::within(range, alignment.bytes(), size, settings)
+    }
+
+    /// Puts memory at `offset` of `range`.
+    fn within(
+        range: AddressRange,
+        offset: Bytes,
+        size: Bytes,
+        settings: &Settings,
+    ) -> Result<Self, Refusal> {
+        let no_addresses = || Refusal::Memory(Errno::NOMEM);
+        let start = range.span().start().checked_add(offset).ok_or_else(no_addresses)?;
+        let span = Span::new(start, size).map_err(|_| no_addresses())?;
         match settings.grain {
             PageKind::System => {
                 // SAFETY: the range was made just now, and nobody else knows it.
-                unsafe { range.commit(Bytes::ZERO, size, Access::ReadWrite) }
+                unsafe { range.commit(offset, size, Access::ReadWrite) }
                     .map_err(Refusal::Memory)?;
-                // SAFETY: the span is this range's, committed just now.
-                unsafe { settings.numa.apply(range.span()) }.map_err(Refusal::Policy)?;
-                advise_huge(range.span(), settings.huge_pages);
+                // SAFETY: the span is of this range, committed just now.
+                unsafe { settings.numa.apply(span) }.map_err(Refusal::Policy)?;
+                advise_huge(span, settings.huge_pages);
             }
             PageKind::Huge2M | PageKind::Huge1G => {
                 let file = MemoryFile::sparse(size, settings.grain).map_err(Refusal::Memory)?;
                 // SAFETY: the range was made just now, and nobody else knows it.
-                unsafe { range.place(Bytes::ZERO, &file, Access::ReadWrite) }
+                unsafe { range.place(offset, &file, Access::ReadWrite) }
                     .map_err(Refusal::Memory)?;
-                // SAFETY: the span is this range's, placed just now.
-                unsafe { settings.numa.apply(range.span()) }.map_err(Refusal::Policy)?;
+                // SAFETY: the span is of this range, placed just now.
+                unsafe { settings.numa.apply(span) }.map_err(Refusal::Policy)?;
                 // After the policy, so that the pages come from the right nodes; before the first
                 // touch, so that an empty pool is an error and not a signal.
                 file.back(Bytes::ZERO, size).map_err(Refusal::Memory)?;
             }
         }
-        Ok(Self { range })
+        Ok(Self { _range: range, span })
     }
 
     /// The addresses, whole pages.
     pub(crate) fn span(&self) -> Span {
-        self.range.span()
+        self.span
     }
 }
 

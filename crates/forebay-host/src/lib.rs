@@ -47,6 +47,7 @@
 //! # Ok::<(), forebay_hal::Error>(())
 //! ```
 
+mod allocation;
 mod backing;
 mod census;
 mod device;
@@ -68,6 +69,7 @@ pub mod system;
 mod transfer;
 mod virtual_memory;
 
+pub use allocation::{HostAllocation, HostTotals, LiveAllocation};
 pub use census::Census;
 pub use device::HostDevice;
 pub use numa::NumaPolicy;

@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_ulong};
 
-use forebay_core::Span;
+use forebay_core::{Address, Span};
 use forebay_hal::{Call, Error, Result, invalid};
 use rustix::io::Errno;
 
@@ -138,9 +138,8 @@ fn last_error() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// The policy in force at an address, as the system tells: its mode and its nodes.
-#[cfg(test)]
-pub(crate) fn in_force(address: forebay_core::Address) -> (c_int, Vec<u32>) {
+/// The policy in force at an address, as the system tells.
+pub(crate) fn policy_at(address: Address) -> core::result::Result<NumaPolicy, Errno> {
     let mut mode: c_int = -1;
     // 1024 nodes are the most any kernel is built for.
     let mut mask = [0 as c_ulong; 1024 / c_ulong::BITS as usize];
@@ -156,9 +155,48 @@ pub(crate) fn in_force(address: forebay_core::Address) -> (c_int, Vec<u32>) {
             address_flag,
         )
     };
-    assert_eq!(answer, 0, "get_mempolicy: {}", last_error());
-    let nodes = (0..1024)
-        .filter(|node| mask[(node / c_ulong::BITS) as usize] >> (node % c_ulong::BITS) & 1 == 1)
-        .collect();
-    (mode, nodes)
+    if answer != 0 {
+        return Err(last_error());
+    }
+    let words = (0_u32..).step_by(c_ulong::BITS as usize).zip(mask);
+    let nodes = words.flat_map(|(first, word)| {
+        (0..c_ulong::BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
+    });
+    let nodes: Vec<u32> = nodes.collect();
+    match (mode, nodes.first()) {
+        (libc::MPOL_DEFAULT | libc::MPOL_LOCAL, _) => Ok(NumaPolicy::Default),
+        (libc::MPOL_PREFERRED, Some(&node)) => Ok(NumaPolicy::Prefer(node)),
+        (libc::MPOL_BIND, _) => Ok(NumaPolicy::Bind(nodes)),
+        (libc::MPOL_INTERLEAVE, _) => Ok(NumaPolicy::Interleave(nodes)),
+        // A policy of the process that forebay has no name for.
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// The node whose memory is at an address; `None` where nobody has touched it yet.
+pub(crate) fn node_at(address: Address) -> core::result::Result<Option<u32>, Errno> {
+    let page = pointer(address);
+    let mut status: c_int = -1;
+    // SAFETY: without target nodes the call moves nothing. It reads one pointer and writes one int,
+    // both of which live here; a page that is not this process's is told by the status.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            1 as c_ulong,
+            &page,
+            core::ptr::null::<c_int>(),
+            &mut status,
+            0,
+        )
+    };
+    if answer != 0 {
+        return Err(last_error());
+    }
+    match u32::try_from(status) {
+        Ok(node) => Ok(Some(node)),
+        // Nothing there yet, or the one page of zeros that reads of untouched memory share.
+        Err(_) if status == -libc::ENOENT || status == -libc::EFAULT => Ok(None),
+        Err(_) => Err(Errno::from_raw_os_error(-status)),
+    }
 }

@@ -7,6 +7,7 @@
 //!   System ── memory()      /proc/meminfo, and the memory limits of the control groups above us
 //!          ├─ huge_pages()  /sys/kernel/mm/hugepages, /sys/kernel/mm/transparent_hugepage
 //!          ├─ topology()    /sys/devices/system/node
+//!          ├─ residence()   /proc/self/smaps: what memory of this process is made of
 //!          └─ limits()      the process's limits, /proc/sys/vm, the processors it may use
 //! ```
 //!
@@ -19,6 +20,7 @@ mod huge_pages;
 mod limits;
 mod memory;
 mod mounts;
+mod residence;
 mod topology;
 
 #[cfg(test)]
@@ -31,6 +33,7 @@ pub use file::{Cause, Reading, Unknown};
 pub use huge_pages::{HugePagePool, HugePages, ShmemHuge, TransparentHuge};
 pub use limits::{Limits, Overcommit, Processors, ResourceLimit};
 pub use memory::{Bound, BoundSource, SystemMemory};
+pub use residence::Residence;
 pub use topology::{NumaNode, Topology};
 
 /// The machine, seen through its files.
