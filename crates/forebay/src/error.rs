@@ -2,6 +2,7 @@
 
 use core::fmt;
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 use forebay_core::{Address, Bytes, Span};
 
@@ -136,6 +137,18 @@ pub enum Error {
         /// The reason and what would help.
         missing: &'static str,
     },
+    /// The buffer's host memory may only be read: it was wrapped or mapped so.
+    ReadOnly {
+        /// The size of the buffer.
+        size: Bytes,
+    },
+    /// A file could not be mapped.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
     /// The pool, handle or device was made before the process forked, and belongs to the parent.
     Forked,
     /// A setting was refused.
@@ -163,6 +176,8 @@ forebay_hal::debug_as_message!(Error {
     Overrun { address, size, written, expected, found },
     WrittenAfterFree { written, expected, found, block },
     AidUnavailable { aid, device, missing },
+    ReadOnly { size },
+    File { path, reason },
     Forked,
     Config(value),
     Shared(value),
@@ -263,6 +278,14 @@ impl fmt::Display for Error {
             }
             Self::AidUnavailable { aid, device, missing } => {
                 write!(f, "{aid} does not work on {device}: {missing}")
+            }
+            Self::ReadOnly { size } => write!(
+                f,
+                "the host memory of this buffer of {size} may only be read, so neither the host nor the device may \
+                 write the buffer; copy it to a buffer of the manager's own, or wrap or map the memory for writing"
+            ),
+            Self::File { path, reason } => {
+                write!(f, "{} could not be mapped: {reason}", path.display())
             }
             Self::Forked => f.write_str(
                 "this was made before the process forked, and belongs to the parent; make devices and pools after \

@@ -1,26 +1,47 @@
-//! Host memory of a buffer: zeroed, aligned, at one address until it is dropped.
+//! Host memory of a buffer, at one address until it is dropped: zeroed memory of the heap, or memory that the program
+//! brought.
 
+use core::fmt;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use forebay_core::{Address, Alignment};
 use forebay_hal::{Call, invalid};
 
+use crate::callback::Callbacks;
 use crate::{Error, Result};
 
 /// Enough for every vector instruction, and a cache line.
-const SMALLEST_ALIGNMENT: usize = 64;
+pub(super) const SMALLEST_ALIGNMENT: usize = 64;
 
-/// Memory of the host's heap. Large memory comes from the system page by page, when it is first touched.
-#[derive(Debug)]
-pub(super) struct HostMemory {
-    start: NonNull<u8>,
-    layout: Layout,
+/// Whose the memory is.
+enum Owner {
+    /// Forebay's, from the host's heap. Large memory comes from the system page by page, when it is first touched.
+    Heap(Layout),
+    /// The program's. Calling it releases the memory; `None` once it was called.
+    Program(Option<Release>),
 }
 
-// SAFETY: it owns its memory, like a box.
+/// Releases memory of the program.
+pub(super) type Release = Box<dyn FnOnce() + Send>;
+
+/// Whether the program lets forebay write its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Permission {
+    Read,
+    ReadWrite,
+}
+
+pub(super) struct HostMemory {
+    start: NonNull<u8>,
+    size: usize,
+    owner: Owner,
+    permission: Permission,
+}
+
+// SAFETY: it owns its memory, like a box, and what releases it may be called on any thread.
 unsafe impl Send for HostMemory {}
-// SAFETY: shared access only reads it.
+// SAFETY: shared access only reads the memory, and never touches what releases it.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
@@ -32,15 +53,28 @@ impl HostMemory {
             Error::Device(invalid(Call::Allocate, "size", given, allowed))
         };
         let layout = Layout::from_size_align(size, align).map_err(|_| refused())?;
-        if size == 0 {
-            return Ok(Self {
-                start: NonNull::without_provenance(align_of_layout(layout)),
-                layout,
-            });
-        }
-        // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(Self { start, layout })
+        let start = if size == 0 {
+            NonNull::without_provenance(align_of_layout(layout))
+        } else {
+            // SAFETY: the size is not zero.
+            NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?
+        };
+        Ok(Self { start, size, owner: Owner::Heap(layout), permission: Permission::ReadWrite })
+    }
+
+    /// Memory of the program, which `release` releases. It is called once, when this is dropped; a panic ends there.
+    ///
+    /// # Safety
+    ///
+    /// * Until `release` is called, `size` initialised bytes are at `start`, and nobody else writes them; with
+    ///   [`Permission::ReadWrite`] nobody else reads them either, and they may be written.
+    pub(super) unsafe fn external(
+        start: NonNull<u8>,
+        size: usize,
+        permission: Permission,
+        release: Release,
+    ) -> Self {
+        Self { start, size, owner: Owner::Program(Some(release)), permission }
     }
 
     pub(super) fn address(&self) -> Address {
@@ -48,7 +82,16 @@ impl HostMemory {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.layout.size()
+        self.size
+    }
+
+    /// Whether it is the program's, so that it stays where it is and is not replaced.
+    pub(super) fn is_external(&self) -> bool {
+        matches!(self.owner, Owner::Program(_))
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.permission == Permission::Read
     }
 
     /// The bytes.
@@ -57,19 +100,20 @@ impl HostMemory {
     ///
     /// * Nothing writes them meanwhile: no copy from the device is under way.
     pub(super) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes are there, initialised by zeros or later writes; nobody writes them, by the caller's
-        // promise.
-        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.size()) }
+        // SAFETY: so many bytes are there, initialised by zeros, later writes or the program; nobody writes them, by the
+        // caller's promise.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.size) }
     }
 
-    /// The bytes, to write.
+    /// The bytes, to write. None of memory that may only be read.
     ///
     /// # Safety
     ///
     /// * Nothing reads or writes them meanwhile: no copy is under way.
     pub(super) unsafe fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.size()) }
+        let size = if self.is_read_only() { 0 } else { self.size };
+        // SAFETY: as above, and it may be written.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), size) }
     }
 }
 
@@ -77,11 +121,30 @@ fn align_of_layout(layout: Layout) -> core::num::NonZero<usize> {
     core::num::NonZero::new(layout.align()).unwrap_or(core::num::NonZero::<usize>::MIN)
 }
 
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let external = self.is_external();
+        f.debug_struct("HostMemory")
+            .field("start", &self.start)
+            .field("size", &self.size)
+            .field("external", &external)
+            .field("permission", &self.permission)
+            .finish()
+    }
+}
+
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        if self.size() != 0 {
-            // SAFETY: allocated by `zeroed` with this layout.
-            unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        match &mut self.owner {
+            Owner::Heap(layout) if layout.size() != 0 => {
+                // SAFETY: allocated by `zeroed` with this layout.
+                unsafe { dealloc(self.start.as_ptr(), *layout) }
+            }
+            Owner::Heap(_) => {}
+            Owner::Program(release) => {
+                // A panic has reached the panic hook; nobody else is left to report it to.
+                let _ = release.take().and_then(|release| Callbacks::default().call(release));
+            }
         }
     }
 }

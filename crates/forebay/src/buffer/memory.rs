@@ -10,6 +10,7 @@ use forebay_core::Alignment;
 use forebay_hal::{Call, Device, ToDevice};
 
 use super::figures::Figures;
+use super::host_memory::HostMemory;
 use super::raw::RawBuffer;
 use super::registry::{LiveBuffer, MemoryTotals, Record, Registry};
 use super::store::Store;
@@ -100,13 +101,26 @@ impl Memory {
     /// A buffer of `length` elements, all zero. It has no memory until it is used, on either side.
     #[track_caller]
     pub fn buffer<T: Pod>(&self, length: usize) -> Result<Buffer<T>> {
-        let created_at = Location::caller();
+        self.enter(length, None, Location::caller())
+    }
+
+    /// Makes a buffer, over `host` if it has memory already, and enters it in the registry.
+    pub(super) fn enter<T: Pod>(
+        &self,
+        length: usize,
+        host: Option<HostMemory>,
+        created_at: &'static Location<'static>,
+    ) -> Result<Buffer<T>> {
         self.device().descriptor().check_process(Call::Allocate)?;
         let size = size_of_elements::<T>(length)?;
         self.shared.store.sweep();
         let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or(Alignment::ONE);
         let figures = Arc::<Figures>::default();
-        let raw = RawBuffer::new(&self.shared.store, size, alignment, Arc::clone(&figures));
+        let (store, counted) = (&self.shared.store, Arc::clone(&figures));
+        let raw = match host {
+            Some(host) => RawBuffer::over(store, host, alignment, counted),
+            None => RawBuffer::new(store, size, alignment, counted),
+        };
         let (element, since) = (type_name::<T>(), Instant::now());
         let record = Record { element, length, size, since, created_at, figures };
         Ok(Buffer::new(raw, length, self.shared.registry.enter(record)))

@@ -26,6 +26,9 @@
 //! # Ok::<(), forebay::Error>(())
 //! ```
 //!
+//! A buffer may be made over memory that the program has, without a copy: [`Memory::wrap`], [`Memory::wrap_raw_parts`],
+//! and a mapped file with `Memory::map_file`.
+//!
 //! What each operation does in each [state](Buffer::state) is a table in the guide, docs/buffers.md. The policy is
 //! [`forebay_core::Coherence`].
 //!
@@ -41,6 +44,7 @@
 mod access;
 mod device_side;
 mod double;
+mod external;
 mod fetch;
 mod figures;
 mod guard;

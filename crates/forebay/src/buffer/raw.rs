@@ -21,7 +21,7 @@ use forebay_hal::{
 use super::access::Access;
 use super::device_side::DeviceSide;
 use super::figures::Figures;
-use super::host_memory::HostMemory;
+use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::HostUse;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
@@ -93,8 +93,50 @@ impl RawBuffer {
         }
     }
 
+    /// A buffer over memory of the program. It has two replicas, also where the device's memory is the host's own.
+    pub(super) fn over(
+        store: &Arc<Store>,
+        host: HostMemory,
+        alignment: Alignment,
+        figures: Arc<Figures>,
+    ) -> Self {
+        let mut raw = Self::new(store, host.size() as u64, alignment, figures);
+        raw.unified = false;
+        raw.coherence.allocated(Replica::Host, false);
+        raw.coherence.written(Replica::Host, 0..raw.size());
+        raw.figures.set_host(raw.size());
+        raw.host = Some(host);
+        raw
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.coherence.length()
+    }
+
+    /// Whether the host's replica is memory of the program.
+    pub(super) fn is_external(&self) -> bool {
+        self.host.as_ref().is_some_and(HostMemory::is_external)
+    }
+
+    /// What the host's replica is aligned to at least.
+    pub(super) fn host_alignment(&self) -> u64 {
+        match &self.host {
+            Some(host) if host.is_external() => 1 << host.address().get().trailing_zeros().min(63),
+            _ => SMALLEST_ALIGNMENT as u64,
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.host.as_ref().is_some_and(HostMemory::is_read_only)
+    }
+
+    /// Fails, if the access writes, where the host's replica may only be read: also on the device, since what is written
+    /// there could not be copied back.
+    fn check_writable(&self, access: Access) -> Result<()> {
+        if access.writes() && self.is_read_only() {
+            return Err(Error::ReadOnly { size: Bytes::new(self.size()) });
+        }
+        Ok(())
     }
 
     pub(super) fn state(&self) -> BufferState {
@@ -113,6 +155,7 @@ impl RawBuffer {
     /// Makes the host's replica current in `range` and ready for `access`. The caller marks what it writes.
     pub(super) fn acquire_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
         self.check_process()?;
+        self.check_writable(access)?;
         if self.unified {
             return self.acquire_unified(range);
         }
@@ -133,6 +176,7 @@ impl RawBuffer {
     /// Enqueues the copies that make the host's replica current in `range`, and waits for none.
     pub(super) fn start_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
         self.check_process()?;
+        self.check_writable(access)?;
         self.arrivals.clear();
         if let Lent::Written(error) = &self.lent {
             return Err(error.clone().into());
@@ -261,6 +305,7 @@ impl RawBuffer {
         stream: StreamHandle,
     ) -> Result<Address> {
         self.check_process()?;
+        self.check_writable(access)?;
         let (device, stream) = (self.device_handle(), stream.resolved());
         if self.size() == 0 {
             return Ok(Address::NULL);
@@ -327,6 +372,7 @@ impl RawBuffer {
     /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
     /// devices, or the host has what is newer.
     pub(super) fn copy_on_device(&mut self, from: &mut Self, stream: StreamHandle) -> Result<bool> {
+        self.check_writable(Access::Overwrite)?;
         let same = Arc::ptr_eq(self.store.device(), from.store.device());
         let all = 0..self.size();
         let is_there =
@@ -432,8 +478,8 @@ impl RawBuffer {
 
     /// Forgets the contents of `range` on a replica.
     pub(super) fn invalidate(&mut self, replica: Replica, range: Range<u64>) {
-        // One replica is both: what one forgets the other has.
-        if !self.unified {
+        // One replica is both: what one forgets the other has. And memory that may only be read has what it has.
+        if !self.unified && !(replica == Replica::Host && self.is_read_only()) {
             self.coherence.invalidated(replica, range);
         }
     }
@@ -441,7 +487,8 @@ impl RawBuffer {
     /// Copies what a replica alone has to the other, and frees its memory. Returns how many bytes were freed.
     pub(super) fn drop_replica(&mut self, replica: Replica, stream: StreamHandle) -> Result<u64> {
         self.check_process()?;
-        if self.unified || !self.coherence.is_present(replica) {
+        let stays = replica == Replica::Host && self.is_external();
+        if self.unified || stays || !self.coherence.is_present(replica) {
             return Ok(0);
         }
         let all = 0..self.size();
@@ -474,6 +521,14 @@ impl RawBuffer {
 
     /// Moves the contents to memory of another size: what fits stays, what is new is zero.
     pub(super) fn resize(&mut self, size: u64) -> Result<()> {
+        if self.is_external() {
+            let given = format!("{size} B");
+            let allowed = format!(
+                "{} B: the memory is the program's; to change the size, copy the elements to a buffer of the manager's own",
+                self.size()
+            );
+            return Err(invalid(Call::Allocate, "length", given, allowed).into());
+        }
         let kept = 0..size.min(self.size());
         let runs = self.coherence.runs(kept);
         let written = runs.filter(|(_, contents)| !matches!(contents, Contents::Zero { .. }));

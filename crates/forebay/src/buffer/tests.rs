@@ -21,23 +21,27 @@ use crate::{Error, HostDevice};
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
 /// A machine whose device has memory of its own.
-fn open(options: SimOptions) -> (SimMachine, Arc<SimDevice>, Memory) {
+pub(super) fn open(options: SimOptions) -> (SimMachine, Arc<SimDevice>, Memory) {
     open_any(options.without(Capabilities::HOST_VISIBLE))
 }
 
-fn open_any(options: SimOptions) -> (SimMachine, Arc<SimDevice>, Memory) {
+pub(super) fn open_any(options: SimOptions) -> (SimMachine, Arc<SimDevice>, Memory) {
     let machine = options.build().unwrap();
     let device = machine.device(0).unwrap();
     let shared: Arc<dyn Device> = device.clone();
     (machine, device, Memory::new(&shared).unwrap())
 }
 
-fn span_of(on_device: &OnDevice<'_>) -> Span {
+pub(super) fn span_of(on_device: &OnDevice<'_>) -> Span {
     Span::new(on_device.address(), on_device.size()).unwrap()
 }
 
 /// A kernel that writes `value` over what the buffer handed out.
-fn launch_write(device: &SimDevice, on_device: &OnDevice<'_>, value: u8) -> crate::Result<()> {
+pub(super) fn launch_write(
+    device: &SimDevice,
+    on_device: &OnDevice<'_>,
+    value: u8,
+) -> crate::Result<()> {
     let span = span_of(on_device);
     let size = usize::try_from(span.size().get()).unwrap();
     let kernel = Kernel::new(format!("write {value}"))
@@ -106,17 +110,37 @@ impl Model {
 
 const LENGTH: usize = 5000;
 
+/// Whose host memory a random program uses.
+#[derive(Clone, Copy, PartialEq)]
+enum Host {
+    Own,
+    Wrapped,
+}
+
 /// Random uses of a buffer on several streams. With a fault, an operation that fails is done again, and must find everything
 /// as it was.
-fn random_program(options: SimOptions, seed: u64, steps: u64, fault: Option<Fault>) -> bool {
+fn random_program(
+    options: SimOptions,
+    host: Host,
+    seed: u64,
+    steps: u64,
+    fault: Option<Fault>,
+) -> bool {
     let (machine, device, memory) = open_any(options.seed(seed));
-    let unified = memory.device().descriptor().capabilities.contains(Capabilities::HOST_VISIBLE);
+    let wrapped = host == Host::Wrapped;
+    let unified =
+        memory.device().descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) && !wrapped;
     let mut random = Random::new(seed);
     let streams: Vec<StreamHandle> =
         (0..3).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
     let wrong = Arc::new(AtomicU64::new(0));
-    let mut buffer = memory.buffer::<u8>(LENGTH).unwrap();
-    let mut model = Model { bytes: vec![Byte::default(); LENGTH], ..Model::default() };
+    let mut buffer = match host {
+        Host::Own => memory.buffer::<u8>(LENGTH).unwrap(),
+        Host::Wrapped => memory.wrap(vec![0_u8; LENGTH]).unwrap(),
+    };
+    // What the program brings counts as written.
+    let first = Byte { written: wrapped, on_host: wrapped, ..Byte::default() };
+    let mut model = Model { bytes: vec![first; LENGTH], ..Model::default() };
     let faulty = fault.is_some();
     if let Some(fault) = fault {
         machine.plan(fault);
@@ -181,17 +205,19 @@ fn random_program(options: SimOptions, seed: u64, steps: u64, fault: Option<Faul
                 model.used(Replica::Host, &whole, Access::Read, value);
                 model.bytes.iter_mut().for_each(|byte| byte.on_device = false);
             }
+            9 if wrapped => {}
             9 => {
                 model.used(Replica::Device, &whole, Access::Read, value);
                 model.bytes.iter_mut().for_each(|byte| byte.on_host = false);
             }
+            10 if wrapped => model.used(Replica::Host, &range, Access::Overwrite, 0),
             10 => model.bytes[range].fill(Byte::default()),
             _ => {
                 model.used(Replica::Host, &whole, Access::Read, value);
                 model.used(Replica::Device, &whole, Access::Read, value);
             }
         }
-        if random.chance(1, 30) && !faulty {
+        if random.chance(1, 30) && !faulty && !wrapped {
             let to = LENGTH / 2 + random.index(LENGTH).unwrap();
             let kept = 0..length.min(to);
             buffer.resize(to).unwrap();
@@ -227,7 +253,9 @@ fn contents_are_right_and_copies_minimal_whatever_a_program_does() {
     for seed in 0..60 {
         let own = SimMachine::builder().without(Capabilities::HOST_VISIBLE);
         for options in [own, SimMachine::builder()] {
-            assert!(!random_program(options, seed, 120, None));
+            for host in [Host::Own, Host::Wrapped] {
+                assert!(!random_program(options.clone(), host, seed, 120, None));
+            }
         }
     }
 }
@@ -240,7 +268,8 @@ fn a_call_that_fails_at_any_driver_call_changes_nothing() {
             let fault = Fault::new(When::Call(call), kind);
             let own = SimMachine::builder().without(Capabilities::HOST_VISIBLE);
             for options in [own, SimMachine::builder()] {
-                failed += u32::from(random_program(options, call % 7, 40, Some(fault)));
+                let host = if call % 2 == 0 { Host::Own } else { Host::Wrapped };
+                failed += u32::from(random_program(options, host, call % 7, 40, Some(fault)));
             }
         }
     }

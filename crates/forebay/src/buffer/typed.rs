@@ -209,19 +209,21 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// Frees the memory of a replica, after copying to the other what it alone had. Returns how many bytes were freed.
-    /// Copies to the device are enqueued on `stream`, and waited for.
+    /// Copies to the device are enqueued on `stream`, and waited for. Host memory that the program brought
+    /// ([`Memory::wrap`](super::Memory::wrap)) stays.
     pub fn compact(&mut self, replica: Replica, stream: StreamHandle) -> Result<Bytes> {
         Ok(Bytes::new(self.raw.drop_replica(replica, stream)?))
     }
 
     /// Forgets what a replica has: it is copied from the other when it is needed next. Elements that the other has not
-    /// are zero from now on. Does nothing where there is one replica.
+    /// are zero from now on. Does nothing where there is one replica, and to host memory that may only be read.
     pub fn invalidate(&mut self, replica: Replica) {
         let all = 0..self.raw.size();
         self.raw.invalidate(replica, all);
     }
 
     /// Changes the number of elements. The first ones stay, new ones are zero. The contents move to new host memory.
+    /// Fails where the host memory is the program's own.
     pub fn resize(&mut self, length: usize) -> Result<()> {
         self.raw.resize(size_of_elements::<T>(length)?)?;
         self.length = length;
@@ -273,7 +275,8 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         let bytes = bytes_of::<T>(&self.elements);
         let size = size_of::<U>() as u64;
         let fits = |at: u64| size != 0 && at.is_multiple_of(size);
-        let aligned = align_of::<U>() <= align_of::<T>().max(SHARED_ALIGNMENT);
+        let aligned =
+            align_of::<U>() as u64 <= (align_of::<T>() as u64).max(self.raw.host_alignment());
         if !fits(bytes.start) || !fits(bytes.end) || !aligned {
             let given = format!("bytes {} to {}", bytes.start, bytes.end);
             let allowed =
@@ -331,7 +334,9 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
 
     /// As [`Buffer::fill`]. Zeros cost nothing until they are needed, on either side.
     pub fn fill(&mut self, value: T) -> Result<()> {
-        if bytemuck::bytes_of(&value).iter().all(|&byte| byte == 0) {
+        let is_zero = bytemuck::bytes_of(&value).iter().all(|&byte| byte == 0);
+        // Memory of the program is written at once: it may be looked at after the buffer is gone.
+        if is_zero && !self.raw.is_external() {
             self.raw.clear(bytes_of::<T>(&self.elements));
             return Ok(());
         }
@@ -378,6 +383,3 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         Err(invalid(Call::Copy, argument, format!("{given} elements"), allowed).into())
     }
 }
-
-/// Every buffer is aligned to this at least, on either side.
-const SHARED_ALIGNMENT: usize = 64;

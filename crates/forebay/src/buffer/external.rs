@@ -1,0 +1,194 @@
+//! Buffers over memory that the program brings: vectors, boxes, raw memory with a release callback, mapped files.
+//!
+//! The memory is the host's replica. It stays where it is while the buffer lives, and is released when the buffer is
+//! dropped and the copies that use it are done: at once, at the manager's next call, or when the manager is dropped.
+
+use core::panic::Location;
+use core::ptr::NonNull;
+
+use bytemuck::Pod;
+use forebay_hal::{Call, invalid};
+
+use super::host_memory::{HostMemory, Permission};
+use super::memory::Memory;
+use super::typed::{Buffer, size_of_elements};
+use crate::Result;
+
+/// # Memory of the program
+///
+/// These buffers have their memory from the beginning, and begin as [`HostOnly`](super::BufferState::HostOnly). They
+/// cannot be [resized](Buffer::resize); compacting the host's side and, of memory that may only be read, every call that
+/// writes, is refused or does nothing, as its documentation says. What the device wrote is in the memory after
+/// [`host`](Buffer::host) or [`synchronize`](Buffer::synchronize), and not before.
+impl Memory {
+    /// A buffer whose host memory is that of `owner`: a vector, a box, a [`HostAllocation`](crate::host::HostAllocation).
+    /// Nothing is copied. The owner is dropped with the buffer, after copies that still use its memory, and at once if
+    /// this fails.
+    ///
+    /// ```
+    /// use forebay::buffer::Memory;
+    ///
+    /// let memory = Memory::host()?;
+    /// let mut buffer = memory.wrap(vec![1.0_f32; 1000])?;
+    /// buffer.host_mut()?[7] = 2.0; // in the vector
+    /// assert_eq!(buffer.host()?[6..8], [1.0, 2.0]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn wrap<T: Pod, O: AsMut<[T]> + Send + 'static>(&self, owner: O) -> Result<Buffer<T>> {
+        let owner = Box::into_raw(Box::new(owner));
+        // SAFETY: the box is leaked, and this is the only reference to it.
+        let elements = unsafe { &mut *owner }.as_mut();
+        let (start, size) = (NonNull::from(&mut *elements).cast(), size_of_val(elements));
+        let release = release_of(owner);
+        // SAFETY: the elements are the owner's, which stays where it is, and which nobody touches until it is dropped.
+        let host =
+            unsafe { HostMemory::external(start, size, Permission::ReadWrite, Box::new(release)) };
+        self.over_external(host, elements.len(), Location::caller())
+    }
+
+    /// The same with memory that is only read: a shared slice, a constant. Calls that would write it, on either side, fail
+    /// with [`Error::ReadOnly`](crate::Error::ReadOnly).
+    ///
+    /// ```
+    /// use forebay::buffer::Memory;
+    /// use std::sync::Arc;
+    ///
+    /// let weights: Arc<[f32]> = vec![0.5; 1000].into();
+    /// let mut buffer = Memory::host()?.wrap_read_only(Arc::clone(&weights))?;
+    /// assert_eq!(buffer.host()?[999], 0.5);
+    /// assert!(matches!(buffer.host_mut(), Err(forebay::Error::ReadOnly { .. })));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn wrap_read_only<T: Pod, O: AsRef<[T]> + Send + 'static>(
+        &self,
+        owner: O,
+    ) -> Result<Buffer<T>> {
+        let owner = Box::into_raw(Box::new(owner));
+        // SAFETY: the box is leaked, and nobody refers to it mutably until it is dropped.
+        let elements = unsafe { &*owner }.as_ref();
+        let (start, size) = (NonNull::from(elements).cast(), size_of_val(elements));
+        let release = release_of(owner);
+        // SAFETY: as above; plain elements behind a shared reference do not change.
+        let host =
+            unsafe { HostMemory::external(start, size, Permission::Read, Box::new(release)) };
+        self.over_external(host, elements.len(), Location::caller())
+    }
+
+    /// A buffer whose host memory is `length` elements at `start`. `release` is called exactly once, on any thread: after
+    /// the buffer is dropped and copies that still use the memory are done, or before this returns an error. For memory
+    /// that is only lent, let it do nothing, or tell the lender.
+    ///
+    /// A forked child does not call it for buffers of its parent, and nobody does after a device was lost that may still
+    /// use the memory.
+    ///
+    /// # Safety
+    ///
+    /// * Until `release` is called, `length` initialised elements are at `start`, which forebay may read and write, and
+    ///   nobody else does.
+    #[track_caller]
+    pub unsafe fn wrap_raw_parts<T: Pod>(
+        &self,
+        start: NonNull<T>,
+        length: usize,
+        release: impl FnOnce() + Send + 'static,
+    ) -> Result<Buffer<T>> {
+        let created_at = Location::caller();
+        let whole = size_of_elements::<T>(length).map(|size| usize::try_from(size).unwrap_or(0));
+        let (start, size, permission) =
+            (start.cast(), *whole.as_ref().unwrap_or(&0), Permission::ReadWrite);
+        // SAFETY: as the caller promises.
+        let host = unsafe { HostMemory::external(start, size, permission, Box::new(release)) };
+        whole?;
+        self.over_external(host, length, created_at)
+    }
+
+    /// A buffer whose host memory is a file, mapped. Nothing is read before it is used. Fails if the file is not a whole
+    /// number of elements.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// use forebay::host::FileMode;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("forebay-example-{}", std::process::id()));
+    /// # std::fs::write(&path, [1_u8, 0, 0, 0, 2, 0, 0, 0])?;
+    /// let memory = Memory::host()?;
+    /// // SAFETY: nobody else writes or shortens the file while the buffer lives.
+    /// let mut buffer = unsafe { memory.map_file::<u32>(&path, FileMode::Shared) }?;
+    /// assert_eq!(buffer.host()?, [1, 2]);
+    /// buffer.host_mut()?[1] = 7; // in the file
+    /// # drop(buffer);
+    /// # assert_eq!(std::fs::read(&path)?[4], 7);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// * While the buffer lives nobody makes the file shorter: a use of what is gone ends the program with a signal
+    ///   (`SIGBUS`), and no check beforehand can rule that out.
+    /// * Nobody else writes the file meanwhile: elements would change behind a shared reference. With
+    ///   [`FileMode::CopyOnWrite`](crate::host::FileMode::CopyOnWrite), too: pages that were not written here still show
+    ///   the file.
+    #[cfg(feature = "host")]
+    #[track_caller]
+    pub unsafe fn map_file<T: Pod>(
+        &self,
+        path: impl AsRef<std::path::Path>,
+        mode: crate::host::FileMode,
+    ) -> Result<Buffer<T>> {
+        let (created_at, path) = (Location::caller(), path.as_ref());
+        let failed = |error: std::io::Error| crate::Error::File {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        // SAFETY: as the caller promises, until the mapping is dropped, which the release does.
+        let mapping = unsafe { crate::host::FileMapping::open(path, mode) }.map_err(failed)?;
+        let (start, size) = (mapping.start(), mapping.size());
+        let element = size_of::<T>();
+        if element == 0 || !size.is_multiple_of(element) {
+            let given = format!("{} with {size} B", path.display());
+            let allowed = format!("a multiple of {element} B, the size of an element");
+            return Err(invalid(Call::Allocate, "file", given, allowed).into());
+        }
+        let permission = match mapping.is_writable() {
+            true => Permission::ReadWrite,
+            false => Permission::Read,
+        };
+        let release = Box::new(move || drop(mapping));
+        // SAFETY: so many bytes are mapped at the start until the mapping is dropped.
+        let host = unsafe { HostMemory::external(start, size, permission, release) };
+        self.over_external(host, size / element, created_at)
+    }
+
+    /// A buffer over `host`, which is released if this fails.
+    fn over_external<T: Pod>(
+        &self,
+        host: HostMemory,
+        length: usize,
+        created_at: &'static Location<'static>,
+    ) -> Result<Buffer<T>> {
+        if !host.address().get().is_multiple_of(align_of::<T>() as u64) {
+            let allowed = format!("a multiple of {} B, as the elements need", align_of::<T>());
+            return Err(invalid(Call::Allocate, "start", host.address(), allowed).into());
+        }
+        self.enter(length, Some(host), created_at)
+    }
+}
+
+/// Drops a leaked box.
+fn release_of<O: Send + 'static>(owner: *mut O) -> impl FnOnce() + Send + 'static {
+    struct Leaked<O>(*mut O);
+    // SAFETY: it owns what it points to, which may be dropped on any thread.
+    unsafe impl<O: Send> Send for Leaked<O> {}
+    let leaked = Leaked(owner);
+    move || {
+        let Leaked(owner) = { leaked };
+        // SAFETY: the pointer is from a box, and the closure is called once, after the last use of the memory.
+        drop(unsafe { Box::from_raw(owner) });
+    }
+}
+
+#[cfg(test)]
+mod tests;
