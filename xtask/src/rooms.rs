@@ -58,6 +58,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("adaptor", "allocators over allocators"),
     ("buffer", "data with a host side and a device side; a lock for each manager"),
     ("named", "buffers that processes share by name; a lock for each process"),
+    ("leak", "what is live in the process, and what of it is suspicious; no lock"),
     ("objects", "pools of objects and arrays; a lock for each"),
     ("bindings", "what the C and Python crates share"),
 ];

@@ -6,6 +6,7 @@
 //! * [`gates`]: a gate for each thread slot, and ways to visit all of them.
 //! * [`barrier`]: an asymmetric barrier between owner and visitor, paid for by the visitor.
 //! * [`map`]: the state of the block at an address, found and changed without a lock.
+//! * [`exit`]: work at the end of the process.
 //! * [`fork`]: values that a forked child leaks, and process-wide data that no fork leaves locked.
 //! * [`thread`]: threads that a forked child can start.
 //! * [`tracked`]: locks that are counted in debug builds.
@@ -16,6 +17,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub mod barrier;
+#[cfg(not(loom))]
+pub mod exit;
 pub mod fork;
 pub mod gate;
 pub mod gates;

@@ -41,6 +41,7 @@
 //! | figures, pressure, measured scopes | [`statistics`] |
 //! | every block, page and setting of a pool at one moment, as data or JSON | [`snapshot`] |
 //! | out-of-memory reports, leaks, events and recording them | [`report`] |
+//! | what is live in the whole process, and what of it looks like a leak | [`leak`] |
 //! | blocks known by their address alone | [`process`] |
 //! | sizes, alignments and addresses | [`quantity`] |
 //! | the device contract, to write your own device | [`hal`] |
@@ -71,6 +72,7 @@ pub mod buffer;
 pub mod config;
 pub mod handle;
 pub mod named;
+pub mod leak;
 pub mod objects;
 #[cfg(feature = "host")]
 pub mod pinned;
@@ -105,6 +107,7 @@ pub use config::Settings;
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
 pub use named::SharedBuffer;
+pub use leak::leaks;
 pub use objects::{ArrayPool, ObjectPool};
 #[cfg(feature = "host")]
 pub use pinned::{PinnedArray, PinnedPool};

@@ -12,7 +12,7 @@ use forebay_hal::{Call, Device, ToDevice};
 use super::figures::Figures;
 use super::host_memory::HostMemory;
 use super::raw::RawBuffer;
-use super::registry::{LiveBuffer, MemoryTotals, Record, Registry};
+use super::registry::{LineFigures, LiveBuffer, MemoryTotals, Record, Registry, stack};
 use super::store::Store;
 use super::typed::{Buffer, size_of_elements};
 use crate::sync::fork::ForkSafeMutex;
@@ -63,8 +63,16 @@ static REGISTRIES: ForkSafeMutex<Vec<Weak<Registry>>> = ForkSafeMutex::new(Vec::
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub fn leaks() -> Vec<LiveBuffer> {
-    let all: Vec<Arc<Registry>> = REGISTRIES.lock().iter().filter_map(Weak::upgrade).collect();
-    all.iter().flat_map(|registry| registry.live()).collect()
+    registries().iter().flat_map(|registry| registry.live()).collect()
+}
+
+/// What became of the buffers of each line of the program, by manager.
+pub(crate) fn lines() -> Vec<LineFigures> {
+    registries().iter().flat_map(|registry| registry.lines()).collect()
+}
+
+fn registries() -> Vec<Arc<Registry>> {
+    REGISTRIES.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
 impl Memory {
@@ -122,7 +130,8 @@ impl Memory {
             None => RawBuffer::new(store, size, alignment, counted),
         };
         let (element, since) = (type_name::<T>(), Instant::now());
-        let record = Record { element, length, size, since, created_at, figures };
+        let stack = stack();
+        let record = Record { element, length, size, since, created_at, stack, figures };
         Ok(Buffer::new(raw, length, self.shared.registry.enter(record)))
     }
 

@@ -2,7 +2,9 @@
 
 use core::panic::Location;
 use core::time::Duration;
+use std::backtrace::Backtrace;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -17,9 +19,36 @@ pub(super) struct Registry {
     records: Mutex<Records>,
 }
 
+/// Whether the stacks of calls that make buffers are captured.
+static STACKS: AtomicBool = AtomicBool::new(false);
+
+/// Whether buffers made from now on remember the stack of the call that made them, whatever `RUST_BACKTRACE` says. Takes some
+/// microseconds and kilobytes a buffer; off unless set, for the whole process.
+pub fn capture_stacks(captured: bool) {
+    STACKS.store(captured, Ordering::Relaxed);
+}
+
+/// The stack of the caller, if stacks are captured.
+pub(super) fn stack() -> Option<Backtrace> {
+    STACKS.load(Ordering::Relaxed).then(Backtrace::force_capture)
+}
+
+/// What became of the buffers that one line of the program made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineFigures {
+    pub(crate) created_at: &'static Location<'static>,
+    pub(crate) made: u64,
+    pub(crate) live: u64,
+    /// The most that were live at once.
+    pub(crate) most: u64,
+    /// The longest that one lived which was dropped.
+    pub(crate) longest: Duration,
+}
+
 #[derive(Debug, Default)]
 struct Records {
     live: BTreeMap<u64, Record>,
+    lines: BTreeMap<&'static Location<'static>, LineFigures>,
     created: u64,
     /// The copies of buffers that are gone.
     gone: BufferFigures,
@@ -33,6 +62,7 @@ pub(super) struct Record {
     pub(super) size: u64,
     pub(super) since: Instant,
     pub(super) created_at: &'static Location<'static>,
+    pub(super) stack: Option<Backtrace>,
     pub(super) figures: Arc<Figures>,
 }
 
@@ -59,6 +89,8 @@ pub struct LiveBuffer {
     pub age: Duration,
     /// Where in the program it was made: file, line and column.
     pub created_at: String,
+    /// The stack of the call that made it, if [`capture_stacks`](crate::leak::capture_stacks) was on.
+    pub stack: Option<String>,
     /// Its memory and copies.
     pub figures: BufferFigures,
 }
@@ -86,8 +118,13 @@ impl Registry {
     pub(super) fn enter(self: &Arc<Self>, record: Record) -> Registration {
         let mut records = lock(&self.records);
         records.created += 1;
-        let id = records.created;
+        let (id, created_at) = (records.created, record.created_at);
         records.live.insert(id, record);
+        let new = LineFigures { created_at, made: 0, live: 0, most: 0, longest: Duration::ZERO };
+        let line = records.lines.entry(created_at).or_insert(new);
+        line.made += 1;
+        line.live += 1;
+        line.most = line.most.max(line.live);
         Registration { registry: Arc::clone(self), id }
     }
 
@@ -104,9 +141,18 @@ impl Registry {
             bytes: record.size,
             age: record.since.elapsed(),
             created_at: record.created_at.to_string(),
+            stack: record.stack.as_ref().map(Backtrace::to_string),
             figures: record.figures.read(),
         });
         live.collect()
+    }
+
+    /// The figures of each line that made buffers. None in a forked child, as above.
+    pub(super) fn lines(&self) -> Vec<LineFigures> {
+        if self.birth.is_elsewhere() {
+            return Vec::new();
+        }
+        lock(&self.records).lines.values().copied().collect()
     }
 
     /// The sums, with so many bytes parked.
@@ -132,6 +178,10 @@ impl Drop for Registration {
             let mut last = record.figures.read();
             (last.host_bytes, last.device_bytes) = (0, 0);
             records.gone.add(&last);
+            if let Some(line) = records.lines.get_mut(record.created_at) {
+                line.live = line.live.saturating_sub(1);
+                line.longest = line.longest.max(record.since.elapsed());
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ use crate::{Allocate, Block, PoolId, Request, Result, Tag};
 
 pub use calls::block_pages::PagePart;
 pub use calls::observe::Observation;
+pub(crate) use calls::registry::live_blocks;
 pub use calls::restore::KeptBlock;
 pub use common::capture::Capture;
 pub use common::group::{GroupFigures, PeakFigures};

@@ -11,7 +11,7 @@ use forebay_hal::{Device, StreamHandle};
 use crate::PoolId;
 use crate::pool::shared::Shared;
 use crate::sync::fork::{Birth, ForkSafeMutex};
-use crate::sync::map::AddressMap;
+use crate::sync::map::{AddressMap, LiveBlock};
 
 /// A pool, and what is asked about it without a reference.
 struct Entry {
@@ -88,6 +88,16 @@ pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
     let weak: Vec<Weak<Shared>> = of_it.map(|entry| Weak::clone(&entry.pool)).collect();
     drop(pools);
     weak.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// The live blocks of every pool of this process. No reference to a pool is made, as above.
+pub(crate) fn live_blocks() -> Vec<(PoolId, Vec<LiveBlock>)> {
+    let ours = |pools: MutexGuard<'_, Vec<Entry>>| -> Vec<(PoolId, AddressMap)> {
+        let ours = pools.iter().filter(|entry| entry.is_ours());
+        ours.map(|entry| (entry.id, entry.map.clone())).collect()
+    };
+    // Read after the list is unlocked.
+    ours(pools()).into_iter().map(|(id, map)| (id, map.live_blocks())).collect()
 }
 
 /// The address of a device object. It identifies the device: a pool keeps its own alive.
