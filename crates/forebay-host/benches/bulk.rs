@@ -3,6 +3,7 @@
 //! `cargo bench -p forebay-host --bench bulk [ROUNDS]`: for each size, rounds in which every contestant takes a turn, so that
 //! all of them see the same machine; the median of the rounds in GB/s, and how much the best hand-written one gains.
 //! docs/performance.md has the figures, and what was concluded from them.
+#![allow(clippy::print_stdout, reason = "its output")]
 
 #[cfg(target_arch = "x86_64")]
 mod bulk {

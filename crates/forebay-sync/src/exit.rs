@@ -21,14 +21,11 @@ pub fn at_exit(work: fn()) {
     let mut seen = ptr::null_mut();
     loop {
         match HOOK.compare_exchange(seen, hook, Ordering::AcqRel, Ordering::Acquire) {
+            // A child inherits the registration of its parent.
             Ok(before) => {
-                // SAFETY: the handler stays mapped as long as the process. It is registered again only in a child,
-                // which inherits its parent's registration.
-                #[cfg(all(unix, not(miri)))]
                 if before.is_null() {
-                    unsafe { libc::atexit(run) };
+                    register();
                 }
-                let _ = before;
                 return;
             }
             // SAFETY: every hook is a leaked box.
@@ -39,6 +36,14 @@ pub fn at_exit(work: fn()) {
                 return;
             }
         }
+    }
+}
+
+fn register() {
+    // SAFETY: the handler stays mapped as long as the process, as those of forks do.
+    #[cfg(all(unix, not(miri)))]
+    unsafe {
+        libc::atexit(run);
     }
 }
 
