@@ -42,10 +42,12 @@
 //! After a stream is destroyed, the next use of a buffer that was used on it waits for the whole device, once.
 
 mod access;
+mod bulk;
 mod device_side;
 mod double;
 mod external;
 mod fetch;
+mod fields;
 mod figures;
 mod guard;
 mod host_memory;
@@ -62,6 +64,7 @@ mod tests;
 pub use access::Access;
 pub use double::DoubleBuffer;
 pub use fetch::Fetch;
+pub use fields::Field;
 pub use figures::{BufferFigures, CopyFigures};
 pub use forebay_core::{BufferState, Replica};
 pub use guard::{HostMut, OnDevice};

@@ -8,6 +8,8 @@
 //! Where the device's memory is the host's own ([`Capabilities::HOST_VISIBLE`]) there is one replica, which counts as the
 //! host's: nothing is ever copied, and a host access waits for the streams that use it.
 
+mod transfer;
+
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::HostUse;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
+
+pub(super) use transfer::Strides;
 
 /// What a lost device may still do to host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -369,39 +373,6 @@ impl RawBuffer {
         Ok(())
     }
 
-    /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
-    /// devices, or the host has what is newer.
-    pub(super) fn copy_on_device(&mut self, from: &mut Self, stream: StreamHandle) -> Result<bool> {
-        self.check_writable(Access::Overwrite)?;
-        let same = Arc::ptr_eq(self.store.device(), from.store.device());
-        let all = 0..self.size();
-        let is_there =
-            from.device.is_some() && from.coherence.needs(Replica::Device, all.clone()).is_empty();
-        if !same || self.unified || !is_there || from.size() != all.end {
-            return Ok(false);
-        }
-        let stream = stream.resolved();
-        let source = from.acquire_device(all.clone(), Access::Read, stream)?;
-        // Ordered and allocated; the contents are still the old ones.
-        self.check_process()?;
-        let device = self.device_handle();
-        let side = self.device_side(stream)?;
-        side.order(&device, stream, Access::Update)?;
-        let to = side.address();
-        let copy =
-            hal::Copy::linear(Place::Device(to), Place::Device(source), Bytes::new(all.end))?;
-        // SAFETY: both are blocks of buffers, which are freed after the work of `stream`; the two are different.
-        if let Err(error) = unsafe { device.copy(&copy, stream) } {
-            if !matches!(error, hal::Error::Invalid { .. }) {
-                // The device's bytes are undefined now; what the host has is still there.
-                self.coherence.invalidated(Replica::Device, all);
-            }
-            return Err(error.into());
-        }
-        self.coherence.written(Replica::Device, all);
-        Ok(true)
-    }
-
     /// Makes the one replica ready for the host: waits for the streams that use it, and zeroes what nobody has written,
     /// so that the host sees no memory of others.
     fn acquire_unified(&mut self, range: Range<u64>) -> Result<()> {
@@ -479,7 +450,8 @@ impl RawBuffer {
     /// Forgets the contents of `range` on a replica.
     pub(super) fn invalidate(&mut self, replica: Replica, range: Range<u64>) {
         // One replica is both: what one forgets the other has. And memory that may only be read has what it has.
-        if !self.unified && !(replica == Replica::Host && self.is_read_only()) {
+        let stays = self.unified || (replica == Replica::Host && self.is_read_only());
+        if !stays {
             self.coherence.invalidated(replica, range);
         }
     }

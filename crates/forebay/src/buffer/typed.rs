@@ -8,6 +8,7 @@ use forebay_core::{BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::access::Access;
+use super::bulk;
 use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
 use super::raw::{RawBuffer, offset, out_of_range};
@@ -18,7 +19,7 @@ use crate::Result;
 /// [`Memory::buffer`](super::Memory::buffer).
 #[derive(Debug)]
 pub struct Buffer<T: Pod> {
-    raw: RawBuffer,
+    pub(super) raw: RawBuffer,
     length: usize,
     registration: Registration,
     element: PhantomData<T>,
@@ -340,7 +341,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
             self.raw.clear(bytes_of::<T>(&self.elements));
             return Ok(());
         }
-        self.map(Access::Overwrite)?.fill(value);
+        bulk::fill(&mut self.map(Access::Overwrite)?, value);
         Ok(())
     }
 

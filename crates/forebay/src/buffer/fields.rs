@@ -1,0 +1,161 @@
+//! Structure of arrays: the elements of one field of a buffer of structures, as a buffer of their own, and back.
+//!
+//! ```text
+//!   array of structures     |x y z m|x y z m|x y z m|...      Buffer<Particle>
+//!                              |       |       |              copy_field_to, copy_field_from
+//!   structure of arrays     |y y y ...|                       Buffer<f32>
+//! ```
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use bytemuck::Pod;
+use forebay_hal::{Call, StreamHandle, invalid};
+
+use super::access::Access;
+use super::raw::Strides;
+use super::typed::Buffer;
+use crate::Result;
+
+/// A field of the structure `S`, of type `T`, by its offset.
+///
+/// ```
+/// use core::mem::offset_of;
+/// use forebay::buffer::Field;
+///
+/// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+/// #[repr(C)]
+/// struct Particle {
+///     position: [f32; 3],
+///     mass: f32,
+/// }
+/// let mass = Field::<Particle, f32>::at(offset_of!(Particle, mass))?;
+/// let particles = [Particle { position: [0.0; 3], mass: 2.0 }; 100];
+/// let mut masses = [0.0; 100];
+/// mass.gather(&particles, &mut masses)?;
+/// assert_eq!(masses, [2.0; 100]);
+/// assert!(Field::<Particle, f64>::at(offset_of!(Particle, mass)).is_err());
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub struct Field<S, T> {
+    offset: usize,
+    types: PhantomData<fn(S) -> T>,
+}
+
+impl<S, T> Clone for Field<S, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, T> Copy for Field<S, T> {}
+
+impl<S, T> fmt::Debug for Field<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Field").field("offset", &self.offset).finish()
+    }
+}
+
+impl<S: Pod, T: Pod> Field<S, T> {
+    /// The field at `offset` bytes (`core::mem::offset_of!`). Fails if it does not end within the structure.
+    pub fn at(offset: usize) -> Result<Self> {
+        if size_of::<T>() == 0
+            || offset.checked_add(size_of::<T>()).is_none_or(|end| end > size_of::<S>())
+        {
+            let given = format!("{offset} B, for a field of {} B", size_of::<T>());
+            let allowed =
+                format!("a field with bytes, within the {} B of the structure", size_of::<S>());
+            return Err(invalid(Call::Copy, "offset", given, allowed).into());
+        }
+        Ok(Self { offset, types: PhantomData })
+    }
+
+    /// Copies the field of every structure to `to`. Fails if it has another length.
+    pub fn gather(&self, from: &[S], to: &mut [T]) -> Result<()> {
+        check_length(from.len(), to.len())?;
+        let rows = bytemuck::cast_slice::<S, u8>(from).chunks_exact(size_of::<S>());
+        for (row, to) in rows.zip(to) {
+            let field = row.get(self.offset..).and_then(|rest| rest.get(..size_of::<T>()));
+            *to = field.map_or_else(T::zeroed, bytemuck::pod_read_unaligned);
+        }
+        Ok(())
+    }
+
+    /// Copies `from` to the field of every structure; the other fields stay. Fails if it has another length.
+    pub fn scatter(&self, from: &[T], to: &mut [S]) -> Result<()> {
+        check_length(to.len(), from.len())?;
+        let rows = bytemuck::cast_slice_mut::<S, u8>(to).chunks_exact_mut(size_of::<S>());
+        for (row, from) in rows.zip(from) {
+            let field = row.get_mut(self.offset..).and_then(|rest| rest.get_mut(..size_of::<T>()));
+            if let Some(field) = field {
+                field.copy_from_slice(bytemuck::bytes_of(from));
+            }
+        }
+        Ok(())
+    }
+
+    fn strides(&self, rows: usize) -> Strides {
+        let (offset, pitch) = (self.offset as u64, size_of::<S>() as u64);
+        Strides { offset, pitch, width: size_of::<T>() as u64, rows: rows as u64 }
+    }
+}
+
+fn check_length(structures: usize, elements: usize) -> Result<()> {
+    if structures == elements {
+        return Ok(());
+    }
+    let allowed = format!("{structures} elements, one for each structure");
+    Err(invalid(Call::Copy, "length", format!("{elements} elements"), allowed).into())
+}
+
+/// # Structure of arrays
+impl<S: Pod> Buffer<S> {
+    /// Copies one field of every structure to `to`: on the device, on `stream`, where both are of one device and the
+    /// structures are current there; else on the host. Fails if `to` has another length.
+    ///
+    /// ```
+    /// # use forebay::buffer::{Field, Memory};
+    /// # use forebay::StreamHandle;
+    /// let memory = Memory::host()?;
+    /// let mut points = memory.buffer_from(&[[1.0_f32, 2.0], [3.0, 4.0]])?;
+    /// let mut second = memory.buffer::<f32>(2)?;
+    /// points.copy_field_to(Field::at(4)?, &mut second, StreamHandle::DEFAULT)?;
+    /// assert_eq!(second.host()?, [2.0, 4.0]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn copy_field_to<T: Pod>(
+        &mut self,
+        field: Field<S, T>,
+        to: &mut Buffer<T>,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        check_length(self.len(), to.len())?;
+        let strides = field.strides(self.len());
+        if to.raw.gather_on_device(&mut self.raw, strides, stream)? {
+            return Ok(());
+        }
+        // The host's side of the structures first: if it fails, nothing was changed.
+        let from = self.host()?;
+        field.gather(from, &mut to.map(Access::Overwrite)?)
+    }
+
+    /// Copies `from` to one field of every structure; the other fields stay. On the device, on `stream`, where both are of
+    /// one device and `from` is current there; else on the host. Fails if `from` has another length.
+    pub fn copy_field_from<T: Pod>(
+        &mut self,
+        field: Field<S, T>,
+        from: &mut Buffer<T>,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        check_length(self.len(), from.len())?;
+        let strides = field.strides(self.len());
+        if self.raw.scatter_on_device(&mut from.raw, strides, stream)? {
+            return Ok(());
+        }
+        let from = from.host()?;
+        field.scatter(from, &mut self.host_mut()?)
+    }
+}
+
+#[cfg(test)]
+mod tests;
