@@ -5,6 +5,7 @@
 use std::process::Command;
 
 use forebay::buffer::Memory;
+use forebay::host::{HostAllocation, HostOptions};
 
 const ROLE: &str = "LEAK_TEST_ROLE";
 
@@ -17,6 +18,8 @@ fn leaking_program() {
     forebay::leak::capture_stacks(role == "stacks");
     let memory = Memory::host().unwrap();
     let buffer = memory.buffer::<u32>(4321).unwrap();
+    // The child has a copy of this, and would list it.
+    let host = HostAllocation::for_elements::<u8>(1000, &HostOptions::new()).unwrap();
     // SAFETY: the child does nothing but exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -26,9 +29,9 @@ fn leaking_program() {
     // SAFETY: the status is written there.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     if role == "clean" {
-        drop(buffer);
+        drop((buffer, host));
     } else {
-        std::mem::forget(buffer);
+        std::mem::forget((buffer, host));
     }
     std::process::exit(0);
 }

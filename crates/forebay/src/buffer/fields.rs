@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::access::Access;
-use super::raw::Strides;
+use super::raw::transfer::Strides;
 use super::typed::Buffer;
 use crate::Result;
 

@@ -8,7 +8,7 @@
 //! Where the device's memory is the host's own ([`Capabilities::HOST_VISIBLE`]) there is one replica, which counts as the
 //! host's: nothing is ever copied, and a host access waits for the streams that use it.
 
-mod transfer;
+pub(super) mod transfer;
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -27,8 +27,6 @@ use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::HostUse;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
-
-pub(super) use transfer::Strides;
 
 /// What a lost device may still do to host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
