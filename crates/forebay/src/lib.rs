@@ -71,8 +71,8 @@ pub mod bindings;
 pub mod buffer;
 pub mod config;
 pub mod handle;
-pub mod named;
 pub mod leak;
+pub mod named;
 pub mod objects;
 #[cfg(feature = "host")]
 pub mod pinned;
@@ -106,8 +106,8 @@ pub use class::MemoryClass;
 pub use config::Settings;
 pub use error::{Error, Result};
 pub use handle::{DeviceArray, OwnedBlock, SharedBlock};
-pub use named::SharedBuffer;
 pub use leak::leaks;
+pub use named::SharedBuffer;
 pub use objects::{ArrayPool, ObjectPool};
 #[cfg(feature = "host")]
 pub use pinned::{PinnedArray, PinnedPool};

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use forebay_core::{Address, Alignment, Bytes, StreamId};
-use forebay_hal::{self as hal, Device, StreamHandle};
+use forebay_core::{Address, Alignment, Bytes, Span, StreamId};
+use forebay_hal::{self as hal, Advice, Call, Device, StreamHandle};
 
 use super::access::Access;
 use crate::handle::order::after;
@@ -37,6 +37,30 @@ pub(super) struct DeviceSide {
     writer: Option<KnownStream>,
     /// Streams of uses that read since.
     readers: Vec<KnownStream>,
+    /// Advice on the block, to be taken back before it is another's.
+    advised: Vec<Advice>,
+}
+
+/// What takes advice back; `None` for what takes some back itself.
+fn undone(advice: Advice) -> Option<Advice> {
+    match advice {
+        Advice::ReadMostly => Some(Advice::NotReadMostly),
+        Advice::PreferredLocation(_) => Some(Advice::NoPreferredLocation),
+        Advice::AccessedBy(by) => Some(Advice::NotAccessedBy(by)),
+        _ => None,
+    }
+}
+
+impl Drop for DeviceSide {
+    fn drop(&mut self) {
+        let device = self.block.allocator().device();
+        let Some(managed) = device.managed_memory() else { return };
+        let Ok(span) = Span::new(self.block.address(), self.block.size()) else { return };
+        for undo in self.advised.iter().filter_map(|&advice| undone(advice)) {
+            // A drop cannot return the error, and advice changes no data.
+            let _ = managed.advise(span, undo);
+        }
+    }
 }
 
 impl DeviceSide {
@@ -50,11 +74,23 @@ impl DeviceSide {
         let writer = Some(KnownStream::of(&**pool.device(), stream)?);
         let request = Request::new(Bytes::new(size), stream);
         let block = OwnedBlock::new(pool, request.aligned_to(alignment.max(Alignment::BLOCK)))?;
-        Ok(Self { block, writer, readers: Vec::new() })
+        Ok(Self { block, writer, readers: Vec::new(), advised: Vec::new() })
     }
 
     pub(super) fn address(&self) -> Address {
         self.block.address()
+    }
+
+    /// Says how the block, which is managed memory, will be used.
+    pub(super) fn advise(&mut self, advice: Advice) -> Result<()> {
+        let device = self.block.allocator().device();
+        let span = Span::new(self.block.address(), self.block.size())
+            .map_err(|error| hal::Error::quantity(Call::Advise, "size", &error))?;
+        if let Some(managed) = device.managed_memory() {
+            managed.advise(span, advice)?;
+            self.advised.push(advice);
+        }
+        Ok(())
     }
 
     /// The size of the block.

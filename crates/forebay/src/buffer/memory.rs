@@ -11,6 +11,7 @@ use forebay_hal::{Call, Device, ToDevice};
 
 use super::figures::Figures;
 use super::host_memory::HostMemory;
+use super::managed::Migration;
 use super::raw::RawBuffer;
 use super::registry::{LineFigures, LiveBuffer, MemoryTotals, Record, Registry, stack};
 use super::store::Store;
@@ -83,7 +84,12 @@ impl Memory {
 
     /// A manager whose device memory is from `pool`.
     pub fn over(pool: &Pool) -> Self {
-        let (store, registry) = (Arc::new(Store::new(pool)), Arc::new(Registry::new()));
+        Self::with(pool, Migration::Copies)
+    }
+
+    /// A manager whose buffers' data is moved by `migration`.
+    pub(super) fn with(pool: &Pool, migration: Migration) -> Self {
+        let (store, registry) = (Arc::new(Store::new(pool, migration)), Arc::new(Registry::new()));
         let mut registries = REGISTRIES.lock();
         registries.retain(|registry| registry.strong_count() > 0);
         registries.push(Arc::downgrade(&registry));
@@ -99,6 +105,10 @@ impl Memory {
     /// The pool that device memory is from.
     pub fn pool(&self) -> &Pool {
         &self.shared.store.pool
+    }
+
+    pub(super) fn migration(&self) -> Migration {
+        self.shared.store.migration
     }
 
     /// The device.
@@ -122,7 +132,12 @@ impl Memory {
         self.device().descriptor().check_process(Call::Allocate)?;
         let size = size_of_elements::<T>(length)?;
         self.shared.store.sweep();
-        let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or(Alignment::ONE);
+        let least = match self.migration() {
+            // The driver moves and advises whole pages, which no two buffers share.
+            Migration::Driver => Alignment::HOST_PAGE,
+            Migration::Copies | Migration::Emulated => Alignment::ONE,
+        };
+        let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or(Alignment::ONE).max(least);
         let figures = Arc::<Figures>::default();
         let (store, counted) = (&self.shared.store, Arc::clone(&figures));
         let raw = match host {

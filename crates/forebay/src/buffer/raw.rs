@@ -25,6 +25,7 @@ use super::device_side::DeviceSide;
 use super::figures::Figures;
 use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::HostUse;
+use super::managed::Migration;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
 
@@ -143,6 +144,10 @@ impl RawBuffer {
 
     pub(super) fn state(&self) -> BufferState {
         self.coherence.state()
+    }
+
+    pub(super) fn migration(&self) -> Migration {
+        self.store.migration
     }
 
     pub(super) fn device_handle(&self) -> Arc<dyn Device> {
@@ -334,7 +339,7 @@ impl RawBuffer {
     }
 
     /// The device's replica, allocated for `stream` if there is none.
-    fn device_side(&mut self, stream: StreamHandle) -> Result<&mut DeviceSide> {
+    pub(super) fn device_side(&mut self, stream: StreamHandle) -> Result<&mut DeviceSide> {
         if self.device.is_none() {
             let (pool, size) = (&self.store.pool, self.size());
             let side = DeviceSide::allocate(pool, size, self.alignment, stream)?;

@@ -6,6 +6,7 @@ use forebay_hal::Device;
 
 use super::host_memory::HostMemory;
 use super::host_use::HostUse;
+use super::managed::Migration;
 use crate::Pool;
 use crate::sync::lock;
 
@@ -13,6 +14,7 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) pool: Pool,
+    pub(super) migration: Migration,
     parked: Mutex<Vec<Parked>>,
 }
 
@@ -24,8 +26,8 @@ pub(super) struct Parked {
 }
 
 impl Store {
-    pub(super) fn new(pool: &Pool) -> Self {
-        Self { pool: pool.clone(), parked: Mutex::default() }
+    pub(super) fn new(pool: &Pool, migration: Migration) -> Self {
+        Self { pool: pool.clone(), migration, parked: Mutex::default() }
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {

@@ -1,0 +1,120 @@
+//! Buffers in managed memory, which the driver moves to where it is used.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use forebay_core::{Replica, Span};
+use forebay_hal::{self as hal, Advice, Call, StreamHandle, ToDevice};
+
+use super::access::Access;
+use super::memory::Memory;
+use super::raw::RawBuffer;
+use super::typed::Buffer;
+use crate::memory_view::{MemoryView, Source};
+use crate::{Pool, Result};
+
+/// Who moves data to where it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Migration {
+    /// The buffers, by copies.
+    Copies,
+    /// The buffers, by copies, for a program that asked for managed memory.
+    Emulated,
+    /// The driver, page by page.
+    Driver,
+}
+
+/// # Managed memory
+impl Memory {
+    /// A manager of buffers in managed memory: one replica that the driver moves to where it is used. Fails with
+    /// [`Unsupported`](hal::Error::Unsupported) if `device` has none.
+    ///
+    /// Worth it for data of which host and device each touch a part that is not known beforehand. Where it is known,
+    /// ordinary buffers copy just that, at the full speed of the bus.
+    ///
+    /// ```
+    /// use forebay::buffer::{Advice, Memory, Replica};
+    /// use forebay::{HostDevice, StreamHandle};
+    ///
+    /// let memory = Memory::managed(&HostDevice::open()?)?;
+    /// let mut table = memory.buffer_from(&[1.0_f32; 1000])?;
+    /// table.advise(Advice::ReadMostly)?;
+    /// table.prefetch(Replica::Device, StreamHandle::DEFAULT)?;
+    /// // ... launch kernels that read `table.on_device(stream)?`
+    /// assert_eq!(table.host()?[7], 1.0);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn managed(device: &impl ToDevice) -> Result<Self> {
+        let view = Arc::new(MemoryView::new(device.to_device(), Source::Managed)?);
+        Ok(Self::with(&Pool::new(&view)?, Migration::Driver))
+    }
+
+    /// As [`managed`](Self::managed); on a device without managed memory a manager of ordinary buffers, which copy whole
+    /// ranges instead, and to which advice means nothing.
+    pub fn managed_or_emulated(device: &impl ToDevice) -> Result<Self> {
+        let device = device.to_device();
+        if device.managed_memory().is_some() {
+            return Self::managed(&device);
+        }
+        Ok(Self::with(&Pool::new(&device)?, Migration::Emulated))
+    }
+
+    /// Whether the driver moves the buffers' data. False for ordinary buffers, also if they
+    /// [emulate](Self::managed_or_emulated) managed memory.
+    pub fn is_managed(&self) -> bool {
+        self.migration() == Migration::Driver
+    }
+}
+
+/// # Managed memory
+impl<T: Pod> Buffer<T> {
+    /// Says how the buffer will be used, until it is dropped or resized. It changes where data is, never what it is. Fails
+    /// with [`Unsupported`](hal::Error::Unsupported) for a buffer that is not of [`Memory::managed`]; does nothing for one
+    /// that emulates it.
+    pub fn advise(&mut self, advice: Advice) -> Result<()> {
+        self.raw.advise(advice)
+    }
+
+    /// Moves the data to where it will be used next, in the order of `stream`. Does not wait.
+    ///
+    /// An ordinary buffer copies what the device lacks; towards the host it does nothing, since the host's copy begins by
+    /// [`fetch`](Self::fetch).
+    pub fn prefetch(&mut self, to: Replica, stream: StreamHandle) -> Result<()> {
+        self.raw.prefetch(to, stream.resolved())
+    }
+}
+
+impl RawBuffer {
+    fn advise(&mut self, advice: Advice) -> Result<()> {
+        self.check_process()?;
+        match self.migration() {
+            Migration::Emulated => Ok(()),
+            Migration::Copies => {
+                let missing =
+                    "the buffer copies its data: advice is for buffers of Memory::managed";
+                let call = Call::Advise;
+                Err(hal::Error::Unsupported { call, missing: missing.into() }.into())
+            }
+            Migration::Driver if self.size() == 0 => Ok(()),
+            Migration::Driver => self.device_side(StreamHandle::DEFAULT.resolved())?.advise(advice),
+        }
+    }
+
+    fn prefetch(&mut self, to: Replica, stream: StreamHandle) -> Result<()> {
+        self.check_process()?;
+        let copies = self.migration() != Migration::Driver;
+        if self.size() == 0 || (copies && to == Replica::Host) {
+            return Ok(());
+        }
+        let address = self.acquire_device(0..self.size(), Access::Read, stream)?;
+        let device = self.device_handle();
+        if copies {
+            return Ok(());
+        }
+        let Some(managed) = device.managed_memory() else { return Ok(()) };
+        let span = Span::new(address, forebay_core::Bytes::new(self.size()))
+            .map_err(|error| hal::Error::quantity(Call::Prefetch, "size", &error))?;
+        let to = (to == Replica::Device).then_some(device.descriptor().ordinal);
+        Ok(managed.prefetch(span, to, stream)?)
+    }
+}
