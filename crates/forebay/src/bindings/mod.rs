@@ -1,10 +1,17 @@
-//! What the C and Python bindings share: the settings of the process's pools, and the blocks to which a pool of graphs
-//! is set back. Not part of the stable interface.
+//! What the C and Python bindings share: the settings of the process's pools, the blocks to which a pool of graphs is set
+//! back, and buffers whose views are counted. Not part of the stable interface.
+
+mod counted;
+mod turn;
+
+#[cfg(test)]
+mod tests;
 
 use crate::config::ConfigError;
 use crate::{Pool, Result, Settings};
 pub use forebay_core::address_space::Growth;
 
+pub use self::counted::{CountedBuffer, CountedError, CountedFigures, View};
 pub use crate::pool::KeptBlock;
 
 /// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.

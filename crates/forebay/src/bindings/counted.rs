@@ -1,0 +1,360 @@
+//! Buffers for languages without a borrow checker: bytes whose views are counted.
+//!
+//! In Rust a guard that outlives a conflicting operation does not compile. Here every view is entered with its range, and
+//! an operation that conflicts with a live one is refused. Any thread may make any call.
+//!
+//! | while this lives | refused on the same bytes | refused on the whole buffer |
+//! |---|---|---|
+//! | a host view, to read | writes, on either side | resize, compact, invalidate, close |
+//! | a host view, to write | every other access | the same |
+//! | a device view | host access, unless both only read | the same |
+//!
+//! Device views do not conflict with each other: streams order them.
+
+use core::fmt;
+use core::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_core::{Address, BufferState, Bytes, Replica};
+use forebay_hal::{Call, StreamHandle, invalid};
+
+use super::turn::{NoTurn, TakeTurns, Turn};
+use crate::Error;
+use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice};
+use crate::sync::lock;
+
+/// A buffer of bytes whose views are counted.
+#[derive(Debug)]
+pub struct CountedBuffer {
+    buffer: TakeTurns<Buffer<u8>>,
+    /// The live views. One is entered during a turn, and removed at any time.
+    views: Mutex<Vec<LiveView>>,
+}
+
+#[derive(Debug)]
+struct LiveView {
+    number: u64,
+    replica: Replica,
+    bytes: Range<u64>,
+    access: Access,
+}
+
+/// A view: its number, and where its bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// To end it by. No other view of the process has the same.
+    pub number: u64,
+    /// The first byte. Anything if there is none.
+    pub address: Address,
+}
+
+/// What is known of a buffer at one moment.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CountedFigures {
+    /// The number under which its manager lists it.
+    pub id: u64,
+    /// Its size.
+    pub size: Bytes,
+    /// Which replicas are there, and which is newer.
+    pub state: BufferState,
+    /// Live views.
+    pub views: usize,
+    /// Memory and copies.
+    pub figures: BufferFigures,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CountedError {
+    /// An error of the buffer.
+    Library(Error),
+    /// A view is in the way, or a call of the same thread.
+    InUse(String),
+    /// The view was ended, or is of another buffer.
+    NoView,
+    /// The buffer was closed.
+    Closed,
+}
+
+type Result<T> = core::result::Result<T, CountedError>;
+
+impl fmt::Display for CountedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library(error) => error.fmt(f),
+            Self::InUse(words) => f.write_str(words),
+            Self::NoView => f.write_str("the view was ended before, or is of another buffer"),
+            Self::Closed => f.write_str("the buffer was closed"),
+        }
+    }
+}
+
+impl core::error::Error for CountedError {}
+
+impl<E: Into<Error>> From<E> for CountedError {
+    fn from(error: E) -> Self {
+        Self::Library(error.into())
+    }
+}
+
+/// `size` bytes from `offset` on. Beyond all addresses the buffer refuses the range.
+fn range(offset: u64, size: u64) -> Range<u64> {
+    offset..offset.saturating_add(size)
+}
+
+fn slice<'a>(buffer: &'a mut Buffer<u8>, bytes: &Range<u64>) -> Result<BufferSlice<'a, u8>> {
+    let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    Ok(buffer.slice(index(bytes.start)..index(bytes.end))?)
+}
+
+impl LiveView {
+    fn conflicts(&self, replica: Replica, bytes: &Range<u64>, access: Access) -> bool {
+        let overlaps = self.bytes.start < bytes.end && bytes.start < self.bytes.end;
+        let writes = access != Access::Read || self.access != Access::Read;
+        let both_on_device = replica == Replica::Device && self.replica == Replica::Device;
+        overlaps && writes && !both_on_device
+    }
+
+    fn in_the_way(&self) -> CountedError {
+        let purpose = if self.access == Access::Read { "reading" } else { "writing" };
+        let (bytes, side) = (&self.bytes, self.replica);
+        let said = match side {
+            Replica::Host => format!("mapped on the host for {purpose}: unmap them first"),
+            Replica::Device => {
+                "exported on the device: release what they were exported to first".into()
+            }
+        };
+        CountedError::InUse(format!(
+            "bytes {} to {} of the buffer are {said}",
+            bytes.start, bytes.end
+        ))
+    }
+}
+
+impl CountedBuffer {
+    /// Counts the views of `buffer` from now on.
+    pub fn new(buffer: Buffer<u8>) -> Self {
+        Self { buffer: TakeTurns::new(buffer), views: Mutex::default() }
+    }
+
+    fn turn(&self) -> Result<Turn<'_, Buffer<u8>>> {
+        self.buffer.take().map_err(|none| match none {
+            NoTurn::Gone => CountedError::Closed,
+            NoTurn::SameThread => {
+                let words =
+                    "a call of this thread uses the buffer already: a callback cannot use it";
+                CountedError::InUse(words.into())
+            }
+        })
+    }
+
+    /// Calls `work` with the buffer, when no other call has it.
+    fn call<R>(&self, work: impl FnOnce(&mut Buffer<u8>) -> Result<R>) -> Result<R> {
+        self.turn()?.with(work).unwrap_or(Err(CountedError::Closed))
+    }
+
+    /// Fails if a live view is in the way of an access.
+    fn check(&self, replica: Replica, bytes: &Range<u64>, access: Access) -> Result<()> {
+        let views = lock(&self.views);
+        let conflict = views.iter().find(|view| view.conflicts(replica, bytes, access));
+        conflict.map_or(Ok(()), |view| Err(view.in_the_way()))
+    }
+
+    /// Fails if any view lives: for what moves or forgets the memory.
+    fn check_no_views(&self) -> Result<()> {
+        lock(&self.views).first().map_or(Ok(()), |view| Err(view.in_the_way()))
+    }
+
+    fn enter(&self, replica: Replica, bytes: Range<u64>, access: Access, address: Address) -> View {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.views).push(LiveView { number, replica, bytes, access });
+        View { number, address }
+    }
+
+    /// What is known of it now.
+    pub fn figures(&self) -> Result<CountedFigures> {
+        self.call(|buffer| {
+            let (id, size, state) = (buffer.id(), buffer.size(), buffer.state());
+            let views = lock(&self.views).len();
+            Ok(CountedFigures { id, size, state, views, figures: buffer.figures() })
+        })
+    }
+
+    /// A view of bytes in host memory, until [`end_view`](Self::end_view). With write access they count as newer than the
+    /// device's from now on. The memory stays where it is as long as the view lives.
+    pub fn map(&self, offset: u64, size: u64, access: Access) -> Result<View> {
+        let bytes = range(offset, size);
+        self.call(|buffer| {
+            self.check(Replica::Host, &bytes, access)?;
+            let mut slice = slice(buffer, &bytes)?;
+            let address = match access {
+                Access::Read => Address::of_pointer(slice.host()?.as_ptr()),
+                _ => Address::of_pointer(slice.map(access)?.as_mut_ptr()),
+            };
+            Ok(self.enter(Replica::Host, bytes.clone(), access, address))
+        })
+    }
+
+    /// The address of bytes in device memory, for work that is enqueued on `stream` before the next call.
+    pub fn on_device(
+        &self,
+        offset: u64,
+        size: u64,
+        access: Access,
+        stream: StreamHandle,
+    ) -> Result<Address> {
+        let bytes = range(offset, size);
+        self.call(|buffer| self.acquire_device(buffer, &bytes, access, stream))
+    }
+
+    /// The same, as a view that lives until [`end_view`](Self::end_view).
+    pub fn export(
+        &self,
+        offset: u64,
+        size: u64,
+        access: Access,
+        stream: StreamHandle,
+    ) -> Result<View> {
+        let bytes = range(offset, size);
+        self.call(|buffer| {
+            let address = self.acquire_device(buffer, &bytes, access, stream)?;
+            Ok(self.enter(Replica::Device, bytes.clone(), access, address))
+        })
+    }
+
+    fn acquire_device(
+        &self,
+        buffer: &mut Buffer<u8>,
+        bytes: &Range<u64>,
+        access: Access,
+        stream: StreamHandle,
+    ) -> Result<Address> {
+        self.check(Replica::Device, bytes, access)?;
+        let mut slice = slice(buffer, bytes)?;
+        let on_device = match access {
+            Access::Read => slice.on_device(stream),
+            Access::Overwrite => slice.on_device_overwrite(stream),
+            _ => slice.on_device_mut(stream),
+        };
+        Ok(on_device?.address())
+    }
+
+    /// Ends a view of [`map`](Self::map) or [`export`](Self::export). Waits for nothing.
+    pub fn end_view(&self, number: u64) -> Result<()> {
+        let mut views = lock(&self.views);
+        let found = views.iter().position(|view| view.number == number);
+        views.swap_remove(found.ok_or(CountedError::NoView)?);
+        Ok(())
+    }
+
+    /// Replaces the bytes from `offset` on by `from`.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        let bytes = range(offset, from.len() as u64);
+        self.call(|buffer| {
+            self.check(Replica::Host, &bytes, Access::Overwrite)?;
+            Ok(slice(buffer, &bytes)?.copy_from(from)?)
+        })
+    }
+
+    /// Copies the bytes from `offset` on to `to`.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        let bytes = range(offset, to.len() as u64);
+        self.call(|buffer| {
+            self.check(Replica::Host, &bytes, Access::Read)?;
+            Ok(slice(buffer, &bytes)?.copy_to(to)?)
+        })
+    }
+
+    /// Fills bytes with the low `width` bytes of `pattern`, again and again: 1, 2, 4 or 8 of them. The range is a whole
+    /// number of patterns, from the beginning of the buffer on.
+    pub fn fill(&self, offset: u64, size: u64, pattern: u64, width: u32) -> Result<()> {
+        let bytes = range(offset, size);
+        self.call(|buffer| {
+            self.check(Replica::Host, &bytes, Access::Overwrite)?;
+            let mut slice = slice(buffer, &bytes)?;
+            // What is above the width does not count.
+            #[allow(clippy::cast_possible_truncation)]
+            match width {
+                1 => slice.fill(pattern as u8)?,
+                2 => slice.cast::<u16>()?.fill(pattern as u16)?,
+                4 => slice.cast::<u32>()?.fill(pattern as u32)?,
+                8 => slice.cast::<u64>()?.fill(pattern)?,
+                other => {
+                    return Err(invalid(Call::Fill, "width", other, "1, 2, 4 or 8 bytes").into());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Replaces all bytes by those of `from`, a buffer of the same size, which may be of another device.
+    pub fn copy_from(&self, from: &Self, stream: StreamHandle) -> Result<()> {
+        if core::ptr::eq(self, from) {
+            return Err(invalid(Call::Copy, "from", "the buffer itself", "another buffer").into());
+        }
+        // In one order, so that two threads that copy both ways do not wait for each other.
+        let self_first = core::ptr::from_ref(self) < core::ptr::from_ref(from);
+        let (mut target, mut source);
+        if self_first {
+            target = self.turn()?;
+            source = from.turn()?;
+        } else {
+            source = from.turn()?;
+            target = self.turn()?;
+        }
+        let copied = target.with(|target| {
+            source.with(|source| {
+                self.check(Replica::Host, &(0..target.size().get()), Access::Overwrite)?;
+                from.check(Replica::Host, &(0..source.size().get()), Access::Read)?;
+                Ok(target.copy_from_buffer(source, stream)?)
+            })
+        });
+        copied.flatten().unwrap_or(Err(CountedError::Closed))
+    }
+
+    /// As [`Buffer::resize`].
+    pub fn resize(&self, size: u64) -> Result<()> {
+        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        self.call(|buffer| {
+            self.check_no_views()?;
+            Ok(buffer.resize(length)?)
+        })
+    }
+
+    /// As [`Buffer::compact`].
+    pub fn compact(&self, replica: Replica, stream: StreamHandle) -> Result<Bytes> {
+        self.call(|buffer| {
+            self.check_no_views()?;
+            Ok(buffer.compact(replica, stream)?)
+        })
+    }
+
+    /// As [`Buffer::invalidate`].
+    pub fn invalidate(&self, replica: Replica) -> Result<()> {
+        self.call(|buffer| {
+            self.check_no_views()?;
+            buffer.invalidate(replica);
+            Ok(())
+        })
+    }
+
+    /// As [`Buffer::synchronize`].
+    pub fn synchronize(&self, stream: StreamHandle) -> Result<()> {
+        self.call(|buffer| {
+            self.check(Replica::Host, &(0..buffer.size().get()), Access::Read)?;
+            Ok(buffer.synchronize(stream)?)
+        })
+    }
+
+    /// Drops the buffer. Every later call fails with [`CountedError::Closed`].
+    pub fn close(&self) -> Result<()> {
+        let turn = self.turn()?;
+        self.check_no_views()?;
+        drop(turn.remove());
+        Ok(())
+    }
+}
