@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Marks functions whose result is needed: where they fail there is no device, pool, stream, event or block. */
+/* Marks functions whose result is needed: where they fail there is no device, pool, stream, event, buffer or block. */
 #if (defined(__cplusplus) && __cplusplus >= 201703L) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
 #define FOREBAY_MUST_USE [[nodiscard]]
 #elif defined(__GNUC__)
@@ -218,6 +218,58 @@ typedef enum {
 } forebay_pressure;
 
 /**
+ * What an access does with the contents of a buffer.
+ */
+typedef enum {
+    /**
+     * Reads them.
+     */
+    FOREBAY_ACCESS_READ = 0,
+    /**
+     * Reads and writes them.
+     */
+    FOREBAY_ACCESS_UPDATE = 1,
+    /**
+     * Writes all of them and reads none: what was there is not copied.
+     */
+    FOREBAY_ACCESS_OVERWRITE = 2,
+} forebay_access;
+
+/**
+ * Which replicas of a buffer are there, and which is newer.
+ */
+typedef enum {
+    /**
+     * Nothing was written: all zero.
+     */
+    FOREBAY_BUFFER_STATE_UNINITIALIZED = 0,
+    /**
+     * There is host memory alone.
+     */
+    FOREBAY_BUFFER_STATE_HOST_ONLY = 1,
+    /**
+     * There is device memory alone.
+     */
+    FOREBAY_BUFFER_STATE_DEVICE_ONLY = 2,
+    /**
+     * Both are the same.
+     */
+    FOREBAY_BUFFER_STATE_SYNCHRONIZED = 3,
+    /**
+     * The host's is newer.
+     */
+    FOREBAY_BUFFER_STATE_HOST_DIRTY = 4,
+    /**
+     * The device's is newer.
+     */
+    FOREBAY_BUFFER_STATE_DEVICE_DIRTY = 5,
+    /**
+     * Each is newer in some range.
+     */
+    FOREBAY_BUFFER_STATE_MIXED = 6,
+} forebay_buffer_state;
+
+/**
  * The kinds of device.
  */
 typedef enum {
@@ -371,6 +423,76 @@ typedef struct {
 } forebay_block_info;
 
 /**
+ * A buffer. All zeros is none.
+ */
+typedef struct {
+    /**
+     * Not to be looked at.
+     */
+    uint64_t id;
+} forebay_buffer;
+
+/**
+ * A buffer at one moment.
+ */
+typedef struct {
+    /**
+     * `sizeof(forebay_buffer_info)`, set before the call; after it, how many bytes were filled.
+     */
+    uint32_t struct_size;
+    /**
+     * A `forebay_buffer_state`.
+     */
+    uint32_t state;
+    /**
+     * The number under which `forebay_live_buffers` lists it.
+     */
+    uint64_t number;
+    /**
+     * Its size.
+     */
+    uint64_t size_bytes;
+    /**
+     * Live mappings.
+     */
+    uint64_t mappings;
+    /**
+     * Bytes of host memory.
+     */
+    uint64_t host_bytes;
+    /**
+     * Bytes of device memory.
+     */
+    uint64_t device_bytes;
+    /**
+     * Copies from the device to the host.
+     */
+    uint64_t copies_to_host;
+    /**
+     * Their bytes.
+     */
+    uint64_t bytes_to_host;
+    /**
+     * Copies from the host to the device.
+     */
+    uint64_t copies_to_device;
+    /**
+     * Their bytes.
+     */
+    uint64_t bytes_to_device;
+} forebay_buffer_info;
+
+/**
+ * A view of a buffer's host memory. All zeros is none.
+ */
+typedef struct {
+    /**
+     * Not to be looked at.
+     */
+    uint64_t id;
+} forebay_mapping;
+
+/**
  * A device. All zeros is none.
  */
 typedef struct {
@@ -379,6 +501,66 @@ typedef struct {
      */
     uint64_t id;
 } forebay_device;
+
+/**
+ * A manager of buffers. All zeros is none.
+ */
+typedef struct {
+    /**
+     * Not to be looked at.
+     */
+    uint64_t id;
+} forebay_memory;
+
+/**
+ * What the buffers of a manager add up to.
+ */
+typedef struct {
+    /**
+     * `sizeof(forebay_memory_totals)`, set before the call; after it, how many bytes were filled.
+     */
+    uint32_t struct_size;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+    /**
+     * Live buffers.
+     */
+    uint64_t buffers;
+    /**
+     * Buffers made so far.
+     */
+    uint64_t created;
+    /**
+     * Bytes of host memory.
+     */
+    uint64_t host_bytes;
+    /**
+     * Bytes of device memory.
+     */
+    uint64_t device_bytes;
+    /**
+     * Bytes of host memory of closed buffers that copies still use.
+     */
+    uint64_t parked_bytes;
+    /**
+     * Copies from the device to the host, those of closed buffers included.
+     */
+    uint64_t copies_to_host;
+    /**
+     * Their bytes.
+     */
+    uint64_t bytes_to_host;
+    /**
+     * Copies from the host to the device, those of closed buffers included.
+     */
+    uint64_t copies_to_device;
+    /**
+     * Their bytes.
+     */
+    uint64_t bytes_to_device;
+} forebay_memory_totals;
 
 /**
  * The figures of a request that is about to be refused.
@@ -874,6 +1056,191 @@ forebay_status forebay_forget_stream(forebay_pool pool, forebay_stream stream);
 forebay_status forebay_block_query(forebay_pool pool, const void *block, forebay_block_info *info);
 
 /**
+ * Closes a buffer and frees its memory, after the work that uses it. Refused with `FOREBAY_STATUS_BUSY` while
+ * it is mapped.
+ */
+forebay_status forebay_buffer_close(forebay_buffer buffer);
+
+/**
+ * Describes a buffer: size, state, memory, copies.
+ *
+ * The caller promises:
+ *
+ * * `info` is null, or a `forebay_buffer_info` whose `struct_size` is set, which can be written.
+ */
+forebay_status forebay_buffer_describe(forebay_buffer buffer, forebay_buffer_info *info);
+
+/**
+ * Maps `size` bytes from `offset` on in host memory, for a `forebay_access`. Copies what the host lacks, and
+ * waits for that. `memory` gets the address, which is valid until `forebay_buffer_unmap`; null on failure. Bytes
+ * mapped for writing count as newer than the device's from now on.
+ *
+ * Until it is unmapped, calls that conflict with it are refused with `FOREBAY_STATUS_BUSY`: writing the same
+ * bytes on either side, and for a mapping to write also reading them; resizing, compacting, invalidating and
+ * closing the buffer.
+ *
+ * The caller promises:
+ *
+ * * `mapping` is null, or a handle can be written there; `memory` is null, or a pointer can be written there.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_buffer_map(forebay_buffer buffer,
+                                  uint64_t offset,
+                                  uint64_t size,
+                                  uint32_t access,
+                                  forebay_mapping *mapping,
+                                  void **memory);
+
+/**
+ * Ends a mapping. Its memory must not be used any more. Refused the second time.
+ */
+forebay_status forebay_buffer_unmap(forebay_buffer buffer, forebay_mapping mapping);
+
+/**
+ * The address of `size` bytes from `offset` on in device memory, for work on `stream` that does a
+ * `forebay_access`. Copies what the device lacks, in the order of the stream; the stream waits for earlier use
+ * on others. `memory` gets the address; null on failure, and where the buffer has no bytes. Enqueue the work before
+ * the next call with this buffer: later work is not ordered with that call.
+ *
+ * The caller promises:
+ *
+ * * `memory` is null, or a pointer can be written there.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_buffer_on_device(forebay_buffer buffer,
+                                        uint64_t offset,
+                                        uint64_t size,
+                                        uint32_t access,
+                                        forebay_stream stream,
+                                        void **memory);
+
+/**
+ * Replaces `size` bytes from `offset` on by those at `from`.
+ *
+ * The caller promises:
+ *
+ * * `from` is null, or `size` bytes that nobody writes meanwhile.
+ */
+forebay_status forebay_buffer_copy_from(forebay_buffer buffer,
+                                        uint64_t offset,
+                                        const void *from,
+                                        size_t size);
+
+/**
+ * Copies `size` bytes from `offset` on to `to`, and waits.
+ *
+ * The caller promises:
+ *
+ * * `to` is null, or `size` bytes that can be written, and that nobody uses meanwhile.
+ */
+forebay_status forebay_buffer_copy_to(forebay_buffer buffer, uint64_t offset, void *to, size_t size);
+
+/**
+ * Replaces all bytes of a buffer by those of `from`, a buffer of the same size, which may be of another device.
+ * On one device they are copied there, on `stream`, where that is where they are; else through the host.
+ */
+forebay_status forebay_buffer_copy(forebay_buffer to,
+                                   forebay_buffer from,
+                                   forebay_stream stream);
+
+/**
+ * Fills `size` bytes from `offset` on with the low `width` bytes of `pattern`, again and again. `width` is 1, 2,
+ * 4 or 8; offset and size must be multiples of it. Zeros cost nothing until they are needed.
+ */
+forebay_status forebay_buffer_fill(forebay_buffer buffer,
+                                   uint64_t offset,
+                                   uint64_t size,
+                                   uint64_t pattern,
+                                   uint32_t width);
+
+/**
+ * Changes the size of a buffer. The first bytes stay, new ones are zero. The contents move to new host memory.
+ */
+forebay_status forebay_buffer_resize(forebay_buffer buffer,
+                                     uint64_t size);
+
+/**
+ * Makes both replicas current: the device's in the order of `stream`.
+ */
+forebay_status forebay_buffer_synchronize(forebay_buffer buffer, forebay_stream stream);
+
+/**
+ * Frees the memory of a replica, a `forebay_side`, after copying to the other what it alone had: to the device
+ * on `stream`, and waited for. `freed`, where it is not null, gets how many bytes that was.
+ *
+ * The caller promises:
+ *
+ * * `freed` is null, or a number can be written there.
+ */
+forebay_status forebay_buffer_compact(forebay_buffer buffer,
+                                      uint32_t side,
+                                      forebay_stream stream,
+                                      uint64_t *freed);
+
+/**
+ * Forgets what a replica, a `forebay_side`, has: it is copied from the other when it is needed next. What the other
+ * has not is zero from now on. Does nothing where the device's memory is the host's own.
+ */
+forebay_status forebay_buffer_invalidate(forebay_buffer buffer,
+                                         uint32_t side);
+
+/**
+ * Creates a manager of buffers on a device, with a pool of its own.
+ *
+ * The caller promises:
+ *
+ * * `memory` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE forebay_status forebay_memory_create(forebay_device device, forebay_memory *memory);
+
+/**
+ * Creates a manager of buffers whose device memory is from `pool`, which its buffers keep open.
+ *
+ * The caller promises:
+ *
+ * * `memory` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE forebay_status forebay_memory_over(forebay_pool pool, forebay_memory *memory);
+
+/**
+ * Closes a manager. Its buffers stay.
+ */
+forebay_status forebay_memory_close(forebay_memory memory);
+
+/**
+ * Creates a buffer of `size` bytes, all zero. It has no memory until it is used, on either side.
+ *
+ * The caller promises:
+ *
+ * * `buffer` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_buffer_create(forebay_memory memory,
+                                     uint64_t size,
+                                     forebay_buffer *buffer);
+
+/**
+ * What the buffers of a manager add up to.
+ *
+ * The caller promises:
+ *
+ * * `totals` is null, or a `forebay_memory_totals` whose `struct_size` is set, which can be written.
+ */
+forebay_status forebay_memory_figures(forebay_memory memory, forebay_memory_totals *totals);
+
+/**
+ * The live buffers of a manager, the oldest first; for a manager that is all zeros, those of the whole process: at
+ * the end of a program, its leaks. `text` gets a JSON array of objects with `number`, `bytes`, `age_ms`, `host_bytes`
+ * and `device_bytes`, to be freed by `forebay_string_free`.
+ *
+ * The caller promises:
+ *
+ * * `text` is null, or a pointer can be written there.
+ */
+forebay_status forebay_live_buffers(forebay_memory memory,
+                                    char **text);
+
+/**
  * As `forebay_pool_create`, with functions that the pool calls: `on_shortage` before it refuses a request,
  * `on_pressure` when its memory pressure changes. Each may be null, and gets `context`. A shortage is told on the
  * thread that allocates, pressure on any thread whose call changed the bytes held, and with the setting
@@ -1064,13 +1431,14 @@ forebay_status forebay_pool_create(forebay_device device,
 /**
  * Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
  * included, which must not be used any more. `left`, where it is not null, gets how many blocks were live.
- * Arenas keep their pool open, and so does a call of another thread until it returns.
+ * Arenas, managers of buffers and their buffers keep their pool open, and so does a call of another thread until it returns.
  *
  * The caller promises:
  *
  * * `left` is null, or a number can be written there.
  */
-forebay_status forebay_pool_close(forebay_pool pool, uint64_t *left);
+forebay_status forebay_pool_close(forebay_pool pool,
+                                  uint64_t *left);
 
 /**
  * A handle to the device of a pool, to be closed separately.

@@ -68,6 +68,10 @@ impl PoolEntry {
         &self.device
     }
 
+    pub(crate) fn shared_device(&self) -> Arc<DeviceEntry> {
+        Arc::clone(&self.device)
+    }
+
     pub(crate) fn recording(&self) -> MutexGuard<'_, Option<u64>> {
         lock(&self.recording)
     }
@@ -164,7 +168,7 @@ pub(crate) unsafe fn create(
 
 /// Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
 /// included, which must not be used any more. `left`, where it is not null, gets how many blocks were live.
-/// Arenas keep their pool open, and so does a call of another thread until it returns.
+/// Arenas, managers of buffers and their buffers keep their pool open, and so does a call of another thread until it returns.
 ///
 /// # Safety
 ///

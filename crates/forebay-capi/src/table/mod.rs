@@ -39,6 +39,7 @@ use forebay::StreamHandle;
 use forebay_sync::lock;
 
 use crate::arena::ArenaEntry;
+use crate::buffer::{BufferEntry, MemoryEntry};
 use crate::device::DeviceEntry;
 use crate::event::EventEntry;
 use crate::fork;
@@ -71,6 +72,10 @@ pub(crate) enum Kind {
     Arena = 4,
     /// An event.
     Event = 5,
+    /// A manager of buffers.
+    Memory = 6,
+    /// A buffer.
+    Buffer = 7,
 }
 
 impl Kind {
@@ -81,6 +86,8 @@ impl Kind {
             Self::Stream => "stream",
             Self::Arena => "arena",
             Self::Event => "event",
+            Self::Memory => "memory",
+            Self::Buffer => "buffer",
         }
     }
 
@@ -91,6 +98,8 @@ impl Kind {
             3 => Some(Self::Stream),
             4 => Some(Self::Arena),
             5 => Some(Self::Event),
+            6 => Some(Self::Memory),
+            7 => Some(Self::Buffer),
             _ => None,
         }
     }
@@ -118,6 +127,10 @@ pub(crate) enum Object {
     Arena(Arc<ArenaEntry>),
     /// An event.
     Event(Arc<EventEntry>),
+    /// A manager of buffers.
+    Memory(Arc<MemoryEntry>),
+    /// A buffer.
+    Buffer(Arc<BufferEntry>),
 }
 
 impl Object {
@@ -128,6 +141,8 @@ impl Object {
             Self::Stream(_) => Kind::Stream,
             Self::Arena(_) => Kind::Arena,
             Self::Event(_) => Kind::Event,
+            Self::Memory(_) => Kind::Memory,
+            Self::Buffer(_) => Kind::Buffer,
         }
     }
 }
@@ -156,7 +171,8 @@ macro_rules! entry {
     };
 }
 
-entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena, EventEntry: Event);
+entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena, EventEntry: Event,
+    MemoryEntry: Memory, BufferEntry: Buffer);
 
 /// What the fast path reads.
 struct Slot {
@@ -250,7 +266,7 @@ pub(crate) fn open(object: Object) -> Result<u64, Failure> {
         Object::Stream(stream) => {
             (core::ptr::null_mut(), stream.handle().0, stream.device().number())
         }
-        Object::Device(_) | Object::Arena(_) | Object::Event(_) => (core::ptr::null_mut(), 0, 0),
+        _ => (core::ptr::null_mut(), 0, 0),
     };
     words.pool.store(pool, Ordering::Release);
     words.stream.store(stream, Ordering::Release);

@@ -25,6 +25,11 @@ int forebay_face_trim(int device);
 
 static const forebay_stream DEFAULT = {0};
 
+/* Made by the parent. */
+static forebay_memory memory;
+static forebay_buffer buffer;
+static forebay_mapping mapping;
+
 /* Waits for a child, which must have ended well. An alarm ends one that hangs. */
 static void wait_for(pid_t child) {
     int status = 0;
@@ -66,6 +71,12 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
     FORKED(forebay_stream_wait_event(stream, recorded));
     FORKED(forebay_event_close(recorded));
     FORKED(forebay_pinned_alloc(device, 4096, &other));
+    FORKED(forebay_buffer_create(memory, 1, &buffer));
+    FORKED(forebay_buffer_map(buffer, 0, 1, FOREBAY_ACCESS_READ, &mapping, &other));
+    FORKED(forebay_buffer_unmap(buffer, mapping));
+    FORKED(forebay_buffer_close(buffer));
+    FORKED(forebay_live_buffers((forebay_memory){0}, &text));
+    FORKED(forebay_memory_close(memory));
     FORKED(forebay_pool_close(pool, NULL));
     FORKED(forebay_device_close(device));
     if (pytorch != NULL) {
@@ -120,6 +131,10 @@ int main(int count, char **words) {
     OK(forebay_pool_create(device, NULL, &pool));
     OK(forebay_stream_create(device, 0, &stream));
     OK(forebay_alloc(pool, 4096, stream, &block));
+    void *mapped = NULL;
+    OK(forebay_memory_over(pool, &memory));
+    OK(forebay_buffer_create(memory, 4096, &buffer));
+    OK(forebay_buffer_map(buffer, 0, 4096, FOREBAY_ACCESS_UPDATE, &mapping, &mapped));
     forebay_event recorded = {0};
     OK(forebay_event_create(device, &recorded));
     OK(forebay_event_record(recorded, stream));
@@ -129,6 +144,10 @@ int main(int count, char **words) {
         be_refused(device, pool, stream, recorded, block, pytorch);
     }
     wait_for(child);
+    memset(mapped, 1, 4096);
+    OK(forebay_buffer_unmap(buffer, mapping));
+    OK(forebay_buffer_close(buffer));
+    OK(forebay_memory_close(memory));
 
     if (pytorch != NULL) {
         /* The parent has what it had; and the process's pool is one, whoever asks for it. */

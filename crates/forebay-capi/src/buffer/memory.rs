@@ -1,0 +1,199 @@
+//! Managers of buffers.
+
+use core::ffi::c_char;
+use std::sync::Arc;
+
+use forebay::bindings::CountedBuffer;
+use forebay::buffer::{Memory, leaks};
+
+use super::{BufferEntry, forebay_buffer};
+use crate::device::{DeviceEntry, forebay_device};
+use crate::error::status_of;
+use crate::pool::{PoolEntry, forebay_pool};
+use crate::sized::{SizedOut, versioned_struct};
+use crate::status::{Failure, forebay_status};
+use crate::table::{self, Object};
+use crate::text::{self, Out};
+
+/// A manager of buffers. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_memory {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// What the buffers of a manager add up to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_memory_totals {
+    /// `sizeof(forebay_memory_totals)`, set before the call; after it, how many bytes were filled.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Live buffers.
+    pub buffers: u64,
+    /// Buffers made so far.
+    pub created: u64,
+    /// Bytes of host memory.
+    pub host_bytes: u64,
+    /// Bytes of device memory.
+    pub device_bytes: u64,
+    /// Bytes of host memory of closed buffers that copies still use.
+    pub parked_bytes: u64,
+    /// Copies from the device to the host, those of closed buffers included.
+    pub copies_to_host: u64,
+    /// Their bytes.
+    pub bytes_to_host: u64,
+    /// Copies from the host to the device, those of closed buffers included.
+    pub copies_to_device: u64,
+    /// Their bytes.
+    pub bytes_to_device: u64,
+}
+
+versioned_struct!(forebay_memory_totals: 80);
+
+/// The object of a manager's handle.
+pub(crate) struct MemoryEntry {
+    memory: Memory,
+    device: Arc<DeviceEntry>,
+}
+
+fn open(memory: Memory, device: Arc<DeviceEntry>) -> Result<forebay_memory, Failure> {
+    let entry = Arc::new(MemoryEntry { memory, device });
+    Ok(forebay_memory { id: table::open(Object::Memory(entry))? })
+}
+
+/// Creates a manager of buffers on a device, with a pool of its own.
+///
+/// # Safety
+///
+/// * `memory` is null, or a handle can be written there.
+#[must_use = "there is no manager where this failed"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_memory_create(
+    device: forebay_device,
+    memory: *mut forebay_memory,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(memory, "memory") }?;
+        let device = table::find::<DeviceEntry>(device.id)?;
+        to.set(open(Memory::new(device.device())?, device)?);
+        Ok(())
+    })
+}
+
+/// Creates a manager of buffers whose device memory is from `pool`, which its buffers keep open.
+///
+/// # Safety
+///
+/// * `memory` is null, or a handle can be written there.
+#[must_use = "there is no manager where this failed"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_memory_over(
+    pool: forebay_pool,
+    memory: *mut forebay_memory,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(memory, "memory") }?;
+        let pool = table::find::<PoolEntry>(pool.id)?;
+        to.set(open(Memory::over(pool.pool()), pool.shared_device())?);
+        Ok(())
+    })
+}
+
+/// Closes a manager. Its buffers stay.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_memory_close(memory: forebay_memory) -> forebay_status {
+    status_of(|| table::close::<MemoryEntry>(memory.id).map(drop))
+}
+
+/// Creates a buffer of `size` bytes, all zero. It has no memory until it is used, on either side.
+///
+/// # Safety
+///
+/// * `buffer` is null, or a handle can be written there.
+#[must_use = "there is no buffer where this failed"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_buffer_create(
+    memory: forebay_memory,
+    size: u64,
+    buffer: *mut forebay_buffer,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(buffer, "buffer") }?;
+        let entry = table::find::<MemoryEntry>(memory.id)?;
+        let made = entry.memory.buffer::<u8>(usize::try_from(size).unwrap_or(usize::MAX))?;
+        let device = Arc::clone(&entry.device);
+        let entry = Arc::new(BufferEntry { buffer: CountedBuffer::new(made), device });
+        to.set(forebay_buffer { id: table::open(Object::Buffer(entry))? });
+        Ok(())
+    })
+}
+
+/// What the buffers of a manager add up to.
+///
+/// # Safety
+///
+/// * `totals` is null, or a `forebay_memory_totals` whose `struct_size` is set, which can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_memory_figures(
+    memory: forebay_memory,
+    totals: *mut forebay_memory_totals,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { SizedOut::new(totals, "totals") }?;
+        let found = table::find::<MemoryEntry>(memory.id)?.memory.totals();
+        to.set(forebay_memory_totals {
+            struct_size: 0,
+            reserved: 0,
+            buffers: found.buffers as u64,
+            created: found.created,
+            host_bytes: found.figures.host_bytes,
+            device_bytes: found.figures.device_bytes,
+            parked_bytes: found.parked_bytes,
+            copies_to_host: found.figures.to_host.copies,
+            bytes_to_host: found.figures.to_host.bytes,
+            copies_to_device: found.figures.to_device.copies,
+            bytes_to_device: found.figures.to_device.bytes,
+        });
+        Ok(())
+    })
+}
+
+/// The live buffers of a manager, the oldest first; for a manager that is all zeros, those of the whole process: at
+/// the end of a program, its leaks. `text` gets a JSON array of objects with `number`, `bytes`, `age_ms`, `host_bytes`
+/// and `device_bytes`, to be freed by `forebay_string_free`.
+///
+/// # Safety
+///
+/// * `text` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_live_buffers(
+    memory: forebay_memory,
+    text: *mut *mut c_char,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(text, "text") }?;
+        let live = match memory.id {
+            0 => leaks(),
+            id => table::find::<MemoryEntry>(id)?.memory.live_buffers(),
+        };
+        let shown = live.iter().map(|one| {
+            serde_json::json!({
+                "number": one.id,
+                "bytes": one.bytes,
+                "age_ms": u64::try_from(one.age.as_millis()).unwrap_or(u64::MAX),
+                "host_bytes": one.figures.host_bytes,
+                "device_bytes": one.figures.device_bytes,
+            })
+        });
+        to.set(text::into_c_string(serde_json::Value::from_iter(shown).to_string())?);
+        Ok(())
+    })
+}
