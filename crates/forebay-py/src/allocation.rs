@@ -5,7 +5,8 @@
 //!   View ───── Pin ──┤                   ├── a part of an arena, good until the arena takes it back
 //!   memoryview Pin ──┼──► Allocation ────┼── pinned host memory
 //!   DLPack ─── Pin ──┤                   ├── a tensor of another library, imported by DLPack
-//!   a copy ─── Pin ──┘                   └── nothing: it was freed
+//!   a copy ─── Pin ──┘                   ├── a replica of a unified buffer
+//!                                        └── nothing: it was freed
 //! ```
 //!
 //! A [`Pin`] is one use of the memory. Pinned memory is not freed: `free` returns an error, and a buffer that
@@ -26,6 +27,7 @@ use crate::gil::MayBlockOnDrop;
 use crate::live_blocks::{self, BlockRecord, Origin};
 use crate::open_device::OpenDevice;
 use crate::stream::StreamRef;
+use crate::unified::ReplicaView;
 
 /// A range of memory, and what it is freed to.
 pub(crate) struct Allocation {
@@ -67,6 +69,8 @@ enum Backing {
     Pinned(LeakOnFork<Pinned>),
     /// A tensor of another library. Never read; its drop returns it.
     Imported(#[allow(dead_code)] ImportedTensor),
+    /// A view of a unified buffer's replica. Never read; its drop ends the view.
+    Replica(#[allow(dead_code)] ReplicaView),
     /// Nothing: it was freed.
     Freed,
 }
@@ -145,6 +149,16 @@ impl Allocation {
         Self::new(device, &stream_ref, (address, size, space), Backing::Imported(tensor))
     }
 
+    /// An allocation of a unified buffer's replica, until it is dropped.
+    pub(crate) fn replica(
+        device: &Arc<OpenDevice>,
+        stream_ref: &Arc<StreamRef>,
+        range: (Address, Bytes, MemorySpace),
+        view: ReplicaView,
+    ) -> Arc<Self> {
+        Self::new(device, stream_ref, range, Backing::Replica(view))
+    }
+
     fn new(
         device: &Arc<OpenDevice>,
         stream_ref: &Arc<StreamRef>,
@@ -203,7 +217,7 @@ impl Allocation {
             Backing::Pinned(pinned) => {
                 pinned.get()?;
             }
-            Backing::Imported(_) => {}
+            Backing::Imported(_) | Backing::Replica(_) => {}
             Backing::Freed => return Err(freed()),
         }
         state.pins = state.pins.saturating_add(1);
@@ -244,7 +258,7 @@ impl Allocation {
         }
         {
             let State { backing, uses, .. } = &mut *lock(&self.state);
-            if matches!(backing, Backing::Block(_)) {
+            if matches!(backing, Backing::Block(_) | Backing::Replica(_)) {
                 if uses.iter().all(|known| !Arc::ptr_eq(known, other)) {
                     uses.push(Arc::clone(other));
                 }
@@ -282,6 +296,13 @@ impl Allocation {
             Backing::Imported(tensor) => {
                 drop(state);
                 drop(tensor);
+                Ok(())
+            }
+            Backing::Replica(view) => {
+                let uses = core::mem::take(&mut state.uses);
+                drop(state);
+                self.follow_uses(&uses);
+                drop(view);
                 Ok(())
             }
             Backing::Freed => Err(freed()),
@@ -324,6 +345,17 @@ impl Allocation {
         Err(error.into())
     }
 
+    /// Makes the own stream wait for the others that use the memory, so that whoever waits for it waits for all.
+    fn follow_uses(&self, uses: &[Arc<StreamRef>]) {
+        let own = self.stream_ref();
+        for other in uses {
+            let other = other.live_or_default();
+            if own.wait_for(&other).is_err() {
+                let _ = other.synchronize();
+            }
+        }
+    }
+
     /// Makes the free of a block wait for its own stream and for the others that use it; the default stream
     /// stands in for those that were forgotten.
     fn record_uses(&self, block: &mut OwnedBlock<Pool>, uses: &[Arc<StreamRef>]) {
@@ -357,10 +389,15 @@ fn freed() -> Failure {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let uses = core::mem::take(&mut state.uses);
+        if matches!(state.backing, Backing::Replica(_)) && !self.birth.is_elsewhere() {
+            // Before the view ends.
+            self.follow_uses(&uses);
+        }
+        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !matches!(state.backing, Backing::Block(_)) {
             return;
         }
-        let uses = core::mem::take(&mut state.uses);
         let Backing::Block(block) = core::mem::replace(&mut state.backing, Backing::Freed) else {
             return;
         };

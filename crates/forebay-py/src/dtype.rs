@@ -73,6 +73,17 @@ impl Dtype {
         u64::from(self.dlpack.1 / 8)
     }
 
+    /// The one with that format of the buffer protocol.
+    pub(crate) fn of_format(format: &str) -> Result<&'static Self, Failure> {
+        let is =
+            |dtype: &&Self| dtype.format.is_some_and(|own| own.to_bytes() == format.as_bytes());
+        ALL.iter().find(is).ok_or_else(|| {
+            Failure::invalid(format!(
+                "no element type has the format {format:?} of the buffer protocol"
+            ))
+        })
+    }
+
     /// The one of that name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|dtype| dtype.name == name)

@@ -83,6 +83,17 @@ impl<'py> HostBytes<'py> {
         )))
     }
 
+    /// A copy of the bytes.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let length = usize::try_from(self.length()).unwrap_or(0);
+        if length == 0 {
+            return Vec::new();
+        }
+        // SAFETY: the object exports that many bytes until this is dropped, and the GIL is held, so that no other
+        // thread of Python writes them.
+        unsafe { core::slice::from_raw_parts(self.start(), length) }.to_vec()
+    }
+
     /// The memory of `object` as exported for these flags.
     fn get(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Self> {
         let mut view = Box::new(RawView {

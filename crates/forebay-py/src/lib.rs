@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   device, stream, pool, arena, scope,
-//!   memory ── buffer, view                 the classes that Python sees
+//!   memory ── buffer, view, unified        the classes that Python sees
 //!   allocation, array_view, dtype          memory, its pins, and its elements
 //!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
 //!                                          All unsafe code is here, in transfer, in stream and in gil
@@ -41,6 +41,7 @@ mod settings;
 mod stream;
 mod trace;
 mod transfer;
+mod unified;
 mod value;
 mod view;
 
@@ -59,6 +60,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::PyStream>()?;
     module.add_class::<pool::PyPool>()?;
     module.add_class::<arena::PyArena>()?;
+    module.add_class::<unified::PyMemory>()?;
+    module.add_class::<unified::PyUnifiedBuffer>()?;
     module.add_class::<arena::PyCheckpoint>()?;
     module.add_class::<scope::PyScope>()?;
     module.add_class::<scope::PyTag>()?;
@@ -73,6 +76,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(settings::settings, module)?,
         wrap_pyfunction!(live_blocks::leaks, module)?,
         wrap_pyfunction!(live_blocks::trace_origins, module)?,
+        wrap_pyfunction!(unified::live_buffers, module)?,
         wrap_pyfunction!(trace::replay, module)?,
         wrap_pyfunction!(command::command, module)?,
         wrap_pyfunction!(command::lost_frees, module)?,

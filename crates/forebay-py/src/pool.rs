@@ -54,6 +54,11 @@ impl PyPool {
         Self { device: Arc::clone(device), birth: Birth::here(), pool, recorder }
     }
 
+    /// Its device.
+    pub(crate) fn open_device(&self) -> &Arc<OpenDevice> {
+        &self.device
+    }
+
     /// The library's pool; an error once it was closed.
     pub(crate) fn pool(&self) -> Result<Pool, Failure> {
         self.birth.check()?;

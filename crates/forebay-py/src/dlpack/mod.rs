@@ -12,6 +12,7 @@ use forebay::hal::DeviceKind;
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::failure::Failure;
+use crate::open_device::OpenDevice;
 
 pub(crate) use export::{ExportRequest, export};
 pub(crate) use import::{ImportedTensor, import};
@@ -67,10 +68,20 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
+/// The device type and number of memory of a device.
+pub(crate) fn device_of(device: &OpenDevice) -> Result<(i32, i32), Failure> {
+    let space = if device.is_host() { MemorySpace::HostDevice } else { MemorySpace::Device };
+    numbers_of(space, device)
+}
+
 /// The device type and number of an allocation, as DLPack defines them.
 pub(crate) fn dlpack_device(allocation: &Allocation) -> Result<(i32, i32), Failure> {
-    let ordinal = i32::try_from(allocation.device().ordinal()).unwrap_or(i32::MAX);
-    match (allocation.space(), allocation.device().kind()) {
+    numbers_of(allocation.space(), allocation.device())
+}
+
+fn numbers_of(space: MemorySpace, device: &OpenDevice) -> Result<(i32, i32), Failure> {
+    let ordinal = i32::try_from(device.ordinal()).unwrap_or(i32::MAX);
+    match (space, device.kind()) {
         (MemorySpace::Host, DeviceKind::Cuda) => Ok((device_type::CUDA_HOST, 0)),
         (MemorySpace::Host | MemorySpace::HostDevice, _) => Ok((device_type::CPU, 0)),
         (MemorySpace::Device, DeviceKind::Cuda) => Ok((device_type::CUDA, ordinal)),

@@ -122,7 +122,9 @@ impl LiveView {
         let purpose = if self.access == Access::Read { "reading" } else { "writing" };
         let (bytes, side) = (&self.bytes, self.replica);
         let said = match side {
-            Replica::Host => format!("mapped on the host for {purpose}: unmap them first"),
+            Replica::Host => {
+                format!("mapped on the host for {purpose}: unmap them first, or release the view")
+            }
             Replica::Device => {
                 "exported on the device: release what they were exported to first".into()
             }

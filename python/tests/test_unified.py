@@ -1,0 +1,231 @@
+"""Buffers that are on the host and on a device: views, conflicts, numpy and DLPack."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import threading
+
+import pytest
+
+import forebay
+
+
+@pytest.fixture
+def memory(device):
+    memory = forebay.Memory(device)
+    yield memory
+    gc.collect()
+    assert memory.live_buffers() == []
+
+
+def test_what_the_host_writes_reaches_the_device_and_back(memory):
+    buffer = memory.buffer(1000, "float32")
+    assert (buffer.dtype, buffer.shape, buffer.nbytes, buffer.state) == ("float32", (1000,), 4000, "Uninitialized")
+    with buffer.host(write=True) as view:
+        assert (view.format, view.shape, view.readonly) == ("f", (1000,), False)
+        view[7] = 2.5
+    place = buffer.on_device()
+    assert place.device == memory.device and place.dtype == "float32"
+    assert struct.unpack_from("f", place.to_bytes(), 28) == (2.5,)
+    place.copy_from(struct.pack("f", 3.5), offset=32)
+    del place
+    with buffer.host() as view:
+        assert (view.readonly, view[7], view[8], view[9]) == (True, 2.5, 3.5, 0)
+    figures = buffer.figures()
+    assert figures["views"] == 0
+    if figures["copies_to_device"]:
+        assert (figures["bytes_to_device"], figures["bytes_to_host"]) == (4000, 4000)
+
+
+def test_a_live_view_refuses_what_conflicts_with_it(memory):
+    buffer = memory.buffer(100)
+    writing = buffer.view(write=True)
+    conflicts = [
+        buffer.on_device,
+        buffer.view,
+        buffer.to_bytes,
+        buffer.close,
+        buffer.synchronize,
+        lambda: buffer.fill(1),
+        lambda: buffer.copy_from(b"1"),
+        lambda: buffer.compact("host"),
+        lambda: buffer.invalidate("device"),
+        lambda: buffer.__dlpack__(),
+    ]
+    for conflict in conflicts:
+        with pytest.raises(forebay.InUseError, match="bytes 0 to 100 of the buffer are mapped on the host for writing"):
+            conflict()
+    with pytest.raises(BufferError):
+        buffer.on_device()
+    memoryview(writing)[3] = 9
+    # What shares the view keeps it.
+    shared = memoryview(writing)
+    del writing
+    with pytest.raises(forebay.InUseError):
+        buffer.on_device()
+    shared.release()
+    place = buffer.on_device()
+    with pytest.raises(forebay.InUseError, match="exported on the device"):
+        buffer.view()
+    del place
+
+    reading = buffer.view()
+    assert reading.readonly and buffer.view().to_bytes()[3] == 9
+    buffer.on_device(write=False)
+    with pytest.raises(forebay.InUseError, match="for reading"):
+        buffer.on_device()
+    del reading
+
+
+def test_a_view_that_outlives_its_with_is_an_error_and_never_stale(memory):
+    buffer = memory.buffer(100)
+    with buffer.host(write=True) as view:
+        pass
+    with pytest.raises(ValueError, match="released"):
+        view[0]
+    with buffer.host() as view:
+        kept = memoryview(view)
+    with pytest.raises(forebay.InUseError):
+        buffer.on_device()
+    kept.release()
+    buffer.on_device()
+    access = buffer.host()
+    with access:
+        with pytest.raises(forebay.InUseError, match="entered"):
+            access.__enter__()
+    buffer.close()
+    with pytest.raises(forebay.ClosedError):
+        buffer.view()
+    with pytest.raises(forebay.ClosedError):
+        buffer.close()
+
+
+def test_a_view_keeps_the_memory_of_a_buffer_that_is_gone(memory):
+    buffer = memory.buffer_from(b"hello")
+    view = buffer.view()
+    del buffer
+    gc.collect()
+    assert bytes(memoryview(view)) == b"hello"
+    assert len(memory.live_buffers()) == 1
+    del view
+
+
+def test_sizes_and_arguments_that_cannot_be_are_refused(memory):
+    buffer = memory.buffer((10, 10), "int32")
+    for wrong in (
+        lambda: memory.buffer((2**40, 2**40), "float64"),
+        lambda: memory.buffer(2**63, "uint8"),
+        lambda: memory.buffer(-1),
+        lambda: memory.buffer(1, "no such"),
+        lambda: buffer.copy_from(bytes(401)),
+        lambda: buffer.copy_from(b"1", offset=400),
+        lambda: buffer.copy_from(b"1", offset=2**64 - 1),
+        lambda: buffer.compact("elsewhere"),
+        lambda: buffer.invalidate(""),
+    ):
+        with pytest.raises(forebay.InvalidError):
+            wrong()
+    assert buffer.shape == (10, 10)
+    assert buffer.to_bytes() == bytes(400)
+
+
+def test_fill_compact_and_figures(memory, device):
+    buffer = memory.buffer(4096)
+    buffer.fill(7)
+    buffer.synchronize()
+    freed = buffer.compact("host")
+    assert freed in (0, 4096) and buffer.to_bytes() == b"\7" * 4096
+    totals = memory.totals()
+    assert totals["buffers"] == 1 and totals["created"] == 1
+    row = memory.live_buffers()[0]
+    assert row["bytes"] == 4096 and row["age_s"] >= 0
+    assert row["number"] == buffer.figures()["number"]
+    assert any(other["bytes"] == 4096 for other in forebay.live_buffers())
+    with forebay.Pool(device) as pool:
+        over = forebay.Memory(pool).buffer(100)
+        place = over.on_device()
+        assert pool.statistics()["live_bytes"] > 0
+        del place, over
+        gc.collect()
+
+
+def test_numpy_shares_the_host_side(memory):
+    np = pytest.importorskip("numpy")
+    source = np.arange(12, dtype=np.float64).reshape(3, 4)
+    buffer = memory.buffer_from(source)
+    assert (buffer.dtype, buffer.shape) == ("float64", (3, 4))
+    array = buffer.numpy()
+    assert not array.flags.writeable and (array == source).all()
+    assert array.ctypes.data == buffer.numpy().ctypes.data
+    with pytest.raises(forebay.InUseError):
+        buffer.numpy(write=True)
+    del array
+    gc.collect()
+    writable = buffer.numpy(write=True)
+    writable[0, 0] = 5
+    with pytest.raises(forebay.InUseError):
+        buffer.on_device()
+    part = writable[1:]
+    del writable
+    with pytest.raises(forebay.InUseError):
+        buffer.on_device()
+    del part
+    buffer.on_device()
+    assert buffer.numpy()[0, 0] == 5
+    with buffer.host(write=True) as view:
+        kept = np.asarray(view)
+    with pytest.raises(forebay.InUseError):
+        buffer.on_device()
+    del kept
+    buffer.on_device()
+
+
+def test_dlpack_is_the_device_side():
+    np = pytest.importorskip("numpy")
+    buffer = forebay.Memory("host").buffer(10, "int32")
+    assert buffer.__dlpack_device__() == (1, 0)
+    array = np.from_dlpack(buffer)
+    array[3] = 4
+    with pytest.raises(forebay.InUseError, match="exported on the device"):
+        buffer.view()
+    del array
+    assert buffer.numpy()[3] == 4
+
+
+def test_cuda_arrays_are_the_device_side(cuda):
+    buffer = forebay.Memory(cuda).buffer((2, 3), "float32")
+    assert buffer.__dlpack_device__() == (2, 0)
+    view = buffer.on_device()
+    interface = view.__cuda_array_interface__
+    assert interface["shape"] == (2, 3) and interface["data"] == (view.address, False)
+    shared = forebay.from_dlpack(buffer)
+    del view
+    with pytest.raises(forebay.InUseError):
+        buffer.view()
+    del shared
+    buffer.view()
+
+
+def test_threads_never_write_at_once(memory):
+    buffer = memory.buffer(8)
+    written, wrong = [], []
+
+    def write(number: int) -> None:
+        for _ in range(200):
+            try:
+                with buffer.host(write=True) as view:
+                    view[:] = bytes([number]) * 8
+                    if len(set(view)) != 1:
+                        wrong.append(number)
+                    written.append(number)
+            except forebay.InUseError:
+                pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert written and not wrong
+    assert buffer.figures()["views"] == 0
