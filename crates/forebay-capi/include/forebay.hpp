@@ -147,6 +147,12 @@ struct close_stream {
 struct close_pool {
     forebay_status operator()(forebay_pool pool) const noexcept { return forebay_pool_close(pool, nullptr); }
 };
+struct close_memory {
+    forebay_status operator()(forebay_memory memory) const noexcept { return forebay_memory_close(memory); }
+};
+struct close_buffer {
+    forebay_status operator()(forebay_buffer buffer) const noexcept { return forebay_buffer_close(buffer); }
+};
 struct close_arena {
     forebay_status operator()(forebay_arena arena) const noexcept { return forebay_arena_close(arena); }
 };
@@ -608,6 +614,224 @@ private:
     forebay_stream stream_{0};
     std::size_t count_ = 0;
     T *data_ = nullptr;
+};
+
+template <typename T>
+class unified_buffer;
+
+/* Makes buffers that are on the host and on a device. They outlive it. */
+class memory {
+public:
+    /* None. */
+    memory() noexcept = default;
+
+    /* With a pool of its own. */
+    explicit memory(const device &of) {
+        forebay_memory handle{0};
+        check(forebay_memory_create(of.get(), &handle));
+        owner_ = owner(handle);
+    }
+
+    /* With device memory from a pool, which the buffers keep open. */
+    explicit memory(const pool &of) {
+        forebay_memory handle{0};
+        check(forebay_memory_over(of.get(), &handle));
+        owner_ = owner(handle);
+    }
+
+    forebay_memory_totals totals() const {
+        forebay_memory_totals totals{};
+        totals.struct_size = sizeof totals;
+        check(forebay_memory_figures(get(), &totals));
+        return totals;
+    }
+
+    /* The live buffers, as JSON. */
+    std::string live_buffers() const {
+        char *text = nullptr;
+        check(forebay_live_buffers(get(), &text));
+        return detail::taken(text);
+    }
+
+    void close() { check(forebay_memory_close(owner_.release())); }
+    forebay_memory get() const noexcept { return owner_.get(); }
+
+private:
+    using owner = detail::owner<forebay_memory, detail::close_memory>;
+    owner owner_;
+};
+
+/* Values of a unified_buffer in host memory, until this goes. While it lives, a call that conflicts with it throws
+ * FOREBAY_STATUS_BUSY. It keeps the buffer's memory, also where the buffer goes first. T is const for reading. */
+template <typename T>
+class host_view {
+public:
+    host_view(const host_view &) = delete;
+    host_view &operator=(const host_view &) = delete;
+    host_view(host_view &&other) noexcept
+        : buffer_(std::move(other.buffer_)), mapping_(other.mapping_), data_(std::exchange(other.data_, nullptr)),
+          count_(std::exchange(other.count_, 0)) {}
+    host_view &operator=(host_view &&other) noexcept {
+        host_view moved(std::move(other));
+        std::swap(buffer_, moved.buffer_);
+        std::swap(mapping_, moved.mapping_);
+        std::swap(data_, moved.data_);
+        std::swap(count_, moved.count_);
+        return *this;
+    }
+    ~host_view() { release(); }
+
+    /* Ends it now. */
+    void release() noexcept {
+        if (buffer_) {
+            static_cast<void>(forebay_buffer_unmap(buffer_->get(), mapping_));
+            buffer_.reset();
+            data_ = nullptr;
+            count_ = 0;
+        }
+    }
+
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + count_; }
+    T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+private:
+    using owner = detail::owner<forebay_buffer, detail::close_buffer>;
+    template <typename U>
+    friend class unified_buffer;
+
+    host_view(std::shared_ptr<owner> buffer, std::size_t first, std::size_t count, forebay_access access)
+        : buffer_(std::move(buffer)), count_(count) {
+        void *memory = nullptr;
+        check(forebay_buffer_map(buffer_->get(), detail::bytes_of<T>(first), detail::bytes_of<T>(count),
+                                 static_cast<std::uint32_t>(access), &mapping_, &memory));
+        data_ = static_cast<T *>(memory);
+    }
+
+    std::shared_ptr<owner> buffer_;
+    forebay_mapping mapping_{0};
+    T *data_ = nullptr;
+    std::size_t count_ = 0;
+};
+
+/* Values with a replica on the host and one on a device, which are copied when and as far as a use needs it. */
+template <typename T>
+class unified_buffer {
+    static_assert(std::is_trivially_copyable<T>::value, "what is copied to a device is copied byte by byte");
+
+public:
+    /* Nothing. */
+    unified_buffer() noexcept = default;
+
+    /* So many values, all zero bytes. They have no memory until they are used. */
+    unified_buffer(const memory &of, std::size_t count) : count_(count) {
+        forebay_buffer handle{0};
+        check(forebay_buffer_create(of.get(), detail::bytes_of<T>(count), &handle));
+        owner made(handle);
+        owner_ = std::make_shared<owner>(std::move(made));
+    }
+    unified_buffer(const memory &of, const std::vector<T> &values) : unified_buffer(of, values.size()) {
+        copy_from(values);
+    }
+
+    unified_buffer(const unified_buffer &) = delete;
+    unified_buffer &operator=(const unified_buffer &) = delete;
+    unified_buffer(unified_buffer &&other) noexcept
+        : owner_(std::move(other.owner_)), count_(std::exchange(other.count_, 0)) {}
+    unified_buffer &operator=(unified_buffer &&other) noexcept {
+        owner_ = std::move(other.owner_);
+        count_ = std::exchange(other.count_, 0);
+        return *this;
+    }
+
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+
+    /* The values in host memory, to read. */
+    host_view<const T> host() const { return host(0, count_); }
+    host_view<const T> host(std::size_t first, std::size_t count) const {
+        return {owned(), first, count, FOREBAY_ACCESS_READ};
+    }
+
+    /* The values in host memory, to read and write. They count as newer than the device's. */
+    host_view<T> host_mut() const { return host_mut(0, count_); }
+    host_view<T> host_mut(std::size_t first, std::size_t count) const {
+        return {owned(), first, count, FOREBAY_ACCESS_UPDATE};
+    }
+
+    /* The same for writing all of them: nothing is copied first. */
+    host_view<T> overwrite() const { return {owned(), 0, count_, FOREBAY_ACCESS_OVERWRITE}; }
+
+    /* The address on the device, for work on a stream that is enqueued before the next call. */
+    const T *on_device(const stream &on = stream()) const { return acquire(FOREBAY_ACCESS_READ, on); }
+    T *on_device_mut(const stream &on = stream()) const { return acquire(FOREBAY_ACCESS_UPDATE, on); }
+    T *on_device_overwrite(const stream &on = stream()) const { return acquire(FOREBAY_ACCESS_OVERWRITE, on); }
+
+    void copy_from(const std::vector<T> &values, std::size_t first = 0) const {
+        check(forebay_buffer_copy_from(get(), detail::bytes_of<T>(first), values.data(), values.size() * sizeof(T)));
+    }
+    void copy_from(const unified_buffer &other, const stream &on = stream()) const {
+        check(forebay_buffer_copy(get(), other.get(), on.get()));
+    }
+
+    std::vector<T> to_vector() const {
+        std::vector<T> values(count_);
+        check(forebay_buffer_copy_to(get(), 0, values.data(), count_ * sizeof(T)));
+        return values;
+    }
+
+    void fill(const T &value) const {
+        const host_view<T> view = overwrite();
+        for (T &each : view) {
+            each = value;
+        }
+    }
+
+    void resize(std::size_t count) {
+        check(forebay_buffer_resize(get(), detail::bytes_of<T>(count)));
+        count_ = count;
+    }
+
+    void synchronize(const stream &on = stream()) const { check(forebay_buffer_synchronize(get(), on.get())); }
+
+    std::uint64_t compact(forebay_side side, const stream &on = stream()) const {
+        std::uint64_t freed = 0;
+        check(forebay_buffer_compact(get(), static_cast<std::uint32_t>(side), on.get(), &freed));
+        return freed;
+    }
+
+    void invalidate(forebay_side side) const {
+        check(forebay_buffer_invalidate(get(), static_cast<std::uint32_t>(side)));
+    }
+
+    forebay_buffer_info info() const {
+        forebay_buffer_info info{};
+        info.struct_size = sizeof info;
+        check(forebay_buffer_describe(get(), &info));
+        return info;
+    }
+    forebay_buffer_state state() const { return static_cast<forebay_buffer_state>(info().state); }
+
+    forebay_buffer get() const noexcept { return owner_ ? owner_->get() : forebay_buffer{0}; }
+
+private:
+    using owner = detail::owner<forebay_buffer, detail::close_buffer>;
+
+    std::shared_ptr<owner> owned() const { return owner_ ? owner_ : std::make_shared<owner>(); }
+
+    T *acquire(forebay_access access, const stream &on) const {
+        void *memory = nullptr;
+        check(forebay_buffer_on_device(get(), 0, detail::bytes_of<T>(count_), static_cast<std::uint32_t>(access),
+                                       on.get(), &memory));
+        return static_cast<T *>(memory);
+    }
+
+    /* Views have it too, so that the memory stays where they are. */
+    std::shared_ptr<owner> owner_;
+    std::size_t count_ = 0;
 };
 
 /* Memory that is allocated one by one and given back all at once. */

@@ -255,6 +255,50 @@ void wrong_use(const forebay::device &device) {
     EXPECT(thrown_by([&] { forebay::pool{device, "max_bytes:x"}; }) == FOREBAY_STATUS_CONFIG);
 }
 
+// Host and device sides of one buffer; views that refuse what conflicts with them, and that outlive their buffer.
+void unified(const forebay::device &device, const forebay::pool &pool, const forebay::stream &stream) {
+    const forebay::memory own{device}, over{pool};
+    for (const forebay::memory *memory : {&own, &over}) {
+        forebay::unified_buffer<float> x{*memory, 1000};
+        EXPECT(x.state() == FOREBAY_BUFFER_STATE_UNINITIALIZED && x.size() == 1000);
+        {
+            const forebay::host_view<float> view = x.host_mut();
+            view[7] = 2.5F;
+            EXPECT(thrown_by([&] { x.on_device(stream); }) == FOREBAY_STATUS_BUSY);
+            EXPECT(thrown_by([&] { x.host(); }) == FOREBAY_STATUS_BUSY);
+            EXPECT(thrown_by([&] { x.resize(1); }) == FOREBAY_STATUS_BUSY);
+        }
+        float *there = x.on_device_mut(stream);
+        forebay::check(forebay_fill(device.get(), there, 4, 0, 1, stream.get()));
+        EXPECT(x.host()[7] == 2.5F && x.host(7, 1)[0] == 2.5F);
+        forebay::host_view<const float> one = x.host();
+        const forebay::host_view<const float> two = x.host();
+        EXPECT(one.data() == two.data() && x.on_device(stream) != nullptr);
+        EXPECT(thrown_by([&] { x.on_device_mut(stream); }) == FOREBAY_STATUS_BUSY);
+        EXPECT(thrown_by([&] { x.host(1000, 1); }) == FOREBAY_STATUS_INVALID_ARGUMENT);
+        one.release();
+        one.release();
+        forebay::unified_buffer<float> y{*memory, std::vector<float>(1000, 1.0F)};
+        y.copy_from(x, stream);
+        EXPECT(y.to_vector()[7] == 2.5F);
+        y.fill(3.0F);
+        y.resize(1001);
+        EXPECT(y.host()[999] == 3.0F && y.host()[1000] == 0.0F && y.size() == 1001);
+        EXPECT(memory->totals().buffers == 2 && memory->live_buffers().find("4000") != std::string::npos);
+        // A view keeps the memory of a buffer that is gone.
+        forebay::host_view<float> last = y.host_mut();
+        y = forebay::unified_buffer<float>{};
+        last[0] = 4.0F;
+        EXPECT(memory->totals().buffers == 2);
+        last = x.host_mut(0, 0);
+        EXPECT(memory->totals().buffers == 1);
+        EXPECT(thrown_by([&] { y.host(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        forebay::unified_buffer<float> moved = std::move(x);
+        EXPECT(moved.size() == 1000 && x.empty()); // NOLINT
+    }
+    EXPECT(own.totals().buffers == 0 && own.totals().created == 2);
+}
+
 } // namespace
 
 int main(int count, char **words) {
@@ -268,6 +312,7 @@ int main(int count, char **words) {
         classes_of_errors(pool);
         standard_containers(device, pool, stream);
         temporary_memory(pool, stream);
+        unified(device, pool, stream);
         EXPECT(stream.raw() != nullptr);
         stream.close();
     }

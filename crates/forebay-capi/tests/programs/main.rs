@@ -55,7 +55,7 @@ const fn example(source: &'static str, build: Build) -> Case {
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
 /// beyond ThreadSanitizer.
-const CASES: [Case; 32] = [
+const CASES: [Case; 35] = [
     test("tests/c/tour.c", Build::Plain),
     test("tests/c/tour.c", Build::Static),
     test("tests/c/tour.c", Build::Address),
@@ -88,6 +88,9 @@ const CASES: [Case; 32] = [
     example("examples/04_buffers_and_arenas.cpp", Build::Plain),
     example("examples/04_buffers_and_arenas.cpp", Build::Address),
     example("examples/04_buffers_and_arenas.cpp", Build::Thread),
+    example("examples/05_unified_buffers.cpp", Build::Plain),
+    example("examples/05_unified_buffers.cpp", Build::Address),
+    example("examples/05_unified_buffers.cpp", Build::Thread),
 ];
 
 /// Builds a program and runs it on its devices.
