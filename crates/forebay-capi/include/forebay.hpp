@@ -616,6 +616,56 @@ private:
     T *data_ = nullptr;
 };
 
+/* Values in pinned host memory of a device, from its pool: what the device copies from and to without staging. The
+ * device's copies from and to it must be done before it goes. The values are undefined at first. */
+template <typename T>
+class pinned_array {
+    static_assert(std::is_trivially_copyable<T>::value, "what is copied to a device is copied byte by byte");
+
+public:
+    /* Nothing. */
+    pinned_array() noexcept = default;
+
+    pinned_array(const device &of, std::size_t count) : device_(of.get()), count_(count) {
+        void *memory = nullptr;
+        check(forebay_pinned_alloc(device_, detail::bytes_of<T>(count), &memory));
+        data_ = static_cast<T *>(memory);
+    }
+
+    pinned_array(const pinned_array &) = delete;
+    pinned_array &operator=(const pinned_array &) = delete;
+    pinned_array(pinned_array &&other) noexcept { swap(other); }
+    pinned_array &operator=(pinned_array &&other) noexcept {
+        pinned_array moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    /* The device must be open still: forebay knows the pool by its handle. */
+    ~pinned_array() {
+        if (data_ != nullptr) {
+            static_cast<void>(forebay_pinned_free(device_, data_));
+        }
+    }
+
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + count_; }
+    T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+    void swap(pinned_array &other) noexcept {
+        std::swap(device_, other.device_);
+        std::swap(count_, other.count_);
+        std::swap(data_, other.data_);
+    }
+
+private:
+    forebay_device device_{0};
+    std::size_t count_ = 0;
+    T *data_ = nullptr;
+};
+
 template <typename T>
 class unified_buffer;
 

@@ -2,6 +2,7 @@
 
 #include <forebay.hpp>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 
@@ -299,6 +300,20 @@ void unified(const forebay::device &device, const forebay::pool &pool, const for
     EXPECT(own.totals().buffers == 0 && own.totals().created == 2);
 }
 
+void pinned(const forebay::device &device, const forebay::pool &pool, const forebay::stream &stream) {
+    if (!device.can(FOREBAY_CAN_PINNED)) {
+        return;
+    }
+    forebay::pinned_array<int> values{device, 100};
+    std::fill(values.begin(), values.end(), 7);
+    const forebay::buffer<int> there{pool, 100, stream};
+    there.copy_from(values.data(), values.size());
+    EXPECT(there.to_vector() == std::vector<int>(100, 7));
+    const forebay::pinned_array<int> moved = std::move(values);
+    EXPECT(moved[99] == 7 && values.empty() && values.data() == nullptr); // NOLINT
+    EXPECT(thrown_by([] { forebay::pinned_array<int>{forebay::device{}, 1}; }) == FOREBAY_STATUS_INVALID_HANDLE);
+}
+
 } // namespace
 
 int main(int count, char **words) {
@@ -313,6 +328,7 @@ int main(int count, char **words) {
         standard_containers(device, pool, stream);
         temporary_memory(pool, stream);
         unified(device, pool, stream);
+        pinned(device, pool, stream);
         EXPECT(stream.raw() != nullptr);
         stream.close();
     }
