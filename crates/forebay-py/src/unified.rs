@@ -348,8 +348,8 @@ impl PyUnifiedBuffer {
     /// Its contents as bytes.
     fn to_bytes(&self, py: Python<'_>) -> Result<Vec<u8>, Failure> {
         py.detach(|| {
-            let mut bytes = vec![0; usize::try_from(self.array.bytes()).unwrap_or(0)];
-            self.counted()?.read(0, &mut bytes)?;
+            let mut bytes = Vec::new();
+            self.counted()?.read(0, self.array.bytes(), |from| bytes.extend_from_slice(from))?;
             Ok(bytes)
         })
     }

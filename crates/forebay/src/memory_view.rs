@@ -59,23 +59,23 @@ impl MemoryView {
         }
         let mut capabilities = of.capabilities & Capabilities::PROMPT_FREE;
         let mut in_pages = false;
-        let (name, alignment, host) = match source {
+        let (name, host) = match source {
             Source::Pinned(flags) => {
                 // Pages are for one device alone, and cached like any memory.
                 let segments = PinnedFlags::WRITE_COMBINED | PinnedFlags::PORTABLE;
                 in_pages = of.capabilities.contains(Capabilities::PINNED_PAGES)
                     && !flags.intersects(segments);
                 let host = device.create_stream(Priority::Normal)?;
-                ("pinned memory of ", Alignment::HOST_PAGE, Some(host))
+                ("pinned memory of ", Some(host))
             }
             Source::Managed => {
                 let kept = Capabilities::DATA | Capabilities::MANAGED | Capabilities::HOST_TASKS;
                 capabilities |= (of.capabilities & kept) | Capabilities::HOST_VISIBLE;
-                ("managed memory of ", of.alignment, None)
+                ("managed memory of ", None)
             }
         };
         capabilities.set(Capabilities::VIRTUAL_MEMORY, in_pages);
-        let mut descriptor = of.capabilities(capabilities).alignment(alignment);
+        let mut descriptor = of.capabilities(capabilities).alignment(Alignment::HOST_PAGE);
         descriptor.name.insert_str(0, name);
         let (lost, refusal) = (AtomicBool::new(false), Mutex::new(None));
         Ok(Self { device, descriptor, source, host, in_pages, lost, refusal })
@@ -133,6 +133,17 @@ impl MemoryView {
             let missing = format!("{} cannot pin host memory", self.device.descriptor());
             Error::Unsupported { call, missing: missing.into() }
         })
+    }
+
+    /// Refuses managed memory that begins inside a page, which no driver was seen to give.
+    fn aligned(&self, address: Address) -> Result<Address> {
+        if self.source != Source::Managed || address.is_aligned_to(self.descriptor.alignment) {
+            return Ok(address);
+        }
+        // SAFETY: just allocated, and nobody knows of it.
+        unsafe { self.managed()?.free_managed(address) }?;
+        let missing = format!("managed memory at whole pages: the driver gave {address}");
+        Err(Error::Unsupported { call: Call::AllocateManaged, missing: missing.into() })
     }
 
     fn managed(&self) -> Result<&dyn ManagedMemory> {
@@ -248,8 +259,8 @@ unsafe impl VirtualMemory for MemoryView {
     }
 }
 
-// SAFETY: allocations do not overlap. Pinned memory begins at whole pages of the system and managed memory where the
-// device's own does, which is what `Descriptor::alignment` says. The pool asks for no larger alignment, and one is refused.
+// SAFETY: allocations do not overlap and begin at whole pages of the system, which is what `Descriptor::alignment` says;
+// managed memory that does not is refused. The pool asks for no larger alignment, and one is refused.
 unsafe impl Memory for MemoryView {
     fn allocate(&self, size: Bytes, alignment: Alignment) -> Result<Address> {
         if alignment > self.descriptor.alignment {
@@ -262,6 +273,7 @@ unsafe impl Memory for MemoryView {
             }
             Source::Managed => self.managed()?.allocate_managed(size),
         };
+        let made = made.and_then(|address| self.aligned(address));
         *lock(&self.refusal) = made.as_ref().err().cloned();
         made
     }

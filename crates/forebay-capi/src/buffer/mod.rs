@@ -312,16 +312,13 @@ pub unsafe extern "C" fn forebay_buffer_copy_to(
 ) -> forebay_status {
     status_of(|| {
         let entry = find(buffer)?;
-        if !check_array(to.cast::<u8>(), size, "to")? {
-            return Ok(entry.buffer.read(offset, &mut [])?);
-        }
-        // The memory may be uninitialised, which no slice may be: zeroed first.
-        // SAFETY: the caller promises that so many bytes can be written and nobody else uses them.
-        let to = unsafe {
-            to.cast::<u8>().write_bytes(0, size);
-            core::slice::from_raw_parts_mut(to.cast::<u8>(), size)
-        };
-        Ok(entry.buffer.read(offset, to)?)
+        let is_there = check_array(to.cast::<u8>(), size, "to")?;
+        Ok(entry.buffer.read(offset, size as u64, |from| {
+            if is_there {
+                // SAFETY: the caller promises that so many bytes can be written and nobody else uses them.
+                unsafe { core::ptr::copy(from.as_ptr(), to.cast::<u8>(), from.len()) };
+            }
+        })?)
     })
 }
 

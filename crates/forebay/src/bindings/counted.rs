@@ -262,12 +262,13 @@ impl CountedBuffer {
         })
     }
 
-    /// Copies the bytes from `offset` on to `to`.
-    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
-        let bytes = range(offset, to.len() as u64);
+    /// Gives `size` bytes from `offset` on to `take`, unless the call fails.
+    pub fn read(&self, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
+        let bytes = range(offset, size);
         self.call(|buffer| {
             self.check(Replica::Host, &bytes, Access::Read)?;
-            Ok(slice(buffer, &bytes)?.copy_to(to)?)
+            take(slice(buffer, &bytes)?.host()?);
+            Ok(())
         })
     }
 

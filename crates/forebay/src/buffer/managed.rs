@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use forebay_core::{Replica, Span};
+use forebay_core::{Bytes, PageSize, Replica, Span};
 use forebay_hal::{self as hal, Advice, Call, StreamHandle, ToDevice};
 
 use super::access::Access;
@@ -11,7 +11,7 @@ use super::memory::Memory;
 use super::raw::RawBuffer;
 use super::typed::Buffer;
 use crate::memory_view::{MemoryView, Source};
-use crate::{Pool, Result};
+use crate::{Pool, PoolOptions, Result};
 
 /// Who moves data to where it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,8 @@ impl Memory {
     /// ```
     pub fn managed(device: &impl ToDevice) -> Result<Self> {
         let view = Arc::new(MemoryView::new(device.to_device(), Source::Managed)?);
-        Ok(Self::with(&Pool::new(&view)?, Migration::Driver))
+        let pool = PoolOptions::new().segments_of(PageSize::HOST).build(&view)?;
+        Ok(Self::with(&pool, Migration::Driver))
     }
 
     /// As [`managed`](Self::managed); on a device without managed memory a manager of ordinary buffers, which copy whole
@@ -112,7 +113,7 @@ impl RawBuffer {
             return Ok(());
         }
         let Some(managed) = device.managed_memory() else { return Ok(()) };
-        let span = Span::new(address, forebay_core::Bytes::new(self.size()))
+        let span = Span::new(address, Bytes::new(self.size()))
             .map_err(|error| hal::Error::quantity(Call::Prefetch, "size", &error))?;
         let to = (to == Replica::Device).then_some(device.descriptor().ordinal);
         Ok(managed.prefetch(span, to, stream)?)

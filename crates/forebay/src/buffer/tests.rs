@@ -1,12 +1,9 @@
 //! Buffers on the simulated device, whose memory is its own and whose work runs late, and on the host, whose memory is one.
 
 use core::ops::Range;
-use core::pin::Pin;
-use core::task::{Context, Waker};
 use core::time::Duration;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::Wake;
 
 use forebay_core::{Bytes, Random, Span};
 use forebay_hal::{Call, Capabilities, Device, Priority, StreamHandle, Streams};
@@ -15,8 +12,10 @@ use forebay_sim::{
 };
 
 use super::*;
-use crate::handle::tests::task::block_on;
 use crate::{Error, HostDevice};
+
+mod futures;
+mod managed;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
@@ -115,6 +114,8 @@ const LENGTH: usize = 5000;
 enum Host {
     Own,
     Wrapped,
+    /// There is none: the buffer is in managed memory.
+    Managed,
 }
 
 /// Random uses of a buffer on several streams. With a fault, an operation that fails is done again, and must find everything
@@ -127,6 +128,10 @@ fn random_program(
     fault: Option<Fault>,
 ) -> bool {
     let (machine, device, memory) = open_any(options.seed(seed));
+    let memory = match host {
+        Host::Managed => Memory::managed(memory.device()).unwrap(),
+        Host::Own | Host::Wrapped => memory,
+    };
     let wrapped = host == Host::Wrapped;
     let unified =
         memory.device().descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) && !wrapped;
@@ -135,7 +140,7 @@ fn random_program(
         (0..3).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
     let wrong = Arc::new(AtomicU64::new(0));
     let mut buffer = match host {
-        Host::Own => memory.buffer::<u8>(LENGTH).unwrap(),
+        Host::Own | Host::Managed => memory.buffer::<u8>(LENGTH).unwrap(),
         Host::Wrapped => memory.wrap(vec![0_u8; LENGTH]).unwrap(),
     };
     // What the program brings counts as written.
@@ -253,7 +258,7 @@ fn contents_are_right_and_copies_minimal_whatever_a_program_does() {
     for seed in 0..60 {
         let own = SimMachine::builder().without(Capabilities::HOST_VISIBLE);
         for options in [own, SimMachine::builder()] {
-            for host in [Host::Own, Host::Wrapped] {
+            for host in [Host::Own, Host::Wrapped, Host::Managed] {
                 assert!(!random_program(options.clone(), host, seed, 120, None));
             }
         }
@@ -268,7 +273,11 @@ fn a_call_that_fails_at_any_driver_call_changes_nothing() {
             let fault = Fault::new(When::Call(call), kind);
             let own = SimMachine::builder().without(Capabilities::HOST_VISIBLE);
             for options in [own, SimMachine::builder()] {
-                let host = if call % 2 == 0 { Host::Own } else { Host::Wrapped };
+                let host = match call % 3 {
+                    0 => Host::Own,
+                    1 => Host::Wrapped,
+                    _ => Host::Managed,
+                };
                 failed += u32::from(random_program(options, host, call % 7, 40, Some(fault)));
             }
         }
@@ -495,78 +504,6 @@ fn what_was_not_written_stays_so_and_leaks_are_listed() {
     unified.invalidate(Replica::Device);
     unified.invalidate(Replica::Host);
     assert_eq!(unified.to_vec().unwrap(), [5; 100]);
-}
-
-/// Runs many futures on one thread, each polled only after it was woken.
-fn run_all<'a>(futures: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>) {
-    struct Queue(usize, mpsc::Sender<usize>);
-    impl Wake for Queue {
-        fn wake(self: Arc<Self>) {
-            let _ = self.1.send(self.0);
-        }
-    }
-    let (sender, woken) = mpsc::channel();
-    let mut futures: Vec<_> = futures.into_iter().map(Some).collect();
-    (0..futures.len()).for_each(|index| sender.send(index).unwrap());
-    while futures.iter().any(Option::is_some) {
-        let index = woken.recv_timeout(Duration::from_secs(20)).expect("a future was never woken");
-        let waker = Waker::from(Arc::new(Queue(index, sender.clone())));
-        if let Some(future) = &mut futures[index]
-            && future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
-        {
-            futures[index] = None;
-        }
-    }
-}
-
-#[test]
-fn elements_are_fetched_without_blocking_on_any_executor() {
-    let (machine, device, memory) = open(SimMachine::builder());
-    let mut buffers: Vec<Buffer<u8>> = (0..8).map(|_| memory.buffer(3000).unwrap()).collect();
-    let stream = device.create_stream(Priority::Normal).unwrap();
-    // The simulated device works when it is called, as a real one does by itself.
-    let stop = Arc::new(AtomicBool::new(false));
-    let driven = (Arc::clone(&device), Arc::clone(&stop));
-    let driver = std::thread::spawn(move || {
-        while !driven.1.load(Ordering::Relaxed) {
-            let _ = driven.0.query_stream(stream);
-            std::thread::yield_now();
-        }
-    });
-    let fetch = async |buffer: &mut Buffer<u8>, value: u8| {
-        let mut view = buffer.fetch().await.unwrap();
-        assert_eq!(*view, [value; 3000]);
-        view.fill(value + 1);
-    };
-    for round in 0..3 {
-        for buffer in &mut buffers {
-            launch_write(&device, &buffer.on_device_mut(stream).unwrap(), round * 10).unwrap();
-        }
-        let futures = buffers.iter_mut();
-        run_all(futures.map(|buffer| Box::pin(fetch(buffer, round * 10)) as Pin<Box<_>>).collect());
-        for buffer in &mut buffers {
-            block_on(fetch(buffer, round * 10 + 1));
-            // Dropped before it is ready: the next use finds everything.
-            launch_write(&device, &buffer.on_device_mut(stream).unwrap(), 77).unwrap();
-            let mut early = std::pin::pin!(buffer.fetch());
-            let _ = early.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        }
-        for buffer in &mut buffers {
-            launch_write(&device, &buffer.on_device_mut(DEFAULT).unwrap(), 78).unwrap();
-            assert_eq!(buffer.to_vec().unwrap(), [78; 3000]);
-        }
-    }
-    stop.store(true, Ordering::Relaxed);
-    driver.join().unwrap();
-    assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
-    // Where the device runs no host functions, or has the host's memory, it is ready at once.
-    for options in [SimMachine::builder().without(Capabilities::HOST_TASKS), SimMachine::builder()]
-    {
-        let (_machine, device, memory) = open_any(options);
-        let mut buffer = memory.buffer::<u8>(100).unwrap();
-        launch_write(&device, &buffer.on_device_mut(DEFAULT).unwrap(), 5).unwrap();
-        assert_eq!(*block_on(buffer.fetch()).unwrap(), [5; 100]);
-    }
 }
 
 #[test]
