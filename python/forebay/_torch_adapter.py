@@ -91,16 +91,10 @@ def load(torch: Any) -> ctypes.CDLL:
 def install(adapter: ctypes.CDLL, library: str, pinned: bool) -> None:
     """Makes the adapter PyTorch's allocator, of pinned memory too where asked. Where that fails nothing is changed."""
     function = adapter.forebay_adapter_install
-    function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
-    reason = function(os.fsencode(library))
+    function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_int]
+    reason = function(os.fsencode(library), int(pinned))
     if reason:
         raise InstallError(f"nothing was installed: {reason.decode(errors='replace')}")
-    if pinned:
-        function = adapter.forebay_adapter_install_pinned
-        function.restype, function.argtypes = ctypes.c_char_p, []
-        reason = function()
-        if reason:
-            raise InstallError(f"pinned memory stays PyTorch's own: {reason.decode(errors='replace')}")
 
 
 def sharing(adapter: ctypes.CDLL, torch: Any) -> Callable[..., Any]:

@@ -434,7 +434,16 @@ def pinned():
         torch.cuda.synchronize()
         told.append(target.sum().item())
     del source
+    # Freed while it is captured.
+    source, graph = torch.full((1000,), 3.0).pin_memory(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        target.copy_(source, non_blocking=True)
+        del source
+    others = [torch.zeros(1000).pin_memory() for _ in range(10)]
+    graph.replay()
     torch.cuda.synchronize()
+    told.append(target.sum().item())
+    del others, graph
     stats = torch.cuda.host_memory_stats()
     told.append(sorted(key for key in stats if "bucket" not in key))
     torch._C._host_emptyCache()

@@ -2,8 +2,8 @@
 
     python3 pinned_check.py [--side native|forebay]     one line of JSON for each loader and side
 
-Each loader keeps some batches ready and copies them to the GPU without blocking. What was asked for is counted here, by
-the life of each pinned tensor.
+Each loader keeps some batches ready and copies them to the GPU without blocking. What was asked for is counted here: the
+tensors that live or whose copy is under way, since no allocator can use their memory again.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import random
 import subprocess
 import sys
 import time
-import weakref
 
 
 def sizes(loader: str, count: int):
@@ -45,15 +44,17 @@ def run(side: str) -> None:
         live = {"now": 0, "peak": 0}
 
         def pin(size: int, value: int):
+            while flying and flying[0][0].query():
+                live["now"] -= flying.popleft()[1]
             tensor = torch.empty(size, dtype=torch.uint8, pin_memory=True)
             tensor[0] = value
             tensor[-1] = value
             live["now"] += size
             live["peak"] = max(live["peak"], live["now"])
-            weakref.finalize(tensor, lambda: live.__setitem__("now", live["now"] - size))
             return tensor
 
-        side_stream, queue, checks, spent = torch.cuda.Stream(), collections.deque(), [], 0.0
+        side_stream, queue, flying = torch.cuda.Stream(), collections.deque(), collections.deque()
+        checks, spent = [], 0.0
         for index, batch in enumerate(sizes(loader, 400)):
             begun = time.perf_counter()
             queue.append([pin(size, index % 251) for size in batch])
@@ -61,7 +62,10 @@ def run(side: str) -> None:
             if len(queue) < ready:
                 continue
             with torch.cuda.stream(side_stream):
-                moved = [tensor.to("cuda", non_blocking=True) for tensor in queue.popleft()]
+                batch = queue.popleft()
+                moved = [tensor.to("cuda", non_blocking=True) for tensor in batch]
+                flying.append((side_stream.record_event(), sum(tensor.numel() for tensor in batch)))
+                del batch
                 checks.append(torch.stack([one[0] + one[-1] for one in moved]))
             if index % 8 == 0:
                 side_stream.synchronize()

@@ -44,7 +44,7 @@ unsafe impl Sharing for CudaDevice {
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
         let call = Call::ExportPage;
         let found = self.open_page(call, page)?;
-        if found.origin == PageOrigin::Private {
+        if matches!(found.origin, PageOrigin::Private | PageOrigin::Pinned) {
             return Err(invalid(call, "page", page, "a page that was created shareable"));
         }
         let mut descriptor: c_int = -1;

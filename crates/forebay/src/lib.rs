@@ -59,6 +59,7 @@ mod block;
 mod callback;
 mod class;
 mod error;
+#[cfg(feature = "host")]
 mod memory_view;
 mod pool;
 mod pool_id;

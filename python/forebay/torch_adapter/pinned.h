@@ -109,8 +109,8 @@ class PinnedAdapter final : public at::HostAllocator {
   }
 
   void end_allocate_to_pool(c10::MempoolId_t pool) override {
-    native_->end_allocate_to_pool(pool);
     --pools_;
+    native_->end_allocate_to_pool(pool);
   }
 
   void release_pool(c10::MempoolId_t pool) override {
@@ -145,17 +145,21 @@ class PinnedAdapter final : public at::HostAllocator {
   }
 #endif
 
-  /// Makes forebay PyTorch's allocator of pinned memory. The functions are looked up in the library that PyTorch has
-  /// loaded, half a gigabyte that the adapter would else have to be linked with.
-  static void install() {
-    if (installed) return;
+  /// Finds PyTorch's functions in the library that it has loaded, half a gigabyte that the adapter would else have to be
+  /// linked with. Fails where they are missing.
+  static void prepare() {
     void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     require(torch != nullptr, "libtorch_cpu.so is not loaded");
-    auto get = reinterpret_cast<decltype(&at::getHostAllocator)>(
+    get = reinterpret_cast<decltype(get)>(
         dlsym(torch, "_ZN2at16getHostAllocatorEN3c1010DeviceTypeE"));
-    auto set = reinterpret_cast<decltype(&at::setHostAllocator)>(
+    set = reinterpret_cast<decltype(set)>(
         dlsym(torch, "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh"));
     require(get && set, "this PyTorch has no at::setHostAllocator");
+  }
+
+  /// Makes forebay PyTorch's allocator of pinned memory, after `prepare`.
+  static void install() {
+    if (installed) return;
     // It lives as long as the process.
     installed = new PinnedAdapter(get(c10::DeviceType::CUDA));
     set(c10::DeviceType::CUDA, installed, 0);
@@ -164,6 +168,8 @@ class PinnedAdapter final : public at::HostAllocator {
  private:
   static constexpr int NOT_OURS = 1;
   static inline PinnedAdapter* installed = nullptr;
+  static inline decltype(&at::getHostAllocator) get = nullptr;
+  static inline decltype(&at::setHostAllocator) set = nullptr;
 
   static void add(at::Stat& to, const at::Stat& more) {
     to.current += more.current;

@@ -1,11 +1,12 @@
 //! Pinned host memory for PyTorch: a pool for each GPU, from which `pin_memory()` and data loaders allocate.
 
 use core::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};
 
 use forebay::cuda::CudaDriver;
 use forebay::pinned::PinnedOptions;
-use forebay::{Address, Bytes, Error, PinnedPool};
+use forebay::{Address, Bytes, PinnedPool};
 use forebay_sync::lock;
 
 use super::adapter::{status, write};
@@ -21,6 +22,10 @@ static POOLS: [OnceLock<PinnedPool>; device_pools::MAX_GPUS] =
 
 /// So that of two threads one creates a pool.
 static CREATING: Mutex<()> = Mutex::new(());
+
+/// Memory that was used on a stream while it was captured, by its address: whether it is freed. A graph may read it
+/// whenever it is replayed, and a capture takes no events to wait for, so it is kept until the cache is emptied.
+static CAPTURED: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
 
 /// What [`forebay_torch_pinned_record`] and [`forebay_torch_pinned_free`] return for memory of another allocator.
 const NOT_OURS: c_int = 1;
@@ -89,17 +94,21 @@ pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void, size: *m
     guarded(-1, || {
         let address = Address::new(memory.addr() as u64);
         let Some((pool, found)) = pool_of(address) else { return NOT_OURS };
+        // SAFETY: as the caller promises.
+        unsafe { write(size, found.get()) };
+        if let Some(freed) = lock(&CAPTURED).get_mut(&address.get()) {
+            *freed = true;
+            return 0;
+        }
         let _relaxed = RelaxedCapture::begin();
         // SAFETY: work that uses the memory was recorded, as the caller promises, and the pool keeps it until then.
         let freed = unsafe { pool.free_raw(address) };
-        // SAFETY: as the caller promises.
-        unsafe { write(size, found.get()) };
         status(freed.map_err(|error| error.to_string()))
     })
 }
 
 /// Records that work enqueued so far on `stream` of GPU `device` uses the memory, which is reused after it.
-/// `capturing`: whether the stream is being captured; then the work is that of the stream when the memory is freed.
+/// `capturing`: whether the stream is being captured; then the memory is kept until [`forebay_torch_pinned_trim`].
 /// [`NOT_OURS`] for other memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_pinned_record(
@@ -111,24 +120,47 @@ pub extern "C" fn forebay_torch_pinned_record(
     guarded(-1, || {
         let address = Address::new(memory.addr() as u64);
         let Some((pool, _)) = pool_of(address) else { return NOT_OURS };
+        if capturing != 0 {
+            lock(&CAPTURED).entry(address.get()).or_insert(false);
+            return 0;
+        }
         let _relaxed = RelaxedCapture::begin();
         let recorded = device_pools::pool_and_stream(device, stream.addr() as u64);
         let recorded = recorded.and_then(|(main, stream)| {
-            let result = match capturing {
-                0 => pool.record_raw(address, main, stream),
-                _ => pool.record_at_free_raw(address, stream),
-            };
-            result.map_err(|error: Error| error.to_string())
+            pool.record_raw(address, main, stream).map_err(|error| error.to_string())
         });
         status(recorded)
     })
 }
 
-/// Unpins free memory of every pool.
+/// Frees what captures had used, once the work of all GPUs is done. Leaves it where a capture is under way.
+fn free_captured() -> Result<(), String> {
+    let freed: Vec<u64> =
+        lock(&CAPTURED).iter().filter(|(_, freed)| **freed).map(|(&address, _)| address).collect();
+    if freed.is_empty() {
+        return Ok(());
+    }
+    for (_, main) in device_pools::existing() {
+        main.device().synchronize_device().map_err(|error| error.to_string())?;
+    }
+    for address in freed {
+        // Of two threads one finds it.
+        if lock(&CAPTURED).remove(&address).is_some()
+            && let Some((pool, _)) = pool_of(Address::new(address))
+        {
+            // SAFETY: PyTorch has freed it, and all work is done.
+            unsafe { pool.free_raw(Address::new(address)) }.map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Unpins free memory of every pool, that of graphs included.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_pinned_trim() -> c_int {
     guarded(-1, || {
-        let mut result = Ok(());
+        let _relaxed = RelaxedCapture::begin();
+        let mut result = free_captured();
         for pool in existing() {
             if let Err(error) = pool.trim(Bytes::ZERO) {
                 result = Err(error.to_string());

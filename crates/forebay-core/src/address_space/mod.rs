@@ -19,6 +19,10 @@
 //! The address space does not decide when to grow: it answers questions and records what was done, and
 //! it is consistent after every call. [`Plan`] makes the decisions.
 //!
+//! Words: **boundaries**: whether holes may span driver allocations. **Relabel**: change a group's streams after a wait.
+//! **Window**: where a block could lie once gaps are filled. **Plan**: which pages to create or move there. **Growth**: page
+//! sizes. **Reach**: the most a pool could hold.
+//!
 //! | file | subject |
 //! |---|---|
 //! | `streams` | sets of streams |

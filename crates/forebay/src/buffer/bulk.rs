@@ -43,7 +43,7 @@ fn fill_past_caches(to: &mut [u8], mut pattern: [u8; 32]) {
         // SAFETY: it is a vector, aligned, and borrowed mutably.
         unsafe { _mm256_stream_si256(to, vector) };
     }
-    // Such stores are not ordered with others: whoever reads the memory later, on any thread, sees them.
+    // Such stores are not ordered with others: code that reads the memory later, on any thread, sees them.
     _mm_sfence();
     tail.iter_mut().zip(pattern).for_each(|(to, byte)| *to = byte);
 }

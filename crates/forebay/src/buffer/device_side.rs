@@ -88,7 +88,9 @@ impl DeviceSide {
             .map_err(|error| hal::Error::quantity(Call::Advise, "size", &error))?;
         if let Some(managed) = device.managed_memory() {
             managed.advise(span, advice)?;
-            self.advised.push(advice);
+            if !self.advised.contains(&advice) {
+                self.advised.push(advice);
+            }
         }
         Ok(())
     }

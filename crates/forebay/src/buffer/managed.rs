@@ -1,28 +1,26 @@
 //! Buffers in managed memory, which the driver moves to where it is used.
 
+#[cfg(feature = "host")]
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use forebay_core::{Bytes, PageSize, Replica, Span};
-use forebay_hal::{self as hal, Advice, Call, StreamHandle, ToDevice};
+#[cfg(feature = "host")]
+use forebay_core::PageSize;
+use forebay_core::{Bytes, Replica, Span};
+#[cfg(feature = "host")]
+use forebay_hal::ToDevice;
+use forebay_hal::{self as hal, Advice, Call, StreamHandle};
 
 use super::access::Access;
 use super::memory::Memory;
+use super::migration::Migration;
 use super::raw::RawBuffer;
 use super::typed::Buffer;
+use crate::Result;
+#[cfg(feature = "host")]
 use crate::memory_view::{MemoryView, Source};
-use crate::{Pool, PoolOptions, Result};
-
-/// Who moves data to where it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Migration {
-    /// The buffers, by copies.
-    Copies,
-    /// The buffers, by copies, for a program that asked for managed memory.
-    Emulated,
-    /// The driver, page by page.
-    Driver,
-}
+#[cfg(feature = "host")]
+use crate::{Pool, PoolOptions};
 
 /// # Managed memory
 impl Memory {
@@ -44,6 +42,7 @@ impl Memory {
     /// assert_eq!(table.host()?[7], 1.0);
     /// # Ok::<(), forebay::Error>(())
     /// ```
+    #[cfg(feature = "host")]
     pub fn managed(device: &impl ToDevice) -> Result<Self> {
         let view = Arc::new(MemoryView::new(device.to_device(), Source::Managed)?);
         let pool = PoolOptions::new().segments_of(PageSize::HOST).build(&view)?;
@@ -52,6 +51,7 @@ impl Memory {
 
     /// As [`managed`](Self::managed); on a device without managed memory a manager of ordinary buffers, which copy whole
     /// ranges instead, and to which advice means nothing.
+    #[cfg(feature = "host")]
     pub fn managed_or_emulated(device: &impl ToDevice) -> Result<Self> {
         let device = device.to_device();
         if device.managed_memory().is_some() {

@@ -11,7 +11,7 @@ use forebay_hal::{Call, Device, ToDevice};
 
 use super::figures::Figures;
 use super::host_memory::HostMemory;
-use super::managed::Migration;
+use super::migration::Migration;
 use super::raw::RawBuffer;
 use super::registry::{LineFigures, LiveBuffer, MemoryTotals, Record, Registry, stack};
 use super::store::Store;

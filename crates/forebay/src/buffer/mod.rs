@@ -54,6 +54,7 @@ mod host_memory;
 mod host_use;
 mod managed;
 mod memory;
+mod migration;
 mod raw;
 mod registry;
 mod store;

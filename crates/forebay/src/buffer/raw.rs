@@ -25,7 +25,7 @@ use super::device_side::DeviceSide;
 use super::figures::Figures;
 use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::HostUse;
-use super::managed::Migration;
+use super::migration::Migration;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
 

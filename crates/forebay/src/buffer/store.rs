@@ -6,7 +6,7 @@ use forebay_hal::Device;
 
 use super::host_memory::HostMemory;
 use super::host_use::HostUse;
-use super::managed::Migration;
+use super::migration::Migration;
 use crate::Pool;
 use crate::sync::lock;
 

@@ -1,6 +1,7 @@
 //! Buffers on the simulated device, whose memory is its own and whose work runs late, and on the host, whose memory is one.
 
 use core::ops::Range;
+use core::task::{Context, Waker};
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

@@ -28,7 +28,7 @@
 //! # Names
 //!
 //! A name is a listening socket that every party has. An opener gets, from whichever party answers, the memory, the header
-//! and the socket itself, and is a party then. So the name lives exactly as long as any party, on whatever order they end
+//! and the socket itself, and is a party then. So the name lives exactly as long as any party, in whatever order they end
 //! and however: no file is left behind, no party is special, and kill -9 of any leaves the others' data as it is. A thread
 //! of each process answers openers; it begins with the first shared buffer of the process and ends with the last.
 //!

@@ -1,6 +1,6 @@
 //! Copies to and from memory that other processes and threads may write at any moment.
 //!
-//! Every access is a relaxed atomic load or store of one aligned machine word, so there is no data race, whoever else
+//! Every access is a relaxed atomic load or store of one aligned machine word, so there is no data race, even if something else
 //! copies; accesses of one size only, as the memory model wants. A range that ends inside a word reads the whole word, and
 //! writes its part of it by a compare-exchange, so that bytes beside the range never go back to an old value. Aligned
 //! elements of up to a word are read and written whole.

@@ -18,7 +18,8 @@
 //!
 //! # How much is pinned
 //!
-//! On a device with [`PINNED_PAGES`](forebay_hal::Capabilities::PINNED_PAGES), which CUDA's have, free pages serve any
+//! On a device with [`PINNED_PAGES`](forebay_hal::Capabilities::PINNED_PAGES), which a CUDA device has where its driver creates
+//! pages of host memory, free pages serve any
 //! request, and a pool holds hardly more than the most that the program had at once: 1.02 to 1.05 of it for data loaders
 //! with batches of random sizes that keep a few hundred MiB ready, where powers of two hold 1.1 to 2.5 times as much
 //! (generated loaders on the simulated device, tests `pinned::tests::workload`). Elsewhere, and for

@@ -181,16 +181,18 @@ impl PinnedPool {
         self.pool.requested_at(address)
     }
 
-    /// Records that work enqueued so far on `stream`, of the device of `of`, uses the block.
+    /// Records that work enqueued so far on `stream`, of the device of `of`, uses the block. Where no event can be
+    /// recorded it waits for the work.
     pub fn record_raw(&self, address: Address, of: &Pool, stream: StreamHandle) -> Result<()> {
-        let event = of.work_event()?;
-        event.record(stream)?;
-        self.pool.record_use_until(address, &event)
-    }
-
-    /// Records that work of `stream` uses the block, whatever is enqueued there when the block is freed.
-    pub fn record_at_free_raw(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.pool.record_use(address, stream)
+        let record = || {
+            let event = of.work_event()?;
+            event.record(stream)?;
+            self.pool.record_use_until(address, &event)
+        };
+        match record() {
+            Err(_) if of.device().synchronize_stream(stream).is_ok() => Ok(()),
+            recorded => recorded,
+        }
     }
 
     /// The most that was pinned since the last [`reset_peak_held`](Self::reset_peak_held).

@@ -1,10 +1,11 @@
-//! The pool's behaviour on whatever device is named, through the public interface alone, with the
+//! The behaviour of pools and buffers on whatever device is named, through the public interface alone, with the
 //! data of every block checked by copies.
 //!
 //! A plain program that needs no files. `FOREBAY_TEST_DEVICES` says which devices, as
 //! `host,sim,cuda:0`; without it the host and the simulated device. A device that is not there is a
 //! case that was skipped, with the reason.
 
+mod buffers;
 mod figures;
 mod handles;
 mod programs;
@@ -32,7 +33,7 @@ use ensure;
 type Case = fn(&Stage) -> Step;
 
 /// Every case.
-const CASES: [(&str, Case); 16] = [
+const CASES: [(&str, Case); 20] = [
     ("random programs on several streams keep their data", programs::streams),
     ("random programs on several threads keep their data", programs::threads),
     ("a stream gets what another freed, with its own data", programs::across_streams),
@@ -47,6 +48,10 @@ const CASES: [(&str, Case); 16] = [
     ("arrays and owned blocks carry data and go back", handles::arrays),
     ("an arena hands out parts and takes all back", handles::arena),
     ("the process has one pool for a device", handles::process_pool),
+    ("a buffer is coherent whichever side writes", buffers::coherent),
+    ("managed memory is one replica, or emulated", buffers::managed),
+    ("a field of every structure is copied", buffers::fields),
+    ("pinned memory is reused after its copies alone", buffers::pinned),
     ("wrong frees are refused in every way", refusals::wrong_frees),
     ("wrong requests are refused", refusals::wrong_requests),
 ];

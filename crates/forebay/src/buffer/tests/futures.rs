@@ -1,7 +1,6 @@
 //! Fetching without blocking.
 
 use core::pin::Pin;
-use core::task::{Context, Waker};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::task::Wake;

@@ -1,5 +1,6 @@
 //! The bound, and what is refused.
 
+use forebay_hal::Call;
 use forebay_host::HostDevice;
 
 use super::*;
@@ -127,4 +128,23 @@ fn the_host_device_has_a_pinned_pool() {
     assert!(pinned.held() <= Bytes::mib(8), "{}", pinned.held());
     pinned.trim(Bytes::ZERO).unwrap();
     assert_eq!(pinned.held(), Bytes::ZERO);
+}
+
+#[test]
+fn a_block_that_is_used_again_and_again_keeps_few_events() {
+    let bench = Bench::with(SimMachine::builder().costs(CostModel::Free), PinnedOptions::new());
+    let address = bench.pinned.allocate_raw(Bytes::kib(64)).unwrap().address();
+    let events = || {
+        let calls = bench.machine.calls();
+        calls.of(Call::CreateEvent) - calls.of(Call::DestroyEvent)
+    };
+    let before = events();
+    for _ in 0..10_000 {
+        bench.pinned.record_raw(address, &bench.pool, DEFAULT).unwrap();
+        bench.pool.device().synchronize_stream(DEFAULT).unwrap();
+    }
+    assert!(events() - before < 20, "{} events", events() - before);
+    // SAFETY: no work uses the block.
+    unsafe { bench.pinned.free_raw(address) }.unwrap();
+    assert!(bench.pinned.requested_raw(address).is_none());
 }

@@ -8,6 +8,10 @@
 //!           └─ outgoing ── segments to return to the device, without the lock
 //! ```
 //!
+//! Words: a page is **staged** when it is mapped and not in the address space yet, **removed** when it was taken out of it. An
+//! **alias** is a moved page's old mapping. What is **outgoing** is to be returned to the device. An **orphan**, a
+//! **stranded** mapping and a **stray** segment are what the device would not take back.
+//!
 //! Neither a cache hit nor an allocation from a hole takes this lock, so growing for one stream does not stall another.
 //! Nothing here waits for the device on the host; `calls/reclaim.rs` does, without this lock.
 
@@ -34,7 +38,8 @@ use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
 use crate::pool::heap::thread_ends::is_ending;
-use crate::pool::heap::{Heap, Uses, span_of};
+use crate::pool::heap::uses::Uses;
+use crate::pool::heap::{Heap, span_of};
 use crate::sync::map::{AddressMap, Side};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Error, Result};

@@ -9,6 +9,7 @@
 
 pub(in crate::pool) mod stream_slots;
 pub(in crate::pool) mod thread_ends;
+pub(in crate::pool) mod uses;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::pool::common::log::LoggedEvent;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::front::thread_cache::{Counts, ThreadCache};
 use crate::pool::heap::stream_slots::{Serial, StreamSlots, StreamState, SyncTicket, WaitTarget};
+use crate::pool::heap::uses::Uses;
 use crate::sync::map::Side;
 
 /// The address space of one side. Offsets in it are addresses.
@@ -125,44 +127,6 @@ impl AllCounts {
     /// The sum over all streams.
     pub(in crate::pool) fn sum(&self) -> Counts {
         Counts::sum(self.streams.values().chain([&self.forgotten]))
-    }
-}
-
-/// The further uses of a live block, beside those on the stream it was allocated on.
-#[derive(Clone, Debug, Default)]
-pub(in crate::pool) struct Uses {
-    pub(in crate::pool) streams: Vec<Serial>,
-    /// Uses that end with an event.
-    pub(in crate::pool) events: Vec<Arc<LoggedEvent>>,
-    /// Whether a use was on a stream that had no slot: only a wait for the whole device shows that such a use is over.
-    pub(in crate::pool) unknown: bool,
-    /// The number of streams at which those that are done are removed.
-    full_at: usize,
-}
-
-impl Uses {
-    /// Below this number, looking for streams that are done is not worth it.
-    const FEW: usize = 8;
-
-    fn is_empty(&self) -> bool {
-        self.streams.is_empty() && self.events.is_empty() && !self.unknown
-    }
-
-    fn add(&mut self, serial: Serial, slots: &StreamSlots) {
-        if self.streams.contains(&serial) {
-            return;
-        }
-        if self.streams.len() >= self.full_at.max(Self::FEW) {
-            let Self { streams, unknown, .. } = self;
-            streams.retain(|&user| {
-                let lost = slots.is_lost(user);
-                *unknown |= lost;
-                !lost && !slots.is_done(user)
-            });
-            // Doubling makes the check cost each use a constant on average.
-            self.full_at = self.streams.len() * 2;
-        }
-        self.streams.push(serial);
     }
 }
 
@@ -505,7 +469,7 @@ impl Heap {
     ) -> bool {
         let uses = self.uses.entry(address).or_default();
         let first = uses.is_empty();
-        uses.events.push(Arc::clone(event));
+        uses.add_event(event);
         first
     }
 

@@ -1,0 +1,57 @@
+//! The further uses of live blocks.
+
+use std::sync::Arc;
+
+use crate::pool::common::log::LoggedEvent;
+use crate::pool::heap::stream_slots::{Serial, StreamSlots};
+
+/// The further uses of a live block, beside those on the stream it was allocated on.
+#[derive(Clone, Debug, Default)]
+pub(in crate::pool) struct Uses {
+    pub(in crate::pool) streams: Vec<Serial>,
+    /// Uses that end with an event.
+    pub(in crate::pool) events: Vec<Arc<LoggedEvent>>,
+    /// Whether a use was on a stream that had no slot: only a wait for the whole device shows that such a use is over.
+    pub(in crate::pool) unknown: bool,
+    /// The number of streams at which those that are done are removed.
+    full_at: usize,
+    /// The number of events at which those that are done are removed.
+    #[cfg(feature = "host")]
+    events_full_at: usize,
+}
+
+impl Uses {
+    /// Below this number, looking for streams that are done is not worth it.
+    const FEW: usize = 8;
+
+    /// Adds a use until `event`. Those that are done go each time the number has doubled.
+    #[cfg(feature = "host")]
+    pub(in crate::pool) fn add_event(&mut self, event: &Arc<LoggedEvent>) {
+        if self.events.len() >= self.events_full_at.max(Self::FEW) {
+            self.events.retain(|event| !event.is_reached());
+            self.events_full_at = 2 * self.events.len();
+        }
+        self.events.push(Arc::clone(event));
+    }
+
+    pub(in crate::pool) fn is_empty(&self) -> bool {
+        self.streams.is_empty() && self.events.is_empty() && !self.unknown
+    }
+
+    pub(in crate::pool) fn add(&mut self, serial: Serial, slots: &StreamSlots) {
+        if self.streams.contains(&serial) {
+            return;
+        }
+        if self.streams.len() >= self.full_at.max(Self::FEW) {
+            let Self { streams, unknown, .. } = self;
+            streams.retain(|&user| {
+                let lost = slots.is_lost(user);
+                *unknown |= lost;
+                !lost && !slots.is_done(user)
+            });
+            // Doubling makes the check cost each use a constant on average.
+            self.full_at = self.streams.len() * 2;
+        }
+        self.streams.push(serial);
+    }
+}
