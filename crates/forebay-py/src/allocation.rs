@@ -4,8 +4,9 @@
 //!   Buffer ──────────┐                   ┌── a block of a pool, freed in the order of a stream
 //!   View ───── Pin ──┤                   ├── a part of an arena, good until the arena takes it back
 //!   memoryview Pin ──┼──► Allocation ────┼── pinned host memory
-//!   DLPack ─── Pin ──┤                   ├── a tensor of another library, imported by DLPack
-//!   a copy ─── Pin ──┘                   ├── a replica of a unified buffer
+//!   DLPack ─── Pin ──┤                   ├── an array of a pool of pinned memory
+//!   a copy ─── Pin ──┘                   ├── a tensor of another library, imported by DLPack
+//!                                        ├── a replica of a unified buffer
 //!                                        └── nothing: it was freed
 //! ```
 //!
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay::arena::ArenaToken;
 use forebay::hal::PinnedFlags;
-use forebay::{Address, Bytes, OwnedBlock, Pool};
+use forebay::{Address, Bytes, OwnedBlock, PinnedArray, Pool};
 use forebay_sync::fork::{Birth, LeakOnFork};
 use forebay_sync::lock;
 
@@ -67,6 +68,8 @@ enum Backing {
     ArenaPart(Arc<SharedArena>, ArenaToken),
     /// Pinned host memory.
     Pinned(LeakOnFork<Pinned>),
+    /// An array of a pool of pinned memory.
+    PinnedArray(Arc<LeakOnFork<PinnedArray<u8>>>),
     /// A tensor of another library. Never read; its drop returns it.
     Imported(#[allow(dead_code)] ImportedTensor),
     /// A view of a unified buffer's replica. Never read; its drop ends the view.
@@ -137,6 +140,22 @@ impl Allocation {
         let pinned = LeakOnFork::new(Pinned { device: Arc::clone(device), address });
         let range = (address, size, MemorySpace::Host);
         Ok(Self::new(device, &StreamRef::default_of(device), range, Backing::Pinned(pinned)))
+    }
+
+    /// An allocation of an array of a pool of pinned memory.
+    pub(crate) fn pinned_array(device: &Arc<OpenDevice>, array: PinnedArray<u8>) -> Arc<Self> {
+        let range = (array.address(), Bytes::new(array.len() as u64), MemorySpace::Host);
+        let backing = Backing::PinnedArray(Arc::new(LeakOnFork::new(array)));
+        Self::new(device, &StreamRef::default_of(device), range, backing)
+    }
+
+    /// The array of a pool of pinned memory; `None` for any other memory.
+    pub(crate) fn pool_array(&self) -> Option<Arc<LeakOnFork<PinnedArray<u8>>>> {
+        self.birth.check().ok()?;
+        match &lock(&self.state).backing {
+            Backing::PinnedArray(array) => Some(Arc::clone(array)),
+            _ => None,
+        }
     }
 
     /// An allocation of an imported tensor.
@@ -217,6 +236,9 @@ impl Allocation {
             Backing::Pinned(pinned) => {
                 pinned.get()?;
             }
+            Backing::PinnedArray(array) => {
+                array.get()?;
+            }
             Backing::Imported(_) | Backing::Replica(_) => {}
             Backing::Freed => return Err(freed()),
         }
@@ -252,6 +274,11 @@ impl Allocation {
     /// when the block is freed; for other backings the own stream waits for the work it has now.
     pub(crate) fn record_use(&self, other: &Arc<StreamRef>) -> Result<(), Failure> {
         self.birth.check()?;
+        if let Some(array) = self.pool_array() {
+            // The host may use it at any time, so its own stream keeps no order: every use is recorded. As a read,
+            // whatever it does, since the array's own accessors are not used.
+            return Ok(array.get()?.read_on(other.handle())?);
+        }
         let own = self.stream_ref();
         if own.handle() == other.handle() {
             return Ok(());
@@ -291,6 +318,11 @@ impl Allocation {
             Backing::Pinned(pinned) => {
                 drop(state);
                 drop(pinned.take()?);
+                Ok(())
+            }
+            Backing::PinnedArray(array) => {
+                drop(state);
+                drop(array);
                 Ok(())
             }
             Backing::Imported(tensor) => {

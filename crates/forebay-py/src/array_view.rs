@@ -156,3 +156,13 @@ pub(crate) fn shape_argument(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Failu
         Failure::invalid(format!("{given} is not a shape: expected whole numbers of 0 or more"))
     })
 }
+
+/// The bytes of elements of a type in a shape.
+pub(crate) fn size_of_shape(dtype: &Dtype, shape: &[u64]) -> Result<usize, Failure> {
+    let product = |sum: u64, &next: &u64| sum.checked_mul(next);
+    let size = shape.iter().try_fold(dtype.size(), product);
+    size.and_then(|size| usize::try_from(size).ok()).ok_or_else(|| {
+        let name = dtype.name;
+        Failure::invalid(format!("{shape:?} of {name} are more than a process can address"))
+    })
+}

@@ -1,4 +1,4 @@
-//! How `Buffer` and `View` objects are constructed: by calling their Python types.
+//! How `Buffer`, `View` and `PinnedArray` objects are constructed: by calling their Python types.
 //!
 //! The types that Python sees add the buffer protocol to classes of PyO3, and PyO3 cannot construct objects of
 //! such a type. So the type is called as Python calls it, and the object's [`Memory`] waits in a thread-local
@@ -16,11 +16,13 @@ use crate::array_view::ArrayView;
 use crate::buffer::BufferCore;
 use crate::failure::Failure;
 use crate::memory::Memory;
+use crate::pinned::PinnedArrayCore;
 use crate::protocol::buffer_protocol_type;
 use crate::view::ViewCore;
 
 static BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static VIEW: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static PINNED_ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 /// `forebay.Buffer`.
 pub(crate) fn buffer_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
@@ -35,6 +37,12 @@ pub(crate) fn view_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     Ok(made?.bind(py))
 }
 
+/// `forebay.PinnedArray`.
+pub(crate) fn pinned_array_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    let make = || buffer_protocol_type::<PinnedArrayCore>(py, c"forebay.PinnedArray");
+    Ok(PINNED_ARRAY.get_or_try_init(py, make)?.bind(py))
+}
+
 /// A new `forebay.Buffer` of `allocation`.
 pub(crate) fn new_buffer(
     py: Python<'_>,
@@ -46,6 +54,15 @@ pub(crate) fn new_buffer(
 /// A new `forebay.View` of pinned memory.
 pub(crate) fn new_view(py: Python<'_>, pin: Pin, array: ArrayView) -> Result<Py<PyAny>, Failure> {
     construct(view_type(py)?, Memory::view(pin, array))
+}
+
+/// A new `forebay.PinnedArray` of an array of a pool of pinned memory.
+pub(crate) fn new_pinned_array(
+    py: Python<'_>,
+    pin: Pin,
+    array: ArrayView,
+) -> Result<Py<PyAny>, Failure> {
+    construct(pinned_array_type(py)?, Memory::view(pin, array))
 }
 
 thread_local! {

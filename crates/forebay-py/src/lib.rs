@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   device, stream, pool, arena, scope,
-//!   memory ── buffer, view, unified        the classes that Python sees
+//!   memory ── buffer, view, pinned, unified the classes that Python sees
 //!   allocation, array_view, dtype          memory, its pins, and its elements
 //!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
 //!                                          All unsafe code is here, in transfer, in stream and in gil
@@ -33,6 +33,7 @@ mod gil;
 mod live_blocks;
 mod memory;
 mod open_device;
+mod pinned;
 mod pool;
 mod protocol;
 mod quantity;
@@ -60,6 +61,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::PyStream>()?;
     module.add_class::<pool::PyPool>()?;
     module.add_class::<arena::PyArena>()?;
+    module.add("PinnedArray", construct::pinned_array_type(py)?)?;
+    module.add_class::<pinned::PyPinnedPool>()?;
     module.add_class::<unified::PyMemory>()?;
     module.add_class::<unified::PyUnifiedBuffer>()?;
     module.add_class::<arena::PyCheckpoint>()?;

@@ -304,7 +304,7 @@ fn device_memory(object: &Bound<'_, PyAny>) -> Result<Option<(Pin, ArrayView)>, 
     Ok((pin.allocation().space() == MemorySpace::Device).then_some((pin, array)))
 }
 
-fn same_device(from: &Allocation, to: &Allocation) -> Result<(), Failure> {
+pub(crate) fn same_device(from: &Allocation, to: &Allocation) -> Result<(), Failure> {
     if Arc::ptr_eq(from.device(), to.device()) {
         return Ok(());
     }

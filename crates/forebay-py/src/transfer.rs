@@ -144,6 +144,31 @@ pub(crate) fn copy_between(
     unsafe { enqueue(to.pin, &copy, stream_ref) }
 }
 
+/// Copies a range to another of the same size on the same device, in the order of a stream, and does not wait. The use is
+/// recorded with both: the memory of either is used again only after the copy.
+pub(crate) fn enqueue_copy(
+    from: MemoryRange<'_>,
+    to: MemoryRange<'_>,
+    stream_ref: &Arc<StreamRef>,
+) -> Result<(), Failure> {
+    if from.size == 0 {
+        return Ok(());
+    }
+    let copy = Copy::linear(to.copy_end()?, from.copy_end()?, Bytes::new(from.size))?;
+    let (from, to) = (from.pin.allocation(), to.pin.allocation());
+    let device = to.device().opened()?;
+    for allocation in [from, to].into_iter().filter(|one| one.space() != MemorySpace::Host) {
+        stream_ref.wait_for(&allocation.stream_ref())?;
+    }
+    // SAFETY: both ranges are pinned, and the use that is recorded below keeps their memory until the copy is done.
+    // `Copy::linear` refuses overlaps.
+    let copied = unsafe { device.copy(&copy, stream_ref.handle()) };
+    // Recorded where it failed too: a device that is lost may still use the memory.
+    let recorded = (from.record_use(stream_ref), to.record_use(stream_ref));
+    copied?;
+    recorded.0.and(recorded.1)
+}
+
 /// # Safety
 ///
 /// * As `Transfers::copy` wants it, until this returns.

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
-use crate::array_view::{ArrayView, shape_argument};
+use crate::array_view::{ArrayView, shape_argument, size_of_shape};
 use crate::construct::new_view;
 use crate::device::{PyDevice, device_argument};
 use crate::dlpack::{self, ExportRequest};
@@ -144,15 +144,7 @@ impl PyMemory {
     }
 
     fn make(&self, dtype: &'static Dtype, shape: Vec<u64>) -> Result<PyUnifiedBuffer, Failure> {
-        let product = |sum: u64, &next: &u64| sum.checked_mul(next);
-        let size = shape
-            .iter()
-            .try_fold(dtype.size(), product)
-            .and_then(|size| usize::try_from(size).ok());
-        let size = size.ok_or_else(|| {
-            let name = dtype.name;
-            Failure::invalid(format!("{shape:?} of {name} are more than a process can address"))
-        })?;
+        let size = size_of_shape(dtype, &shape)?;
         let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(size)?);
         let device = Arc::clone(&self.device);
         Ok(PyUnifiedBuffer {
