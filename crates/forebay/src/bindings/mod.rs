@@ -1,5 +1,5 @@
 //! What the C and Python bindings share: the settings of the process's pools, the blocks to which a pool of graphs is set
-//! back, and buffers whose views are counted. Not part of the stable interface.
+//! back, buffers whose views are counted, and shared buffers of bytes. Not part of the stable interface.
 
 mod counted;
 mod turn;
@@ -12,6 +12,7 @@ use crate::{Pool, Result, Settings};
 pub use forebay_core::address_space::Growth;
 
 pub use self::counted::{CountedBuffer, CountedError, CountedFigures, View};
+pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;
 
 /// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.

@@ -7,7 +7,7 @@ use forebay_core::Address;
 use forebay_hal::Device;
 
 use super::error::SharedError;
-use super::request::Request;
+use super::request::{Element, Request};
 use crate::Result;
 
 /// No buffer: it cannot be made.
@@ -36,6 +36,22 @@ impl RawShared {
     }
 
     pub(super) fn name(&self) -> &str {
+        match *self {}
+    }
+
+    pub(super) fn open_any(_: &Arc<dyn Device>, _: &Request<'_>) -> Result<Self> {
+        unsupported()
+    }
+
+    pub(super) fn element(&self) -> &Element {
+        match *self {}
+    }
+
+    pub(super) fn unlock(&self) -> Result<()> {
+        match *self {}
+    }
+
+    pub(super) fn abandon_lock(&self) {
         match *self {}
     }
 

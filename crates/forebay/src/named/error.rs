@@ -85,6 +85,8 @@ pub enum SharedError {
     },
     /// The thread that asked holds the lock already.
     AlreadyLocked,
+    /// The thread that asked does not hold the lock.
+    NotLocked,
     /// The system cannot share memory by name, or lacks what locks need.
     Unsupported {
         /// What is missing and what would help.
@@ -151,6 +153,9 @@ impl fmt::Display for SharedError {
             ),
             Self::AlreadyLocked => f.write_str(
                 "this thread holds the lock of the shared buffer already; drop the guard before locking again",
+            ),
+            Self::NotLocked => f.write_str(
+                "this thread does not hold the lock of the shared buffer; unlock it on the thread that locked it",
             ),
             Self::Unsupported { missing } => write!(f, "not supported here: {missing}"),
             Self::System { call, message } => write!(f, "{call} failed: {message}"),

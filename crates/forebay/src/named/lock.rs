@@ -101,6 +101,26 @@ impl FileLock {
         Ok(true)
     }
 
+    /// Releases a lock whose guard was forgotten, on the thread that took it.
+    pub(super) fn release(&self) -> Result<()> {
+        self.file.as_ref().map_err(Clone::clone)?.get()?;
+        if *lock(&self.holder) != Some(std::thread::current().id()) {
+            return Err(SharedError::NotLocked.into());
+        }
+        self.abandon();
+        Ok(())
+    }
+
+    /// Releases the lock, whichever thread of this process holds it.
+    pub(super) fn abandon(&self) {
+        // In a forked child the lock is the parent's still.
+        let Some(Ok(file)) = self.file.as_ref().ok().map(ProcessFd::get) else { return };
+        fence(Ordering::Release);
+        // Fails for no lock that is held.
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        self.leave();
+    }
+
     fn leave(&self) {
         *lock(&self.holder) = None;
         self.freed.notify_one();
@@ -130,11 +150,6 @@ fn wait_until(file: BorrowedFd<'_>, deadline: Instant) -> core::result::Result<b
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // In a forked child the lock is the parent's still.
-        let Some(Ok(file)) = self.of.file.as_ref().ok().map(ProcessFd::get) else { return };
-        fence(Ordering::Release);
-        // Fails for no lock that is held.
-        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-        self.of.leave();
+        self.of.abandon();
     }
 }

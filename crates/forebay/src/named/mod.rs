@@ -46,6 +46,7 @@
 //! a device is made under it.
 
 mod buffer;
+pub(crate) mod bytes;
 pub(crate) mod error;
 #[cfg(target_os = "linux")]
 mod header;

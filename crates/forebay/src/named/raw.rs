@@ -12,7 +12,7 @@ use super::error::SharedError;
 use super::header::Header;
 use super::lock::{FileLock, Held};
 use super::mapping::Mapping;
-use super::request::Request;
+use super::request::{Element, Request};
 use super::service::Registration;
 use super::socket::{self, Parts, failed, start};
 use crate::sync::fork::ProcessFd;
@@ -66,15 +66,33 @@ impl RawShared {
         request: &Request<'_>,
         length: Option<u64>,
     ) -> Result<Self> {
+        Self::attach(device, request, |header, kind| {
+            header.check(request.name, &request.element, length, kind)
+        })
+    }
+
+    /// Opens a buffer whatever its elements are.
+    pub(super) fn open_any(device: &Arc<dyn Device>, request: &Request<'_>) -> Result<Self> {
+        Self::attach(device, request, |header, kind| {
+            header.check(request.name, &header.element, None, kind)
+        })
+    }
+
+    /// Opens a buffer whose header is as `check` wants it, for a kind of device.
+    fn attach(
+        device: &Arc<dyn Device>,
+        request: &Request<'_>,
+        check: impl FnOnce(&Header, &str) -> core::result::Result<(), SharedError>,
+    ) -> Result<Self> {
         device.descriptor().check_process(Call::Allocate)?;
         let address = socket::Address::new(request.name, request.users)?;
         let Parts { header: file, memory, listener } = address.ask(request.patience)?;
         let (file, memory) = (ProcessFd::new(file), ProcessFd::new(memory));
         let listener = ProcessFd::new(listener);
         let header = Header::read(request.name, file.get()?)?;
-        header.check(request.name, &request.element, length, device.descriptor().kind.name())?;
+        check(&header, device.descriptor().kind.name())?;
         let mapping =
-            Mapping::open(device, memory.get()?, header.mapped, request.element.alignment())?;
+            Mapping::open(device, memory.get()?, header.mapped, header.element.alignment())?;
         Self::join(request, Parts { header: file, memory, listener }, mapping, header)
     }
 
@@ -122,6 +140,10 @@ impl RawShared {
         &self.name
     }
 
+    pub(super) fn element(&self) -> &Element {
+        &self.header.element
+    }
+
     pub(super) fn length(&self) -> u64 {
         self.header.length
     }
@@ -153,5 +175,15 @@ impl RawShared {
 
     pub(super) fn lock(&self, patience: Option<Duration>) -> Result<Option<RawLock<'_>>> {
         self.lock.acquire(patience)
+    }
+
+    /// Releases a lock whose guard was forgotten, on the thread that took it.
+    pub(super) fn unlock(&self) -> Result<()> {
+        self.lock.release()
+    }
+
+    /// Releases the lock, whichever thread of this process holds it.
+    pub(super) fn abandon_lock(&self) {
+        self.lock.abandon();
     }
 }

@@ -1,0 +1,160 @@
+//! Shared buffers of elements that are known at run time only, for bindings.
+
+use core::time::Duration;
+
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Call, invalid};
+
+use super::buffer::Creator;
+use super::raw::RawShared;
+use super::request::{Element, Request, Users};
+use crate::Result;
+use crate::buffer::Memory;
+
+/// The types of numbers that all languages share, by Rust's names, and their sizes.
+const NUMBERS: [(&str, u64); 10] = [
+    ("u8", 1),
+    ("i8", 1),
+    ("u16", 2),
+    ("i16", 2),
+    ("u32", 4),
+    ("i32", 4),
+    ("f32", 4),
+    ("u64", 8),
+    ("i64", 8),
+    ("f64", 8),
+];
+
+/// How long an opener waits for an answer, as [`SharedOptions`](super::SharedOptions) by default.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A shared buffer as bytes, whose lock has no guard. Its elements are those of a Rust program that uses the same
+/// type name: numbers such as "f32" have their size, elements of any other name are single bytes.
+#[derive(Debug)]
+#[must_use = "this process leaves the shared buffer when it is dropped"]
+pub struct SharedBytes {
+    raw: RawShared,
+    element: Element,
+}
+
+fn element(type_name: &str) -> Element {
+    let size = NUMBERS.iter().find(|(name, _)| *name == type_name).map_or(1, |(_, size)| *size);
+    Element { name: type_name.to_owned(), size, alignment: size }
+}
+
+fn request<'a>(name: &'a str, type_name: &str) -> Request<'a> {
+    Request { name, element: element(type_name), users: Users::Same, patience: PATIENCE }
+}
+
+/// The number of elements in `size` bytes.
+fn length(element: &Element, size: u64) -> Result<u64> {
+    if size.is_multiple_of(element.size) {
+        return Ok(size / element.size);
+    }
+    let allowed = format!("a multiple of {} B, the size of {}", element.size, element.name);
+    Err(invalid(Call::Allocate, "size", format!("{size} B"), allowed).into())
+}
+
+impl SharedBytes {
+    fn new(raw: RawShared) -> Self {
+        let element = raw.element().clone();
+        Self { raw, element }
+    }
+
+    /// As [`Memory::shared`].
+    pub fn create(memory: &Memory, name: &str, type_name: &str, size: u64) -> Result<Self> {
+        let request = request(name, type_name);
+        let length = length(&request.element, size)?;
+        request.size_of(length)?;
+        Ok(Self::new(RawShared::create(memory.device(), &request, length)?))
+    }
+
+    /// As [`Memory::open_shared`]; without a type name, whatever the elements are.
+    pub fn open(memory: &Memory, name: &str, type_name: Option<&str>) -> Result<Self> {
+        let raw = match type_name {
+            Some(type_name) => RawShared::open(memory.device(), &request(name, type_name), None)?,
+            None => RawShared::open_any(memory.device(), &request(name, ""))?,
+        };
+        Ok(Self::new(raw))
+    }
+
+    /// As [`Memory::shared_or_open`].
+    pub fn create_or_open(memory: &Memory, name: &str, type_name: &str, size: u64) -> Result<Self> {
+        let request = request(name, type_name);
+        let length = length(&request.element, size)?;
+        request.size_of(length)?;
+        Ok(Self::new(RawShared::create_or_open(memory.device(), &request, length)?))
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.raw.name()
+    }
+
+    /// The name of the element type, and the bytes of an element.
+    pub fn element(&self) -> (&str, u64) {
+        (&self.element.name, self.element.size)
+    }
+
+    /// How many bytes the elements have.
+    pub fn size(&self) -> Bytes {
+        // Multiplied without overflow when it was made or opened.
+        Bytes::new(self.raw.length().saturating_mul(self.element.size))
+    }
+
+    /// Who created it.
+    pub fn creator(&self) -> Creator {
+        let (pid, uid) = self.raw.creator();
+        Creator { pid, uid }
+    }
+
+    /// The address of the elements on the device, as [`SharedBuffer::address`](super::SharedBuffer::address).
+    pub fn address(&self) -> Address {
+        self.raw.address()
+    }
+
+    /// Whether the host can reach the memory at its address.
+    pub fn is_host(&self) -> bool {
+        self.raw.pointer().is_some()
+    }
+
+    /// Copies bytes from `offset` on to `to`. Fails if they reach past the last.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.check(offset, to.len())?;
+        self.raw.read(offset, to)
+    }
+
+    /// Copies `from` to the bytes from `offset` on. Fails if they reach past the last; nothing is written then.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.check(offset, from.len())?;
+        self.raw.write(offset, from)
+    }
+
+    /// Takes the lock, until [`unlock`](Self::unlock); `false` where that took longer than `patience`.
+    pub fn lock(&self, patience: Option<Duration>) -> Result<bool> {
+        let held = self.raw.lock(patience)?;
+        let locked = held.is_some();
+        core::mem::forget(held);
+        Ok(locked)
+    }
+
+    /// Releases the lock that this thread has taken.
+    pub fn unlock(&self) -> Result<()> {
+        self.raw.unlock()
+    }
+
+    /// Releases the lock, whichever thread of this process has taken it here.
+    pub fn abandon_lock(&self) {
+        self.raw.abandon_lock();
+    }
+
+    fn check(&self, offset: u64, count: usize) -> Result<()> {
+        let size = self.size().get();
+        if offset.checked_add(count as u64).is_some_and(|end| end <= size) {
+            return Ok(());
+        }
+        let given = format!("{count} B from byte {offset} on");
+        let allowed = format!("{size} B, as many as the buffer has");
+        Err(invalid(Call::Copy, "range", given, allowed).into())
+    }
+}
