@@ -189,6 +189,26 @@ typedef enum {
      * A defect of forebay itself; the words say where.
      */
     FOREBAY_STATUS_DEFECT = 21,
+    /**
+     * A living process has that name already.
+     */
+    FOREBAY_STATUS_NAME_TAKEN = 22,
+    /**
+     * No living process has that name.
+     */
+    FOREBAY_STATUS_NOT_FOUND = 23,
+    /**
+     * What has that name is of another type, or not forebay's.
+     */
+    FOREBAY_STATUS_WRONG_TYPE = 24,
+    /**
+     * What has that name is of another user.
+     */
+    FOREBAY_STATUS_DENIED = 25,
+    /**
+     * It took longer than the caller, or the library, waits.
+     */
+    FOREBAY_STATUS_TIMED_OUT = 26,
 } forebay_status;
 
 /**
@@ -687,6 +707,50 @@ typedef struct {
      */
     uint64_t id;
 } forebay_event;
+
+/**
+ * A shared buffer. All zeros is none.
+ */
+typedef struct {
+    /**
+     * Not to be looked at.
+     */
+    uint64_t id;
+} forebay_shared;
+
+/**
+ * A shared buffer: what it is, and who created it.
+ */
+typedef struct {
+    /**
+     * `sizeof(forebay_shared_info)`, set before the call; after it, how many bytes were filled.
+     */
+    uint32_t struct_size;
+    /**
+     * The bytes of an element.
+     */
+    uint32_t element_bytes;
+    /**
+     * Its size.
+     */
+    uint64_t size_bytes;
+    /**
+     * The process that created it, which may have ended.
+     */
+    uint32_t creator_pid;
+    /**
+     * The user that created it.
+     */
+    uint32_t creator_uid;
+    /**
+     * The name.
+     */
+    char name[88];
+    /**
+     * The name of the element type, cut where it does not fit.
+     */
+    char type_name[128];
+} forebay_shared_info;
 
 /**
  * The statistics of a pool. Counts are exact: every call that has returned is counted once.
@@ -1486,6 +1550,122 @@ forebay_status forebay_pool_limit(forebay_pool pool, uint64_t *bytes);
  * * `level` is null, or a `forebay_pressure` can be written there.
  */
 forebay_status forebay_pool_pressure(forebay_pool pool, forebay_pressure *level);
+
+/**
+ * Creates a shared buffer of `size` bytes, all zero, that other processes of this user open by its name: 1 to 80
+ * characters of `A-Z a-z 0-9 . _ -`. The name lives as long as any process has the buffer. Refused with
+ * `FOREBAY_STATUS_NAME_TAKEN` where one has it already. Linux only.
+ *
+ * `type_name` is compared when the buffer is opened: one of `u8 i8 u16 i16 u32 i32 f32 u64 i64 f64`, of which `size`
+ * is a multiple and which Rust and Python know as their own types, or any other name for the bytes of the program's own
+ * structures. Put a version in it. Null is `u8`.
+ *
+ * The caller promises:
+ *
+ * * `name` is null, or text; `type_name` is null, or text; `shared` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_shared_create(forebay_memory memory,
+                                     const char *name,
+                                     const char *type_name,
+                                     uint64_t size,
+                                     forebay_shared *shared);
+
+/**
+ * Opens a shared buffer that a process of this user has created. Refused with `FOREBAY_STATUS_NOT_FOUND` where no living
+ * process has the name, `_WRONG_TYPE` where the elements are of another type, `_WRONG_DEVICE` where the memory is of
+ * another kind of device, `_DENIED` where another user has it, and `_TIMED_OUT` where nobody answers, for instance because
+ * all processes that have it are stopped.
+ *
+ * The caller promises:
+ *
+ * * As for `forebay_shared_create`.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_shared_open(forebay_memory memory,
+                                   const char *name,
+                                   const char *type_name,
+                                   forebay_shared *shared);
+
+/**
+ * Opens a shared buffer of exactly `size` bytes, or creates it where no process has the name. Refused with
+ * `FOREBAY_STATUS_WRONG_SIZE` where it has another size, and as `forebay_shared_open` is.
+ *
+ * The caller promises:
+ *
+ * * As for `forebay_shared_create`.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_shared_create_or_open(forebay_memory memory,
+                                             const char *name,
+                                             const char *type_name,
+                                             uint64_t size,
+                                             forebay_shared *shared);
+
+/**
+ * Leaves a shared buffer: its address is invalid from now on. Releases its lock, if a thread of this process holds it by
+ * this handle. The buffer stays while another process has it.
+ */
+forebay_status forebay_shared_close(forebay_shared shared);
+
+/**
+ * Describes a shared buffer.
+ *
+ * The caller promises:
+ *
+ * * `info` is null, or a `forebay_shared_info` whose `struct_size` is set, which can be written.
+ */
+forebay_status forebay_shared_describe(forebay_shared shared, forebay_shared_info *info);
+
+/**
+ * Copies `size` bytes from `offset` on to `to`. Other processes may write meanwhile: some bytes are old then and some new.
+ * On the host, an aligned element of up to 8 bytes is always whole.
+ *
+ * The caller promises:
+ *
+ * * `to` is null, or `size` bytes that can be written, and that nobody uses meanwhile.
+ */
+forebay_status forebay_shared_read(forebay_shared shared,
+                                   uint64_t offset,
+                                   void *to,
+                                   size_t size);
+
+/**
+ * Copies `size` bytes at `from` to the shared buffer, from `offset` on.
+ *
+ * The caller promises:
+ *
+ * * `from` is null, or `size` bytes that nobody writes meanwhile.
+ */
+forebay_status forebay_shared_write(forebay_shared shared, uint64_t offset, const void *from, size_t size);
+
+/**
+ * The address of the bytes on the device, valid until the handle is closed. It is this process's own: other processes have
+ * the memory at other addresses, and may write to it at any moment. `memory` gets the address; null on failure.
+ *
+ * The caller promises:
+ *
+ * * `memory` is null, or a pointer can be written there.
+ */
+forebay_status forebay_shared_address(forebay_shared shared,
+                                      void **memory);
+
+/**
+ * Waits until nobody else holds the lock of the buffer, in any process, and takes it, until `forebay_shared_unlock` on the
+ * same thread. It keeps apart those who take it, and nobody else. When the process that holds it ends, by kill -9 too, the
+ * lock is free, and what it was writing may be half written.
+ *
+ * Refused with `FOREBAY_STATUS_TIMED_OUT` where it took longer than `timeout_ms` milliseconds: 0 does not wait, a negative
+ * number waits as long as it takes. Refused with `FOREBAY_STATUS_BUSY` where this thread holds it already.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_shared_lock(forebay_shared shared,
+                                   int64_t timeout_ms);
+
+/**
+ * Releases the lock. Refused on a thread that does not hold it.
+ */
+forebay_status forebay_shared_unlock(forebay_shared shared);
 
 /**
  * The statistics of a pool. Stops the threads that use the pool for a moment.

@@ -4,7 +4,7 @@
 //!   C, C++, ctypes, ...      forebay.h (written from these sources), forebay.hpp (by hand)
 //!      │
 //!   functions, one file for each subject:  device  stream  event  pool  callback  block  pinned  upkeep
-//!      │                                   statistics  trace  transfer  arena  buffer  tag  version
+//!      │                                   statistics  trace  transfer  arena  buffer  shared  tag  version
 //!   torch         the allocator of PyTorch, CuPy, Numba and RMM
 //!   device_pools  the process's pool of each GPU, and a cache of it for each thread
 //!   table         handles: numbers with a generation, so that a closed handle is detected
@@ -33,6 +33,7 @@ pub mod event;
 mod fork;
 pub mod pinned;
 pub mod pool;
+pub mod shared;
 mod sized;
 pub mod statistics;
 pub mod status;

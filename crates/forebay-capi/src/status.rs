@@ -5,6 +5,7 @@ use core::fmt;
 
 use forebay::arena::ArenaError;
 use forebay::config::ConfigError;
+use forebay::named::SharedError;
 use forebay::quantity::QuantityError;
 use forebay::{Error, hal};
 use forebay_trace::FormatError;
@@ -58,6 +59,16 @@ pub enum forebay_status {
     AbiMismatch = 20,
     /// A defect of forebay itself; the words say where.
     Defect = 21,
+    /// A living process has that name already.
+    NameTaken = 22,
+    /// No living process has that name.
+    NotFound = 23,
+    /// What has that name is of another type, or not forebay's.
+    WrongType = 24,
+    /// What has that name is of another user.
+    Denied = 25,
+    /// It took longer than the caller, or the library, waits.
+    TimedOut = 26,
 }
 
 use forebay_status as Status;
@@ -88,11 +99,16 @@ impl Status {
             Self::Io => c"FOREBAY_STATUS_IO",
             Self::AbiMismatch => c"FOREBAY_STATUS_ABI_MISMATCH",
             Self::Defect => c"FOREBAY_STATUS_DEFECT",
+            Self::NameTaken => c"FOREBAY_STATUS_NAME_TAKEN",
+            Self::NotFound => c"FOREBAY_STATUS_NOT_FOUND",
+            Self::WrongType => c"FOREBAY_STATUS_WRONG_TYPE",
+            Self::Denied => c"FOREBAY_STATUS_DENIED",
+            Self::TimedOut => c"FOREBAY_STATUS_TIMED_OUT",
         }
     }
 
     /// All of them, by number.
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 27] = [
         Self::Ok,
         Self::OutOfMemory,
         Self::InvalidArgument,
@@ -115,6 +131,11 @@ impl Status {
         Self::Io,
         Self::AbiMismatch,
         Self::Defect,
+        Self::NameTaken,
+        Self::NotFound,
+        Self::WrongType,
+        Self::Denied,
+        Self::TimedOut,
     ];
 }
 
@@ -166,6 +187,24 @@ fn of_device(error: &hal::Error) -> Status {
     }
 }
 
+/// The status of an error of a shared buffer.
+fn of_shared(error: &SharedError) -> Status {
+    match error {
+        SharedError::InvalidName { .. } | SharedError::NotLocked => Status::InvalidArgument,
+        SharedError::NotFound { .. } => Status::NotFound,
+        SharedError::Taken { .. } => Status::NameTaken,
+        SharedError::WrongType { .. } | SharedError::Foreign { .. } => Status::WrongType,
+        SharedError::WrongLength { .. } => Status::WrongSize,
+        SharedError::WrongDevice { .. } => Status::WrongDevice,
+        SharedError::WrongVersion { .. } => Status::AbiMismatch,
+        SharedError::OtherUser { .. } => Status::Denied,
+        SharedError::NoAnswer { .. } => Status::TimedOut,
+        SharedError::AlreadyLocked => Status::Busy,
+        SharedError::System { .. } => Status::Transient,
+        _ => Status::Unsupported,
+    }
+}
+
 /// The status of a library error.
 pub(crate) fn of_error(error: &Error) -> Status {
     match error {
@@ -179,6 +218,7 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::Config(_) => Status::Config,
         Error::Forked => Status::Forked,
         Error::Device(error) => of_device(error),
+        Error::Shared(error) => of_shared(error),
         // Unavailable classes, captures and debugging aids, and addresses out of range.
         _ => Status::Unsupported,
     }
@@ -242,7 +282,7 @@ mod tests {
             let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
             assert_eq!(name, status.name());
         }
-        for number in [-1, 22, i32::MAX, i32::MIN] {
+        for number in [-1, 27, i32::MAX, i32::MIN] {
             // SAFETY: likewise.
             let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
             assert_eq!(name, c"unknown status");

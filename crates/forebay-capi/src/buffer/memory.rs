@@ -55,7 +55,7 @@ versioned_struct!(forebay_memory_totals: 80);
 
 /// The object of a manager's handle.
 pub(crate) struct MemoryEntry {
-    memory: Memory,
+    pub(crate) memory: Memory,
     device: Arc<DeviceEntry>,
 }
 

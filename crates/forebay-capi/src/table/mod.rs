@@ -44,6 +44,7 @@ use crate::device::DeviceEntry;
 use crate::event::EventEntry;
 use crate::fork;
 use crate::pool::PoolEntry;
+use crate::shared::SharedEntry;
 use crate::status::{Failure, forebay_status as Status};
 use crate::stream::StreamEntry;
 
@@ -76,6 +77,8 @@ pub(crate) enum Kind {
     Memory = 6,
     /// A buffer.
     Buffer = 7,
+    /// A shared buffer.
+    Shared = 8,
 }
 
 impl Kind {
@@ -88,6 +91,7 @@ impl Kind {
             Self::Event => "event",
             Self::Memory => "memory",
             Self::Buffer => "buffer",
+            Self::Shared => "shared buffer",
         }
     }
 
@@ -131,6 +135,8 @@ pub(crate) enum Object {
     Memory(Arc<MemoryEntry>),
     /// A buffer.
     Buffer(Arc<BufferEntry>),
+    /// A shared buffer.
+    Shared(Arc<SharedEntry>),
 }
 
 impl Object {
@@ -143,6 +149,7 @@ impl Object {
             Self::Event(_) => Kind::Event,
             Self::Memory(_) => Kind::Memory,
             Self::Buffer(_) => Kind::Buffer,
+            Self::Shared(_) => Kind::Shared,
         }
     }
 }
@@ -172,7 +179,7 @@ macro_rules! entry {
 }
 
 entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena, EventEntry: Event,
-    MemoryEntry: Memory, BufferEntry: Buffer);
+    MemoryEntry: Memory, BufferEntry: Buffer, SharedEntry: Shared);
 
 /// What the fast path reads.
 struct Slot {
