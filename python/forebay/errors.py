@@ -15,6 +15,7 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "CorruptionError",
+    "DeniedError",
     "Error",
     "ExportError",
     "ForkedError",
@@ -23,6 +24,8 @@ __all__ = [
     "InvalidError",
     "LapsedError",
     "LostError",
+    "NameTakenError",
+    "NotFoundError",
     "OutOfMemoryError",
     "ProcessError",
     "TraceError",
@@ -92,6 +95,18 @@ class LostError(Error):
 
 class BusyError(Error):
     """Something is in use, or failed for a reason that may pass; trying again may help."""
+
+
+class NotFoundError(Error, LookupError):
+    """No living process has a shared buffer of that name."""
+
+
+class NameTakenError(Error):
+    """A living process has a shared buffer of that name already."""
+
+
+class DeniedError(Error, PermissionError):
+    """What has that name is of another user."""
 
 
 class CorruptionError(Error):

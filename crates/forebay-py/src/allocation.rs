@@ -6,7 +6,7 @@
 //!   memoryview Pin ──┼──► Allocation ────┼── pinned host memory
 //!   DLPack ─── Pin ──┤                   ├── an array of a pool of pinned memory
 //!   a copy ─── Pin ──┘                   ├── a tensor of another library, imported by DLPack
-//!                                        ├── a replica of a unified buffer
+//!                                        ├── a replica of a unified buffer, or a shared buffer
 //!                                        └── nothing: it was freed
 //! ```
 //!
@@ -16,6 +16,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay::arena::ArenaToken;
+use forebay::bindings::SharedBytes;
 use forebay::hal::PinnedFlags;
 use forebay::{Address, Bytes, OwnedBlock, PinnedArray, Pool};
 use forebay_sync::fork::{Birth, LeakOnFork};
@@ -74,6 +75,8 @@ enum Backing {
     Imported(#[allow(dead_code)] ImportedTensor),
     /// A view of a unified buffer's replica. Never read; its drop ends the view.
     Replica(#[allow(dead_code)] ReplicaView),
+    /// A shared buffer. Never read; its drop leaves it.
+    Shared(#[allow(dead_code)] Arc<LeakOnFork<SharedBytes>>),
     /// Nothing: it was freed.
     Freed,
 }
@@ -168,6 +171,15 @@ impl Allocation {
         Self::new(device, &stream_ref, (address, size, space), Backing::Imported(tensor))
     }
 
+    /// An allocation of a shared buffer in host memory.
+    pub(crate) fn shared(
+        device: &Arc<OpenDevice>,
+        range: (Address, Bytes, MemorySpace),
+        buffer: Arc<LeakOnFork<SharedBytes>>,
+    ) -> Arc<Self> {
+        Self::new(device, &StreamRef::default_of(device), range, Backing::Shared(buffer))
+    }
+
     /// An allocation of a unified buffer's replica, until it is dropped.
     pub(crate) fn replica(
         device: &Arc<OpenDevice>,
@@ -239,7 +251,7 @@ impl Allocation {
             Backing::PinnedArray(array) => {
                 array.get()?;
             }
-            Backing::Imported(_) | Backing::Replica(_) => {}
+            Backing::Imported(_) | Backing::Replica(_) | Backing::Shared(_) => {}
             Backing::Freed => return Err(freed()),
         }
         state.pins = state.pins.saturating_add(1);
@@ -323,6 +335,11 @@ impl Allocation {
             Backing::PinnedArray(array) => {
                 drop(state);
                 drop(array);
+                Ok(())
+            }
+            Backing::Shared(buffer) => {
+                drop(state);
+                drop(buffer);
                 Ok(())
             }
             Backing::Imported(tensor) => {

@@ -6,6 +6,7 @@
 use forebay::arena::ArenaError;
 use forebay::config::ConfigError;
 use forebay::hal;
+use forebay::named::SharedError;
 use forebay::report::Shortage;
 use forebay_sync::fork::Forked;
 use pyo3::PyErr;
@@ -29,6 +30,8 @@ pub(crate) enum Failure {
     Export(String),
     /// A feature that this device, driver or machine lacks.
     Unsupported(String),
+    /// Something that another has, and that may be free later.
+    Busy(String),
     /// A value made before a fork, used in the child.
     Forked,
     /// A trace that cannot be read, written or replayed.
@@ -57,6 +60,7 @@ impl Failure {
             | Self::InUse(said)
             | Self::Export(said)
             | Self::Unsupported(said)
+            | Self::Busy(said)
             | Self::Trace(said) => said.clone(),
             Self::Forked => {
                 "this was made before the process forked and cannot be used in the child; \
@@ -82,6 +86,7 @@ impl Failure {
             Self::InUse(_) => "InUseError",
             Self::Export(_) => "ExportError",
             Self::Unsupported(_) => "UnsupportedError",
+            Self::Busy(_) => "BusyError",
             Self::Forked => "ForkedError",
             Self::Trace(_) => "TraceError",
             Self::Python(_) => "Error",
@@ -131,7 +136,21 @@ fn class_of(error: &forebay::Error) -> &'static str {
         | Error::Config(_)
         | Error::Device(hal::Error::Invalid { .. }) => "InvalidError",
         Error::Forked => "ForkedError",
+        Error::Shared(error) => class_of_shared(error),
         _ => "Error",
+    }
+}
+
+fn class_of_shared(error: &SharedError) -> &'static str {
+    match error {
+        SharedError::NotFound { .. } => "NotFoundError",
+        SharedError::Taken { .. } => "NameTakenError",
+        SharedError::OtherUser { .. } => "DeniedError",
+        SharedError::NoAnswer { .. } | SharedError::AlreadyLocked | SharedError::System { .. } => {
+            "BusyError"
+        }
+        SharedError::Unsupported { .. } => "UnsupportedError",
+        _ => "InvalidError",
     }
 }
 

@@ -94,6 +94,16 @@ impl<'py> HostBytes<'py> {
         unsafe { core::slice::from_raw_parts(self.start(), length) }.to_vec()
     }
 
+    /// Replaces the bytes, of an object that was exported for writing, by as many of `from`.
+    pub(crate) fn fill_from(&self, from: &[u8]) {
+        let length = from.len().min(usize::try_from(self.length()).unwrap_or(0));
+        if length > 0 && self.view.read_only == 0 {
+            // SAFETY: the object exports that many bytes to be written until this is dropped, and the GIL is held, so
+            // that no other thread of Python uses them.
+            unsafe { core::ptr::copy(from.as_ptr(), self.start(), length) };
+        }
+    }
+
     /// The memory of `object` as exported for these flags.
     fn get(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Self> {
         let mut view = Box::new(RawView {

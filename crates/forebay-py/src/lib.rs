@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   device, stream, pool, arena, scope,
-//!   memory ── buffer, view, pinned, unified the classes that Python sees
+//!   memory ── buffer, view, pinned,
+//!   unified, shared                        the classes that Python sees
 //!   allocation, array_view, dtype          memory, its pins, and its elements
 //!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
 //!                                          All unsafe code is here, in transfer, in stream and in gil
@@ -39,6 +40,7 @@ mod protocol;
 mod quantity;
 mod scope;
 mod settings;
+mod shared;
 mod stream;
 mod trace;
 mod transfer;
@@ -65,6 +67,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pinned::PyPinnedPool>()?;
     module.add_class::<unified::PyMemory>()?;
     module.add_class::<unified::PyUnifiedBuffer>()?;
+    module.add_class::<shared::PySharedBuffer>()?;
     module.add_class::<arena::PyCheckpoint>()?;
     module.add_class::<scope::PyScope>()?;
     module.add_class::<scope::PyTag>()?;

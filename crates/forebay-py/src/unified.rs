@@ -25,6 +25,7 @@ use crate::gil::without_gil;
 use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
 use crate::quantity::integer;
+use crate::shared::PySharedBuffer;
 use crate::stream::{StreamRef, stream_argument};
 
 impl From<CountedError> for Failure {
@@ -114,6 +115,33 @@ impl PyMemory {
         let made = self.make(dtype, shape_argument(&memory.getattr("shape")?)?)?;
         made.copy_from(source, 0)?;
         Ok(made)
+    }
+
+    /// Create a buffer of elements of ``dtype`` in ``shape``, all zero, that other processes of this user open by its
+    /// name: 1 to 80 characters of ``A-Z a-z 0-9 . _ -``. Raises ``NameTakenError`` where a living process has the name;
+    /// with ``or_open`` it is opened then, if it has the same elements. Linux only.
+    #[pyo3(signature = (name, shape, dtype = None, *, or_open = false))]
+    fn shared(
+        &self,
+        name: &str,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        or_open: bool,
+    ) -> Result<PySharedBuffer, Failure> {
+        PySharedBuffer::create(&self.device, self.manager()?, name, (shape, dtype), or_open)
+    }
+
+    /// Open a buffer that a process of this user has created. Without a ``shape`` it has one dimension; a ``dtype``
+    /// refuses elements of another type. Raises ``NotFoundError`` where no living process has the name.
+    #[pyo3(signature = (name, shape = None, dtype = None))]
+    fn open_shared(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        shape: Option<&Bound<'_, PyAny>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> Result<PySharedBuffer, Failure> {
+        PySharedBuffer::open(py, &self.device, self.manager()?, name, (shape, dtype))
     }
 
     /// What its buffers add up to: ``buffers``, ``created``, bytes of memory, and copies.

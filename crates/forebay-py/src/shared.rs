@@ -1,0 +1,293 @@
+//! `forebay.SharedBuffer`: elements that several processes have at the same time, found by name.
+//!
+//! Other processes may write at any moment, so elements are copied, and no view is given but by `unsafe_numpy`. The types of
+//! elements have Rust's names, so that programs in Rust, C and Python share a buffer.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay::bindings::SharedBytes;
+use forebay::buffer::Memory;
+use forebay_sync::fork::LeakOnFork;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::allocation::{Allocation, MemorySpace};
+use crate::array_view::{ArrayView, shape_argument, size_of_shape};
+use crate::construct::new_view;
+use crate::device::PyDevice;
+use crate::dtype::{self, Dtype};
+use crate::failure::Failure;
+use crate::ffi::HostBytes;
+use crate::gil::without_gil;
+use crate::open_device::OpenDevice;
+use crate::quantity::{integer, optional_integer, seconds};
+
+/// How long a lock is waited for before the interpreter may handle a signal, such as Ctrl-C.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// The names of element types in Rust, and here. What Rust has no name for has its name here.
+const NAMES: [(&str, &str); 10] = [
+    ("u8", "uint8"),
+    ("i8", "int8"),
+    ("u16", "uint16"),
+    ("i16", "int16"),
+    ("u32", "uint32"),
+    ("i32", "int32"),
+    ("f32", "float32"),
+    ("u64", "uint64"),
+    ("i64", "int64"),
+    ("f64", "float64"),
+];
+
+fn type_name(dtype: &Dtype) -> &'static str {
+    NAMES.iter().find(|(_, own)| *own == dtype.name).map_or(dtype.name, |(name, _)| name)
+}
+
+fn dtype_of(type_name: &str, element: u64) -> &'static Dtype {
+    let known = NAMES.iter().find(|(name, _)| *name == type_name).map_or(type_name, |(_, own)| own);
+    let found = Dtype::named(known);
+    // Elements of a structure are bytes here.
+    found.filter(|dtype| dtype.size() == element || element == 1).unwrap_or_else(dtype::bytes)
+}
+
+/// Elements that several processes have at the same time, found by name.
+///
+/// Made by ``Memory.shared()`` and ``Memory.open_shared()``. Other processes may write at any moment: a read that meets a
+/// write gets old elements in part and new ones in part. ``lock()`` keeps reads and writes apart where all sides use it. The
+/// name lives as long as any process has the buffer.
+#[pyclass(name = "SharedBuffer", module = "forebay", frozen, weakref)]
+pub(crate) struct PySharedBuffer {
+    device: Arc<OpenDevice>,
+    array: ArrayView,
+    /// `None` once it is dropped.
+    buffer: Option<Arc<LeakOnFork<SharedBytes>>>,
+}
+
+impl Drop for PySharedBuffer {
+    fn drop(&mut self) {
+        // Unmapping waits for the device.
+        let buffer = self.buffer.take();
+        without_gil(|| drop(buffer));
+    }
+}
+
+impl PySharedBuffer {
+    /// Creates a buffer, or opens it where `or_open`.
+    pub(crate) fn create(
+        device: &Arc<OpenDevice>,
+        memory: &Memory,
+        name: &str,
+        (shape, dtype): (&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>),
+        or_open: bool,
+    ) -> Result<Self, Failure> {
+        let py = shape.py();
+        let dtype = dtype.map_or(Ok(dtype::bytes()), Dtype::of_argument)?;
+        let shape = shape_argument(shape)?;
+        let (size, type_name) = (size_of_shape(dtype, &shape)? as u64, type_name(dtype));
+        let make = if or_open { SharedBytes::create_or_open } else { SharedBytes::create };
+        let buffer = py.detach(|| make(memory, name, type_name, size))?;
+        let array = ArrayView::imported(dtype, shape, size, true);
+        Ok(Self::new(device, buffer, array))
+    }
+
+    /// Opens a buffer, whatever its elements are unless `dtype` says.
+    pub(crate) fn open(
+        py: Python<'_>,
+        device: &Arc<OpenDevice>,
+        memory: &Memory,
+        name: &str,
+        (shape, dtype): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+    ) -> Result<Self, Failure> {
+        let dtype = dtype.map(Dtype::of_argument).transpose()?;
+        let shape = shape.map(shape_argument).transpose()?;
+        let buffer = py.detach(|| SharedBytes::open(memory, name, dtype.map(type_name)))?;
+        let dtype = dtype.unwrap_or_else(|| {
+            let (name, element) = buffer.element();
+            dtype_of(name, element)
+        });
+        let size = buffer.size().get();
+        let shape = shape.unwrap_or_else(|| vec![size / dtype.size()]);
+        let found = size_of_shape(dtype, &shape)? as u64;
+        if found != size {
+            let (type_name, words) = (dtype.name, shape);
+            return Err(Failure::invalid(format!(
+                "{words:?} of {type_name} are {found} B, and the shared buffer {name:?} has {size} B; open it without a \
+                 shape"
+            )));
+        }
+        Ok(Self::new(device, buffer, ArrayView::imported(dtype, shape, size, true)))
+    }
+
+    fn new(device: &Arc<OpenDevice>, buffer: SharedBytes, array: ArrayView) -> Self {
+        let buffer = Some(Arc::new(LeakOnFork::new(buffer)));
+        Self { device: Arc::clone(device), array, buffer }
+    }
+
+    fn kept(&self) -> Result<&Arc<LeakOnFork<SharedBytes>>, Failure> {
+        self.buffer.as_ref().ok_or_else(|| Failure::closed("the buffer was closed"))
+    }
+
+    fn shared(&self) -> Result<&SharedBytes, Failure> {
+        Ok(self.kept()?.get()?)
+    }
+}
+
+#[pymethods]
+impl PySharedBuffer {
+    /// The name.
+    #[getter]
+    fn name(&self) -> Result<&str, Failure> {
+        Ok(self.shared()?.name())
+    }
+
+    /// The type of its elements, by name.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.array.dtype().name
+    }
+
+    /// How many elements in each dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.array.shape_tuple(py)
+    }
+
+    /// How many bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.array.bytes()
+    }
+
+    /// Its device.
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice::new(Arc::clone(&self.device))
+    }
+
+    /// Its address on the device as a number, in this process. Valid as long as the buffer lives.
+    #[getter]
+    fn address(&self) -> Result<u64, Failure> {
+        Ok(self.shared()?.address().get())
+    }
+
+    /// Who created it: ``pid`` and ``uid``. The process may have ended.
+    #[getter]
+    fn creator<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let (creator, dict) = (self.shared()?.creator(), PyDict::new(py));
+        dict.set_item("pid", creator.pid)?;
+        dict.set_item("uid", creator.uid)?;
+        Ok(dict)
+    }
+
+    /// A copy of its bytes from byte ``offset`` on: ``size`` of them, or all that are left.
+    #[pyo3(signature = (offset = 0, size = None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        #[pyo3(from_py_with = optional_integer::<u64>)] size: Option<u64>,
+    ) -> Result<Bound<'py, PyBytes>, Failure> {
+        let size = size.unwrap_or(self.nbytes().saturating_sub(offset));
+        self.array.span(offset, size)?;
+        let length = usize::try_from(size).map_err(|error| Failure::invalid(error.to_string()))?;
+        let bytes = PyBytes::new_with(py, length, |bytes| {
+            py.detach(|| Ok::<_, Failure>(self.shared()?.read(offset, bytes)?))?;
+            Ok(())
+        });
+        Ok(bytes?)
+    }
+
+    /// Copy from byte ``offset`` on into all of ``target``: anything with the buffer protocol that can be written.
+    #[pyo3(signature = (target, offset = 0))]
+    fn read_into(
+        &self,
+        target: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+    ) -> Result<(), Failure> {
+        let py = target.py();
+        let to = HostBytes::of(target, true)?;
+        self.array.span(offset, to.length())?;
+        let mut bytes = vec![0; usize::try_from(to.length()).unwrap_or(0)];
+        py.detach(|| Ok::<_, Failure>(self.shared()?.read(offset, &mut bytes)?))?;
+        to.fill_from(&bytes);
+        Ok(())
+    }
+
+    /// Copy all of ``source``, anything with the buffer protocol, into it, from byte ``offset`` on.
+    #[pyo3(signature = (source, offset = 0))]
+    fn write(
+        &self,
+        source: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+    ) -> Result<(), Failure> {
+        let from = HostBytes::of(source, false)?;
+        self.array.span(offset, from.length())?;
+        let bytes = from.to_vec();
+        source.py().detach(|| Ok(self.shared()?.write(offset, &bytes)?))
+    }
+
+    /// For a ``with``: holds the lock of the buffer, which no other thread or process has meanwhile. Without ``timeout``,
+    /// in seconds, it waits as long as it takes; after it, it raises ``BusyError``.
+    #[pyo3(signature = (timeout = None))]
+    fn lock(slf: Py<Self>, timeout: Option<f64>) -> Result<PySharedLock, Failure> {
+        Ok(PySharedLock { buffer: slf, timeout: timeout.map(seconds).transpose()? })
+    }
+
+    /// A numpy array that shares its memory, on the host only. Other processes may write to it at any moment, in the middle
+    /// of a computation too: hold the lock as long as you use it, and see that all sides do.
+    fn unsafe_numpy<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
+        let numpy = py.import("numpy")?;
+        if !self.device.is_host() || !self.shared()?.is_host() {
+            let name = self.device.name();
+            return Err(Failure::Export(format!(
+                "the host cannot reach shared memory of {name}; use read() and write()"
+            )));
+        }
+        let range = (self.shared()?.address(), self.shared()?.size(), MemorySpace::Host);
+        let allocation = Allocation::shared(&self.device, range, Arc::clone(self.kept()?));
+        let view = new_view(py, allocation.pin()?, self.array.clone())?;
+        Ok(numpy.call_method1("asarray", (view,))?)
+    }
+
+    fn __repr__(&self) -> String {
+        let (name, shape, device) = (self.dtype(), self.array.shape(), self.device.name());
+        let own = self.name().unwrap_or("?");
+        format!("<forebay.SharedBuffer {own:?} of {name} {shape:?} on {device}>")
+    }
+}
+
+/// The ``with`` of ``SharedBuffer.lock()``.
+#[pyclass(name = "_SharedLock", module = "forebay", frozen)]
+pub(crate) struct PySharedLock {
+    buffer: Py<PySharedBuffer>,
+    timeout: Option<Duration>,
+}
+
+#[pymethods]
+impl PySharedLock {
+    fn __enter__(&self, py: Python<'_>) -> Result<(), Failure> {
+        let (shared, begun) = (self.buffer.get(), Instant::now());
+        loop {
+            let left = self.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let patience = Some(slice);
+            if py.detach(|| Ok::<_, Failure>(shared.shared()?.lock(patience)?))? {
+                return Ok(());
+            }
+            if let (Some(Duration::ZERO), Some(timeout)) = (left, self.timeout) {
+                let (name, waited) = (shared.name()?, timeout.as_secs_f64());
+                let said = format!("another holds the lock of {name:?} after {waited} s");
+                return Err(Failure::Busy(said));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Releases the lock, on the thread that took it.
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        py.detach(|| Ok(self.buffer.get().shared()?.unlock()?))
+    }
+}

@@ -1,0 +1,164 @@
+"""Buffers that several processes share by name: contents, errors, locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import forebay
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="buffers are shared by name on Linux only")
+
+
+@pytest.fixture
+def memory(device):
+    return forebay.Memory(device)
+
+
+@pytest.fixture
+def name(request):
+    return f"py-{os.getpid()}-{abs(hash(request.node.name)) % 10**9}"
+
+
+def other_process(code: str, *arguments: str) -> subprocess.Popen:
+    """Another process, with a manager of the host."""
+    code = "import sys, time, forebay\nmemory = forebay.Memory('host')\n" + code
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def test_who_opens_a_buffer_has_its_elements(memory, name):
+    created = memory.shared(name, (3, 4), "float32")
+    assert (created.name, created.dtype, created.shape, created.nbytes) == (name, "float32", (3, 4), 48)
+    assert created.read() == bytes(48), "all zero"
+    assert created.creator == {"pid": os.getpid(), "uid": os.getuid()}
+    opened = memory.open_shared(name)
+    assert (opened.dtype, opened.shape) == ("float32", (12,))
+    created.write(struct.pack("2f", 1.5, 2.5), offset=4)
+    assert opened.read(4, 8) == struct.pack("2f", 1.5, 2.5)
+    target = bytearray(4)
+    memory.open_shared(name, (12,), "float32").read_into(target, offset=8)
+    assert struct.unpack("f", target) == (2.5,)
+    assert created.address > 0 and name in repr(created)
+    assert memory.shared(name, 12, "float32", or_open=True).read(4, 4) == struct.pack("f", 1.5)
+
+
+def test_what_does_not_fit_is_refused(memory, name):
+    created = memory.shared(name, 10, "uint16")
+    with pytest.raises(forebay.NameTakenError, match="already"):
+        memory.shared(name, 10, "uint16")
+    with pytest.raises(forebay.NotFoundError, match="no living process"):
+        memory.open_shared(name + "-none")
+    with pytest.raises(LookupError):
+        memory.open_shared(name + "-none")
+    with pytest.raises(forebay.InvalidError, match="u16 of 2 B.*not f32"):
+        memory.open_shared(name, dtype="float32")
+    with pytest.raises(forebay.InvalidError, match=r"\[3\] of uint16 are 6 B"):
+        memory.open_shared(name, 3)
+    with pytest.raises(forebay.InvalidError, match="has 10 elements, not 11"):
+        memory.shared(name, 11, "uint16", or_open=True)
+    with pytest.raises(forebay.InvalidError, match="cannot name"):
+        memory.shared("a/b", 1)
+    for call in [lambda: created.write(bytes(21)), lambda: created.write(b"1", 20), lambda: created.read(21)]:
+        with pytest.raises(forebay.InvalidError, match="do not lie within 20 B"):
+            call()
+    assert created.read() == bytes(20)
+    del created
+    with pytest.raises(forebay.NotFoundError):
+        memory.open_shared(name)
+
+
+def test_another_process_reads_and_writes(name):
+    memory = forebay.Memory("host")
+    here = memory.shared(name, 4, "int64")
+    here.write(struct.pack("q", 42))
+    code = """
+there = memory.open_shared(sys.argv[1])
+print(there.dtype, there.shape, int.from_bytes(there.read(0, 8), "little"))
+there.write((7).to_bytes(8, "little"), offset=24)
+"""
+    said, _ = other_process(code, name).communicate(timeout=60)
+    assert said.split() == ["int64", "(4,)", "42"]
+    assert here.read(24) == struct.pack("q", 7)
+
+
+def test_processes_count_under_the_lock(name):
+    memory = forebay.Memory("host")
+    counter = memory.shared(name, 1, "uint64")
+    code = """
+counter = memory.open_shared(sys.argv[1])
+for _ in range(200):
+    with counter.lock():
+        value = int.from_bytes(counter.read(), "little")
+        counter.write((value + 1).to_bytes(8, "little"))
+"""
+    others = [other_process(code, name) for _ in range(3)]
+    for other in others:
+        assert other.wait(60) == 0
+    assert int.from_bytes(counter.read(), "little") == 600
+
+
+def test_a_lock_times_out_and_ends_with_its_holder(name):
+    memory = forebay.Memory("host")
+    buffer = memory.shared(name, 1)
+    code = """
+buffer = memory.open_shared(sys.argv[1])
+with buffer.lock():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+    other = other_process(code, name)
+    assert other.stdout.readline() == "locked\n"
+    begun = time.monotonic()
+    with pytest.raises(forebay.BusyError, match="another holds the lock"), buffer.lock(0.2):
+        pass
+    assert 0.2 <= time.monotonic() - begun < 10
+    other.send_signal(signal.SIGKILL)
+    other.wait(60)
+    other.stdout.close()
+    with buffer.lock(timeout=10):
+        with pytest.raises(forebay.BusyError, match="already"), buffer.lock():
+            pass
+        refused = []
+        thread = threading.Thread(target=lambda: refused.append(pytest.raises(forebay.BusyError, enter, buffer)))
+        thread.start()
+        thread.join()
+        assert len(refused) == 1
+    with buffer.lock(0):
+        pass
+    with pytest.raises(forebay.InvalidError, match="does not hold"):
+        buffer.lock().__exit__(None, None, None)
+
+
+def enter(buffer):
+    buffer.lock(0).__enter__()
+
+
+def test_numpy_shares_the_memory_only_when_asked(name):
+    numpy = pytest.importorskip("numpy")
+    memory = forebay.Memory("host")
+    buffer = memory.shared(name, (2, 3), numpy.float64)
+    with pytest.raises(TypeError):
+        memoryview(buffer)
+    array = buffer.unsafe_numpy()
+    array[1, 2] = 2.5
+    assert memory.open_shared(name).read(40) == struct.pack("d", 2.5)
+    del buffer
+    assert array[1, 2] == 2.5, "the array keeps the memory"
+    assert memory.open_shared(name).nbytes == 48, "and the name"
+    del array
+    with pytest.raises(forebay.NotFoundError):
+        memory.open_shared(name)
+
+
+def test_numpy_cannot_share_memory_of_a_device(accelerator, name):
+    pytest.importorskip("numpy")
+    buffer = forebay.Memory(accelerator).shared(name, 10)
+    with pytest.raises(forebay.ExportError, match="cannot reach"):
+        buffer.unsafe_numpy()
