@@ -229,6 +229,17 @@ impl ProcessFd {
         Self { descriptor: ManuallyDrop::new(descriptor), birth: Birth::here() }
     }
 
+    /// Makes descriptors while no thread forks, so that no child gets one that is not yet bound to this process. `make`
+    /// waits for nothing and takes no lock.
+    pub fn make<R>(make: impl FnOnce(&mut dyn FnMut(OwnedFd) -> Self) -> R) -> R {
+        let birth = Birth::here();
+        let mut all = CLOSED_IN_CHILD.lock();
+        make(&mut |descriptor| {
+            all.push(descriptor.as_raw_fd());
+            Self { descriptor: ManuallyDrop::new(descriptor), birth }
+        })
+    }
+
     /// The descriptor; an error in a forked child, where its number may be another's by now.
     pub fn get(&self) -> Result<BorrowedFd<'_>, Forked> {
         self.birth.check()?;

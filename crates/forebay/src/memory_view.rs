@@ -103,6 +103,7 @@ impl MemoryView {
 
     /// The device address of a host address in mapped memory.
     pub(crate) fn device_address(&self, host: Address) -> Result<Address> {
+        self.descriptor.check_process(Call::DeviceAddress)?;
         if self.in_pages
             && matches!(self.source, Source::Pinned(flags) if flags.contains(PinnedFlags::MAPPED))
         {

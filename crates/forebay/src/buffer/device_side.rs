@@ -54,6 +54,9 @@ fn undone(advice: Advice) -> Option<Advice> {
 impl Drop for DeviceSide {
     fn drop(&mut self) {
         let device = self.block.allocator().device();
+        if self.advised.is_empty() || device.descriptor().is_inherited() {
+            return;
+        }
         let Some(managed) = device.managed_memory() else { return };
         let Ok(span) = Span::new(self.block.address(), self.block.size()) else { return };
         for undo in self.advised.iter().filter_map(|&advice| undone(advice)) {

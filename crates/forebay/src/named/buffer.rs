@@ -153,8 +153,9 @@ impl<T: Pod> SharedBuffer<T> {
     /// is free: what it was writing may then be half written, and the lock does not tell.
     ///
     /// The lock keeps apart those who take it, and nobody else: neither reads and writes without it, nor kernels, which
-    /// have to be waited for before it is dropped. A thread that holds it gets
-    /// [`SharedError::AlreadyLocked`](super::SharedError::AlreadyLocked). A child of `fork` does not hold it.
+    /// have to be waited for before it is dropped. A thread that holds it by this handle gets
+    /// [`SharedError::AlreadyLocked`](super::SharedError::AlreadyLocked); by another handle of the same name it would wait
+    /// for itself, for ever. A child of `fork` does not hold it.
     ///
     /// ```
     /// # use forebay::buffer::Memory;

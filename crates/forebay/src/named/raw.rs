@@ -43,7 +43,7 @@ impl RawShared {
         device.descriptor().check_process(Call::Allocate)?;
         let address = socket::Address::new(request.name, request.users)?;
         // The name first: of two creators, the one that comes too late takes no memory.
-        let listener = ProcessFd::new(address.claim()?);
+        let listener = address.claim()?;
         let (mapping, memory) =
             Mapping::create(device, request.size_of(length)?, request.element.alignment())?;
         let header = Header {
@@ -87,8 +87,6 @@ impl RawShared {
         device.descriptor().check_process(Call::Allocate)?;
         let address = socket::Address::new(request.name, request.users)?;
         let Parts { header: file, memory, listener } = address.ask(request.patience)?;
-        let (file, memory) = (ProcessFd::new(file), ProcessFd::new(memory));
-        let listener = ProcessFd::new(listener);
         let header = Header::read(request.name, file.get()?)?;
         check(&header, device.descriptor().kind.name())?;
         let mapping =

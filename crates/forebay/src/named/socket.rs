@@ -26,6 +26,7 @@ use rustix::net::{
 use super::error::SharedError;
 use super::header::{MAGIC, VERSION};
 use super::request::Users;
+use crate::sync::fork::ProcessFd;
 
 /// How many openers wait in line. More are told to try again, and do.
 const BACKLOG: i32 = 128;
@@ -82,9 +83,10 @@ impl Address {
     }
 
     /// Takes the name. Nobody can open it until [`start`].
-    pub(super) fn claim(&self) -> Result<OwnedFd, SharedError> {
-        let socket = new_socket()?;
-        match bind(&socket, &self.socket) {
+    pub(super) fn claim(&self) -> Result<ProcessFd, SharedError> {
+        let socket = ProcessFd::make(|bound| new_socket().map(bound))?;
+        let Ok(fd) = socket.get() else { return Err(failed("fork")(Errno::PERM)) };
+        match bind(fd, &self.socket) {
             Ok(()) => Ok(socket),
             Err(Errno::ADDRINUSE) => Err(SharedError::Taken { name: self.name.clone() }),
             Err(errno) => Err(failed("bind")(errno)),
@@ -92,7 +94,7 @@ impl Address {
     }
 
     /// Asks for the parts of the buffer until `patience` is over.
-    pub(super) fn ask(&self, patience: Duration) -> Result<Parts<OwnedFd>, SharedError> {
+    pub(super) fn ask(&self, patience: Duration) -> Result<Parts<ProcessFd>, SharedError> {
         let (begun, mut attempts) = (Instant::now(), 0_u32);
         loop {
             let waited = begun.elapsed();
@@ -134,7 +136,7 @@ impl Address {
         &self,
         socket: BorrowedFd<'_>,
         patience: Duration,
-    ) -> Result<Option<Parts<OwnedFd>>, SharedError> {
+    ) -> Result<Option<Parts<ProcessFd>>, SharedError> {
         let mut ready = [PollFd::new(&socket, PollFlags::IN)];
         match rustix::event::poll(&mut ready, Timespec::try_from(patience).ok().as_ref()) {
             Ok(0) | Err(Errno::INTR) => return Ok(None),
@@ -145,17 +147,25 @@ impl Address {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received =
-            match recvmsg(socket, &mut [IoSliceMut::new(&mut words)], &mut control, flags) {
-                Ok(received) if received.bytes == 0 => return Ok(None),
-                Ok(received) => received,
-                Err(Errno::INTR | Errno::AGAIN | Errno::CONNRESET) => return Ok(None),
-                Err(errno) => return Err(failed("recvmsg")(errno)),
-            };
-        let mut descriptors = control.drain().flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
-            _ => Vec::new(),
+        let (received, bound) = ProcessFd::make(|bound| {
+            let received = recvmsg(socket, &mut [IoSliceMut::new(&mut words)], &mut control, flags);
+            let bound: Vec<ProcessFd> = control
+                .drain()
+                .flat_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
+                    _ => Vec::new(),
+                })
+                .map(bound)
+                .collect();
+            (received, bound)
         });
+        let received = match received {
+            Ok(received) if received.bytes == 0 => return Ok(None),
+            Ok(received) => received,
+            Err(Errno::INTR | Errno::AGAIN | Errno::CONNRESET) => return Ok(None),
+            Err(errno) => return Err(failed("recvmsg")(errno)),
+        };
+        let mut descriptors = bound.into_iter();
         let parts = (descriptors.next(), descriptors.next(), descriptors.next());
         let foreign = |what| Err(SharedError::Foreign { name: self.name.clone(), what });
         let [magic, version, answer] = [0, 8, 16].map(|at| {
@@ -171,7 +181,7 @@ impl Address {
         }
         match (answer, parts) {
             (ACCEPTED, (Some(header), Some(memory), Some(listener))) => {
-                if !self.is_name(listener.as_fd()) {
+                if !listener.get().is_ok_and(|listener| self.is_name(listener)) {
                     return foreign("its answer has another socket");
                 }
                 Ok(Some(Parts { header, memory, listener }))

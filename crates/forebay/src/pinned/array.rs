@@ -226,10 +226,12 @@ impl<T: Pod> PinnedArray<T> {
     /// Waits for a stream whose work could not be given an event. If that fails too, the use stays for good, or until
     /// the whole device was waited for, and `error` is returned.
     fn settle(&self, access: Access, stream: StreamHandle, error: Error) -> Result<()> {
-        if self.device().synchronize_stream(stream).is_ok() {
-            return Ok(());
+        match self.device().synchronize_stream(stream) {
+            Ok(()) => return Ok(()),
+            // There is no such stream, and so no work of it.
+            Err(hal::Error::Invalid { .. }) => {}
+            Err(_) => self.add(access, None),
         }
-        self.add(access, None);
         Err(error)
     }
 
