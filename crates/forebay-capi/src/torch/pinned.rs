@@ -84,7 +84,7 @@ pub extern "C" fn forebay_torch_pinned_alloc(size: usize, device: c_int) -> *mut
 }
 
 /// Frees memory of [`forebay_torch_pinned_alloc`], once the work that was recorded is done. `size` gets what was requested.
-/// [`NOT_OURS`] for other memory.
+/// 1 for other memory.
 ///
 /// # Safety
 ///
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void, size: *m
 
 /// Records that work enqueued so far on `stream` of GPU `device` uses the memory, which is reused after it.
 /// `capturing`: whether the stream is being captured; then the memory is kept until [`forebay_torch_pinned_trim`].
-/// [`NOT_OURS`] for other memory.
+/// 1 for other memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_pinned_record(
     memory: *mut c_void,
