@@ -3,9 +3,10 @@
     python adapters.py build CACHE [VERSION...]     fetch headers, compile CACHE/adapter_INTERFACE.so
     python adapters.py pack CACHE WHEEL FOLDER      write the wheel with the adapters in it to FOLDER
 
-A wheel of PyTorch has 0.5 to 0.9 GB, of which an adapter needs some 4 MB: c10's headers and libraries. They are read
-out of the wheel where it lies, by HTTP range requests, 3 MB in all. The wheel is downloaded whole only if its server
-refuses them. pip finds the address, so that its settings apply. Needs the standard library, pip and g++.
+A wheel of PyTorch has 0.5 to 0.9 GB, of which an adapter needs some 4 MB: c10's headers and libraries, and one header of
+ATen's. They are read out of the wheel where it lies, by HTTP range requests, 3 MB in all. The wheel is downloaded whole
+only if its server refuses them. pip finds the address, so that its settings apply. Needs the standard library, pip and
+g++.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ PYTHON = "3.12"
 CUDA = "nvidia-cuda-runtime==13.0.96"
 
 #: What is kept of a wheel of PyTorch, and of one of CUDA's.
-OF_TORCH = re.compile(r"torch/(include/(c10|torch/headeronly)/.*|lib/libc10(_cuda)?\.so)")
+OF_TORCH = re.compile(
+    r"torch/(include/((c10|torch/headeronly)/.*|ATen/core/CachingHostAllocator\.h)|lib/libc10(_cuda)?\.so)"
+)
 OF_CUDA = re.compile(r"nvidia/[^/]+/include/[^/]+\.(h|hpp)")
 
 #: The newest symbols of libstdc++ that a manylinux wheel may need, from the version of glibc in its tag on.
