@@ -270,7 +270,7 @@ impl Space {
                 entry.span.contains_span(span)
             }
             Occupant::Region(mappings) => {
-                first_but(mappings, span, |mapping| mapping.pinned).is_none()
+                first_not_matching(mappings, span, |mapping| mapping.pinned).is_none()
             }
             Occupant::Plain => false,
         })
@@ -291,7 +291,8 @@ impl Space {
         let Some(entry) = self.find(span.start()) else { return SpanCheck::Unknown };
         match &entry.occupant {
             Occupant::Region(mappings) => {
-                match first_but(mappings, span, |mapping| usage.allowed_by(mapping.access)) {
+                match first_not_matching(mappings, span, |mapping| usage.allowed_by(mapping.access))
+                {
                     None => SpanCheck::Usable,
                     Some(at) => refuse(at, " and not accessible"),
                 }
@@ -312,7 +313,7 @@ pub(crate) fn mapping_at(
 }
 
 /// The first address of `span` that lies in no mapping that `fits`.
-fn first_but(
+fn first_not_matching(
     mappings: &BTreeMap<Address, Mapping>,
     span: Span,
     fits: impl Fn(&Mapping) -> bool,

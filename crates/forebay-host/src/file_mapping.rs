@@ -39,7 +39,7 @@ impl FileMapping {
     ///
     /// * While the mapping lives nobody makes the file shorter: a use of what is gone ends the process with a signal
     ///   (`SIGBUS`).
-    /// * Whoever refers to the mapped bytes keeps others from writing the file meanwhile.
+    /// * While code refers to the mapped bytes, nothing else writes the file.
     pub unsafe fn open(path: &Path, mode: FileMode) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(mode == FileMode::Shared).open(path)?;
         let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;

@@ -394,7 +394,7 @@ impl Allocation {
         Err(error.into())
     }
 
-    /// Makes the own stream wait for the others that use the memory, so that whoever waits for it waits for all.
+    /// Makes the own stream wait for the others that use the memory, so that a wait for it is a wait for all.
     fn follow_uses(&self, uses: &[Arc<StreamRef>]) {
         let own = self.stream_ref();
         for other in uses {

@@ -142,7 +142,7 @@ impl<T: Pod> SharedBuffer<T> {
     /// A pointer to the elements in the host's memory, valid until the buffer is dropped; `None` where the host cannot
     /// reach the device's memory.
     ///
-    /// Whoever uses it keeps other processes and threads from writing meanwhile, or uses atomics or volatile accesses. A
+    /// Code that uses it keeps other processes and threads from writing meanwhile, or uses atomics or volatile accesses. A
     /// reference made of it must not meet a write of any process.
     pub fn as_ptr(&self) -> Option<*mut T> {
         self.raw.device().descriptor().check_process(Call::DeviceAddress).ok()?;
