@@ -14,6 +14,7 @@ use forebay_core::address_space::{AddressSpace, Growth, Plan, PlanError, Streams
 use forebay_core::{Bytes, Span};
 
 use crate::MemoryClass;
+use crate::pool::common::step::{self, Step};
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
@@ -55,7 +56,8 @@ impl Shared {
     fn feasibility(&self, side: Side) -> Option<Feasibility> {
         let mut returning: Vec<Span> = Vec::new();
         // Before any lock is taken: a thread may be stopped inside its gate. Blocks that are allocated meanwhile are
-        // counted in vain, and blocks that reach the heap are holes there.
+        // counted in vain, blocks that reach the heap are holes there, and blocks freed into a cache count as live:
+        // the caller estimates again.
         self.thread_caches.each(|caches| {
             for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
                 let stream = cache.stream;
@@ -65,6 +67,7 @@ impl Shared {
                 cache.magazine.clone().drain(|_| true, out);
             }
         });
+        step::reach(Step::Estimating);
         let mut backing = self.backing();
         let heap = self.heap();
         if heap.small.space.hole_count().max(heap.large.space.hole_count()) > MOST_HOLES {

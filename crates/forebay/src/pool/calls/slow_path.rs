@@ -12,6 +12,8 @@
 //!   refuse
 //! ```
 
+use core::time::Duration;
+
 use forebay_core::{Address, Avoided, Bytes, Ladder, Rung};
 use forebay_hal::{Call, StreamHandle};
 
@@ -28,7 +30,14 @@ use crate::{Request, Result};
 const MOST_GROWTHS: u32 = 64;
 
 /// The most times a request reclaims again after it got too little, if other threads use the pool.
-const MOST_RETRIES: u32 = 16;
+const MOST_RETRIES: u32 = 24;
+
+/// After this many of them it sleeps before each: the thread that has what is missing may be waiting for a processor.
+const RETRIES_AT_ONCE: u32 = 4;
+
+/// The most times a request is estimated again after it was found infeasible, if other threads use the pool. A block
+/// that one of them frees during the estimate counts as live there.
+const MOST_ESTIMATES: u32 = 3;
 
 /// The most times a request that is about to be refused restarts because other threads were releasing memory.
 const MOST_RESTARTS: u32 = 3;
@@ -60,6 +69,8 @@ struct Attempt {
     restarts: u32,
     /// How often reclaiming returned too little.
     retries: u32,
+    /// How often it was found infeasible.
+    estimates: u32,
 }
 
 impl Attempt {
@@ -68,6 +79,16 @@ impl Attempt {
         self.growths += 1;
         if self.growths >= MOST_GROWTHS {
             self.ladder.advance();
+        }
+    }
+
+    /// Sleeps before a late retry: 20 us at first, 640 us at most, 10 ms in all.
+    fn nap(&self, others_use_the_pool: bool) {
+        if others_use_the_pool
+            && self.retries < MOST_RETRIES
+            && let Some(late) = self.retries.checked_sub(RETRIES_AT_ONCE)
+        {
+            std::thread::sleep(Duration::from_micros(20 << late.min(5)));
         }
     }
 }
@@ -123,7 +144,7 @@ impl Shared {
             }
         }
         let (ladder, held) = (Ladder::new(avoided), self.held.get());
-        let mut attempt = Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0 };
+        let mut attempt = Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0, estimates: 0 };
         loop {
             let rung = attempt.ladder.rung();
             backing = self.try_rung(backing, &mut attempt, wait)?;
@@ -195,6 +216,9 @@ impl Shared {
                 drop(backing);
                 let deadline = self.deadline(wait);
                 let reclaimed = self.reclaim(side, size, stream, deadline)?;
+                if reclaimed == Reclaimed::TooLittle {
+                    attempt.nap(self.thread_caches.is_shared());
+                }
                 backing = self.backing();
                 match reclaimed {
                     Reclaimed::Room => attempt.retry_same_rung(),
@@ -204,6 +228,13 @@ impl Shared {
                         if self.thread_caches.is_shared() && attempt.retries < MOST_RETRIES =>
                     {
                         attempt.retries += 1;
+                    }
+                    Reclaimed::Infeasible
+                        if self.thread_caches.is_shared()
+                            && attempt.estimates < MOST_ESTIMATES
+                            && !self.captures.any() =>
+                    {
+                        attempt.estimates += 1;
                     }
                     Reclaimed::TooLittle | Reclaimed::Infeasible => attempt.ladder.advance(),
                 }

@@ -12,6 +12,8 @@ pub(in crate::pool) enum Step {
     JoiningUsers,
     /// A block has left the quarantine and is not in the heap yet.
     LeavingQuarantine,
+    /// An estimate has seen the thread caches, and not yet the heap.
+    Estimating,
     /// The pool is about to wait for the device.
     Settling,
     /// The last event of a stream is about to be recorded, under the pool's locks.

@@ -209,3 +209,35 @@ fn a_capture_that_begins_during_a_trim_is_left_alone() {
         assert_eq!((pool.held(), machine.finding_count()), (Bytes::ZERO, 0));
     }
 }
+
+/// A block is freed into a thread cache while a request is estimated: the request is served from it, not refused.
+#[test]
+fn a_block_that_is_freed_during_an_estimate_serves_the_request() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(2)).build(&shared).unwrap();
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let size = Bytes::kib(4);
+    let first = pool.allocate(size, stream).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let block = pool.allocate(size, stream).unwrap();
+            pool.free_block(block, stream).unwrap();
+        });
+    });
+    let blocks = [(); 511].map(|()| pool.allocate(size, stream).unwrap());
+    let (others, mut first) = (pool.clone(), Some(first));
+    let hook = move |step| {
+        if step == Step::Estimating
+            && let Some(block) = first.take()
+        {
+            others.free_block(block, stream).unwrap();
+        }
+    };
+    let block = stepping(hook, || pool.allocate(size, stream).unwrap());
+    let refused = pool.allocate(size, stream).unwrap_err();
+    assert!(matches!(refused, crate::Error::OutOfMemory(_)), "{refused}");
+    for block in blocks.into_iter().chain([block]) {
+        pool.free_block(block, stream).unwrap();
+    }
+    nothing_was_found(&machine, &device, &pool);
+}
