@@ -73,7 +73,7 @@ pub(crate) struct Soak {
 impl Soak {
     /// The one that is part of every test run: less than a minute.
     pub(crate) const SHORT: Self = Self {
-        operations: 4_000_000,
+        operations: 2_000_000,
         seed: 1,
         threads: None,
         pace: None,
@@ -181,7 +181,7 @@ seed 1, threads 1, turns: 8 operations in 0.1 s, 12 ns each; at most 1 MiB live;
                    pace=together";
         assert!(words.ends_with(end), "{words}");
         let short = Soak::SHORT.task(Build::AsTests, &Workplace::here()).to_string();
-        assert!(short.ends_with("operations=4000000 seed=1"), "{short}");
+        assert!(short.ends_with("operations=2000000 seed=1"), "{short}");
         let stress =
             Soak { kind: Some(Kind::Stress), record: Some("/tmp/soak.json".into()), ..Soak::SHORT };
         let stress = stress.task(Build::Fast, &Workplace::here()).to_string();

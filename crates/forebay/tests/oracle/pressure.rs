@@ -112,7 +112,7 @@ fn a_refusal_tells_what_is_live() {
 /// On a device that another pool has a page of.
 #[test]
 fn at_the_edge_of_a_device_what_fits_is_given() {
-    for seed in 0..20 {
+    for seed in 0..10 {
         let setting = Setting::large(seed);
         let program = Program::of_seed(seed, 800, setting.most);
         if let Err(failure) = try_on_sim(setting, &program) {
@@ -122,7 +122,7 @@ fn at_the_edge_of_a_device_what_fits_is_given() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     /// With pages of one granule, a request fails only where the granules that live blocks lie in
     /// leave too little.

@@ -15,35 +15,35 @@ fn play(setting: Setting, steps: usize) -> Outcome {
 #[test]
 fn programs_of_many_seeds_in_pages_of_one_granule() {
     let (mut out_of_memory, mut waits, mut refused) = (0, 0, 0);
-    for seed in 0..40 {
+    for seed in 0..20 {
         let outcome = play(Setting::tight(seed), 400);
         out_of_memory += outcome.out_of_memory;
         waits += outcome.statistics.waits;
         refused += outcome.refused;
     }
-    assert!(out_of_memory > 40, "memory was short only {out_of_memory} times");
-    assert!(waits > 100, "streams took from each other only {waits} times");
-    assert!(refused > 200, "only {refused} frees were wrong");
+    assert!(out_of_memory > 20, "memory was short only {out_of_memory} times");
+    assert!(waits > 50, "streams took from each other only {waits} times");
+    assert!(refused > 100, "only {refused} frees were wrong");
 }
 
 #[test]
 fn programs_of_many_seeds_in_pages_of_several_sizes() {
     let mut moved = 0;
-    for seed in 0..40 {
+    for seed in 0..20 {
         let statistics = play(Setting::mixed(seed), 400).statistics;
         moved += statistics.driver.of(Call::Map) - statistics.driver.of(Call::CreatePage);
     }
-    assert!(moved > 20, "pages moved only {moved} times");
+    assert!(moved > 10, "pages moved only {moved} times");
 }
 
 #[test]
 fn programs_of_many_seeds_at_the_size_of_an_accelerator() {
     let mut out_of_memory = 0;
-    for seed in 0..20 {
+    for seed in 0..10 {
         let setting = Setting::large(seed).limited_to(Bytes::mib(1500));
         out_of_memory += play(setting, 800).out_of_memory;
     }
-    assert!(out_of_memory > 20, "memory was short only {out_of_memory} times");
+    assert!(out_of_memory > 10, "memory was short only {out_of_memory} times");
 }
 
 /// On one thread: what other threads of the process do, those of other tests too, may decide which
@@ -74,7 +74,7 @@ fn held_is_what_the_device_gave_out_and_within_the_limit() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     /// What fails here is shrunk: to few operations, on few streams and threads, of small sizes.
     #[test]

@@ -145,12 +145,12 @@ impl Shared {
 #[test]
 fn a_refused_request_takes_nothing_beside_a_second_consumer() {
     let (mut refusals, mut died) = (0, 0);
-    for seed in 0..24 {
+    for seed in 0..12 {
         let mut shared = Shared::new(seed);
         shared.play(1200);
         let ended = shared.close();
         refusals += ended.0;
         died += ended.1;
     }
-    assert!(refusals > 500 && died > 200, "{refusals} refusals, {died} streams died");
+    assert!(refusals > 250 && died > 100, "{refusals} refusals, {died} streams died");
 }
