@@ -56,6 +56,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pinned", "pools of pinned host memory"),
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),
+    ("transfer", "ordinary memory to and from a device by several threads; a lock for each engine"),
     ("buffer", "data with a host side and a device side; a lock for each manager"),
     ("named", "buffers that processes share by name; a lock for each process"),
     ("leak", "what is live in the process, and what of it is suspicious; no lock"),

@@ -1,7 +1,7 @@
 //! The policy of forebay: what to do with device memory, apart from how to do it.
 //!
 //! It contains quantities that cannot overflow silently, size classes with bounded waste, the address
-//! space of a pool with its holes and plans, magazines, arenas, and pressure levels. The code is pure: no
+//! space of a pool with its holes and plans, magazines, arenas, pressure levels, and the order of transfers. The code is pure: no
 //! device, no thread, no clock, no unsafe code. The same inputs give the same decisions on every machine,
 //! under a debugger or a model checker.
 //!
@@ -29,6 +29,7 @@ pub mod pressure;
 mod quantity_error;
 mod random;
 mod size_class;
+pub mod transfer;
 
 pub use address::{Address, Span};
 pub use arena::{

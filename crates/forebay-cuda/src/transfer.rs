@@ -1,12 +1,13 @@
 //! Copies and fills.
 
+use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
 
 use crate::CudaDevice;
 use crate::cancel::CancelToken;
 use crate::refusal::{CallInfo, words};
-use crate::shape::{CopyEnd, CopyShape, Piece, host_pointer};
+use crate::shape::{copy_here, host_pointer};
 use crate::space::{SpanCheck, USABLE, Use};
 use crate::staging::MOST;
 use crate::stream::{StreamCore, TaskLane, lock};
@@ -161,7 +162,7 @@ impl CudaDevice {
             let rows = Piece { to: into, from: out_of, ..piece };
             // SAFETY: the host's rows are valid until the copy is done or called off, as the caller
             // promised, and the stage has room for the piece and is this stream's alone.
-            let task = recall.task(move || unsafe { rows.copy_here() });
+            let task = recall.task(move || unsafe { copy_here(&rows) });
             let (to, from) = if host_is_source { (device, packed) } else { (packed, device) };
             let wire = Piece { to, from, ..piece };
             let bytes = piece.bytes();
@@ -290,7 +291,7 @@ unsafe impl Transfers for CudaDevice {
             let rows = copy.rows().map(|(_, from)| from);
             self.check_rows((call, "from"), copy.read(), rows, Use::Read)?;
         }
-        let shape = CopyShape::new(copy);
+        let shape = copy.shape();
         let can_stage = self.context.table().launch_host_function.is_some()
             && self.context.table().mem_host_alloc.is_some();
         let outcome = match (copy.to(), copy.from()) {

@@ -12,6 +12,7 @@
 
 use core::fmt;
 
+use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Alignment, Bytes, Span};
 
 use crate::{Call, Error, Result, StreamHandle, invalid, valid_span};
@@ -216,6 +217,18 @@ impl Copy {
     /// The addresses from the first byte read to the last, gaps counted.
     pub fn read(&self) -> Span {
         reach_span(self.from.address(), self.extent, self.from_pitch)
+    }
+
+    /// The shape, with what lies side by side made one.
+    pub fn shape(&self) -> CopyShape {
+        let end = |place: Place, pitch: Pitch| CopyEnd {
+            start: place.address().get(),
+            row: pitch.row.get(),
+            slice: pitch.slice.get(),
+        };
+        let Extent { width, rows, slices } = self.extent;
+        let (to, from) = (end(self.to, self.to_pitch), end(self.from, self.from_pitch));
+        CopyShape::new(to, from, (width.get(), rows, slices))
     }
 
     /// The rows, as pairs of spans: written, read. Rows without gaps between come as one.

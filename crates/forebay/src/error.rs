@@ -142,12 +142,20 @@ pub enum Error {
         /// The size of the buffer.
         size: Bytes,
     },
-    /// A file could not be mapped.
+    /// A file could not be mapped, read or written.
     File {
         /// The file.
         path: PathBuf,
         /// What the system said.
         reason: String,
+    },
+    /// The transfer was cancelled. What was copied by then stays; the rest of the destination is as it was, or partly
+    /// written.
+    Cancelled {
+        /// The bytes that were copied.
+        moved: Bytes,
+        /// All bytes of the transfer.
+        total: Bytes,
     },
     /// The pool, handle or device was made before the process forked, and belongs to the parent.
     Forked,
@@ -178,6 +186,7 @@ forebay_hal::debug_as_message!(Error {
     AidUnavailable { aid, device, missing },
     ReadOnly { size },
     File { path, reason },
+    Cancelled { moved, total },
     Forked,
     Config(value),
     Shared(value),
@@ -284,8 +293,11 @@ impl fmt::Display for Error {
                 "the host memory of this buffer of {size} may only be read, so neither the host nor the device may \
                  write the buffer; copy it to a buffer of the manager's own, or wrap or map the memory for writing"
             ),
+            Self::Cancelled { moved, total } => {
+                write!(f, "the transfer was cancelled after {moved} of {total}")
+            }
             Self::File { path, reason } => {
-                write!(f, "{} could not be mapped: {reason}", path.display())
+                write!(f, "{} could not be used: {reason}", path.display())
             }
             Self::Forked => f.write_str(
                 "this was made before the process forked, and belongs to the parent; make devices and pools after \

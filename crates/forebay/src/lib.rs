@@ -78,6 +78,8 @@ pub mod objects;
 #[cfg(feature = "host")]
 pub mod pinned;
 pub mod report;
+#[cfg(feature = "host")]
+pub mod transfer;
 
 use forebay_sync as sync;
 

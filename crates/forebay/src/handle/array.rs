@@ -233,7 +233,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     }
 
     /// The address of the element at `first`, if so many from there on are in the array.
-    fn check_range(&self, first: usize, count: usize) -> Result<Address> {
+    pub(crate) fn check_range(&self, first: usize, count: usize) -> Result<Address> {
         let fits = first.checked_add(count).is_some_and(|end| end <= self.length);
         let start = Self::size_of(first).ok().and_then(|size| self.address().checked_add(size));
         match start.filter(|_| fits) {

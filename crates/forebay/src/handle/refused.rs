@@ -13,7 +13,7 @@ pub struct Refused<H> {
 }
 
 impl<H> Refused<H> {
-    pub(super) fn new(handle: H, error: Error) -> Self {
+    pub(crate) fn new(handle: H, error: Error) -> Self {
         Self { parts: Box::new((handle, error)) }
     }
 

@@ -144,7 +144,8 @@ impl Shared {
             }
         }
         let (ladder, held) = (Ladder::new(avoided), self.held.get());
-        let mut attempt = Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0, estimates: 0 };
+        let mut attempt =
+            Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0, estimates: 0 };
         loop {
             let rung = attempt.ladder.rung();
             backing = self.try_rung(backing, &mut attempt, wait)?;

@@ -1,0 +1,15 @@
+//! The policy of transfers: what is copied in which pieces, whose turn it is, how small ones are packed together, and
+//! how long a failed one waits. Pure functions: no thread, no clock, no memory is touched.
+
+mod backoff;
+mod pack;
+mod queue;
+mod shape;
+
+#[cfg(test)]
+mod tests;
+
+pub use backoff::Backoff;
+pub use pack::{Item, Load, Packing, Run};
+pub use queue::TransferQueue;
+pub use shape::{CopyEnd, CopyShape, Piece, Pieces};

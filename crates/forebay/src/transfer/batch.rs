@@ -1,0 +1,185 @@
+//! Many transfers at once: small ones are staged together, and each has a result of its own.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use bytemuck::Pod;
+use forebay_core::transfer::{Item, Packing};
+use forebay_hal::{Copy, StreamHandle};
+
+use super::builder::Choices;
+use super::engine::Engine;
+use super::job::{Direction, HostEnd, JobId, Supply};
+use super::owned::{begin, copy_of};
+use super::scope::Scope;
+use super::worker::{submit, wait};
+use crate::sync::lock;
+use crate::{Allocate, DeviceArray, Error, Result};
+
+/// Items of no more than this are staged together.
+const SMALL: u64 = 64 << 10;
+
+/// An item that was accepted.
+#[derive(Debug)]
+struct Accepted {
+    number: usize,
+    copy: Copy,
+    stream: StreamHandle,
+}
+
+/// Many transfers, made by [`Scope::upload_all`] and [`Scope::download_all`].
+#[derive(Debug)]
+#[must_use = "the results of the transfers are those of `wait`"]
+pub struct BatchTicket<'scope> {
+    engine: &'scope Arc<Engine>,
+    open: &'scope Mutex<Vec<JobId>>,
+    direction: Direction,
+    /// One for each item. Those that are under way are in the lists below.
+    results: Vec<Result<()>>,
+    alone: Vec<(usize, JobId)>,
+    together: Option<JobId>,
+    small: Vec<Accepted>,
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Transfers of all elements of each slice to the array beside it. Small ones are combined: one call of the device
+    /// serves all whose destinations are adjacent.
+    ///
+    /// An item that is refused or fails leaves the others alone:
+    ///
+    /// ```
+    /// # use forebay::transfer::TransferEngine;
+    /// # use forebay::{HostDevice, Pool, StreamHandle};
+    /// # let device = HostDevice::open()?;
+    /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
+    /// let data = [1_u8; 100];
+    /// let mut arrays = Vec::new();
+    /// for length in [100, 50, 100] {
+    ///     arrays.push(pool.array::<u8>(length, StreamHandle::DEFAULT)?);
+    /// }
+    /// let results = engine.scope(|transfers| {
+    ///     let items = arrays.iter_mut().map(|array| (&data[..], array)).collect();
+    ///     transfers.upload_all(items).wait()
+    /// })?;
+    /// assert!(results[0].is_ok() && results[2].is_ok());
+    /// println!("{}", results[1].as_ref().unwrap_err()); // the array has 50 elements, not 100
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn upload_all<T: Pod + Sync, A: Allocate>(
+        &'scope self,
+        items: Vec<(&'scope [T], &'scope mut DeviceArray<T, A>)>,
+    ) -> BatchTicket<'scope> {
+        let choices = Choices::default();
+        let copies = items.into_iter().map(|(from, to)| {
+            let side = (from.as_ptr(), from.len());
+            (copy_of(self.engine(), Direction::Up, side, to, &choices), to.block().stream())
+        });
+        BatchTicket::begin(self, Direction::Up, copies)
+    }
+
+    /// Transfers of as many elements of each array as the slice beside it has, to it. See
+    /// [`upload_all`](Self::upload_all).
+    pub fn download_all<T: Pod + Send, A: Allocate>(
+        &'scope self,
+        items: Vec<(&'scope DeviceArray<T, A>, &'scope mut [T])>,
+    ) -> BatchTicket<'scope> {
+        let choices = Choices::default();
+        let copies = items.into_iter().map(|(from, to)| {
+            let side = (to.as_mut_ptr().cast_const(), to.len());
+            (copy_of(self.engine(), Direction::Down, side, from, &choices), from.block().stream())
+        });
+        BatchTicket::begin(self, Direction::Down, copies)
+    }
+}
+
+impl<'scope> BatchTicket<'scope> {
+    fn begin(
+        scope: &'scope Scope<'scope, '_>,
+        direction: Direction,
+        copies: impl Iterator<Item = (Result<Copy>, StreamHandle)>,
+    ) -> Self {
+        let (engine, open) = (scope.engine(), scope.open());
+        let (alone, together, small) = (Vec::new(), None, Vec::new());
+        let mut batch =
+            Self { engine, open, direction, results: Vec::new(), alone, together, small };
+        for (number, (copy, stream)) in copies.enumerate() {
+            batch.results.push(Ok(()));
+            match copy {
+                Ok(copy) if copy.extent().bytes().get() <= SMALL => {
+                    batch.small.push(Accepted { number, copy, stream });
+                }
+                Ok(copy) => match batch.begin_alone(&copy, stream) {
+                    Ok(id) => batch.alone.push((number, id)),
+                    Err(error) => batch.fail(number, error),
+                },
+                Err(error) => batch.fail(number, error),
+            }
+        }
+        if !batch.small.is_empty() {
+            // If it cannot be begun, its items are tried one by one.
+            batch.together = batch.begin_together().ok();
+        }
+        batch
+    }
+
+    fn fail(&mut self, number: usize, error: Error) {
+        if let Some(result) = self.results.get_mut(number) {
+            *result = Err(error);
+        }
+    }
+
+    fn begin_alone(&self, copy: &Copy, stream: StreamHandle) -> Result<JobId> {
+        // SAFETY: both sides are borrowed until the end of the scope, which waits for the transfer.
+        let id = unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) }?;
+        lock(self.open).push(id);
+        Ok(id)
+    }
+
+    fn begin_together(&self) -> Result<JobId> {
+        let direction = self.direction;
+        let item = |one: &Accepted| {
+            let (to, from) = (one.copy.to().address().get(), one.copy.from().address().get());
+            let size = one.copy.extent().bytes().get();
+            match direction {
+                Direction::Up => Item { host: from, device: to, size },
+                Direction::Down => Item { host: to, device: from, size },
+            }
+        };
+        let items: Arc<[Item]> = self.small.iter().map(item).collect();
+        let total = items.iter().map(|item| item.size).sum();
+        let streams: BTreeSet<u64> = self.small.iter().map(|one| one.stream.0).collect();
+        let streams: Vec<StreamHandle> = streams.into_iter().map(StreamHandle).collect();
+        let packing = Packing::new(self.engine.options.chunk.get());
+        let supply = Supply::Items(items, packing);
+        let order = Choices::default().order_of(direction, HostEnd::Memory, supply, total);
+        // SAFETY: as for one alone.
+        let id = unsafe { submit(self.engine, order, &streams) }?;
+        lock(self.open).push(id);
+        Ok(id)
+    }
+
+    fn end(&self, id: JobId) -> Result<()> {
+        lock(self.open).retain(|&open| open != id);
+        wait(self.engine, id)
+    }
+
+    /// Waits until all are done, and returns the result of each, in the order of the items.
+    pub fn wait(mut self) -> Vec<Result<()>> {
+        for (number, id) in core::mem::take(&mut self.alone) {
+            if let Err(error) = self.end(id) {
+                self.fail(number, error);
+            }
+        }
+        let together = self.together.map(|id| self.end(id));
+        if !matches!(together, Some(Ok(()))) {
+            // One of them is at fault: each by itself, to know which.
+            for Accepted { number, copy, stream } in core::mem::take(&mut self.small) {
+                let done = self.begin_alone(&copy, stream).and_then(|id| self.end(id));
+                if let Err(error) = done {
+                    self.fail(number, error);
+                }
+            }
+        }
+        self.results
+    }
+}

@@ -1,0 +1,200 @@
+//! The engine: a device, a ring of pinned memory for each direction, and the transfers.
+//!
+//! One lock guards the state. No copy, no call of the device and no callback is made under it.
+
+use core::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use forebay_core::Bytes;
+use forebay_core::transfer::Backoff;
+use forebay_hal::{
+    self as hal, Device, Event, EventKind, Priority, Stream, StreamHandle, ToDevice,
+};
+
+use super::figures::TransferFigures;
+use super::job::{Direction, JobId};
+use super::options::TransferOptions;
+use super::state::{Kept, State};
+use crate::Result;
+use crate::callback::Callbacks;
+use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
+use crate::sync::lock;
+
+/// Streams of each direction. Transfers take them in turn, so that one that waits for its array's stream holds up a
+/// fraction of the others.
+const STREAMS: usize = 4;
+
+/// How often a wait is tried again, without which memory cannot be given back.
+const INSISTED: u32 = 40;
+
+/// Copies between host memory and the memory of one device. Clones are the same engine.
+///
+/// The [module's documentation](super) says what it does.
+#[derive(Clone, Debug)]
+pub struct TransferEngine {
+    pub(super) engine: Arc<Engine>,
+}
+
+pub(super) struct Engine {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) options: TransferOptions,
+    pinned: PinnedPool,
+    streams: [Vec<Stream>; 2],
+    state: Mutex<State>,
+    /// A part, a slot or a transfer has changed.
+    pub(super) changed: Condvar,
+    pub(super) callbacks: Callbacks,
+}
+
+impl TransferOptions {
+    /// Makes an engine. Pins nothing and starts no thread yet. Fails with
+    /// [`Unsupported`](forebay_hal::Error::Unsupported) if `device` cannot pin host memory.
+    pub fn build(self, device: &impl ToDevice) -> Result<TransferEngine> {
+        let device = device.to_device();
+        // Beside the slots, what a pool loses between them.
+        let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
+        let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
+        let stream = |_| Ok(Stream::new(&device, Priority::Normal)?);
+        let streams = || (0..STREAMS).map(stream).collect::<Result<Vec<_>>>();
+        let streams = [streams()?, streams()?];
+        let state = Mutex::new(State::new(self.at_once, self.slots));
+        let (changed, callbacks) = (Condvar::new(), Callbacks::default());
+        let engine = Engine { device, options: self, pinned, streams, state, changed, callbacks };
+        Ok(TransferEngine { engine: Arc::new(engine) })
+    }
+}
+
+impl TransferEngine {
+    /// An engine with the default [options](TransferOptions).
+    pub fn new(device: &impl ToDevice) -> Result<Self> {
+        TransferOptions::new().build(device)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.engine.device
+    }
+
+    /// The options.
+    pub fn options(&self) -> &TransferOptions {
+        &self.engine.options
+    }
+
+    /// What the engine has done.
+    pub fn figures(&self) -> TransferFigures {
+        let state = self.engine.state();
+        let slots = (state.up.made + state.down.made) as u64;
+        TransferFigures {
+            uploads: state.up.figures(),
+            downloads: state.down.figures(),
+            under_way: state.up.running + state.down.running,
+            pinned: Bytes::new(slots.saturating_mul(self.engine.options.chunk.get())),
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The stream of a transfer.
+    pub(super) fn stream(&self, direction: Direction, id: JobId) -> StreamHandle {
+        let [up, down] = &self.streams;
+        let streams = match direction {
+            Direction::Up => up,
+            Direction::Down => down,
+        };
+        let number = usize::try_from(id).unwrap_or(0) % STREAMS;
+        streams.get(number).map_or(StreamHandle::DEFAULT, Stream::handle)
+    }
+
+    /// Pins a slot.
+    pub(super) fn new_slot(&self) -> Result<PinnedArray<u8>> {
+        let size =
+            self.options.chunk.to_usize().map_err(|error| {
+                hal::Error::quantity(hal::Call::AllocatePinned, "chunk", &error)
+            })?;
+        self.pinned.array(size)
+    }
+
+    /// Makes a call of the device, again if it fails and may pass. Sleeps in between, so no lock is held.
+    pub(super) fn retried<T>(
+        &self,
+        direction: Direction,
+        call: impl FnMut() -> hal::Result<T>,
+    ) -> hal::Result<T> {
+        self.retried_by(&self.options.backoff, direction, call)
+    }
+
+    /// As [`retried`](Self::retried), for a wait without which memory cannot be given back: many more times.
+    pub(super) fn insisted<T>(
+        &self,
+        direction: Direction,
+        call: impl FnMut() -> hal::Result<T>,
+    ) -> hal::Result<T> {
+        let backoff = Backoff { retries: INSISTED, ..self.options.backoff };
+        self.retried_by(&backoff, direction, call)
+    }
+
+    fn retried_by<T>(
+        &self,
+        backoff: &Backoff,
+        direction: Direction,
+        mut call: impl FnMut() -> hal::Result<T>,
+    ) -> hal::Result<T> {
+        let mut retry = 0;
+        loop {
+            let error = match call() {
+                Err(error) if error.may_pass() => error,
+                outcome => return outcome,
+            };
+            let delay = {
+                let mut state = self.state();
+                let delay = backoff.delay(retry, &mut state.random);
+                state.lane(direction).figures.retries += u64::from(delay.is_some());
+                delay
+            };
+            let Some(delay) = delay else { return Err(error) };
+            (self.options.sleep)(delay);
+            retry += 1;
+        }
+    }
+
+    /// An event after all that was enqueued on `stream`.
+    pub(super) fn event_after(
+        &self,
+        direction: Direction,
+        stream: StreamHandle,
+    ) -> hal::Result<Event> {
+        let event = self.retried(direction, || Event::new(&self.device, EventKind::Order))?;
+        self.retried(direction, || self.device.record_event(event.handle(), stream))?;
+        Ok(event)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let kept = core::mem::take(&mut self.state().kept);
+        if kept.is_empty() {
+            return;
+        }
+        // No transfer is running: the thread that runs one holds the engine.
+        let settled = !self.device.descriptor().is_inherited()
+            && self.streams.iter().flatten().all(|stream| stream.synchronize().is_ok());
+        for Kept { memory, .. } in kept {
+            if settled {
+                drop(memory);
+            } else {
+                // The device may still use it.
+                core::mem::forget(memory);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("options", &self.options).finish_non_exhaustive()
+    }
+}

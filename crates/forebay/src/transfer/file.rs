@@ -1,0 +1,119 @@
+//! Files as one end of a transfer: several threads read into slots, or write from them.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use forebay_core::Bytes;
+use forebay_core::transfer::CopyShape;
+use forebay_hal::{self as hal, Call};
+
+use super::builder::{Choices, Ends, Transfer};
+use super::engine::TransferEngine;
+use super::job::{Direction, HostEnd};
+use super::owned::{Begun, check_device};
+use super::ticket::Ticket;
+use super::worker::submit;
+use crate::handle::Refused;
+use crate::{Allocate, DeviceArray};
+
+/// Between a file and an array.
+#[derive(Debug)]
+pub struct FileTransfer<T: Pod, A: Allocate> {
+    direction: Direction,
+    file: Arc<File>,
+    offset: u64,
+    array: DeviceArray<T, A>,
+}
+
+impl TransferEngine {
+    /// A transfer of bytes of a file, from `offset` on, to all elements of `array` from [`at`](Transfer::at) on. It fails if
+    /// the file ends before.
+    ///
+    /// ```
+    /// # use forebay::transfer::TransferEngine;
+    /// # use forebay::{HostDevice, Pool, StreamHandle};
+    /// # let device = HostDevice::open()?;
+    /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
+    /// # let path = std::env::temp_dir().join(format!("forebay-{}.weights", std::process::id()));
+    /// std::fs::write(&path, [7; 4096])?;
+    /// let file = std::sync::Arc::new(std::fs::File::open(&path)?);
+    /// let array = pool.array::<u8>(1024, StreamHandle::DEFAULT)?;
+    /// let array = engine.upload_file(&file, 2048, array).submit()?.wait()?;
+    /// assert_eq!(array.to_vec()?, [7; 1024]);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn upload_file<T, A>(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        array: DeviceArray<T, A>,
+    ) -> Transfer<'_, FileTransfer<T, A>>
+    where
+        T: Pod + Send,
+        A: Allocate + Send + 'static,
+    {
+        let file = Arc::clone(file);
+        Transfer::new(self, FileTransfer { direction: Direction::Up, file, offset, array })
+    }
+
+    /// A transfer of all elements of `array` from [`at`](Transfer::at) on to a file, from `offset` on.
+    pub fn download_file<T, A>(
+        &self,
+        array: DeviceArray<T, A>,
+        file: &Arc<File>,
+        offset: u64,
+    ) -> Transfer<'_, FileTransfer<T, A>>
+    where
+        T: Pod + Send,
+        A: Allocate + Send + 'static,
+    {
+        let file = Arc::clone(file);
+        Transfer::new(self, FileTransfer { direction: Direction::Down, file, offset, array })
+    }
+}
+
+impl<T, A> Ends for FileTransfer<T, A>
+where
+    T: Pod + Send,
+    A: Allocate + Send + 'static,
+{
+    type Submitted = Begun<DeviceArray<T, A>>;
+
+    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
+        let engine = &engine.engine;
+        let Self { direction, file, offset, array } = self;
+        let earlier = array.block().stream();
+        let start = || {
+            check_device(engine, &array)?;
+            if choices.region.is_some() {
+                let given = "a region of a file";
+                return Err(
+                    hal::invalid(Call::Copy, "region", given, "consecutive elements").into()
+                );
+            }
+            let count = array.len().saturating_sub(choices.first);
+            let device = array.check_range(choices.first, count)?.get();
+            let size = Bytes::of::<T>(count as u64)
+                .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?
+                .get();
+            if offset.checked_add(size).is_none() {
+                let given = format!("{size} B from offset {offset} on");
+                return Err(hal::invalid(Call::Copy, "offset", given, "less than 2^64 B").into());
+            }
+            let shape = match direction {
+                Direction::Up => CopyShape::linear(device, offset, size),
+                Direction::Down => CopyShape::linear(offset, device, size),
+            };
+            let order = choices.order(engine, direction, HostEnd::File(file), &shape);
+            // SAFETY: the host's side is a file. The ticket owns the array until the transfer is settled, or gives it to
+            // the engine until then.
+            unsafe { submit(engine, order, &[earlier]) }
+        };
+        match start() {
+            Ok(id) => Ok(Ticket::new(engine, id, earlier, array)),
+            Err(error) => Err(Refused::new(array, error)),
+        }
+    }
+}

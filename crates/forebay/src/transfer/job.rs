@@ -1,0 +1,207 @@
+//! A transfer as the engine sees it.
+
+use core::task::Waker;
+use std::fs::File;
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+use forebay_core::transfer::{Item, Load, Packing, Piece, Pieces};
+use forebay_hal::{Event, Priority, StreamHandle};
+
+use super::figures::Progress;
+use crate::Error;
+
+/// The number of a transfer.
+pub(super) type JobId = u64;
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Up,
+    Down,
+}
+
+impl Direction {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
+/// Where the host's bytes are.
+#[derive(Clone, Debug)]
+pub(super) enum HostEnd {
+    /// In memory, by address.
+    Memory,
+    /// In a file, by offset.
+    File(Arc<File>),
+}
+
+/// What is copied at a time: as much as a slot holds.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    Rows(Piece),
+    Load(Arc<[Item]>, Load),
+}
+
+impl Part {
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Rows(piece) => piece.bytes().get(),
+            Self::Load(_, load) => load.size,
+        }
+    }
+}
+
+/// Where the parts come from.
+#[derive(Debug)]
+pub(super) enum Supply {
+    /// The device copies on its own.
+    Nothing,
+    Rows(Pieces),
+    Items(Arc<[Item]>, Packing),
+}
+
+impl Iterator for Supply {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        match self {
+            Self::Nothing => None,
+            Self::Rows(pieces) => pieces.next().map(Part::Rows),
+            Self::Items(items, packing) => {
+                packing.load(items).map(|load| Part::Load(Arc::clone(items), load))
+            }
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) direction: Direction,
+    pub(super) priority: Priority,
+    pub(super) host: HostEnd,
+    pub(super) supply: Supply,
+    pub(super) total: u64,
+    pub(super) observer: Option<Observer>,
+}
+
+/// A callback of the program, called after each piece.
+#[derive(Clone)]
+pub(super) struct Observer(pub(super) Arc<dyn Fn(Progress) + Send + Sync>);
+
+impl core::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Observer")
+    }
+}
+
+/// How far a transfer is.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// Parts are to be begun, or under way.
+    Running,
+    /// All parts were handed to the device, which is done with them at the event.
+    Ordered(Arc<Event>),
+    Done,
+    /// Nothing on the host uses the memory any more; the stream of the transfer may.
+    Failed(Error),
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) direction: Direction,
+    pub(super) priority: Priority,
+    pub(super) stream: StreamHandle,
+    pub(super) host: HostEnd,
+    pub(super) supply: Supply,
+    /// The part after those that were begun; `None` if there is none.
+    pub(super) next: Option<Part>,
+    /// Parts that were begun in vain.
+    returned: Vec<Part>,
+    pub(super) under_way: u32,
+    pub(super) total: u64,
+    pub(super) moved: u64,
+    pub(super) failure: Option<Error>,
+    pub(super) phase: Phase,
+    /// Whether a thread is about to note the end.
+    pub(super) concluding: bool,
+    pub(super) waker: Option<Waker>,
+    /// Whether the device was asked to wake it.
+    pub(super) signalled: bool,
+    pub(super) observer: Option<Observer>,
+}
+
+impl Job {
+    pub(super) fn new(order: Order, stream: StreamHandle) -> Self {
+        let Order { direction, priority, host, mut supply, total, observer } = order;
+        let next = supply.next();
+        Self {
+            direction,
+            priority,
+            stream,
+            host,
+            supply,
+            next,
+            returned: Vec::new(),
+            under_way: 0,
+            total,
+            moved: 0,
+            failure: None,
+            phase: Phase::Running,
+            concluding: false,
+            waker: None,
+            signalled: false,
+            observer,
+        }
+    }
+
+    /// Begins the next part.
+    pub(super) fn begin_part(&mut self) -> Option<Part> {
+        let part = match self.returned.pop() {
+            Some(part) => part,
+            None => {
+                let part = self.next.take()?;
+                self.next = self.supply.next();
+                part
+            }
+        };
+        self.under_way += 1;
+        Some(part)
+    }
+
+    /// Ends the transfer early: parts that were not begun never are.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+        self.next = None;
+        self.returned.clear();
+    }
+
+    /// Takes back a part that could not be begun after all, unless the transfer has failed.
+    pub(super) fn put_back(&mut self, part: Part) {
+        self.under_way -= 1;
+        if self.failure.is_none() {
+            self.returned.push(part);
+        }
+    }
+
+    /// Whether a part is to be begun.
+    pub(super) fn has_next(&self) -> bool {
+        self.next.is_some() || !self.returned.is_empty()
+    }
+
+    /// Whether no part is under way or to come, and the end was not noted yet.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+            && self.under_way == 0
+            && !self.has_next()
+            && !self.concluding
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        Progress { moved: Bytes::new(self.moved), total: Bytes::new(self.total) }
+    }
+}

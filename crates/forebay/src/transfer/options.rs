@@ -1,0 +1,98 @@
+//! How an engine works.
+
+use core::time::Duration;
+use std::num::NonZeroUsize;
+
+use forebay_core::Bytes;
+use forebay_core::transfer::Backoff;
+
+/// The threads of an engine, if the machine has that many. One copies ordinary memory at about a sixth of what PCI
+/// Express 5 takes.
+const MOST_THREADS: usize = 8;
+
+/// Options of a [`TransferEngine`].
+///
+/// ```
+/// use forebay::transfer::TransferOptions;
+/// use forebay::{Bytes, HostDevice};
+///
+/// let engine = TransferOptions::new().chunk(Bytes::mib(1)).slots(4).threads(2).build(&HostDevice::open()?)?;
+/// assert_eq!(engine.options().most_pinned(), Bytes::mib(8)); // four slots for each direction
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TransferOptions {
+    pub(super) chunk: Bytes,
+    pub(super) slots: usize,
+    pub(super) threads: usize,
+    pub(super) at_once: usize,
+    pub(super) backoff: Backoff,
+    pub(super) fill_zeros: bool,
+    /// How a retry waits. Tests count instead.
+    pub(super) sleep: fn(Duration),
+}
+
+impl Default for TransferOptions {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads = processors.clamp(1, MOST_THREADS);
+        Self {
+            chunk: Bytes::mib(4),
+            slots: 2 * threads.max(2),
+            threads,
+            at_once: 4,
+            backoff: Backoff::default(),
+            fill_zeros: true,
+            sleep: std::thread::sleep,
+        }
+    }
+}
+
+impl TransferOptions {
+    /// The defaults: pieces of 4 MiB, a thread for each processor up to eight, two slots for each thread.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The size of a piece, and so of a slot: 4 KiB at least.
+    pub fn chunk(mut self, chunk: Bytes) -> Self {
+        self.chunk = chunk.max(Bytes::kib(4));
+        self
+    }
+
+    /// The slots of each direction: one at least.
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.slots = slots.max(1);
+        self
+    }
+
+    /// The threads that copy on the host: one at least.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// How many transfers of one priority and direction take turns: one at least. Further ones wait.
+    pub fn at_once(mut self, at_once: usize) -> Self {
+        self.at_once = at_once.max(1);
+        self
+    }
+
+    /// How often and after which delays a call of the device that may pass is tried again.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Whether runs of 256 KiB zeros are filled in on the device instead of copied to it. They are, by default: telling
+    /// that a run is not zero takes no more than its first bytes that are not.
+    pub fn fill_zeros(mut self, fill_zeros: bool) -> Self {
+        self.fill_zeros = fill_zeros;
+        self
+    }
+
+    /// The most memory that the engine pins.
+    pub fn most_pinned(&self) -> Bytes {
+        Bytes::new(self.chunk.get().saturating_mul(self.slots as u64).saturating_mul(2))
+    }
+}

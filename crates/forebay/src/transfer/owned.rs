@@ -1,0 +1,234 @@
+//! Transfers that own their memory.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use forebay_core::{Address, Bytes};
+use forebay_hal::{self as hal, Call, Copy, Extent, Pitch, Place, StreamHandle, invalid};
+
+use super::builder::{Choices, Ends, Region, Transfer};
+use super::engine::{Engine, TransferEngine};
+use super::host_end::{HostSink, HostSource, address_of};
+use super::job::{Direction, HostEnd, JobId, Supply};
+use super::ticket::Ticket;
+use super::worker::{submit, submit_direct};
+use crate::handle::Refused;
+use crate::{Allocate, DeviceArray, Result};
+
+/// From host memory to an array.
+#[derive(Debug)]
+pub struct OwnedUpload<S, T: Pod, A: Allocate>(S, DeviceArray<T, A>);
+
+/// From an array to host memory.
+#[derive(Debug)]
+pub struct OwnedDownload<D, T: Pod, A: Allocate>(DeviceArray<T, A>, D);
+
+/// A ticket, or the memory with the error.
+pub(super) type Begun<R> = core::result::Result<Ticket<R>, Refused<R>>;
+
+impl TransferEngine {
+    /// A transfer of all elements of `source` to `array`. It owns both until it is done: [`Ticket`].
+    ///
+    /// The source is a vector, a boxed or shared slice, or a [`PinnedArray`](crate::PinnedArray), from which the device
+    /// copies directly.
+    pub fn upload<S, T, A>(
+        &self,
+        source: S,
+        array: DeviceArray<T, A>,
+    ) -> Transfer<'_, OwnedUpload<S, T, A>>
+    where
+        S: HostSource<T>,
+        T: Pod + Send,
+        A: Allocate + Send + 'static,
+    {
+        Transfer::new(self, OwnedUpload(source, array))
+    }
+
+    /// A transfer of as many elements of `array` as `sink` has, to it. It owns both until it is done: [`Ticket`].
+    pub fn download<D, T, A>(
+        &self,
+        array: DeviceArray<T, A>,
+        sink: D,
+    ) -> Transfer<'_, OwnedDownload<D, T, A>>
+    where
+        D: HostSink<T>,
+        T: Pod + Send,
+        A: Allocate + Send + 'static,
+    {
+        Transfer::new(self, OwnedDownload(array, sink))
+    }
+}
+
+/// Checks that the array is of the engine's device.
+pub(super) fn check_device<T: Pod, A: Allocate>(
+    engine: &Engine,
+    array: &DeviceArray<T, A>,
+) -> Result<()> {
+    let (of, own) = (array.block().allocator().device().descriptor(), engine.device.descriptor());
+    if (of.kind, of.ordinal) == (own.kind, own.ordinal) {
+        return Ok(());
+    }
+    let given = format!("one of {} {}", of.kind, of.ordinal);
+    let allowed = format!("one of {} {}, the engine's device", own.kind, own.ordinal);
+    Err(invalid(Call::Copy, "array", given, allowed).into())
+}
+
+/// The copy between `length` elements at `host` and an array. Fails if it reaches past the last element of either.
+pub(super) fn copy_of<T: Pod, A: Allocate>(
+    engine: &Engine,
+    direction: Direction,
+    (host, length): (*const T, usize),
+    array: &DeviceArray<T, A>,
+    choices: &Choices,
+) -> Result<Copy> {
+    check_device(engine, array)?;
+    let quantity = |error| hal::Error::quantity(Call::Copy, "length", &error);
+    let bytes = |count: usize| Bytes::of::<T>(count as u64).map_err(quantity);
+    let host = Address::new(address_of(host));
+    let Some(Region { extent: [width, rows, slices], host: near, device: far }) = choices.region
+    else {
+        let device = array.check_range(choices.first, length)?;
+        let (to, from) = places(direction, host, device);
+        return Ok(Copy::linear(to, from, bytes(length)?)?);
+    };
+    let rest = array.len().saturating_sub(choices.first);
+    let device = array.check_range(choices.first, rest)?;
+    let pitch = |[row, slice]: [usize; 2]| -> hal::Result<Pitch> {
+        Ok(Pitch { row: bytes(row)?, slice: bytes(slice)? })
+    };
+    let extent = Extent { width: bytes(width)?, rows: rows as u64, slices: slices as u64 };
+    let (to, from) = places(direction, host, device);
+    let (to_pitch, from_pitch) = match direction {
+        Direction::Up => (pitch(far)?, pitch(near)?),
+        Direction::Down => (pitch(near)?, pitch(far)?),
+    };
+    let copy = Copy::volumes(to, to_pitch, from, from_pitch, extent)?;
+    let (near, far) = match direction {
+        Direction::Up => (copy.read(), copy.written()),
+        Direction::Down => (copy.written(), copy.read()),
+    };
+    for (side, reach, room) in [("host", near.size(), length), ("array", far.size(), rest)] {
+        if reach > bytes(room)? {
+            let given = format!("{} B from its first to its last byte", reach.get());
+            let allowed = format!("{} B, as many as the {side} side has", bytes(room)?.get());
+            return Err(invalid(Call::Copy, "region", given, allowed).into());
+        }
+    }
+    Ok(copy)
+}
+
+fn places(direction: Direction, host: Address, device: Address) -> (Place, Place) {
+    match direction {
+        Direction::Up => (Place::Device(device), Place::Host(host)),
+        Direction::Down => (Place::Host(host), Place::Device(device)),
+    }
+}
+
+/// Begins a copy through slots.
+///
+/// # Safety
+///
+/// * As for [`submit`].
+pub(super) unsafe fn begin(
+    engine: &Arc<Engine>,
+    direction: Direction,
+    copy: &Copy,
+    choices: Choices,
+    earlier: StreamHandle,
+) -> Result<JobId> {
+    let order = choices.order(engine, direction, HostEnd::Memory, &copy.shape());
+    // SAFETY: as the caller promised.
+    unsafe { submit(engine, order, &[earlier]) }
+}
+
+/// Begins a copy of memory that the device reaches itself. `note` notes its use on a stream.
+///
+/// # Safety
+///
+/// * As for [`submit`], and the host's memory stays until the work that was noted is done.
+unsafe fn begin_direct(
+    engine: &Arc<Engine>,
+    direction: Direction,
+    copy: &Copy,
+    choices: Choices,
+    earlier: StreamHandle,
+    note: impl FnOnce(StreamHandle) -> Result<()>,
+) -> Result<JobId> {
+    let order =
+        choices.order_of(direction, HostEnd::Memory, Supply::Nothing, copy.extent().bytes().get());
+    submit_direct(engine, order, &[earlier], |stream| {
+        // SAFETY: as the caller promised.
+        let copied = engine.retried(direction, || unsafe { engine.device.copy(copy, stream) });
+        // Also after a failure, since a part of the copy may have been enqueued.
+        let noted = note(stream);
+        copied?;
+        noted
+    })
+}
+
+impl<S, T, A> Ends for OwnedUpload<S, T, A>
+where
+    S: HostSource<T>,
+    T: Pod + Send,
+    A: Allocate + Send + 'static,
+{
+    type Submitted = Begun<(S, DeviceArray<T, A>)>;
+
+    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
+        let engine = &engine.engine;
+        let Self(source, array) = self;
+        let earlier = array.block().stream();
+        let start = || {
+            let elements = source.elements()?;
+            let side = (elements.as_ptr(), elements.len());
+            let copy = copy_of(engine, Direction::Up, side, &array, &choices)?;
+            // SAFETY: the ticket owns both until the transfer is settled, or gives them to the engine until then. The
+            // elements stay where they are and nobody writes to them, as a source promises. Nobody else has the array.
+            unsafe {
+                if source.is_pinned() {
+                    let note = |stream| source.read_on(stream);
+                    begin_direct(engine, Direction::Up, &copy, choices, earlier, note)
+                } else {
+                    begin(engine, Direction::Up, &copy, choices, earlier)
+                }
+            }
+        };
+        match start() {
+            Ok(id) => Ok(Ticket::new(engine, id, earlier, (source, array))),
+            Err(error) => Err(Refused::new((source, array), error)),
+        }
+    }
+}
+
+impl<D, T, A> Ends for OwnedDownload<D, T, A>
+where
+    D: HostSink<T>,
+    T: Pod + Send,
+    A: Allocate + Send + 'static,
+{
+    type Submitted = Begun<(DeviceArray<T, A>, D)>;
+
+    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
+        let engine = &engine.engine;
+        let Self(array, mut sink) = self;
+        let earlier = array.block().stream();
+        let start = || {
+            let elements = sink.elements_mut()?;
+            let side = (elements.as_mut_ptr().cast_const(), elements.len());
+            let copy = copy_of(engine, Direction::Down, side, &array, &choices)?;
+            // SAFETY: as for an upload; nobody else uses the elements, as a sink promises.
+            unsafe {
+                if sink.is_pinned() {
+                    let note = |stream| sink.written_on(stream);
+                    begin_direct(engine, Direction::Down, &copy, choices, earlier, note)
+                } else {
+                    begin(engine, Direction::Down, &copy, choices, earlier)
+                }
+            }
+        };
+        match start() {
+            Ok(id) => Ok(Ticket::new(engine, id, earlier, (array, sink))),
+            Err(error) => Err(Refused::new((array, sink), error)),
+        }
+    }
+}

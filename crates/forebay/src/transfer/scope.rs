@@ -1,0 +1,185 @@
+//! Transfers that borrow their memory.
+
+use core::marker::PhantomData;
+use core::panic::AssertUnwindSafe;
+use std::panic::{catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
+
+use bytemuck::Pod;
+use forebay_hal::StreamHandle;
+
+use super::builder::{Choices, Ends, Transfer};
+use super::engine::{Engine, TransferEngine};
+use super::figures::Progress;
+use super::job::{Direction, JobId};
+use super::owned::{begin, copy_of};
+use super::worker;
+use crate::sync::lock;
+use crate::{Allocate, DeviceArray, Result};
+
+/// A time within which transfers borrow memory, made by [`TransferEngine::scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    engine: TransferEngine,
+    /// Transfers that were not waited for.
+    open: Mutex<Vec<JobId>>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// A transfer that borrows its memory until the end of its [`Scope`].
+#[derive(Debug)]
+#[must_use = "the result of a transfer is that of `wait`, or of the scope"]
+pub struct ScopedTicket<'scope> {
+    engine: &'scope Arc<Engine>,
+    open: &'scope Mutex<Vec<JobId>>,
+    id: JobId,
+    stream: StreamHandle,
+}
+
+/// From borrowed memory to a borrowed array.
+#[derive(Debug)]
+pub struct ScopedUpload<'scope, T: Pod, A: Allocate> {
+    from: &'scope [T],
+    to: &'scope mut DeviceArray<T, A>,
+    open: &'scope Mutex<Vec<JobId>>,
+    engine: &'scope Arc<Engine>,
+}
+
+/// From a borrowed array to borrowed memory.
+#[derive(Debug)]
+pub struct ScopedDownload<'scope, T: Pod, A: Allocate> {
+    from: &'scope DeviceArray<T, A>,
+    to: &'scope mut [T],
+    open: &'scope Mutex<Vec<JobId>>,
+    engine: &'scope Arc<Engine>,
+}
+
+impl TransferEngine {
+    /// Calls `body` with a scope in which transfers borrow memory, and returns when all of them are done. The error is
+    /// that of the first one that failed and was not [waited for](ScopedTicket::wait).
+    ///
+    /// ```
+    /// # use forebay::transfer::TransferEngine;
+    /// # use forebay::{HostDevice, Pool, StreamHandle};
+    /// # let device = HostDevice::open()?;
+    /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
+    /// let (a, b) = (vec![1_u32; 1000], vec![2_u32; 1000]);
+    /// let mut first = pool.array::<u32>(1000, StreamHandle::DEFAULT)?;
+    /// let mut second = pool.array::<u32>(1000, StreamHandle::DEFAULT)?;
+    /// engine.scope(|transfers| {
+    ///     let _ = transfers.upload(&a, &mut first).submit()?;
+    ///     let _ = transfers.upload(&b, &mut second).submit()?;
+    ///     Ok::<(), forebay::Error>(())
+    /// })??;
+    /// assert_eq!(second.to_vec()?, b);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    ) -> Result<R> {
+        let scope = Scope {
+            engine: self.clone(),
+            open: Mutex::new(Vec::new()),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let returned = catch_unwind(AssertUnwindSafe(|| body(&scope)));
+        let open = core::mem::take(&mut *lock(&scope.open));
+        let outcomes: Vec<Result<()>> =
+            open.into_iter().map(|id| worker::wait(&self.engine, id)).collect();
+        match returned {
+            Ok(returned) => outcomes.into_iter().collect::<Result<()>>().map(|()| returned),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine.engine
+    }
+
+    pub(super) fn open(&self) -> &Mutex<Vec<JobId>> {
+        &self.open
+    }
+
+    /// A transfer of all elements of `from` to `to`.
+    pub fn upload<T: Pod + Sync, A: Allocate>(
+        &'scope self,
+        from: &'scope [T],
+        to: &'scope mut DeviceArray<T, A>,
+    ) -> Transfer<'scope, ScopedUpload<'scope, T, A>> {
+        let (open, engine) = (&self.open, self.engine());
+        Transfer::new(&self.engine, ScopedUpload { from, to, open, engine })
+    }
+
+    /// A transfer of as many elements of `from` as `to` has, to it.
+    pub fn download<T: Pod + Send, A: Allocate>(
+        &'scope self,
+        from: &'scope DeviceArray<T, A>,
+        to: &'scope mut [T],
+    ) -> Transfer<'scope, ScopedDownload<'scope, T, A>> {
+        let (open, engine) = (&self.open, self.engine());
+        Transfer::new(&self.engine, ScopedDownload { from, to, open, engine })
+    }
+}
+
+impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedUpload<'scope, T, A> {
+    type Submitted = Result<ScopedTicket<'scope>>;
+
+    fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
+        let Self { from, to, open, engine } = self;
+        let copy = copy_of(engine, Direction::Up, (from.as_ptr(), from.len()), to, &choices)?;
+        let stream = to.block().stream();
+        // SAFETY: both are borrowed until the end of the scope, which waits for the transfer. The host's memory is touched
+        // by threads of this process alone, so it is let go of whatever the device does.
+        let id = unsafe { begin(engine, Direction::Up, &copy, choices, stream) }?;
+        lock(open).push(id);
+        Ok(ScopedTicket { engine, open, id, stream })
+    }
+}
+
+impl<'scope, T: Pod + Send, A: Allocate> Ends for ScopedDownload<'scope, T, A> {
+    type Submitted = Result<ScopedTicket<'scope>>;
+
+    fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
+        let Self { from, to, open, engine } = self;
+        let side = (to.as_mut_ptr().cast_const(), to.len());
+        let copy = copy_of(engine, Direction::Down, side, from, &choices)?;
+        let stream = from.block().stream();
+        // SAFETY: as for an upload.
+        let id = unsafe { begin(engine, Direction::Down, &copy, choices, stream) }?;
+        lock(open).push(id);
+        Ok(ScopedTicket { engine, open, id, stream })
+    }
+}
+
+impl ScopedTicket<'_> {
+    /// Waits until the transfer is done. This thread helps to copy meanwhile.
+    pub fn wait(self) -> Result<()> {
+        lock(self.open).retain(|&id| id != self.id);
+        worker::wait(self.engine, self.id)
+    }
+
+    /// As [`Ticket::is_done`](super::Ticket::is_done).
+    pub fn is_done(&self) -> bool {
+        worker::is_settled(self.engine, self.id)
+    }
+
+    /// As [`Ticket::progress`](super::Ticket::progress).
+    pub fn progress(&self) -> Progress {
+        worker::progress(self.engine, self.id)
+    }
+
+    /// As [`Ticket::cancel`](super::Ticket::cancel).
+    pub fn cancel(&self) -> bool {
+        worker::cancel(self.engine, self.id)
+    }
+
+    /// The stream of the array.
+    pub fn stream(&self) -> StreamHandle {
+        self.stream
+    }
+}

@@ -1,0 +1,243 @@
+//! What the threads of an engine share, under its lock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use forebay_core::Random;
+use forebay_core::transfer::TransferQueue;
+use forebay_hal::{Priority, StreamHandle};
+
+use super::figures::DirectionFigures;
+use super::job::{Direction, HostEnd, Job, JobId, Part};
+use crate::pinned::PinnedArray;
+
+/// A part, and where it goes.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) id: JobId,
+    pub(super) part: Part,
+    pub(super) host: HostEnd,
+    pub(super) stream: StreamHandle,
+}
+
+/// What a thread does next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Fill a slot, or a new one, and enqueue its copy to the device.
+    Send(Task, Option<PinnedArray<u8>>),
+    /// Enqueue a copy from the device into a slot, or a new one.
+    Fetch(Task, Option<PinnedArray<u8>>),
+    /// Wait for the copy into a slot, and empty it.
+    Land(Task, PinnedArray<u8>),
+}
+
+impl Step {
+    pub(super) fn direction(&self) -> Direction {
+        match self {
+            Self::Send(..) => Direction::Up,
+            Self::Fetch(..) | Self::Land(..) => Direction::Down,
+        }
+    }
+}
+
+/// One direction.
+pub(super) struct Lane {
+    pub(super) queue: TransferQueue<Priority, JobId>,
+    /// Slots that no thread has, the one used longest ago first. The device may still read them.
+    pub(super) slots: VecDeque<PinnedArray<u8>>,
+    /// The slots that exist, and how many may.
+    pub(super) made: usize,
+    pub(super) most: usize,
+    /// Parts whose copy into a slot was enqueued.
+    pub(super) landings: VecDeque<(Task, PinnedArray<u8>)>,
+    /// Threads at work.
+    pub(super) workers: usize,
+    pub(super) figures: DirectionFigures,
+    /// Transfers that are running, and since when there is one.
+    pub(super) running: u64,
+    since: Option<Instant>,
+}
+
+impl Lane {
+    fn new(at_once: usize, most: usize) -> Self {
+        Self {
+            queue: TransferQueue::new(at_once),
+            slots: VecDeque::new(),
+            made: 0,
+            most,
+            landings: VecDeque::new(),
+            workers: 0,
+            figures: DirectionFigures::default(),
+            running: 0,
+            since: None,
+        }
+    }
+
+    pub(super) fn figures(&self) -> DirectionFigures {
+        let running = self.since.map(|since| since.elapsed()).unwrap_or_default();
+        DirectionFigures { busy: self.figures.busy + running, ..self.figures }
+    }
+
+    fn begin(&mut self) {
+        self.running += 1;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn end(&mut self, succeeded: bool) {
+        self.figures.transfers += u64::from(succeeded);
+        self.figures.failures += u64::from(!succeeded);
+        self.running = self.running.saturating_sub(1);
+        if self.running == 0
+            && let Some(since) = self.since.take()
+        {
+            self.figures.busy += since.elapsed();
+        }
+    }
+}
+
+/// Memory of a ticket that was dropped.
+pub(super) struct Kept {
+    pub(super) id: JobId,
+    pub(super) memory: Box<dyn Send>,
+}
+
+pub(super) struct State {
+    pub(super) up: Lane,
+    pub(super) down: Lane,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    /// The oldest first.
+    pub(super) kept: VecDeque<Kept>,
+    next_id: JobId,
+    pub(super) threads: usize,
+    /// The direction that is looked at first.
+    turn: Direction,
+    pub(super) random: Random,
+}
+
+impl State {
+    pub(super) fn new(at_once: usize, slots: usize) -> Self {
+        Self {
+            up: Lane::new(at_once, slots),
+            down: Lane::new(at_once, slots),
+            jobs: BTreeMap::new(),
+            kept: VecDeque::new(),
+            next_id: 0,
+            threads: 0,
+            turn: Direction::Up,
+            random: Random::new(0),
+        }
+    }
+
+    pub(super) fn lane(&mut self, direction: Direction) -> &mut Lane {
+        match direction {
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
+        }
+    }
+
+    /// The number of the next transfer.
+    pub(super) fn number(&mut self) -> JobId {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Enters a transfer. It takes part in turns if it has parts.
+    pub(super) fn enter(&mut self, id: JobId, job: Job) {
+        let (direction, priority, has_parts) = (job.direction, job.priority, job.has_next());
+        self.jobs.insert(id, job);
+        let lane = self.lane(direction);
+        lane.begin();
+        if has_parts {
+            lane.queue.push(priority, id);
+        }
+    }
+
+    /// The next step of a thread of the engine. In each direction all but one may be at work, since a thread may wait
+    /// there for the device.
+    pub(super) fn step(&mut self, threads: usize) -> Option<Step> {
+        let first = self.turn;
+        for direction in [first, first.other()] {
+            if self.lane(direction).workers < threads.saturating_sub(1).max(1)
+                && let Some(step) = self.step_in(direction)
+            {
+                self.turn = direction.other();
+                return Some(step);
+            }
+        }
+        None
+    }
+
+    /// The next step in one direction. The thread is counted there until it [ends](Self::end_step) the step.
+    pub(super) fn step_in(&mut self, direction: Direction) -> Option<Step> {
+        loop {
+            let lane = self.lane(direction);
+            let has_slot = !lane.slots.is_empty() || lane.made < lane.most;
+            let turn = if has_slot { lane.queue.turn().copied() } else { None };
+            let Some(id) = turn else {
+                let (task, slot) = lane.landings.pop_front()?;
+                lane.workers += 1;
+                return Some(Step::Land(task, slot));
+            };
+            let Some(part) = self.jobs.get_mut(&id).and_then(Job::begin_part) else {
+                // It was cancelled, or has failed.
+                self.retire(direction, id);
+                continue;
+            };
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let task = Task { id, part, host: job.host.clone(), stream: job.stream };
+            if !job.has_next() {
+                self.retire(direction, id);
+            }
+            let lane = self.lane(direction);
+            lane.workers += 1;
+            let slot = lane.slots.pop_front();
+            lane.made += usize::from(slot.is_none());
+            return Some(match direction {
+                Direction::Up => Step::Send(task, slot),
+                Direction::Down => Step::Fetch(task, slot),
+            });
+        }
+    }
+
+    /// Whether a thread would find something to do, perhaps.
+    pub(super) fn has_steps(&self) -> bool {
+        [&self.up, &self.down].into_iter().any(|lane| {
+            let has_slot = !lane.slots.is_empty() || lane.made < lane.most;
+            (has_slot && !lane.queue.is_empty()) || !lane.landings.is_empty()
+        })
+    }
+
+    pub(super) fn end_step(&mut self, direction: Direction) {
+        let lane = self.lane(direction);
+        lane.workers = lane.workers.saturating_sub(1);
+    }
+
+    /// Takes a transfer that begins no more parts out of its queue.
+    fn retire(&mut self, direction: Direction, id: JobId) {
+        let known = self.jobs.get(&id).map(|job| job.priority);
+        let lane = self.lane(direction);
+        // One that was forgotten while it waited for its turn is in one of them.
+        for priority in [Priority::High, Priority::Normal, Priority::Low] {
+            if known.is_none_or(|known| known == priority) && lane.queue.retire(priority, &id) {
+                return;
+            }
+        }
+    }
+
+    /// Takes back a part for which no slot could be made. Returns whether another slot will serve it.
+    pub(super) fn put_back(&mut self, direction: Direction, task: Task) -> bool {
+        let lane = self.lane(direction);
+        lane.made = lane.made.saturating_sub(1);
+        if lane.made == 0 {
+            return false;
+        }
+        lane.most = lane.made;
+        let Some(job) = self.jobs.get_mut(&task.id) else { return false };
+        let (had_next, priority) = (job.has_next(), job.priority);
+        job.put_back(task.part);
+        if !had_next && job.has_next() {
+            self.lane(direction).queue.push(priority, task.id);
+        }
+        true
+    }
+}

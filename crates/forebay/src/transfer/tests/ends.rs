@@ -1,0 +1,128 @@
+//! What may be an end of a transfer, and what is refused.
+
+use super::*;
+
+#[test]
+fn owned_memory_goes_there_and_comes_back() {
+    let bench = Bench::new();
+    for length in [0, 1, 4095, 4096, 4097, 50_000] {
+        let from = data(length, 1);
+        let ticket = bench.engine.upload(from.clone(), bench.array(length)).submit().unwrap();
+        let (source, array) = ticket.wait().unwrap();
+        assert_eq!(source, from);
+        let ticket = bench.engine.download(array, vec![0; length]).submit().unwrap();
+        let (array, back) = ticket.wait().unwrap();
+        assert_eq!(back, from, "{length}");
+        assert_eq!(array.to_vec().unwrap(), from);
+    }
+    let figures = bench.engine.figures();
+    assert_eq!((figures.uploads.transfers, figures.downloads.transfers), (6, 6));
+    assert_eq!((figures.uploads.failures, figures.under_way), (0, 0));
+    assert_eq!(figures.uploads.bytes, figures.downloads.bytes);
+    assert!(figures.pinned <= bench.engine.options().most_pinned());
+    bench.nothing_was_found();
+}
+
+/// Zeros are filled in on the device, and everything arrives all the same.
+#[test]
+fn long_runs_of_zeros_are_not_sent() {
+    let bench = Bench::with(own_memory(), TransferOptions::new().chunk(Bytes::mib(1)).threads(2));
+    let mut from = vec![0; 5 << 20];
+    for at in [0, 3 << 20, (5 << 20) - 1] {
+        from[at] = 7;
+    }
+    let mut array = bench.array(from.len());
+    array.fill(0xee).unwrap();
+    let sent = bench.machine.calls();
+    let (from, array) = bench.engine.upload(from, array).submit().unwrap().wait().unwrap();
+    assert!(bench.machine.calls().of(forebay_hal::Call::Fill) > sent.of(forebay_hal::Call::Fill));
+    assert_eq!(array.to_vec().unwrap(), from);
+    assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((5 << 20) - 3 * (256 << 10)));
+    bench.nothing_was_found();
+}
+
+/// Pinned memory goes straight: no slot is made.
+#[test]
+fn pinned_memory_needs_no_slot() {
+    let bench = Bench::new();
+    let pinned = PinnedPool::new(&bench.device).unwrap();
+    let mut source = pinned.array::<u8>(30_000).unwrap();
+    source.host_mut().unwrap().copy_from_slice(&data(30_000, 2));
+    let ticket = bench.engine.upload(source, bench.array(30_000)).submit().unwrap();
+    let (_, array) = ticket.wait().unwrap();
+    let sink = pinned.array::<u8>(30_000).unwrap();
+    let (_, sink) = bench.engine.download(array, sink).submit().unwrap().order().unwrap();
+    assert_eq!(sink.host().unwrap(), data(30_000, 2));
+    assert_eq!(bench.engine.figures().pinned, Bytes::ZERO);
+    bench.nothing_was_found();
+}
+
+#[test]
+fn files_go_there_and_come_back() {
+    let bench = Bench::new();
+    let path = std::env::temp_dir().join(format!("forebay-transfer-{}", std::process::id()));
+    std::fs::write(&path, data(100_000, 3)).unwrap();
+    let file = Arc::new(std::fs::File::open(&path).unwrap());
+    let array = bench.engine.upload_file(&file, 123, bench.array(50_000)).submit().unwrap();
+    let array = array.wait().unwrap();
+    assert_eq!(array.to_vec().unwrap(), data(100_000, 3)[123..50_123]);
+    // It ends before the array does.
+    let short = bench.engine.upload_file(&file, 60_000, bench.array(50_000)).submit().unwrap();
+    let error = short.wait().unwrap_err();
+    assert!(matches!(error.error(), Error::File { .. }), "{error}");
+    let copy = path.with_extension("copy");
+    let file = std::fs::File::create(&copy).unwrap();
+    let ticket = bench.engine.download_file(array, &Arc::new(file), 7).at(1000).submit().unwrap();
+    let _ = ticket.wait().unwrap();
+    assert_eq!(std::fs::read(&copy).unwrap()[7..], data(100_000, 3)[1123..50_123]);
+    for path in [path, copy] {
+        std::fs::remove_file(path).unwrap();
+    }
+    bench.nothing_was_found();
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_comes_back() {
+    let bench = Bench::new();
+    let refused = bench.engine.upload(vec![1_u8; 11], bench.array(10)).submit().unwrap_err();
+    let ((source, array), error) = refused.into_parts();
+    assert_eq!((source.len(), array.len()), (11, 10));
+    assert!(error.to_string().contains("11 elements"), "{error}");
+    let at = bench.engine.upload(source, array).at(usize::MAX).submit().unwrap_err();
+    let (_, array) = at.into_handle();
+    let region = Region::rows(4, 3).host_pitch(5, 0);
+    let refused = bench.engine.upload(vec![1_u8; 13], array).region(region).submit().unwrap_err();
+    assert!(refused.to_string().contains("14 B"), "{refused}");
+    let (source, array) = refused.into_handle();
+    let huge = Region::volume(usize::MAX, usize::MAX, usize::MAX);
+    let refused = bench.engine.upload(source, array).region(huge).submit().unwrap_err();
+    let (_, array) = refused.into_handle();
+    let other = own_memory().devices(2).build().unwrap();
+    let engine = TransferEngine::new(&other.device(1).unwrap()).unwrap();
+    let refused = engine.download(array, vec![0; 10]).submit().unwrap_err();
+    assert!(refused.to_string().contains("the engine's device"), "{refused}");
+}
+
+#[test]
+fn a_batch_says_which_item_failed() {
+    let bench = Bench::new();
+    let small: Vec<Vec<u8>> = (0..200).map(|seed| data(100 + seed, seed as u64)).collect();
+    let large = data(100_000, 9);
+    let mut arrays: Vec<_> = small.iter().map(|one| bench.array(one.len())).collect();
+    arrays.extend([bench.array(100_000), bench.array(5)]);
+    let results = bench.engine.scope(|transfers| {
+        let sources = small.iter().map(Vec::as_slice).chain([&large[..], &large[..]]);
+        transfers.upload_all(sources.zip(&mut arrays).collect()).wait()
+    });
+    let results = results.unwrap();
+    assert!(results[..201].iter().all(Result::is_ok), "{results:?}");
+    assert!(results[201].as_ref().unwrap_err().to_string().contains("5 elements"));
+    let mut back: Vec<Vec<u8>> = small.iter().map(|one| vec![0; one.len()]).collect();
+    let results = bench.engine.scope(|transfers| {
+        let items = arrays.iter().zip(back.iter_mut().map(Vec::as_mut_slice));
+        transfers.download_all(items.collect()).wait()
+    });
+    assert!(results.unwrap().iter().all(Result::is_ok));
+    assert_eq!(back, small);
+    bench.nothing_was_found();
+}

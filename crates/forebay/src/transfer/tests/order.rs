@@ -1,0 +1,220 @@
+//! Stream order, cancelling, dropping, waiting.
+
+use core::future::{Future, IntoFuture};
+use core::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::handle::tests::task::block_on;
+
+/// Work that is enqueued after `order` sees what was uploaded, without a wait on the host.
+#[test]
+fn later_work_on_the_stream_comes_after_the_transfer() {
+    let bench = Bench::new();
+    for seed in 0..20 {
+        let from = data(20_000, seed);
+        let ticket = bench.engine.upload(from.clone(), bench.array(20_000)).submit().unwrap();
+        let (_, array) = ticket.order().unwrap();
+        assert_eq!(array.to_vec().unwrap(), from);
+    }
+    bench.nothing_was_found();
+}
+
+/// A slot is filled again only after the device has read it: many more pieces than slots, on a device that is late.
+#[test]
+fn a_slot_is_not_used_before_its_copy_is_done() {
+    let options = small().slots(1).threads(2);
+    let bench = Bench::with(own_memory(), options);
+    for seed in 0..5 {
+        let from = data(200_000, seed);
+        let (_, array) = bench
+            .engine
+            .upload(from.clone(), bench.array(200_000))
+            .submit()
+            .unwrap()
+            .wait()
+            .unwrap();
+        let (_, back) =
+            bench.engine.download(array, vec![0; 200_000]).submit().unwrap().wait().unwrap();
+        assert!(back == from, "seed {seed}");
+    }
+    assert_eq!(bench.engine.figures().pinned, Bytes::kib(8));
+    bench.nothing_was_found();
+}
+
+/// The engine keeps the memory of a dropped ticket until its transfer is done, and no longer.
+#[test]
+fn memory_of_dropped_tickets_is_freed_after_the_transfer() {
+    let bench = Bench::new();
+    for seed in 0..30 {
+        let ticket = bench.engine.upload(data(30_000, seed), bench.array(30_000)).submit().unwrap();
+        drop(ticket);
+        let ticket = bench.engine.download(bench.array(30_000), vec![0; 30_000]).submit().unwrap();
+        drop(ticket);
+    }
+    drop(bench.engine);
+    for _ in 0..2000 {
+        if bench.pool.statistics().live == Bytes::ZERO {
+            break;
+        }
+        std::thread::sleep(core::time::Duration::from_millis(5));
+    }
+    assert_eq!(bench.pool.statistics().live, Bytes::ZERO);
+    bench.device.synchronize_device().unwrap();
+    assert_eq!(bench.machine.finding_count(), 0, "{}", bench.machine.findings()[0]);
+}
+
+#[test]
+fn cancelling_ends_in_a_defined_state_at_any_point() {
+    for pieces in 0..12_u64 {
+        let bench = Bench::with(own_memory(), small().threads(1));
+        let seen = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&seen);
+        let from = data(10 * 4096, pieces);
+        let mut array = bench.array(from.len());
+        array.fill(0xee).unwrap();
+        let ticket = bench
+            .engine
+            .upload(from, array)
+            .on_progress(move |_| _ = count.fetch_add(1, Ordering::SeqCst))
+            .submit()
+            .unwrap();
+        while seen.load(Ordering::SeqCst) < pieces.min(10) {
+            std::thread::yield_now();
+        }
+        let cancelled = ticket.cancel();
+        assert!(!ticket.cancel());
+        match ticket.wait() {
+            Ok((from, array)) => {
+                assert!(!cancelled);
+                assert_eq!(array.to_vec().unwrap(), from);
+            }
+            Err(refused) => {
+                let ((from, array), error) = refused.into_parts();
+                assert!(cancelled && pieces < 10);
+                let Error::Cancelled { moved, total } = error else { panic!("{error}") };
+                assert!(moved >= Bytes::new(pieces * 4096) && total == Bytes::new(10 * 4096));
+                for (there, sent) in array.to_vec().unwrap().iter().zip(&from) {
+                    assert!(there == sent || *there == 0xee);
+                }
+            }
+        }
+        assert_eq!(bench.engine.figures().under_way, 0);
+        bench.nothing_was_found();
+    }
+}
+
+/// The first transfer is held up after its first piece; then the urgent one has all turns.
+#[test]
+fn an_urgent_transfer_is_held_up_by_one_piece_at_most() {
+    let bench = Bench::with(own_memory(), small().threads(1).slots(2));
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(Some(gone));
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let note = |name: &'static str, held: Option<std::sync::mpsc::Receiver<()>>| {
+        let (order, held) = (Arc::clone(&order), std::sync::Mutex::new(held));
+        move |_: Progress| {
+            order.lock().unwrap().push(name);
+            if let Some(held) = held.lock().unwrap().take() {
+                let _ = held.recv();
+            }
+        }
+    };
+    let slow = bench.engine.upload(data(5 * 4096, 1), bench.array(5 * 4096));
+    let held = gone.lock().unwrap().take();
+    let slow = slow.on_progress(note("slow", held)).submit().unwrap();
+    while order.lock().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    let urgent = bench.engine.upload(data(3 * 4096, 2), bench.array(3 * 4096));
+    let urgent = urgent.priority(Priority::High).on_progress(note("urgent", None));
+    let urgent = urgent.submit().unwrap();
+    go.send(()).unwrap();
+    let _ = urgent.wait().unwrap();
+    let _ = slow.wait().unwrap();
+    let order = order.lock().unwrap().clone();
+    let last_urgent = order.iter().rposition(|one| *one == "urgent").unwrap();
+    // The waiting thread helps: one piece of the slow one may be under way beside.
+    let before = order[..last_urgent].iter().filter(|one| **one == "slow").count();
+    assert!(before <= 2, "{order:?}");
+}
+
+#[test]
+fn a_ticket_is_a_future() {
+    let bench = Bench::new();
+    let ticket = bench.engine.upload(data(50_000, 4), bench.array(50_000)).submit().unwrap();
+    let mut future = core::pin::pin!(ticket.into_future());
+    let mut context = Context::from_waker(Waker::noop());
+    let (from, array) = loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(done) => break done.unwrap(),
+            Poll::Pending => {
+                std::thread::yield_now();
+                // The simulated device works when it is called.
+                let _ = bench.device.synchronize_device();
+            }
+        }
+    };
+    assert_eq!(array.to_vec().unwrap(), from);
+    assert!(future.as_mut().poll(&mut context).is_pending());
+}
+
+#[test]
+fn the_future_is_woken_on_a_device_of_its_own_threads() {
+    let device = crate::HostDevice::open().unwrap();
+    let (pool, engine) = (Pool::new(&device).unwrap(), small().build(&device).unwrap());
+    for seed in 0..50 {
+        let array = pool.array::<u8>(40_000, DEFAULT).unwrap();
+        let ticket = engine.upload(data(40_000, seed), array).submit().unwrap();
+        let (from, array) = block_on(ticket.into_future()).unwrap();
+        let ticket = engine.download(array, vec![0; 40_000]).submit().unwrap();
+        let (_, back) = block_on(ticket.into_future()).unwrap();
+        assert_eq!(back, from);
+    }
+}
+
+/// Uploads of some threads and downloads of others, with more transfers than slots and threads.
+#[test]
+fn many_threads_share_an_engine() {
+    let bench = Bench::new();
+    std::thread::scope(|scope| {
+        for number in 0..6_u64 {
+            let bench = &bench;
+            scope.spawn(move || {
+                for round in 0..10 {
+                    let from = data(30_000, number * 100 + round);
+                    let ticket =
+                        bench.engine.upload(from.clone(), bench.array(30_000)).submit().unwrap();
+                    let (_, array) = ticket.order().unwrap();
+                    let mut back = vec![0; 30_000];
+                    let scoped = bench.engine.scope(|transfers| {
+                        transfers.download(&array, &mut back).submit().map(drop)
+                    });
+                    scoped.unwrap().unwrap();
+                    assert!(back == from);
+                }
+            });
+        }
+    });
+    assert!(bench.engine.figures().pinned <= bench.engine.options().most_pinned());
+    bench.nothing_was_found();
+}
+
+/// A panic in a scope waits for the transfers first.
+#[test]
+fn a_panic_in_a_scope_leaves_no_transfer_behind() {
+    let bench = Bench::new();
+    let mut back = vec![0; 10_000];
+    let array = bench.array(10_000);
+    let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        bench.engine.scope(|transfers| {
+            let _ticket = transfers.download(&array, &mut back).submit().unwrap();
+            panic!("on purpose");
+        })
+    }));
+    assert!(caught.is_err());
+    assert_eq!(bench.engine.figures().under_way, 0);
+    let panics = |_: Progress| panic!("on purpose");
+    let ticket = bench.engine.download(array, back).on_progress(panics).submit().unwrap();
+    let _ = ticket.wait().unwrap();
+}

@@ -1,0 +1,177 @@
+//! Transfers under way.
+
+use core::fmt;
+use core::future::{Future, IntoFuture};
+use core::mem::ManuallyDrop;
+use core::pin::Pin;
+use core::ptr;
+use core::task::{Context, Poll, Waker};
+use std::sync::Arc;
+
+use forebay_hal::{Call, Progress as DeviceProgress, StreamHandle};
+
+use super::engine::Engine;
+use super::figures::Progress;
+use super::job::{Job, JobId, Phase};
+use super::state::Kept;
+use super::worker;
+use crate::Result;
+use crate::handle::Refused;
+
+/// The result of a transfer that owns memory, which comes back in any case.
+pub(super) type Returned<R> = core::result::Result<R, Refused<R>>;
+
+/// A transfer that owns its memory, which comes back when it is done: by [`wait`](Self::wait), or by `.await`.
+///
+/// Dropping it lets the transfer go on, and the engine frees the memory afterwards.
+#[must_use = "the memory of a transfer comes back by its ticket"]
+pub struct Ticket<R: Send + 'static> {
+    engine: Arc<Engine>,
+    id: JobId,
+    /// The stream of the array.
+    stream: StreamHandle,
+    /// Taken by the drop.
+    memory: ManuallyDrop<R>,
+}
+
+impl<R: Send + 'static> Ticket<R> {
+    pub(super) fn new(engine: &Arc<Engine>, id: JobId, stream: StreamHandle, memory: R) -> Self {
+        Self { engine: Arc::clone(engine), id, stream, memory: ManuallyDrop::new(memory) }
+    }
+
+    /// The memory of a transfer that is settled or ordered.
+    fn into_memory(self, outcome: Result<()>) -> Returned<R> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never used again nor dropped, so both are taken once.
+        let (memory, engine) =
+            unsafe { (ManuallyDrop::take(&mut this.memory), ptr::read(&raw const this.engine)) };
+        drop(engine);
+        match outcome {
+            Ok(()) => Ok(memory),
+            Err(error) => Err(Refused::new(memory, error)),
+        }
+    }
+
+    /// Waits until the transfer is done, and returns its memory. This thread helps to copy meanwhile.
+    pub fn wait(self) -> Returned<R> {
+        let outcome = worker::wait(&self.engine, self.id);
+        self.into_memory(outcome)
+    }
+
+    /// Waits until all pieces were handed to the device, makes later work on the array's stream wait for them on the
+    /// device, and returns the memory. For an upload that is when the last piece was copied on the host. A download is
+    /// done by then, unless it is into pinned memory.
+    pub fn order(self) -> Returned<R> {
+        let outcome = worker::order(&self.engine, self.id, self.stream);
+        self.into_memory(outcome)
+    }
+
+    /// Whether the transfer is done, or has failed. Does not wait.
+    pub fn is_done(&self) -> bool {
+        worker::is_settled(&self.engine, self.id)
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        worker::progress(&self.engine, self.id)
+    }
+
+    /// Ends the transfer: no further piece begins. [`wait`](Self::wait) then returns the memory with
+    /// [`Cancelled`](crate::Error::Cancelled). Returns `false` if all was handed over already, or it has failed.
+    pub fn cancel(&self) -> bool {
+        worker::cancel(&self.engine, self.id)
+    }
+}
+
+impl<R: Send + 'static> Drop for Ticket<R> {
+    fn drop(&mut self) {
+        // SAFETY: a ticket is dropped once, and `into_memory` drops none.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if self.engine.device.descriptor().is_inherited() {
+            // Threads of the parent use it.
+            core::mem::forget(memory);
+            return;
+        }
+        let (id, memory) = (self.id, Box::new(memory));
+        self.engine.state().kept.push_back(Kept { id, memory });
+        worker::sweep(&self.engine);
+    }
+}
+
+impl<R: Send + fmt::Debug + 'static> fmt::Debug for Ticket<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket")
+            .field("id", &self.id)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The future of a [`Ticket`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct TicketFuture<R: Send + 'static>(Option<Ticket<R>>);
+
+impl<R: Send + 'static> IntoFuture for Ticket<R> {
+    type Output = Returned<R>;
+    type IntoFuture = TicketFuture<R>;
+
+    fn into_future(self) -> TicketFuture<R> {
+        TicketFuture(Some(self))
+    }
+}
+
+// Nothing in it is pinned.
+impl<R: Send + 'static> Unpin for TicketFuture<R> {}
+
+impl<R: Send + 'static> Future for TicketFuture<R> {
+    type Output = Returned<R>;
+
+    /// Ready once; a poll after that is pending for ever.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<R>> {
+        let this = self.get_mut();
+        let Some(ticket) = &this.0 else { return Poll::Pending };
+        if !is_ready(&ticket.engine, ticket.id, context.waker()) {
+            return Poll::Pending;
+        }
+        this.0.take().map_or(Poll::Pending, |ticket| Poll::Ready(ticket.wait()))
+    }
+}
+
+/// Whether waiting for a transfer would not take long. If not, `waker` is woken when it may be.
+fn is_ready(engine: &Arc<Engine>, id: JobId, waker: &Waker) -> bool {
+    if engine.device.descriptor().check_process(Call::SynchronizeEvent).is_err() {
+        return true;
+    }
+    let (event, stream, signalled) = {
+        let mut state = engine.state();
+        let Some(job) = state.jobs.get_mut(&id) else { return true };
+        match &job.phase {
+            Phase::Done | Phase::Failed(_) => return true,
+            Phase::Running => {
+                job.waker = Some(waker.clone());
+                return false;
+            }
+            Phase::Ordered(event) => {
+                let event = Arc::clone(event);
+                job.waker = Some(waker.clone());
+                (event, job.stream, core::mem::replace(&mut job.signalled, true))
+            }
+        }
+    };
+    if !signalled {
+        let own = Arc::downgrade(engine);
+        let wake = move || {
+            let Some(engine) = own.upgrade() else { return };
+            let waker = engine.state().jobs.get_mut(&id).and_then(|job: &mut Job| job.waker.take());
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        };
+        if engine.device.enqueue_host(Box::new(wake), stream).is_err() {
+            // Nobody would wake it: the wait is made now.
+            return true;
+        }
+    }
+    matches!(event.query(), Ok(DeviceProgress::Done))
+}
