@@ -128,6 +128,9 @@ impl fmt::Display for LeakReport {
                 Bytes::new(figures.host_bytes),
                 Bytes::new(figures.device_bytes)
             )?;
+            if let Some(last) = figures.last_copy() {
+                write!(f, ", last copied {:.1?} ago", last.elapsed())?;
+            }
             for line in buffer.stack.iter().flat_map(|stack| stack.lines()) {
                 write!(f, "\n    {line}")?;
             }

@@ -1,10 +1,19 @@
-//! What is counted of one buffer: its memory, and what was copied.
+//! What is counted of one buffer: its memory, and what was copied, how fast and when last.
+//!
+//! The clock is read where a copy is issued, and nowhere else. How long a copy took is measured by the device: see
+//! `host_use.rs`.
 
+use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay_core::Replica;
 
 /// The counters of a buffer, which its manager reads too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Figures {
+    /// What times are counted from.
+    since: Instant,
     host: AtomicU64,
     device: AtomicU64,
     to_host: Direction,
@@ -15,19 +24,49 @@ pub(super) struct Figures {
 struct Direction {
     copies: AtomicU64,
     bytes: AtomicU64,
+    timed_bytes: AtomicU64,
+    /// In nanoseconds.
+    time: AtomicU64,
+    fastest: AtomicU64,
+    /// When the last copy was issued, in nanoseconds and never 0; 0 if there was none.
+    last: AtomicU64,
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            host: AtomicU64::default(),
+            device: AtomicU64::default(),
+            to_host: Direction::default(),
+            to_device: Direction::default(),
+        }
+    }
 }
 
 impl Direction {
-    fn count(&self, bytes: u64) {
-        self.copies.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    fn read(&self, since: Instant) -> CopyFigures {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let last = Some(read(&self.last)).filter(|&last| last != 0);
+        CopyFigures {
+            copies: read(&self.copies),
+            bytes: read(&self.bytes),
+            timed_bytes: read(&self.timed_bytes),
+            time: Duration::from_nanos(read(&self.time)),
+            fastest: read(&self.fastest),
+            last: last.and_then(|last| since.checked_add(Duration::from_nanos(last))),
+        }
     }
+}
 
-    fn read(&self) -> CopyFigures {
-        let (copies, bytes) =
-            (self.copies.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
-        CopyFigures { copies, bytes }
-    }
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// In bytes a second; `None` for no time at all.
+fn bandwidth(bytes: u64, time: Duration) -> Option<u64> {
+    let per_second = u128::from(bytes).saturating_mul(1_000_000_000);
+    Some(u64::try_from(per_second.checked_div(time.as_nanos())?).unwrap_or(u64::MAX))
 }
 
 impl Figures {
@@ -39,25 +78,63 @@ impl Figures {
         self.device.store(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn count_to_host(&self, bytes: u64) {
-        self.to_host.count(bytes);
+    fn direction(&self, to: Replica) -> &Direction {
+        match to {
+            Replica::Host => &self.to_host,
+            Replica::Device => &self.to_device,
+        }
     }
 
-    pub(super) fn count_to_device(&self, bytes: u64) {
-        self.to_device.count(bytes);
+    /// Counts a copy that was issued just now.
+    pub(super) fn count_copy(&self, to: Replica, bytes: u64) {
+        let direction = self.direction(to);
+        direction.copies.fetch_add(1, Ordering::Relaxed);
+        direction.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let now = nanoseconds(self.since.elapsed()).max(1);
+        direction.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Counts how long a copy took, after its end was seen.
+    pub(super) fn count_time(&self, to: Replica, bytes: u64, time: Duration) {
+        // A device that cannot tell the two events apart has not timed the copy.
+        let Some(bandwidth) = bandwidth(bytes, time) else { return };
+        let direction = self.direction(to);
+        direction.timed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        direction.time.fetch_add(nanoseconds(time), Ordering::Relaxed);
+        direction.fastest.fetch_max(bandwidth, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> BufferFigures {
         BufferFigures {
             host_bytes: self.host.load(Ordering::Relaxed),
             device_bytes: self.device.load(Ordering::Relaxed),
-            to_host: self.to_host.read(),
-            to_device: self.to_device.read(),
+            to_host: self.to_host.read(self.since),
+            to_device: self.to_device.read(self.since),
         }
     }
 }
 
 /// Copies in one direction.
+///
+/// Copies of 64 KiB and more are timed, by events on the device before and after the copy: what the stream did earlier is
+/// not in the time, and neither is how late anybody looked. The time of a copy is counted once its end was seen: by the
+/// next copy or host access that waits, or when the buffer is dropped. Smaller copies are counted and not timed, because
+/// two events would cost a noticeable part of them.
+///
+/// ```
+/// use forebay::StreamHandle;
+/// use forebay::buffer::Memory;
+///
+/// let memory = Memory::host()?;
+/// let mut wrapped = memory.wrap(vec![1.0_f32; 1 << 20])?; // has two replicas, on the host too
+/// let _ = wrapped.on_device(StreamHandle::DEFAULT)?;
+/// wrapped.host_mut()?.fill(2.0); // waits for the copy, and so sees its end
+/// let copies = wrapped.figures().to_device;
+/// assert_eq!((copies.copies, copies.timed_bytes), (1, 4 << 20));
+/// let limit = memory.totals().figures.to_device.fastest;
+/// println!("{:?} B/s, {:?} of the limit seen so far", copies.bandwidth(), copies.utilization(limit));
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyFigures {
@@ -65,6 +142,16 @@ pub struct CopyFigures {
     pub copies: u64,
     /// How many bytes in all.
     pub bytes: u64,
+    /// How many bytes of these were in copies that were timed.
+    pub timed_bytes: u64,
+    /// How long the timed copies took on the device, added up.
+    pub time: Duration,
+    /// The bandwidth of the fastest timed copy, in bytes a second; 0 if none was timed. In the
+    /// [totals](super::MemoryTotals) of a manager this is the measured limit of the direction: the most that was seen,
+    /// not what the hardware could do.
+    pub fastest: u64,
+    /// When the last copy was issued: `last.map(|last| last.elapsed())` is how long the direction was not used.
+    pub last: Option<Instant>,
 }
 
 /// The memory and the copies of a buffer, or of all buffers of a manager.
@@ -82,6 +169,12 @@ pub struct BufferFigures {
 }
 
 impl BufferFigures {
+    /// When the last copy was issued, in either direction. A use that copies nothing leaves no trace, since it would cost
+    /// more than the use.
+    pub fn last_copy(&self) -> Option<Instant> {
+        self.to_host.last.max(self.to_device.last)
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         self.host_bytes = self.host_bytes.saturating_add(other.host_bytes);
         self.device_bytes = self.device_bytes.saturating_add(other.device_bytes);
@@ -91,8 +184,24 @@ impl BufferFigures {
 }
 
 impl CopyFigures {
+    /// The bandwidth of the timed copies together, in bytes a second; `None` if none was timed.
+    pub fn bandwidth(&self) -> Option<u64> {
+        bandwidth(self.timed_bytes, self.time)
+    }
+
+    /// The bandwidth as a part of a limit in bytes a second, such as the [`fastest`](Self::fastest) copy of the manager;
+    /// `None` if no copy was timed or the limit is 0.
+    pub fn utilization(&self, limit: u64) -> Option<f64> {
+        let bandwidth = self.bandwidth().filter(|_| limit != 0)?;
+        Some(bandwidth as f64 / limit as f64)
+    }
+
     fn add(&mut self, other: Self) {
         self.copies = self.copies.saturating_add(other.copies);
         self.bytes = self.bytes.saturating_add(other.bytes);
+        self.timed_bytes = self.timed_bytes.saturating_add(other.timed_bytes);
+        self.time = self.time.saturating_add(other.time);
+        self.fastest = self.fastest.max(other.fastest);
+        self.last = self.last.max(other.last);
     }
 }

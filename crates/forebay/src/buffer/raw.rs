@@ -24,7 +24,7 @@ use super::access::Access;
 use super::device_side::DeviceSide;
 use super::figures::Figures;
 use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
-use super::host_use::HostUse;
+use super::host_use::{HostUse, TimedCopy};
 use super::migration::Migration;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
@@ -249,7 +249,7 @@ impl RawBuffer {
         };
         let stream = side.stream_after_write(&*device)?;
         // Copies of an earlier replica may still read what this one writes.
-        self.host_uses.retain(|earlier| !earlier.is_done());
+        forget_done(&mut self.host_uses, &self.figures);
         for earlier in &self.host_uses {
             earlier.precede(&*device, stream)?;
         }
@@ -257,12 +257,10 @@ impl RawBuffer {
         let from = Place::Device(offset(side.address(), range.start)?);
         side.read_on(&*device, stream);
         self.host_written = true;
-        self.copy(to, from, range, stream)?;
-        self.figures.count_to_host(range.end - range.start);
-        Ok(())
+        self.copy(to, from, range, stream)
     }
 
-    /// Enqueues a copy between the replicas, and notes the use of host memory.
+    /// Enqueues a copy between the replicas, counts it and notes the use of host memory.
     fn copy(
         &mut self,
         to: Place,
@@ -270,16 +268,19 @@ impl RawBuffer {
         range: &Range<u64>,
         stream: StreamHandle,
     ) -> Result<()> {
-        let device = self.device_handle();
-        let copy = hal::Copy::linear(to, from, Bytes::new(range.end - range.start))?;
+        let (device, bytes) = (self.device_handle(), range.end - range.start);
+        let copy = hal::Copy::linear(to, from, Bytes::new(bytes))?;
+        let replica = if to.is_host() { Replica::Host } else { Replica::Device };
+        let timed = TimedCopy::start(&device, stream, replica, bytes);
         // SAFETY: the host's side is memory of this buffer. `host_uses` keeps it from the program and from being freed until
         // the copy is done; `lent` does after a device was lost, and any other copy that fails has let go of it. The
         // device's side is in the buffer's block, which is freed after the work of the streams that use it. The two are
         // different memory.
         match unsafe { device.copy(&copy, stream) } {
             Ok(()) => {
-                self.host_uses.retain(|earlier| !earlier.is_done());
-                self.host_uses.push(HostUse::on(&device, stream));
+                forget_done(&mut self.host_uses, &self.figures);
+                self.host_uses.push(HostUse::on(&device, stream, timed));
+                self.figures.count_copy(replica, bytes);
                 Ok(())
             }
             Err(error) => {
@@ -298,6 +299,7 @@ impl RawBuffer {
     fn wait_for_host(&mut self) -> Result<()> {
         while let Some(host_use) = self.host_uses.last() {
             host_use.wait(&**self.store.device())?;
+            host_use.count_time(&self.figures);
             self.host_uses.pop();
         }
         self.host_written = false;
@@ -369,7 +371,6 @@ impl RawBuffer {
             (UpdateKind::Copy, Some(host)) => {
                 let from = Place::Host(offset(host.address(), range.start)?);
                 self.copy(Place::Device(to), from, range, stream)?;
-                self.figures.count_to_device(size);
             }
             (UpdateKind::Copy, None) => return Err(out_of_range(&usize_range(range), 0)),
         }
@@ -529,6 +530,17 @@ impl RawBuffer {
     }
 }
 
+/// Forgets copies that are done, and counts how long they took.
+fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
+    uses.retain(|one| {
+        let done = one.is_done();
+        if done {
+            one.count_time(figures);
+        }
+        !done
+    });
+}
+
 /// The address so many bytes after `start`.
 pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
     let beyond = || invalid(Call::Copy, "offset", offset, "within the address space");
@@ -538,13 +550,14 @@ pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
 impl Drop for RawBuffer {
     /// Does not wait: host memory that a copy still uses is parked with the manager.
     fn drop(&mut self) {
-        let uses = core::mem::take(&mut self.host_uses);
         if self.lent != Lent::No || self.store.device().descriptor().is_inherited() {
             // A lost device may still use it. And a forked child takes no lock: a thread that is not there may hold it.
             core::mem::forget(self.host.take());
         }
+        forget_done(&mut self.host_uses, &self.figures);
+        let uses = core::mem::take(&mut self.host_uses);
         if let Some(host) = self.host.take()
-            && !uses.iter().all(HostUse::is_done)
+            && !uses.is_empty()
         {
             self.store.park(Parked { host, uses });
         }

@@ -15,6 +15,7 @@ use forebay_sim::{
 use super::*;
 use crate::{Error, HostDevice};
 
+mod figures;
 mod futures;
 mod managed;
 
