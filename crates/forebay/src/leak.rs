@@ -11,7 +11,8 @@
 //! ```
 //!
 //! [`report_at_exit`] prints the same when the process ends, if anything is left. [`capture_stacks`] adds to each buffer
-//! made from then on the stack of the call that made it.
+//! made from then on the stack of the call that made it. The settings `leak_report` and `leak_stacks`
+//! ([`config`](crate::config)) do both without a change to the program: `FOREBAY_LEAK_REPORT=on`.
 
 mod suspicion;
 
@@ -23,6 +24,7 @@ use forebay_core::{Bytes, counted};
 
 use crate::PoolId;
 use crate::buffer::{LineFigures, LiveBuffer};
+use crate::config::Settings;
 use crate::pool::live_blocks;
 use crate::report::LeakedBlock;
 
@@ -91,6 +93,18 @@ pub fn report_at_exit() {
             let _ = writeln!(std::io::stderr().lock(), "forebay: live at exit: {report}");
         }
     });
+}
+
+impl Settings {
+    /// Switches on what `leak_report` and `leak_stacks` ask for, in the whole process. Switches nothing off.
+    pub(crate) fn switch_on_leak_aids(&self) {
+        if self.leak_stacks() {
+            capture_stacks(true);
+        }
+        if self.leak_report() {
+            report_at_exit();
+        }
+    }
 }
 
 impl LeakReport {

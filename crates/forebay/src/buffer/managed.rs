@@ -20,7 +20,7 @@ use crate::Result;
 #[cfg(feature = "host")]
 use crate::memory_view::{MemoryView, Source};
 #[cfg(feature = "host")]
-use crate::{Pool, PoolOptions};
+use crate::{Pool, PoolOptions, Settings};
 
 /// # Managed memory
 impl Memory {
@@ -45,6 +45,8 @@ impl Memory {
     #[cfg(feature = "host")]
     pub fn managed(device: &impl ToDevice) -> Result<Self> {
         let view = Arc::new(MemoryView::new(device.to_device(), Source::Managed)?);
+        // Other settings of the environment, such as guard pages, are for memory that the pool maps itself.
+        Settings::from_environment()?.switch_on_leak_aids();
         let pool = PoolOptions::new().segments_of(PageSize::HOST).build(&view)?;
         Ok(Self::with(&pool, Migration::Driver))
     }

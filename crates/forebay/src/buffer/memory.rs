@@ -89,6 +89,7 @@ impl Memory {
 
     /// A manager whose buffers' data is moved by `migration`.
     pub(super) fn with(pool: &Pool, migration: Migration) -> Self {
+        pool.settings().switch_on_leak_aids();
         let (store, registry) = (Arc::new(Store::new(pool, migration)), Arc::new(Registry::new()));
         let mut registries = REGISTRIES.lock();
         registries.retain(|registry| registry.strong_count() > 0);

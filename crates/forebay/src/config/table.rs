@@ -58,6 +58,10 @@ macro_rules! for_each_key {
             Quarantine quarantine: Bytes = Bytes::ZERO, AnyTime, Any;
             /// Whether a stream's handle is checked for being that of another stream by now.
             StrictStreams strict_streams: bool = false, AtStart, Any;
+            /// Whether the process reports at its end, on the standard error stream, what is live then.
+            LeakReport leak_report: bool = false, AtStart, Any;
+            /// Whether buffers of the process remember the stack of the call that made them, for reports of what is live.
+            LeakStacks leak_stacks: bool = false, AtStart, Any;
         }
     };
 }

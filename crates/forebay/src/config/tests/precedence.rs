@@ -230,7 +230,9 @@ fn each_key_changes_while_running_or_says_that_it_does_not() {
             "poison",
             "canaries",
             "guard_pages",
-            "strict_streams"
+            "strict_streams",
+            "leak_report",
+            "leak_stacks"
         ]
     );
 }
