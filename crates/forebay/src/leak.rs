@@ -23,7 +23,7 @@ use std::io::Write;
 use forebay_core::{Bytes, counted};
 
 use crate::PoolId;
-use crate::buffer::{LineFigures, LiveBuffer};
+use crate::buffer::{LineFigures, LiveBuffer, LiveShared, leaked_shared};
 use crate::config::Settings;
 use crate::pool::live_blocks;
 use crate::report::LeakedBlock;
@@ -37,6 +37,8 @@ pub use suspicion::Suspicion;
 pub struct LeakReport {
     /// Live buffers, those of each manager from the oldest on.
     pub buffers: Vec<LiveBuffer>,
+    /// Shared buffers that this process has, those of each manager from the oldest on.
+    pub shared: Vec<LiveShared>,
     /// Pools with live blocks. Device memory of live buffers is among their blocks.
     pub pools: Vec<PoolLeaks>,
     /// Live host memory, the oldest first.
@@ -64,7 +66,8 @@ impl PoolLeaks {
     pub const MOST: usize = 4;
 }
 
-/// What of forebay is live in this process: buffers, blocks of pools, host memory. Nothing of a parent's in a forked child.
+/// What of forebay is live in this process: buffers, shared buffers, blocks of pools, host memory. Nothing of a parent's in
+/// a forked child.
 pub fn leaks() -> LeakReport {
     let pools = live_blocks().into_iter().map(|(pool, live)| {
         let mut largest: Vec<LeakedBlock> = live.into_iter().map(Into::into).collect();
@@ -76,6 +79,7 @@ pub fn leaks() -> LeakReport {
     });
     LeakReport {
         buffers: crate::buffer::leaks(),
+        shared: leaked_shared(),
         pools: pools.filter(|pool| pool.blocks > 0).collect(),
         #[cfg(feature = "host")]
         host: crate::host::HostAllocation::live(),
@@ -114,7 +118,7 @@ impl LeakReport {
         let host = self.host.is_empty();
         #[cfg(not(feature = "host"))]
         let host = true;
-        self.buffers.is_empty() && self.pools.is_empty() && host
+        self.buffers.is_empty() && self.shared.is_empty() && self.pools.is_empty() && host
     }
 
     /// Which buffers of at least that age look like leaks, and why.
@@ -128,8 +132,9 @@ impl fmt::Display for LeakReport {
         let blocks = self.pools.iter().map(|pool| pool.blocks as u64).sum::<u64>();
         write!(
             f,
-            "{}, {} of pools",
+            "{}, {}, {} of pools",
             counted(self.buffers.len() as u64, "buffer"),
+            counted(self.shared.len() as u64, "shared buffer"),
             counted(blocks, "block")
         )?;
         #[cfg(feature = "host")]
@@ -145,9 +150,16 @@ impl fmt::Display for LeakReport {
             if let Some(last) = figures.last_copy() {
                 write!(f, ", last copied {:.1?} ago", last.elapsed())?;
             }
-            for line in buffer.stack.iter().flat_map(|stack| stack.lines()) {
-                write!(f, "\n    {line}")?;
-            }
+            write_stack(f, buffer.stack.as_deref())?;
+        }
+        for shared in &self.shared {
+            let LiveShared { name, element, length, bytes, age, created_at, .. } = shared;
+            let size = Bytes::new(*bytes);
+            write!(
+                f,
+                "\n  shared buffer \"{name}\" of {length} {element}, {size}, from {created_at}, {age:.1?} old"
+            )?;
+            write_stack(f, shared.stack.as_deref())?;
         }
         for pool in &self.pools {
             let blocks = counted(pool.blocks as u64, "block");
@@ -166,6 +178,13 @@ impl fmt::Display for LeakReport {
         }
         Ok(())
     }
+}
+
+fn write_stack(f: &mut fmt::Formatter<'_>, stack: Option<&str>) -> fmt::Result {
+    for line in stack.unwrap_or_default().lines() {
+        write!(f, "\n    {line}")?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use super::figures::Figures;
 use super::host_memory::HostMemory;
 use super::migration::Migration;
 use super::raw::RawBuffer;
-use super::registry::{LineFigures, LiveBuffer, MemoryTotals, Record, Registry, stack};
+use super::registry::{
+    LineFigures, LiveBuffer, LiveShared, MemoryTotals, Record, Registry, SharedRegistration, stack,
+};
 use super::store::Store;
 use super::typed::{Buffer, size_of_elements};
 use crate::sync::fork::ForkSafeMutex;
@@ -65,6 +67,11 @@ static REGISTRIES: ForkSafeMutex<Vec<Weak<Registry>>> = ForkSafeMutex::new(Vec::
 /// ```
 pub fn leaks() -> Vec<LiveBuffer> {
     registries().iter().flat_map(|registry| registry.live()).collect()
+}
+
+/// The shared buffers that the whole process has.
+pub(crate) fn leaked_shared() -> Vec<LiveShared> {
+    registries().iter().flat_map(|registry| registry.live_shared()).collect()
 }
 
 /// What became of the buffers of each line of the program, by manager.
@@ -163,6 +170,35 @@ impl Memory {
     /// the parent's.
     pub fn live_buffers(&self) -> Vec<LiveBuffer> {
         self.shared.registry.live()
+    }
+
+    /// The [shared buffers](crate::named) that this process has by this manager, the oldest first. None in a forked child, of
+    /// the parent's.
+    ///
+    /// ```
+    /// # use forebay::buffer::Memory;
+    /// let memory = Memory::host()?;
+    /// let name = format!("live-{}", std::process::id());
+    /// let samples = memory.shared::<f32>(&name, 1000)?;
+    /// let [live] = &memory.live_shared()[..] else { panic!("one") };
+    /// assert_eq!((&live.name, live.bytes), (&name, 4000));
+    /// assert_eq!((memory.totals().shared, memory.totals().buffers), (1, 0));
+    /// # drop(samples);
+    /// # assert_eq!(memory.totals().shared, 0);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn live_shared(&self) -> Vec<LiveShared> {
+        self.shared.registry.live_shared()
+    }
+
+    /// Enters a shared buffer, by its name and the type of its elements, and how many and how many bytes they are.
+    pub(crate) fn enter_shared(
+        &self,
+        names: (&str, &str),
+        sizes: (u64, u64),
+        created_at: &'static Location<'static>,
+    ) -> SharedRegistration {
+        self.shared.registry.enter_shared(names, sizes, created_at)
     }
 
     /// What the buffers add up to. All zero in a forked child.

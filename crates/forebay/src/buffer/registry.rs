@@ -1,4 +1,4 @@
-//! Which buffers are live, since when, and from where.
+//! Which buffers are live, since when, and from where; and which shared buffers this process has.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -52,6 +52,9 @@ struct Records {
     created: u64,
     /// The copies of buffers that are gone.
     gone: BufferFigures,
+    shared: BTreeMap<u64, SharedRecord>,
+    /// The number of the last shared buffer.
+    last_shared: u64,
 }
 
 /// What is known of a live buffer.
@@ -66,11 +69,30 @@ pub(super) struct Record {
     pub(super) figures: Arc<Figures>,
 }
 
+/// What is known of a shared buffer that this process has.
+#[derive(Debug)]
+struct SharedRecord {
+    name: String,
+    element: String,
+    length: u64,
+    bytes: u64,
+    since: Instant,
+    created_at: &'static Location<'static>,
+    stack: Option<Backtrace>,
+}
+
 /// A buffer's entry, which is removed with it.
 #[derive(Debug)]
 pub(super) struct Registration {
     registry: Arc<Registry>,
     pub(super) id: u64,
+}
+
+/// A shared buffer's entry, which is removed with it.
+#[derive(Debug)]
+pub(crate) struct SharedRegistration {
+    registry: Arc<Registry>,
+    id: u64,
 }
 
 /// A live buffer, as [`Memory::live_buffers`](super::Memory::live_buffers) lists it.
@@ -95,6 +117,26 @@ pub struct LiveBuffer {
     pub figures: BufferFigures,
 }
 
+/// A [shared buffer](crate::named) that this process has, as [`Memory::live_shared`](super::Memory::live_shared) lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveShared {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements.
+    pub element: String,
+    /// How many elements it has.
+    pub length: u64,
+    /// How many bytes that is. The memory is there once, however many processes have it.
+    pub bytes: u64,
+    /// How long ago this process created or opened it.
+    pub age: Duration,
+    /// Where in the program that was: file, line and column.
+    pub created_at: String,
+    /// The stack of that call, if [`capture_stacks`](crate::leak::capture_stacks) was on.
+    pub stack: Option<String>,
+}
+
 /// What the buffers of a manager add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,6 +149,10 @@ pub struct MemoryTotals {
     pub figures: BufferFigures,
     /// Bytes of host memory of dropped buffers that copies still use.
     pub parked_bytes: u64,
+    /// Live [shared buffers](crate::named), which are not among the others. One that was opened twice counts twice.
+    pub shared: usize,
+    /// Bytes in these.
+    pub shared_bytes: u64,
 }
 
 impl Registry {
@@ -147,6 +193,41 @@ impl Registry {
         live.collect()
     }
 
+    /// Enters a shared buffer that was created or opened just now.
+    pub(super) fn enter_shared(
+        self: &Arc<Self>,
+        (name, element): (&str, &str),
+        (length, bytes): (u64, u64),
+        created_at: &'static Location<'static>,
+    ) -> SharedRegistration {
+        let (name, element, since) = (name.to_owned(), element.to_owned(), Instant::now());
+        let stack = stack();
+        let record = SharedRecord { name, element, length, bytes, since, created_at, stack };
+        let mut records = lock(&self.records);
+        records.last_shared += 1;
+        let id = records.last_shared;
+        records.shared.insert(id, record);
+        SharedRegistration { registry: Arc::clone(self), id }
+    }
+
+    /// The shared buffers of this process, the oldest first. None in a forked child, as above.
+    pub(super) fn live_shared(&self) -> Vec<LiveShared> {
+        if self.birth.is_elsewhere() {
+            return Vec::new();
+        }
+        let records = lock(&self.records);
+        let live = records.shared.values().map(|record| LiveShared {
+            name: record.name.clone(),
+            element: record.element.clone(),
+            length: record.length,
+            bytes: record.bytes,
+            age: record.since.elapsed(),
+            created_at: record.created_at.to_string(),
+            stack: record.stack.as_ref().map(Backtrace::to_string),
+        });
+        live.collect()
+    }
+
     /// The figures of each line that made buffers. None in a forked child, as above.
     pub(super) fn lines(&self) -> Vec<LineFigures> {
         if self.birth.is_elsewhere() {
@@ -164,7 +245,10 @@ impl Registry {
         let mut figures = records.gone;
         records.live.values().for_each(|record| figures.add(&record.figures.read()));
         let (buffers, created) = (records.live.len(), records.created);
-        MemoryTotals { buffers, created, figures, parked_bytes }
+        let shared_bytes = records.shared.values().map(|record| record.bytes);
+        let shared_bytes = shared_bytes.fold(0, u64::saturating_add);
+        let shared = records.shared.len();
+        MemoryTotals { buffers, created, figures, parked_bytes, shared, shared_bytes }
     }
 }
 
@@ -182,6 +266,14 @@ impl Drop for Registration {
                 line.live = line.live.saturating_sub(1);
                 line.longest = line.longest.max(record.since.elapsed());
             }
+        }
+    }
+}
+
+impl Drop for SharedRegistration {
+    fn drop(&mut self) {
+        if !self.registry.birth.is_elsewhere() {
+            lock(&self.registry.records).shared.remove(&self.id);
         }
     }
 }

@@ -82,3 +82,28 @@ fn buffers_that_are_not_used_or_outlive_the_others_are_named() {
     assert_eq!((*id, *dropped), (forgotten.id(), 8));
     assert!(*age > *longest * 4);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn shared_buffers_are_a_kind_of_their_own_with_name_and_age() {
+    let memory = Memory::host().unwrap();
+    let name = format!("leak-{}", std::process::id());
+    let created = memory.shared::<u16>(&name, 500).unwrap();
+    let line = line!() + 1;
+    let opened = memory.open_shared::<u16>(&name).unwrap();
+    assert!(memory.shared::<u16>(&name, 500).is_err(), "refused, and so not listed");
+    let totals = memory.totals();
+    assert_eq!((totals.shared, totals.shared_bytes, totals.buffers), (2, 2000, 0));
+    let of_name = || leaks().shared.into_iter().filter(|one| one.name == name).collect::<Vec<_>>();
+    let [first, second] = &of_name()[..] else { panic!("two") };
+    assert_eq!((&*first.element, first.length, first.bytes), ("u16", 500, 1000));
+    assert!(second.created_at.contains(&format!("leak/tests.rs:{line}:")), "{second:?}");
+    assert!(first.age >= second.age && first.age < Duration::from_secs(60));
+    let text = leaks().to_string();
+    assert!(text.contains(&format!("shared buffer \"{name}\" of 500 u16")), "{text}");
+    // A manager may go before its shared buffers.
+    drop((created, memory));
+    assert_eq!(of_name().len(), 1);
+    drop(opened);
+    assert!(of_name().is_empty());
+}

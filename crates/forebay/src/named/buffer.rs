@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::panic::Location;
 use core::time::Duration;
 
 use bytemuck::Pod;
@@ -10,6 +11,7 @@ use forebay_hal::{Call, invalid};
 
 use super::raw::{RawLock, RawShared};
 use crate::Result;
+use crate::buffer::{Memory, SharedRegistration};
 
 /// How many bytes of one value are written at once by a fill.
 const FILL: usize = 64 << 10;
@@ -26,6 +28,7 @@ const FILL: usize = 64 << 10;
 #[must_use = "this process leaves the shared buffer when it is dropped"]
 pub struct SharedBuffer<T: Pod> {
     raw: RawShared,
+    _entry: SharedRegistration,
     length: usize,
     element: PhantomData<fn() -> T>,
 }
@@ -48,12 +51,17 @@ pub struct SharedLock<'a> {
 }
 
 impl<T: Pod> SharedBuffer<T> {
-    pub(super) fn new(raw: RawShared) -> Result<Self> {
+    pub(super) fn new(
+        memory: &Memory,
+        raw: RawShared,
+        created_at: &'static Location<'static>,
+    ) -> Result<Self> {
         let length = usize::try_from(raw.length()).map_err(|_| {
             let given = format!("{} elements", raw.length());
             invalid(Call::Allocate, "length", given, "as many as a process can address")
         })?;
-        Ok(Self { raw, length, element: PhantomData })
+        let entry = raw.enter(memory, created_at);
+        Ok(Self { raw, _entry: entry, length, element: PhantomData })
     }
 
     /// The name.

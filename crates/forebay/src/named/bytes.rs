@@ -1,5 +1,6 @@
 //! Shared buffers of elements that are known at run time only, for bindings.
 
+use core::panic::Location;
 use core::time::Duration;
 
 use forebay_core::{Address, Bytes};
@@ -9,7 +10,7 @@ use super::buffer::Creator;
 use super::raw::RawShared;
 use super::request::{Element, Request, Users};
 use crate::Result;
-use crate::buffer::Memory;
+use crate::buffer::{Memory, SharedRegistration};
 
 /// The types of numbers that all languages share, by Rust's names, and their sizes.
 const NUMBERS: [(&str, u64); 10] = [
@@ -34,6 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[must_use = "this process leaves the shared buffer when it is dropped"]
 pub struct SharedBytes {
     raw: RawShared,
+    _entry: SharedRegistration,
     element: Element,
 }
 
@@ -56,34 +58,38 @@ fn length(element: &Element, size: u64) -> Result<u64> {
 }
 
 impl SharedBytes {
-    fn new(raw: RawShared) -> Self {
-        let element = raw.element().clone();
-        Self { raw, element }
+    #[track_caller]
+    fn new(memory: &Memory, raw: RawShared) -> Self {
+        let (element, entry) = (raw.element().clone(), raw.enter(memory, Location::caller()));
+        Self { raw, _entry: entry, element }
     }
 
     /// As [`Memory::shared`].
+    #[track_caller]
     pub fn create(memory: &Memory, name: &str, type_name: &str, size: u64) -> Result<Self> {
         let request = request(name, type_name);
         let length = length(&request.element, size)?;
         request.size_of(length)?;
-        Ok(Self::new(RawShared::create(memory.device(), &request, length)?))
+        Ok(Self::new(memory, RawShared::create(memory.device(), &request, length)?))
     }
 
     /// As [`Memory::open_shared`]; without a type name, whatever the elements are.
+    #[track_caller]
     pub fn open(memory: &Memory, name: &str, type_name: Option<&str>) -> Result<Self> {
         let raw = match type_name {
             Some(type_name) => RawShared::open(memory.device(), &request(name, type_name), None)?,
             None => RawShared::open_any(memory.device(), &request(name, ""))?,
         };
-        Ok(Self::new(raw))
+        Ok(Self::new(memory, raw))
     }
 
     /// As [`Memory::shared_or_open`].
+    #[track_caller]
     pub fn create_or_open(memory: &Memory, name: &str, type_name: &str, size: u64) -> Result<Self> {
         let request = request(name, type_name);
         let length = length(&request.element, size)?;
         request.size_of(length)?;
-        Ok(Self::new(RawShared::create_or_open(memory.device(), &request, length)?))
+        Ok(Self::new(memory, RawShared::create_or_open(memory.device(), &request, length)?))
     }
 
     /// The name.

@@ -1,5 +1,6 @@
 //! How shared buffers are made.
 
+use core::panic::Location;
 use core::time::Duration;
 
 use bytemuck::Pod;
@@ -73,6 +74,7 @@ impl SharedOptions {
     }
 
     /// As [`Memory::shared`].
+    #[track_caller]
     pub fn create<T: Pod>(
         &self,
         memory: &Memory,
@@ -82,15 +84,19 @@ impl SharedOptions {
         let request = self.request::<T>(name);
         let length = length as u64;
         request.size_of(length)?;
-        SharedBuffer::new(RawShared::create(memory.device(), &request, length)?)
+        let raw = RawShared::create(memory.device(), &request, length)?;
+        SharedBuffer::new(memory, raw, Location::caller())
     }
 
     /// As [`Memory::open_shared`].
+    #[track_caller]
     pub fn open<T: Pod>(&self, memory: &Memory, name: &str) -> Result<SharedBuffer<T>> {
-        SharedBuffer::new(RawShared::open(memory.device(), &self.request::<T>(name), None)?)
+        let raw = RawShared::open(memory.device(), &self.request::<T>(name), None)?;
+        SharedBuffer::new(memory, raw, Location::caller())
     }
 
     /// As [`Memory::shared_or_open`].
+    #[track_caller]
     pub fn create_or_open<T: Pod>(
         &self,
         memory: &Memory,
@@ -100,7 +106,8 @@ impl SharedOptions {
         let request = self.request::<T>(name);
         let length = length as u64;
         request.size_of(length)?;
-        SharedBuffer::new(RawShared::create_or_open(memory.device(), &request, length)?)
+        let raw = RawShared::create_or_open(memory.device(), &request, length)?;
+        SharedBuffer::new(memory, raw, Location::caller())
     }
 
     fn request<'a, T>(&self, name: &'a str) -> Request<'a> {
@@ -116,17 +123,20 @@ impl Memory {
     ///
     /// Names have 1 to 80 characters of `A-Z a-z 0-9 . _ -`. Each user has names of its own. A name lives as long as any
     /// process has the buffer.
+    #[track_caller]
     pub fn shared<T: Pod>(&self, name: &str, length: usize) -> Result<SharedBuffer<T>> {
         SharedOptions::new().create(self, name, length)
     }
 
     /// Opens a buffer that another process of this user, or this one, has created. Refuses one with elements of another
     /// type, or memory of another kind of device.
+    #[track_caller]
     pub fn open_shared<T: Pod>(&self, name: &str) -> Result<SharedBuffer<T>> {
         SharedOptions::new().open(self, name)
     }
 
     /// Opens a buffer of exactly `length` elements, or creates it where no process has the name.
+    #[track_caller]
     pub fn shared_or_open<T: Pod>(&self, name: &str, length: usize) -> Result<SharedBuffer<T>> {
         SharedOptions::new().create_or_open(self, name, length)
     }

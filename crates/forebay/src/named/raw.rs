@@ -1,5 +1,6 @@
 //! A shared buffer without its element type: the parts, put together.
 
+use core::panic::Location;
 use core::time::Duration;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use super::mapping::Mapping;
 use super::request::{Element, Request};
 use super::service::Registration;
 use super::socket::{self, Parts, failed, start};
+use crate::buffer::{Memory, SharedRegistration};
 use crate::sync::fork::ProcessFd;
 use crate::{Error, Result};
 
@@ -132,6 +134,18 @@ impl RawShared {
         let lock = FileLock::new(parts.header.get()?.as_fd());
         let registration = Registration::new(parts, request.users)?;
         Ok(Self { _registration: registration, lock, mapping, header, name: request.name.into() })
+    }
+
+    /// Enters it among the live buffers of the manager.
+    pub(super) fn enter(
+        &self,
+        memory: &Memory,
+        created_at: &'static Location<'static>,
+    ) -> SharedRegistration {
+        let element = self.element();
+        // Multiplied without overflow when it was made or opened.
+        let bytes = self.length().saturating_mul(element.size);
+        memory.enter_shared((self.name(), &element.name), (self.length(), bytes), created_at)
     }
 
     pub(super) fn name(&self) -> &str {
