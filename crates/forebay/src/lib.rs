@@ -33,6 +33,7 @@
 //! | blocks that free themselves, typed arrays, batches, rental, futures | [`handle`] |
 //! | many short-lived blocks that are freed together | [`arena`] |
 //! | data with a host side and a device side, kept coherent | [`buffer`] |
+//! | code for every kind of buffer, and buffer types of your own | [`buffer::DeviceBuffer`] |
 //! | objects and arrays of the host that are used again | [`objects`] |
 //! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |

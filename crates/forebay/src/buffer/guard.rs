@@ -102,8 +102,9 @@ pub struct OnDevice<'a> {
 }
 
 impl OnDevice<'_> {
-    pub(super) fn new(address: Address, size: u64, stream: StreamHandle) -> Self {
-        Self { address, size: Bytes::new(size), stream, buffer: core::marker::PhantomData }
+    /// So many bytes at `address`, for types that implement [`DeviceBuffer`](super::DeviceBuffer) over memory of their own.
+    pub fn new(address: Address, size: Bytes, stream: StreamHandle) -> Self {
+        Self { address, size, stream, buffer: core::marker::PhantomData }
     }
 
     /// Where the first element is.

@@ -43,6 +43,7 @@
 
 mod access;
 mod bulk;
+mod device_buffer;
 mod device_side;
 mod double;
 mod external;
@@ -64,6 +65,7 @@ mod typed;
 mod tests;
 
 pub use access::Access;
+pub use device_buffer::DeviceBuffer;
 pub use double::DoubleBuffer;
 pub use fetch::Fetch;
 pub use fields::Field;

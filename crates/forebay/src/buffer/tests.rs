@@ -17,6 +17,7 @@ use crate::{Error, HostDevice};
 
 mod figures;
 mod futures;
+mod generic;
 mod managed;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;

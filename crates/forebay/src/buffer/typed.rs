@@ -373,7 +373,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         let (bytes, stream) = (bytes_of::<T>(&self.elements), stream.resolved());
         let start = self.raw.acquire_device(bytes.clone(), access, stream)?;
         let address = offset(start, bytes.start)?;
-        Ok(OnDevice::new(address, bytes.end - bytes.start, stream))
+        Ok(OnDevice::new(address, Bytes::new(bytes.end - bytes.start), stream))
     }
 
     fn check_length(&self, argument: &'static str, given: usize) -> Result<()> {

@@ -7,11 +7,11 @@ use core::time::Duration;
 
 use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, invalid};
+use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::raw::{RawLock, RawShared};
 use crate::Result;
-use crate::buffer::{Memory, SharedRegistration};
+use crate::buffer::{Access, DeviceBuffer, Memory, OnDevice, SharedRegistration};
 
 /// How many bytes of one value are written at once by a fill.
 const FILL: usize = 64 << 10;
@@ -204,6 +204,37 @@ impl<T: Pod> SharedBuffer<T> {
         let given = format!("{count} elements from index {first} on");
         let allowed = format!("{} elements, as many as the buffer has", self.length);
         Err(invalid(Call::Copy, "range", given, allowed).into())
+    }
+}
+
+impl<T: Pod> DeviceBuffer for SharedBuffer<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+        SharedBuffer::read(self, first, to)
+    }
+
+    fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
+        SharedBuffer::write(self, first, from)
+    }
+
+    /// Waits for the stream afterwards: copies by the host, and those of other processes, are not ordered with it.
+    fn with_device<R>(
+        &mut self,
+        _: Access,
+        stream: StreamHandle,
+        work: impl FnOnce(OnDevice<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let device = self.raw.device();
+        device.descriptor().check_process(Call::DeviceAddress)?;
+        let done = work(OnDevice::new(self.address(), self.size(), stream));
+        // Work that failed may have enqueued a part.
+        device.synchronize_stream(stream)?;
+        done
     }
 }
 

@@ -1,0 +1,250 @@
+//! One trait for everything that has elements on a device, so that code can be written once for all of them.
+
+use bytemuck::Pod;
+use forebay_core::Bytes;
+use forebay_hal::{Call, StreamHandle, invalid};
+
+use super::access::Access;
+use super::guard::OnDevice;
+#[cfg(feature = "host")]
+use super::raw::out_of_range;
+use super::typed::Buffer;
+use crate::{Allocate, DeviceArray, Result};
+
+/// How many bytes the provided methods copy at once.
+const CHUNK: usize = 1 << 20;
+
+/// Elements on a device that the host can read and write: [`Buffer`] (managed memory too), [`DeviceArray`], `PinnedArray`,
+/// [`SharedBuffer`](crate::SharedBuffer), and types of your own.
+///
+/// ```
+/// use forebay::buffer::{Access, Buffer, DeviceBuffer, Memory, OnDevice};
+/// use forebay::{Result, StreamHandle};
+///
+/// /// A type of the program's own.
+/// struct Matrix {
+///     columns: usize,
+///     elements: Buffer<f32>,
+/// }
+///
+/// impl DeviceBuffer for Matrix {
+///     type Element = f32;
+///
+///     fn len(&self) -> usize {
+///         self.elements.len()
+///     }
+///
+///     fn read(&mut self, first: usize, to: &mut [f32]) -> Result<()> {
+///         DeviceBuffer::read(&mut self.elements, first, to)
+///     }
+///
+///     fn write(&mut self, first: usize, from: &[f32]) -> Result<()> {
+///         DeviceBuffer::write(&mut self.elements, first, from)
+///     }
+///
+///     fn with_device<R>(
+///         &mut self,
+///         access: Access,
+///         stream: StreamHandle,
+///         work: impl FnOnce(OnDevice<'_>) -> Result<R>,
+///     ) -> Result<R> {
+///         self.elements.with_device(access, stream, work)
+///     }
+/// }
+///
+/// /// Code for all of them.
+/// fn total(buffer: &mut impl DeviceBuffer<Element = f32>) -> Result<f32> {
+///     let mut elements = vec![0.0; buffer.len()];
+///     buffer.read(0, &mut elements)?;
+///     Ok(elements.iter().sum())
+/// }
+///
+/// let memory = Memory::host()?;
+/// let mut matrix = Matrix { columns: 10, elements: memory.buffer(100)? };
+/// let mut array = memory.pool().array::<f32>(100, StreamHandle::DEFAULT)?;
+/// array.fill(2.0)?;
+/// matrix.copy_all_from(&mut array)?;
+/// assert_eq!((total(&mut matrix)?, total(&mut array)?, matrix.columns), (200.0, 200.0, 10));
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub trait DeviceBuffer {
+    /// The type of the elements.
+    type Element: Pod;
+
+    /// How many elements it has.
+    fn len(&self) -> usize;
+
+    /// Copies the elements from index `first` on to `to`, after earlier work that writes them. Fails if they reach past the
+    /// last.
+    fn read(&mut self, first: usize, to: &mut [Self::Element]) -> Result<()>;
+
+    /// Copies `from` to the elements from index `first` on, after earlier work that uses them. Fails if they reach past the
+    /// last; nothing is written then.
+    fn write(&mut self, first: usize, from: &[Self::Element]) -> Result<()>;
+
+    /// Calls `work` with the elements in device memory. It enqueues work on `stream` that uses them as `access` says: after
+    /// what was done to them before, and before what is done to them next. Returns what `work` returned.
+    ///
+    /// Fails, without calling `work`, where the device cannot reach the elements.
+    fn with_device<R>(
+        &mut self,
+        access: Access,
+        stream: StreamHandle,
+        work: impl FnOnce(OnDevice<'_>) -> Result<R>,
+    ) -> Result<R>;
+
+    /// Whether it has no elements.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many bytes the elements have.
+    fn size(&self) -> Bytes {
+        Bytes::new((self.len() as u64).saturating_mul(size_of::<Self::Element>() as u64))
+    }
+
+    /// Gives all elements one value, through [`write`](Self::write). If it fails in the middle, a part is written.
+    fn fill_all(&mut self, value: Self::Element) -> Result<()> {
+        let chunk = vec![value; chunk_length::<Self::Element>().min(self.len())];
+        for (first, count) in chunks::<Self::Element>(self.len()) {
+            self.write(first, chunk.get(..count).unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// Replaces all elements by those of `from`, through the host. Fails if it has another length. If it fails in the middle,
+    /// a part is written.
+    fn copy_all_from(
+        &mut self,
+        from: &mut impl DeviceBuffer<Element = Self::Element>,
+    ) -> Result<()> {
+        if from.len() != self.len() {
+            let given = format!("{} elements", from.len());
+            let allowed = format!("{} elements, as many as are replaced", self.len());
+            return Err(invalid(Call::Copy, "from", given, allowed).into());
+        }
+        let length = chunk_length::<Self::Element>().min(self.len());
+        let mut chunk = vec![bytemuck::Zeroable::zeroed(); length];
+        for (first, count) in chunks::<Self::Element>(self.len()) {
+            let part = chunk.get_mut(..count).unwrap_or_default();
+            from.read(first, part)?;
+            self.write(first, part)?;
+        }
+        Ok(())
+    }
+}
+
+fn chunk_length<T>() -> usize {
+    (CHUNK / size_of::<T>().max(1)).max(1)
+}
+
+/// The chunks of so many elements: the first element of each, and how many it has.
+fn chunks<T>(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    let step = chunk_length::<T>();
+    (0..length).step_by(step).map(move |first| (first, step.min(length - first)))
+}
+
+/// What does not fit in any buffer becomes a range that it refuses.
+fn end(first: usize, count: usize) -> usize {
+    first.saturating_add(count)
+}
+
+impl<T: Pod> DeviceBuffer for Buffer<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+        self.slice(first..end(first, to.len()))?.copy_to(to)
+    }
+
+    fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
+        self.slice(first..end(first, from.len()))?.copy_from(from)
+    }
+
+    fn with_device<R>(
+        &mut self,
+        access: Access,
+        stream: StreamHandle,
+        work: impl FnOnce(OnDevice<'_>) -> Result<R>,
+    ) -> Result<R> {
+        work(match access {
+            Access::Read => self.on_device(stream)?,
+            Access::Update => self.on_device_mut(stream)?,
+            Access::Overwrite => self.on_device_overwrite(stream)?,
+        })
+    }
+}
+
+impl<T: Pod, A: Allocate> DeviceBuffer for DeviceArray<T, A> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+        DeviceArray::read(self, first, to)
+    }
+
+    fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
+        DeviceArray::write(self, first, from)
+    }
+
+    /// The array belongs to `stream` afterwards.
+    fn with_device<R>(
+        &mut self,
+        _: Access,
+        stream: StreamHandle,
+        work: impl FnOnce(OnDevice<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.hand_over_to(stream)?;
+        work(OnDevice::new(self.address(), DeviceBuffer::size(self), stream))
+    }
+}
+
+#[cfg(feature = "host")]
+impl<T: Pod> DeviceBuffer for crate::PinnedArray<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+        let (range, length) = (first..end(first, to.len()), self.len());
+        let from = self.host()?.get(range.clone()).ok_or_else(|| out_of_range(&range, length))?;
+        to.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
+        let (range, length) = (first..end(first, from.len()), self.len());
+        let to = self.host_mut()?.get_mut(range.clone());
+        to.ok_or_else(|| out_of_range(&range, length))?.copy_from_slice(from);
+        Ok(())
+    }
+
+    /// For memory that is [mapped](crate::pinned::PinnedOptions::mapped). Waits on the host for earlier work, since pinned
+    /// memory is not ordered between streams.
+    fn with_device<R>(
+        &mut self,
+        access: Access,
+        stream: StreamHandle,
+        work: impl FnOnce(OnDevice<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let address = self.device_address()?;
+        self.wait()?;
+        let done = work(OnDevice::new(address, DeviceBuffer::size(self), stream));
+        // Work that failed may have enqueued a part.
+        let recorded = match access {
+            Access::Read => self.read_on(stream),
+            Access::Update | Access::Overwrite => self.written_on(stream),
+        };
+        let done = done?;
+        recorded?;
+        Ok(done)
+    }
+}
