@@ -48,7 +48,8 @@ impl Memory {
     }
 
     /// The same with memory that is only read: a shared slice, a constant. Calls that would write it, on either side, fail
-    /// with [`Error::ReadOnly`](crate::Error::ReadOnly).
+    /// with [`Error::ReadOnly`](crate::Error::ReadOnly); [`host`](Buffer::host), [`fetch`](Buffer::fetch) and
+    /// [`map`](Buffer::map) with [`Access::Read`](super::Access::Read) read it.
     ///
     /// ```
     /// use forebay::buffer::Memory;

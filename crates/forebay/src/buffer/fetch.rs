@@ -67,7 +67,7 @@ impl<T: Pod> Buffer<T> {
 impl<'a, T: Pod> Fetch<'a, T> {
     /// Enqueues the copies and asks for a signal after them. `None` if a wait is what is left.
     fn start(slice: &mut BufferSlice<'a, T>) -> Result<Option<Arc<Signal>>> {
-        slice.raw.start_host(bytes_of::<T>(&slice.elements), Access::Update)?;
+        slice.raw.start_host(bytes_of::<T>(&slice.elements), slice.raw.access_of_guard())?;
         let signal = Arc::<Signal>::default();
         let sent = Arc::clone(&signal);
         let task = move || {

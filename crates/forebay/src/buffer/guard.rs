@@ -7,9 +7,15 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use super::raw::RawBuffer;
+use crate::Result;
 
 /// Elements of a buffer in host memory, to read and write. The first mutable use marks them as newer than the device's;
 /// a guard that is only read through marks nothing.
+///
+/// Memory that may only be read ([`Memory::wrap_read_only`](super::Memory::wrap_read_only)) has such guards too, by
+/// [`Buffer::map`](super::Buffer::map) with [`Access::Read`](super::Access::Read) and by
+/// [`Buffer::fetch`](super::Buffer::fetch). They show all elements to read, and none to write: a mutable use gets an empty
+/// slice, and [`try_mut`](Self::try_mut) the error.
 ///
 /// The buffer is borrowed while the guard lives, so that nothing copies the elements meanwhile:
 ///
@@ -33,9 +39,31 @@ pub struct HostMut<'a, T: Pod> {
 }
 
 impl<'a, T: Pod> HostMut<'a, T> {
-    /// The caller has acquired `elements` on the host for writing.
+    /// The caller has acquired `elements` on the host, for writing unless they may only be read.
     pub(super) fn new(raw: &'a mut RawBuffer, elements: Range<usize>) -> Self {
         Self { raw, elements, marked: false, element: core::marker::PhantomData }
+    }
+}
+
+impl<T: Pod> HostMut<'_, T> {
+    /// The elements, to write. Fails with [`Error::ReadOnly`](crate::Error::ReadOnly) where they may only be read.
+    ///
+    /// ```
+    /// use forebay::Error;
+    /// use forebay::buffer::{Access, Memory};
+    ///
+    /// let mut table = Memory::host()?.wrap_read_only([1, 2, 3])?;
+    /// let mut view = table.map(Access::Read)?;
+    /// assert_eq!(view[..], [1, 2, 3]);
+    /// assert!(matches!(view.try_mut(), Err(Error::ReadOnly { .. })));
+    /// assert!(matches!(table.map(Access::Update), Err(Error::ReadOnly { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn try_mut(&mut self) -> Result<&mut [T]> {
+        if self.raw.is_read_only() {
+            return Err(self.raw.read_only());
+        }
+        Ok(self)
     }
 }
 
@@ -51,6 +79,9 @@ impl<T: Pod> Deref for HostMut<'_, T> {
 
 impl<T: Pod> DerefMut for HostMut<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
+        if self.raw.is_read_only() {
+            return &mut [];
+        }
         if !self.marked {
             self.marked = true;
             self.raw.mark_host_written(bytes_of::<T>(&self.elements));

@@ -129,7 +129,8 @@ impl RawBuffer {
         }
     }
 
-    fn is_read_only(&self) -> bool {
+    /// Whether the host's replica may only be read.
+    pub(super) fn is_read_only(&self) -> bool {
         self.host.as_ref().is_some_and(HostMemory::is_read_only)
     }
 
@@ -137,9 +138,19 @@ impl RawBuffer {
     /// there could not be copied back.
     fn check_writable(&self, access: Access) -> Result<()> {
         if access.writes() && self.is_read_only() {
-            return Err(Error::ReadOnly { size: Bytes::new(self.size()) });
+            return Err(self.read_only());
         }
         Ok(())
+    }
+
+    /// The error of a write to memory that may only be read.
+    pub(super) fn read_only(&self) -> Error {
+        Error::ReadOnly { size: Bytes::new(self.size()) }
+    }
+
+    /// What a guard that is to be read needs: it can be written through too, unless the memory may only be read.
+    pub(super) fn access_of_guard(&self) -> Access {
+        if self.is_read_only() { Access::Read } else { Access::Update }
     }
 
     pub(super) fn state(&self) -> BufferState {

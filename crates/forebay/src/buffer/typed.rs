@@ -141,7 +141,8 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// The elements in host memory for an access of that kind. With [`Access::Overwrite`] nothing is copied, and all
-    /// elements must be written: those that are not have undefined, but initialised values.
+    /// elements must be written: those that are not have undefined, but initialised values. With [`Access::Read`] it can be
+    /// written through too, unless the memory may only be read.
     pub fn map(&mut self, access: Access) -> Result<HostMut<'_, T>> {
         self.as_slice().into_host_mut(access)
     }
@@ -357,15 +358,14 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
     }
 
     pub(super) fn into_host_mut(self, access: Access) -> Result<HostMut<'a, T>> {
-        // A guard can be written through, whatever the access.
-        let access = if access == Access::Read { Access::Update } else { access };
+        let access = if access == Access::Read { self.raw.access_of_guard() } else { access };
         self.raw.acquire_host(bytes_of::<T>(&self.elements), access)?;
         Ok(HostMut::new(self.raw, self.elements))
     }
 
     /// After copies that were [started](RawBuffer::start_host) are done.
     pub(super) fn into_arrived(self) -> Result<HostMut<'a, T>> {
-        self.raw.finish_host(Access::Update)?;
+        self.raw.finish_host(self.raw.access_of_guard())?;
         Ok(HostMut::new(self.raw, self.elements))
     }
 

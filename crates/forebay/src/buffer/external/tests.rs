@@ -162,7 +162,9 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
         buffer.on_device_mut(DEFAULT).map(|_| ()),
         buffer.on_device_overwrite(DEFAULT).map(|_| ()),
         buffer.slice(1..3).unwrap().on_device_mut(DEFAULT).map(|_| ()),
-        crate::handle::tests::task::block_on(buffer.fetch()).map(drop),
+        buffer.map(Access::Update).map(drop),
+        buffer.map(Access::Read).unwrap().try_mut().map(drop),
+        crate::handle::tests::task::block_on(buffer.fetch()).unwrap().try_mut().map(drop),
     ];
     let _ = other.on_device_mut(DEFAULT).unwrap();
     refused.push(buffer.copy_from_buffer(other, DEFAULT));
@@ -170,6 +172,14 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
         assert!(matches!(result, Err(Error::ReadOnly { .. })), "{index}");
     }
     let _ = buffer.on_device(DEFAULT).unwrap();
+    let mut view = buffer.map(Access::Read).unwrap();
+    assert_eq!(view[..], due);
+    assert!(view.as_mut().is_empty(), "nothing to write");
+    view.fill(77);
+    let view = crate::handle::tests::task::block_on(buffer.fetch()).unwrap();
+    assert_eq!(view[..], due);
+    assert_eq!(buffer.slice(1..3).unwrap().map(Access::Read).unwrap()[..], due[1..3]);
+    assert_eq!(buffer.state(), BufferState::Synchronized, "no view has marked a write");
     buffer.invalidate(Replica::Host);
     buffer.invalidate(Replica::Device);
     buffer.compact(Replica::Host, DEFAULT).unwrap();
