@@ -64,6 +64,7 @@ mod error;
 mod memory_view;
 mod pool;
 mod pool_id;
+mod retry;
 mod tag;
 
 pub mod adaptor;

@@ -18,6 +18,7 @@ use forebay_hal::{
 };
 use forebay_host::system::System;
 
+use crate::retry::retry_once;
 use crate::sync::lock;
 
 /// Which memory of a device a view is.
@@ -172,10 +173,9 @@ fn missing(of: &Descriptor, source: Source) -> Error {
 impl Drop for MemoryView {
     fn drop(&mut self) {
         let Some(host) = self.host else { return };
-        let destroy = || self.device.destroy_stream(host);
-        if !self.descriptor.is_inherited() && destroy().is_err_and(|error| error.may_pass()) {
+        if !self.descriptor.is_inherited() {
             // A drop cannot return the error, and the stream has no work.
-            let _ = destroy();
+            let _ = retry_once(|| self.device.destroy_stream(host));
         }
     }
 }

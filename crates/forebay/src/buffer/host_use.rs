@@ -6,6 +6,7 @@ use forebay_core::Replica;
 use forebay_hal::{self as hal, Call, Device, Event, EventKind, StreamHandle};
 
 use super::figures::Figures;
+use crate::retry::retry_once;
 
 /// Copies of fewer bytes are not timed. At this size a copy takes some 10 us, and the one event more that timing needs
 /// about 1 us. Tests time nearly all copies, so that injected faults strike there too.
@@ -57,12 +58,9 @@ impl HostUse {
         let record = || {
             let event = Event::new(device, kind)?;
             device.record_event(event.handle(), stream)?;
-            Ok(event)
+            Ok::<_, hal::Error>(event)
         };
-        let event = match record() {
-            Err(error) if hal::Error::may_pass(&error) => record().ok(),
-            recorded => recorded.ok(),
-        };
+        let event = retry_once(record).ok();
         Self { event, timed }
     }
 
@@ -86,14 +84,10 @@ impl HostUse {
     /// Waits for the work on the host.
     pub(super) fn wait(&self, device: &dyn Device) -> hal::Result<()> {
         device.descriptor().check_process(Call::SynchronizeEvent)?;
-        let wait = || match &self.event {
+        retry_once(|| match &self.event {
             Some(event) => event.synchronize(),
             None => device.synchronize_device(),
-        };
-        match wait() {
-            Err(error) if error.may_pass() => wait(),
-            done => done,
-        }
+        })
     }
 
     /// Whether the work is done, as far as that can be known without waiting.

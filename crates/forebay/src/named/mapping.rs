@@ -11,6 +11,7 @@ use forebay_hal::{
 };
 
 use super::words;
+use crate::retry::retry_once;
 use crate::{Error, Result};
 
 /// How much is copied at once between a device and memory of this module's own.
@@ -54,7 +55,7 @@ impl Mapping {
             Ok((Self::place(device, pages, page, (mapped, alignment))?, memory))
         });
         // It lives on in its mapping and its descriptor.
-        let released = twice(|| pages.release_page(page));
+        let released = retry_once(|| pages.release_page(page));
         let (mapping, memory) = made?;
         released?;
         mapping.clear()?;
@@ -73,7 +74,7 @@ impl Mapping {
         let mapped = Bytes::new(mapped);
         let page = sharing.import_page(memory, mapped)?;
         let made = Self::place(device, pages, page, (mapped, alignment));
-        let released = twice(|| pages.release_page(page));
+        let released = retry_once(|| pages.release_page(page));
         let mapping = made?;
         released?;
         Ok(mapping)
@@ -89,7 +90,7 @@ impl Mapping {
         let span = pages.reserve(size, alignment)?;
         if let Err(error) = pages.map(span.start(), page) {
             // SAFETY: reserved just now, and nobody knows it.
-            let _ = twice(|| unsafe { pages.release_region(span.start()) });
+            let _ = retry_once(|| unsafe { pages.release_region(span.start()) });
             return Err(error.into());
         }
         let (address_given, in_doubt) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -116,7 +117,7 @@ impl Mapping {
 
     /// Waits for the default stream.
     fn wait(&self) -> Result<()> {
-        let waited = twice(|| self.device.synchronize_stream(StreamHandle::DEFAULT));
+        let waited = retry_once(|| self.device.synchronize_stream(StreamHandle::DEFAULT));
         waited.map_err(|error| {
             self.in_doubt.store(true, Ordering::Relaxed);
             error.into()
@@ -222,14 +223,6 @@ impl Mapping {
     }
 }
 
-/// A call that gives back or waits, once more where its failure may pass: nobody is there to try later.
-fn twice<T>(call: impl Fn() -> hal::Result<T>) -> hal::Result<T> {
-    match call() {
-        Err(error) if error.may_pass() => call(),
-        done => done,
-    }
-}
-
 /// Within the mapping, by the check before.
 fn advance(address: Address, by: usize) -> Address {
     address.checked_add(Bytes::new(by as u64)).unwrap_or(address)
@@ -248,9 +241,9 @@ impl Drop for Mapping {
         if let Some(pages) = self.device.virtual_memory() {
             // SAFETY: the mapping is this value's alone, its copies are done, and so is all work that could have its
             // address; nobody keeps the address longer, by the rules of `SharedBuffer`.
-            if twice(|| unsafe { pages.unmap(self.span) }).is_ok() {
+            if retry_once(|| unsafe { pages.unmap(self.span) }).is_ok() {
                 // SAFETY: as above.
-                let _ = twice(|| unsafe { pages.release_region(self.span.start()) });
+                let _ = retry_once(|| unsafe { pages.release_region(self.span.start()) });
             }
         }
     }

@@ -30,7 +30,7 @@ use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
-use crate::pool::backing::page_provider::{PageMapping, PageProvider, retry_once};
+use crate::pool::backing::page_provider::{PageMapping, PageProvider};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;
 use crate::pool::common::group::Group;
@@ -40,6 +40,7 @@ use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::heap::uses::Uses;
 use crate::pool::heap::{Heap, span_of};
+use crate::retry::retry_once;
 use crate::sync::map::{AddressMap, Side};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Error, Result};

@@ -549,13 +549,6 @@ impl PageProvider {
     }
 }
 
-/// Retries a failed call once. For tearing down a pool: nobody can retry later.
-pub(in crate::pool) fn retry_once<T, E>(
-    mut call: impl FnMut() -> core::result::Result<T, E>,
-) -> core::result::Result<T, E> {
-    call().or_else(|_| call())
-}
-
 /// The inputs of making room, beside the provider.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct GrowthContext<'a> {

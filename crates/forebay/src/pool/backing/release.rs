@@ -8,11 +8,10 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use crate::Result;
-use crate::pool::backing::page_provider::{
-    PageMapping, PageProvider, RemovedPage, put_back, retry_once,
-};
+use crate::pool::backing::page_provider::{PageMapping, PageProvider, RemovedPage, put_back};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::{Heap, SideHeap, span_of};
+use crate::retry::retry_once;
 use crate::sync::tracked::lock;
 
 /// The most kept mappings for each page, on average: a page serves few places again and again, and each mapping takes

@@ -2,9 +2,9 @@
 
 use core::mem::ManuallyDrop;
 
-use crate::pool::backing::page_provider::retry_once;
 use crate::pool::calls::registry;
 use crate::pool::shared::Shared;
+use crate::retry::retry_once;
 
 impl Drop for Shared {
     fn drop(&mut self) {
