@@ -42,8 +42,8 @@
 //!
 //! # Locks
 //!
-//! `SERVICE` in `service.rs` guards the list of the process's buffers and is held while an opener is answered. No call of
-//! a device is made under it.
+//! `SERVICE` in `service.rs` guards the list of the process's buffers and is held while an opener is answered, which never
+//! waits. No call of a device is made under it.
 
 mod buffer;
 pub(crate) mod bytes;

@@ -3,11 +3,16 @@
 //!
 //! It waits by epoll and not by poll: a waiting `poll` keeps the sockets it waits for open, and a name would outlive its
 //! buffer until the thread has woken up. An answer is sent under the lock of the list, for the same reason; it takes
-//! microseconds and never waits.
+//! microseconds and never waits. An opener is accepted without the lock: all parties share the socket's flags, so that one
+//! of them can make `accept` wait. Then this thread hangs, and nobody else; dropping a buffer waits until its socket is not
+//! being accepted on, but not for long.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll};
@@ -15,7 +20,7 @@ use rustix::io::Errno;
 
 use super::error::SharedError;
 use super::request::Users;
-use super::socket::{Parts, answer, failed};
+use super::socket::{Parts, accept, answer, failed};
 use crate::Result;
 use crate::sync::fork::{Birth, PerProcess, ProcessFd};
 use crate::sync::thread::spawn;
@@ -23,6 +28,9 @@ use crate::sync::thread::spawn;
 /// The pause after an answer that failed because the process has no descriptor left, or no memory: the opener still waits
 /// in line, and another party may answer it meanwhile.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a drop waits for an `accept` under way, which takes a microsecond unless another party makes it wait.
+const LONGEST_ACCEPT: Duration = Duration::from_millis(50);
 
 /// What the thread waits for that is no buffer: the end.
 const END: u64 = 0;
@@ -39,7 +47,7 @@ struct Service {
 /// A buffer that can be opened.
 #[derive(Debug)]
 struct Answerable {
-    parts: Parts<ProcessFd>,
+    parts: Parts<Arc<ProcessFd>>,
     users: Users,
 }
 
@@ -48,6 +56,9 @@ struct Answerable {
 struct Wait {
     epoll: ProcessFd,
     end: ProcessFd,
+    /// The buffer on whose socket the thread accepts, and which it keeps open meanwhile; [`END`] for none. Set under the
+    /// lock of the list.
+    accepting: AtomicU64,
 }
 
 /// Has a buffer's openers answered until it is dropped. Then the process has no descriptor of the name any more.
@@ -70,6 +81,9 @@ impl Registration {
             return Err(error);
         }
         service.last = id;
+        let Parts { header, memory, listener } = parts;
+        let [header, memory, listener] = [header, memory, listener].map(Arc::new);
+        let parts = Parts { header, memory, listener };
         service.buffers.insert(id, Answerable { parts, users });
         Ok(Self { id, birth: Birth::here() })
     }
@@ -90,7 +104,12 @@ impl Drop for Registration {
             let _ = epoll::delete(epoll, listener);
         }
         drop(buffer);
+        let wait = service.thread.clone();
         service.end_if_idle();
+        drop(service);
+        if let Some(wait) = wait {
+            wait.end_accept(self.id);
+        }
     }
 }
 
@@ -112,7 +131,8 @@ impl Wait {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let end = rustix::event::eventfd(0, flags).map_err(failed("eventfd"))?;
-        let wait = Arc::new(Self { epoll: ProcessFd::new(epoll), end: ProcessFd::new(end) });
+        let (epoll, end) = (ProcessFd::new(epoll), ProcessFd::new(end));
+        let wait = Arc::new(Self { epoll, end, accepting: AtomicU64::new(END) });
         wait.add(&wait.end, END)?;
         let of_thread = Arc::clone(&wait);
         spawn("forebay-shared", move || of_thread.serve()).map_err(|error| {
@@ -142,23 +162,47 @@ impl Wait {
                 if id == END {
                     return;
                 }
-                if answer_next(id).is_err() {
+                if self.answer_next(id).is_err() {
                     std::thread::sleep(PAUSE);
                 }
             }
         }
     }
-}
 
-/// Answers one opener of a buffer.
-fn answer_next(id: u64) -> core::result::Result<(), Errno> {
-    let service = SERVICE.lock();
-    // The buffer may have been dropped meanwhile.
-    let Some(Answerable { parts, users }) = service.buffers.get(&id) else { return Ok(()) };
-    let (Ok(header), Ok(memory), Ok(listener)) =
-        (parts.header.get(), parts.memory.get(), parts.listener.get())
-    else {
-        return Ok(());
-    };
-    answer(&Parts { header, memory, listener }, *users)
+    /// Answers one opener of a buffer.
+    fn answer_next(&self, id: u64) -> core::result::Result<(), Errno> {
+        let Some(opener) = self.accept_next(id)? else { return Ok(()) };
+        let service = SERVICE.lock();
+        // The buffer may have been dropped meanwhile: the opener tries again.
+        let Some(Answerable { parts, users }) = service.buffers.get(&id) else { return Ok(()) };
+        let (Ok(header), Ok(memory), Ok(listener)) =
+            (parts.header.get(), parts.memory.get(), parts.listener.get())
+        else {
+            return Ok(());
+        };
+        answer(opener.as_fd(), &Parts { header, memory, listener }, *users)
+    }
+
+    /// Takes an opener of a buffer from the line, if one waits.
+    fn accept_next(&self, id: u64) -> core::result::Result<Option<OwnedFd>, Errno> {
+        let listener = {
+            let service = SERVICE.lock();
+            let Some(buffer) = service.buffers.get(&id) else { return Ok(None) };
+            self.accepting.store(id, Ordering::Relaxed);
+            Arc::clone(&buffer.parts.listener)
+        };
+        let opener = listener.get().map_or(Ok(None), accept);
+        drop(listener);
+        // After the socket was closed, if this was the last to have it.
+        self.accepting.store(END, Ordering::Release);
+        opener
+    }
+
+    /// Waits until the thread has let go of the socket of a buffer that is not on the list any more.
+    fn end_accept(&self, id: u64) {
+        let begun = Instant::now();
+        while self.accepting.load(Ordering::Acquire) == id && begun.elapsed() < LONGEST_ACCEPT {
+            std::thread::yield_now();
+        }
+    }
 }

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_acceptconn, socket_peercred};
 use rustix::net::{
@@ -207,16 +208,25 @@ pub(super) fn start(listener: BorrowedFd<'_>) -> Result<(), SharedError> {
     listen(listener, BACKLOG).map_err(failed("listen"))
 }
 
-/// Answers one opener, if one waits. Never waits itself. An opener that goes unanswered tries again.
-pub(super) fn answer(parts: &Parts<BorrowedFd<'_>>, users: Users) -> Result<(), Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let opener = match accept_with(parts.listener, flags) {
-        Ok(opener) => opener,
+/// Takes an opener from the line, if one waits. Waits itself only if another party clears the flag of the socket, which all
+/// parties share, at this very moment.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    rustix::fs::fcntl_setfl(listener, OFlags::NONBLOCK)?;
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(opener) => Ok(Some(opener)),
         // Another party was faster, or the opener is gone.
-        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(()),
-        Err(errno) => return Err(errno),
-    };
-    let accepted = users == Users::Any || socket_peercred(&opener)?.uid.as_raw() == own_user();
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Answers an opener. Never waits. An opener that goes unanswered tries again.
+pub(super) fn answer(
+    opener: BorrowedFd<'_>,
+    parts: &Parts<BorrowedFd<'_>>,
+    users: Users,
+) -> Result<(), Errno> {
+    let accepted = users == Users::Any || socket_peercred(opener)?.uid.as_raw() == own_user();
     let words = [MAGIC, VERSION, if accepted { ACCEPTED } else { OTHER_USER }];
     let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -226,7 +236,7 @@ pub(super) fn answer(parts: &Parts<BorrowedFd<'_>>, users: Users) -> Result<(), 
         return Err(Errno::NOBUFS);
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match sendmsg(&opener, &[IoSlice::new(&words)], &mut control, flags) {
+    match sendmsg(opener, &[IoSlice::new(&words)], &mut control, flags) {
         // The opener is gone.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(errno) => Err(errno),

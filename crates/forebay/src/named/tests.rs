@@ -1,10 +1,15 @@
-//! Faults of the device, on the simulated one. What processes do to each other is in `tests/named`.
+//! Faults of the device, on the simulated one, and a hostile party. What processes do to each other is in `tests/named`.
 
-use std::sync::Arc;
+use core::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use forebay_hal::{Call, Capabilities, Device};
 use forebay_sim::{Fault, FaultKind, SimMachine, When};
+use rustix::fs::{OFlags, fcntl_setfl};
 
+use super::request::Users;
+use super::socket::{Address, accept};
 use crate::buffer::Memory;
 
 /// A machine whose memory the host cannot reach, and a manager on it.
@@ -69,4 +74,24 @@ fn a_device_that_cannot_share_says_so() {
     let memory = Memory::new(&device).unwrap();
     let refused = memory.shared::<u8>(&name("unable"), 1).unwrap_err();
     assert!(refused.to_string().contains("cannot share memory"), "{refused}");
+}
+
+#[test]
+fn accepting_does_not_wait_though_another_party_has_made_the_socket_wait() {
+    let memory = Memory::host().unwrap();
+    let name = name("hostile");
+    let buffer = memory.shared::<u8>(&name, 1).unwrap();
+    // The other party has the socket as any party does, and with it the flag that all share.
+    let address = Address::new(&name, Users::Same).unwrap();
+    let parts = address.ask(Duration::from_secs(5)).unwrap();
+    fcntl_setfl(parts.listener.get().unwrap(), OFlags::empty()).unwrap();
+    let (sent, received) = mpsc::channel();
+    thread::spawn(move || {
+        let opener = accept(parts.listener.get().unwrap()).unwrap();
+        sent.send(opener.is_none()).unwrap();
+    });
+    assert_eq!(received.recv_timeout(Duration::from_secs(5)), Ok(true), "nobody opens it");
+    assert_eq!(memory.open_shared::<u8>(&name).unwrap().len(), 1);
+    drop(buffer);
+    assert!(memory.open_shared::<u8>(&name).is_err(), "the name is gone");
 }
