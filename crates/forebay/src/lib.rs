@@ -37,6 +37,7 @@
 //! | objects and arrays of the host that are used again | [`objects`] |
 //! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
+//! | ordinary memory, files and batches to and from a device | `transfer` (default feature `host`) |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |
@@ -119,6 +120,8 @@ pub use pinned::{PinnedArray, PinnedPool};
 pub use pool::{Pool, PoolOptions, Snapshot, Statistics};
 pub use pool_id::PoolId;
 pub use tag::Tag;
+#[cfg(feature = "host")]
+pub use transfer::TransferEngine;
 
 /// Sizes, alignments, addresses and identifiers, with checked arithmetic.
 pub mod quantity {
@@ -173,3 +176,7 @@ mod guide {}
 #[cfg(all(doctest, feature = "host"))]
 #[doc = include_str!("../../../docs/buffers.md")]
 mod buffers_guide {}
+
+#[cfg(all(doctest, feature = "host"))]
+#[doc = include_str!("../../../docs/transfers.md")]
+mod transfers_guide {}

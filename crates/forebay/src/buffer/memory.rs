@@ -42,6 +42,9 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Manager {
+    /// Made when it is first asked for.
+    #[cfg(feature = "host")]
+    transfers: std::sync::OnceLock<crate::TransferEngine>,
     store: Arc<Store>,
     registry: Arc<Registry>,
 }
@@ -101,7 +104,13 @@ impl Memory {
         let mut registries = REGISTRIES.lock();
         registries.retain(|registry| registry.strong_count() > 0);
         registries.push(Arc::downgrade(&registry));
-        Self { shared: Arc::new(Manager { store, registry }) }
+        let manager = Manager {
+            #[cfg(feature = "host")]
+            transfers: std::sync::OnceLock::new(),
+            store,
+            registry,
+        };
+        Self { shared: Arc::new(manager) }
     }
 
     /// A manager on the host alone: buffers have one replica, and nothing is ever copied.
@@ -122,6 +131,17 @@ impl Memory {
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         self.shared.store.device()
+    }
+
+    /// The engine that copies between host memory and arrays of the device, made with the default options when it is
+    /// first asked for.
+    #[cfg(feature = "host")]
+    pub fn transfers(&self) -> Result<&crate::TransferEngine> {
+        if let Some(engine) = self.shared.transfers.get() {
+            return Ok(engine);
+        }
+        let engine = crate::TransferEngine::new(self.device())?;
+        Ok(self.shared.transfers.get_or_init(|| engine))
     }
 
     /// A buffer of `length` elements, all zero. It has no memory until it is used, on either side.

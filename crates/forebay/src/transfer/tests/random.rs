@@ -27,7 +27,7 @@ fn touched(
 fn transfers_of_every_shape_agree_with_an_oracle() {
     for seed in 0..150 {
         let mut random = Random::new(seed);
-        let mut below = |bound: u64| random.below(bound) as usize;
+        let mut below = |bound: u64| usize::try_from(random.below(bound)).unwrap();
         let options = small().slots(1 + below(4)).threads(1 + below(3));
         let bench = Bench::with(own_memory().seed(seed), options);
         let mut array = bench.array(20_000);
