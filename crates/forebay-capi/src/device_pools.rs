@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use forebay::bindings::{ChangedSetting, change_settings, effective_settings, revert_settings};
-use forebay::{CudaDevice, Device, Pool, PoolId, Settings, StreamHandle};
+use forebay::cuda::CudaDriver;
+use forebay::pinned::PinnedOptions;
+use forebay::{CudaDevice, Device, PinnedPool, Pool, PoolId, Settings, StreamHandle};
 use forebay_sync::lock;
 
 use crate::fork;
@@ -14,9 +16,11 @@ use crate::fork;
 /// The most GPUs: more than one machine has.
 pub(crate) const MAX_GPUS: usize = 64;
 
-/// The pool of a GPU, created by the first request.
+/// The pools of a GPU, each created by the first request.
 struct DevicePool {
     pool: OnceLock<Pool>,
+    /// Of host memory that is pinned for the GPU.
+    pinned: OnceLock<PinnedPool>,
     /// The streams of other libraries that the device adopted, by the driver's value. Two values are special:
     /// 1 is the default stream as well, and 2 that of the calling thread.
     adopted: Mutex<BTreeMap<u64, StreamHandle>>,
@@ -27,6 +31,7 @@ struct DevicePool {
 static DEVICE_POOLS: [DevicePool; MAX_GPUS] = [const {
     DevicePool {
         pool: OnceLock::new(),
+        pinned: OnceLock::new(),
         adopted: Mutex::new(BTreeMap::new()),
         out_of_memory: AtomicU64::new(0),
     }
@@ -97,7 +102,7 @@ fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), Stri
     let epoch = STREAM_EPOCH.load(Ordering::Acquire);
     let index = index_of(ordinal);
     let device_pool = device_pool(index)?;
-    let pool = get_or_create(device_pool, index)?;
+    let pool = pool_of(device_pool, index)?;
     let handle = adopt_stream(device_pool, pool, stream)?;
     let _ = CACHED.try_with(|cached| {
         cached.epoch.set(epoch);
@@ -112,7 +117,31 @@ fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), Stri
 /// The pool of a GPU, created by the first call.
 pub(crate) fn pool(ordinal: i32) -> Result<&'static Pool, String> {
     let index = index_of(ordinal);
-    get_or_create(device_pool(index)?, index)
+    pool_of(device_pool(index)?, index)
+}
+
+/// The pool of pinned memory for a GPU, created by the first call. What is pinned for one GPU serves the others, so a GPU
+/// that the process does not use yet is left alone where another is used.
+pub(crate) fn pinned_pool(ordinal: i32) -> Result<&'static PinnedPool, String> {
+    let used = match existing_pool(ordinal) {
+        Some(_) => None,
+        None => existing().next(),
+    };
+    let index = index_of(used.map_or(ordinal, |(used, _)| used));
+    let device_pool = device_pool(index)?;
+    let main = pool_of(device_pool, index)?;
+    get_or_create(&device_pool.pinned, || {
+        let options = match CudaDriver::load()?.device_count()? {
+            1 => PinnedOptions::new(),
+            _ => PinnedOptions::new().portable(),
+        };
+        Ok(options.build(main.device())?)
+    })
+}
+
+/// The pools of pinned memory that exist.
+pub(crate) fn existing_pinned() -> impl Iterator<Item = &'static PinnedPool> {
+    DEVICE_POOLS.iter().filter_map(|entry| entry.pinned.get())
 }
 
 /// The pools that exist, with the ordinals of their GPUs.
@@ -196,25 +225,38 @@ fn device_pool(index: usize) -> Result<&'static DevicePool, String> {
     DEVICE_POOLS.get(index).ok_or_else(beyond)
 }
 
-fn get_or_create(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
-    match device_pool.pool.get() {
+fn pool_of(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
+    get_or_create(&device_pool.pool, || {
+        let ordinal = u32::try_from(index).unwrap_or(u32::MAX);
+        // The process's device and pool, which the other bindings and Rust programs share.
+        let device: Arc<dyn Device> = CudaDevice::shared(ordinal)?;
+        Ok(Pool::of(&device)?)
+    })
+}
+
+fn get_or_create<P>(
+    place: &'static OnceLock<P>,
+    build: impl FnOnce() -> Result<P, Box<dyn core::error::Error>>,
+) -> Result<&'static P, String> {
+    match place.get() {
         Some(pool) => Ok(pool),
-        None => create(device_pool, index),
+        None => create(place, build),
     }
 }
 
-fn create(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
+#[cold]
+fn create<P>(
+    place: &'static OnceLock<P>,
+    build: impl FnOnce() -> Result<P, Box<dyn core::error::Error>>,
+) -> Result<&'static P, String> {
     // Before anything is opened that a child must not use.
     fork::register();
     let _creating = lock(&CREATING);
-    if let Some(pool) = device_pool.pool.get() {
+    if let Some(pool) = place.get() {
         return Ok(pool);
     }
-    let ordinal = u32::try_from(index).map_err(|error| error.to_string())?;
-    // The process's device and pool, which the other bindings and Rust programs share.
-    let device: Arc<dyn Device> = CudaDevice::shared(ordinal).map_err(|error| error.to_string())?;
-    let pool = Pool::of(&device).map_err(|error| error.to_string())?;
-    Ok(device_pool.pool.get_or_init(|| pool))
+    let pool = build().map_err(|error| error.to_string())?;
+    Ok(place.get_or_init(|| pool))
 }
 
 /// The handle of a stream, adopted by the device where it does not know the stream yet.

@@ -73,13 +73,6 @@ struct Export {
   uint64_t size;
 };
 
-/// What is pinned: bytes now, the most since the last reset, and how many requests pinned more.
-struct Pinned {
-  uint64_t held;
-  uint64_t peak;
-  uint64_t misses;
-};
-
 using Visit = void (*)(void* context, const Segment*, const Block*, size_t blocks);
 using VisitPage = void (*)(void* context, const Export*);
 
@@ -112,10 +105,9 @@ using VisitPage = void (*)(void* context, const Export*);
   X(void*, torch_allocate_shareable, (size_t, int, void*))                     \
   X(int, torch_export, (void*, uint64_t*, VisitPage, void*))                   \
   X(void*, torch_pinned_alloc, (size_t, int))                                  \
-  X(int, torch_pinned_free, (void*, uint64_t*))                                \
+  X(int, torch_pinned_free, (void*))                                           \
   X(int, torch_pinned_record, (void*, int, void*, int))                        \
-  X(int, torch_pinned_trim, ())                                                \
-  X(int, torch_pinned_figures, (Pinned*, int))
+  X(int, torch_pinned_trim, ())
 
 /// The functions, each under its name without `forebay_`.
 struct Library {

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <mutex>
 
 #include "common.h"
 
@@ -25,9 +24,6 @@ class PinnedAdapter final : public at::HostAllocator {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     void* memory = library.torch_pinned_alloc(size, device);
     if (!memory) return native_->allocate(size);
-    std::lock_guard<std::mutex> lock(mutex_);
-    requests_.increase(1);
-    bytes_.increase(size);
     return {memory, memory, &deallocate, c10::Device(c10::DeviceType::CPU)};
   }
 
@@ -59,47 +55,36 @@ class PinnedAdapter final : public at::HostAllocator {
     native_->empty_cache();
   }
 
-  /// PyTorch's figures of its own allocator, and those of forebay added.
+  /// PyTorch's figures of its own allocator, and those of forebay added: of blocks in use, and of memory that the
+  /// driver pinned at once, in use or free.
   at::HostStats get_stats() override {
     at::HostStats all = native_->get_stats();
-    Pinned pinned{};
-    check(library.torch_pinned_figures(&pinned, 0));
-    std::lock_guard<std::mutex> lock(mutex_);
-    at::Stat held;
-    held.current = static_cast<int64_t>(pinned.held);
-    held.peak = static_cast<int64_t>(pinned.peak);
-    held.allocated = held.current;
+    Figures figures{};
+    check(library.torch_stats(PINNED, &figures));
 #if FOREBAY_TORCH >= 210
-    add(all.active_requests, requests_);
-    add(all.active_bytes, bytes_);
-    add(all.allocations, requests_);
-    add(all.allocated_bytes, held);
+    add(all.active_requests, figures.allocation[0]);
+    add(all.active_bytes, figures.allocated_bytes[0]);
+    add(all.allocations, figures.segment[0]);
+    add(all.allocated_bytes, figures.reserved_bytes[0]);
 #else
-    add(all.allocation, requests_);
-    add(all.allocated_bytes, bytes_);
-    add(all.segment, requests_);
-    add(all.reserved_bytes, held);
+    add(all.allocation, figures.allocation[0]);
+    add(all.allocated_bytes, figures.allocated_bytes[0]);
+    add(all.segment, figures.segment[0]);
+    add(all.reserved_bytes, figures.reserved_bytes[0]);
 #endif
-    all.num_host_alloc += static_cast<int64_t>(pinned.misses - misses_);
+    all.num_host_alloc += figures.device_alloc;
+    all.num_host_free += figures.device_free;
     return all;
   }
 
   void reset_accumulated_stats() override {
     native_->reset_accumulated_stats();
-    Pinned pinned{};
-    check(library.torch_pinned_figures(&pinned, 0));
-    std::lock_guard<std::mutex> lock(mutex_);
-    misses_ = pinned.misses;
-    requests_.reset_accumulated();
-    bytes_.reset_accumulated();
+    check(library.torch_reset_totals(PINNED));
   }
 
   void reset_peak_stats() override {
     native_->reset_peak_stats();
-    check(library.torch_pinned_figures(nullptr, 1));
-    std::lock_guard<std::mutex> lock(mutex_);
-    requests_.reset_peak();
-    bytes_.reset_peak();
+    check(library.torch_reset_peaks(PINNED));
   }
 
 #if FOREBAY_TORCH >= 211
@@ -167,11 +152,13 @@ class PinnedAdapter final : public at::HostAllocator {
 
  private:
   static constexpr int NOT_OURS = 1;
+  /// Stands for a GPU where figures of pinned memory are asked for.
+  static constexpr int PINNED = -1;
   static inline PinnedAdapter* installed = nullptr;
   static inline decltype(&at::getHostAllocator) get = nullptr;
   static inline decltype(&at::setHostAllocator) set = nullptr;
 
-  static void add(at::Stat& to, const at::Stat& more) {
+  static void add(at::Stat& to, const Figure& more) {
     to.current += more.current;
     to.peak += more.peak;
     to.allocated += more.allocated;
@@ -180,20 +167,12 @@ class PinnedAdapter final : public at::HostAllocator {
 
   /// Memory that cannot be freed is kept: by then nobody is left who could be told.
   static void deallocate(void* memory) {
-    uint64_t size = 0;
-    if (!memory || library.torch_pinned_free(memory, &size) != 0) return;
-    std::lock_guard<std::mutex> lock(installed->mutex_);
-    installed->requests_.decrease(1);
-    installed->bytes_.decrease(size);
+    if (memory) library.torch_pinned_free(memory);
   }
 
   at::HostAllocator* native_;
   /// How many graphs under capture allocate from pools of their own.
   std::atomic<int> pools_{0};
-  std::mutex mutex_;
-  at::Stat requests_;
-  at::Stat bytes_;
-  uint64_t misses_ = 0;
 };
 
 } // namespace forebay

@@ -65,8 +65,8 @@ pub use self::layout::{
     BlockInfo, SegmentInfo, Visit, forebay_torch_find, forebay_torch_restore, forebay_torch_walk,
 };
 pub use self::pinned::{
-    PinnedFigures, forebay_torch_pinned_alloc, forebay_torch_pinned_figures,
-    forebay_torch_pinned_free, forebay_torch_pinned_record, forebay_torch_pinned_trim,
+    forebay_torch_pinned_alloc, forebay_torch_pinned_free, forebay_torch_pinned_record,
+    forebay_torch_pinned_trim,
 };
 pub use self::private::PoolNumber;
 pub use self::sharing::{

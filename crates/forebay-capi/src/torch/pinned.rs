@@ -2,67 +2,31 @@
 
 use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::cuda::CudaDriver;
-use forebay::pinned::PinnedOptions;
 use forebay::{Address, Bytes, PinnedPool};
 use forebay_sync::lock;
 
-use super::adapter::{status, write};
+use super::adapter::status;
 use super::guarded;
 use super::relaxed::RelaxedCapture;
 use crate::block::pointer;
 use crate::device_pools;
 use crate::error::set_last_error;
 
-/// The pools by the ordinals of their GPUs.
-static POOLS: [OnceLock<PinnedPool>; device_pools::MAX_GPUS] =
-    [const { OnceLock::new() }; device_pools::MAX_GPUS];
-
-/// So that of two threads one creates a pool.
-static CREATING: Mutex<()> = Mutex::new(());
-
 /// Memory that was used on a stream while it was captured, by its address: whether it is freed. A graph may read it
 /// whenever it is replayed, and a capture takes no events to wait for, so it is kept until the cache is emptied.
 static CAPTURED: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
 
+/// Whether [`CAPTURED`] has anything: a free looks there only then. Changed under its lock.
+static ANY_CAPTURED: AtomicBool = AtomicBool::new(false);
+
 /// What [`forebay_torch_pinned_record`] and [`forebay_torch_pinned_free`] return for memory of another allocator.
 const NOT_OURS: c_int = 1;
 
-fn existing() -> impl Iterator<Item = &'static PinnedPool> {
-    POOLS.iter().filter_map(OnceLock::get)
-}
-
-fn pool_of(address: Address) -> Option<(&'static PinnedPool, Bytes)> {
-    existing().find_map(|pool| Some((pool, pool.requested_raw(address)?)))
-}
-
-/// The pool of a GPU. Memory that is pinned for one GPU serves the others, so a GPU that the process does not use yet is
-/// left alone where another is used.
-fn pool(device: c_int) -> Result<&'static PinnedPool, String> {
-    let used = match device_pools::existing_pool(device) {
-        Some(_) => None,
-        None => device_pools::existing().next(),
-    };
-    let device = used.map_or(device, |(used, _)| used);
-    let place = usize::try_from(device).ok().and_then(|index| POOLS.get(index));
-    let place = place.ok_or_else(|| format!("there is no GPU {device}"))?;
-    if let Some(pool) = place.get() {
-        return Ok(pool);
-    }
-    let main = device_pools::pool(device)?;
-    let _creating = lock(&CREATING);
-    if let Some(pool) = place.get() {
-        return Ok(pool);
-    }
-    let driver = CudaDriver::load().map_err(|error| error.to_string())?;
-    let options = match driver.device_count().map_err(|error| error.to_string())? {
-        1 => PinnedOptions::new(),
-        _ => PinnedOptions::new().portable(),
-    };
-    let pool = options.build(main.device()).map_err(|error| error.to_string())?;
-    Ok(place.get_or_init(|| pool))
+fn pool_of(address: Address) -> Option<&'static PinnedPool> {
+    device_pools::existing_pinned().find(|pool| pool.requested_raw(address).is_some())
 }
 
 /// Allocates `size` bytes of pinned host memory, best of GPU `device`. Null on failure, and where `size` is 0.
@@ -70,7 +34,7 @@ fn pool(device: c_int) -> Result<&'static PinnedPool, String> {
 pub extern "C" fn forebay_torch_pinned_alloc(size: usize, device: c_int) -> *mut c_void {
     guarded(core::ptr::null_mut(), || {
         let _relaxed = RelaxedCapture::begin();
-        let found = pool(device).and_then(|pool| {
+        let found = device_pools::pinned_pool(device).and_then(|pool| {
             pool.allocate_raw(Bytes::new(size as u64)).map_err(|error| error.to_string())
         });
         match found {
@@ -83,20 +47,20 @@ pub extern "C" fn forebay_torch_pinned_alloc(size: usize, device: c_int) -> *mut
     })
 }
 
-/// Frees memory of [`forebay_torch_pinned_alloc`], once the work that was recorded is done. `size` gets what was requested.
-/// 1 for other memory.
+/// Frees memory of [`forebay_torch_pinned_alloc`], once the work that was recorded is done. 1 for other memory.
 ///
 /// # Safety
 ///
-/// * Nobody uses the memory but recorded work. `size` is null, or can be written to.
+/// * Nobody uses the memory but recorded work.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void, size: *mut u64) -> c_int {
+pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void) -> c_int {
     guarded(-1, || {
         let address = Address::new(memory.addr() as u64);
-        let Some((pool, found)) = pool_of(address) else { return NOT_OURS };
-        // SAFETY: as the caller promises.
-        unsafe { write(size, found.get()) };
-        if let Some(freed) = lock(&CAPTURED).get_mut(&address.get()) {
+        let Some(pool) = pool_of(address) else { return NOT_OURS };
+        // Relaxed: the program orders the capture's use of this memory before its free.
+        if ANY_CAPTURED.load(Ordering::Relaxed)
+            && let Some(freed) = lock(&CAPTURED).get_mut(&address.get())
+        {
             *freed = true;
             return 0;
         }
@@ -119,9 +83,11 @@ pub extern "C" fn forebay_torch_pinned_record(
 ) -> c_int {
     guarded(-1, || {
         let address = Address::new(memory.addr() as u64);
-        let Some((pool, _)) = pool_of(address) else { return NOT_OURS };
+        let Some(pool) = pool_of(address) else { return NOT_OURS };
         if capturing != 0 {
-            lock(&CAPTURED).entry(address.get()).or_insert(false);
+            let mut captured = lock(&CAPTURED);
+            captured.entry(address.get()).or_insert(false);
+            ANY_CAPTURED.store(true, Ordering::Relaxed);
             return 0;
         }
         let _relaxed = RelaxedCapture::begin();
@@ -145,8 +111,8 @@ fn free_captured() -> Result<(), String> {
     }
     for address in freed {
         // Of two threads one finds it.
-        if lock(&CAPTURED).remove(&address).is_some()
-            && let Some((pool, _)) = pool_of(Address::new(address))
+        if forget_captured(address)
+            && let Some(pool) = pool_of(Address::new(address))
         {
             // SAFETY: PyTorch has freed it, and all work is done.
             unsafe { pool.free_raw(Address::new(address)) }.map_err(|error| error.to_string())?;
@@ -155,56 +121,25 @@ fn free_captured() -> Result<(), String> {
     Ok(())
 }
 
+/// Takes memory from the list of captured memory: whether it was there.
+fn forget_captured(address: u64) -> bool {
+    let mut captured = lock(&CAPTURED);
+    let found = captured.remove(&address).is_some();
+    ANY_CAPTURED.store(!captured.is_empty(), Ordering::Relaxed);
+    found
+}
+
 /// Unpins free memory of every pool, that of graphs included.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_pinned_trim() -> c_int {
     guarded(-1, || {
         let _relaxed = RelaxedCapture::begin();
         let mut result = free_captured();
-        for pool in existing() {
+        for pool in device_pools::existing_pinned() {
             if let Err(error) = pool.trim(Bytes::ZERO) {
                 result = Err(error.to_string());
             }
         }
         status(result)
-    })
-}
-
-/// What all pools have pinned.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PinnedFigures {
-    /// Bytes that are pinned now.
-    pub held: u64,
-    /// The most since the last reset.
-    pub peak: u64,
-    /// Requests for which memory was pinned, in all.
-    pub misses: u64,
-}
-
-/// The figures of all pools together. `reset`: whether the peak begins anew.
-///
-/// # Safety
-///
-/// * `figures` is null, or can be written to.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_torch_pinned_figures(
-    figures: *mut PinnedFigures,
-    reset: c_int,
-) -> c_int {
-    guarded(-1, || {
-        let mut all = PinnedFigures::default();
-        for pool in existing() {
-            let one = pool.statistics();
-            all.held += one.held.get();
-            all.peak += pool.peak_held().get();
-            all.misses += one.misses;
-            if reset != 0 {
-                pool.reset_peak_held();
-            }
-        }
-        // SAFETY: as the caller promises.
-        unsafe { write(figures, all) };
-        0
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use forebay::snapshot::StatisticsSnapshot;
-use forebay::{Pool, Settings};
+use forebay::{PinnedPool, Pool, Settings};
 use forebay_sync::lock;
 use serde::{Serialize, Serializer};
 
@@ -144,6 +144,16 @@ pub struct DeviceFigures {
     pub device_free: i64,
 }
 
+/// Stands for a GPU where the figures of pinned memory are asked for.
+const PINNED: c_int = -1;
+
+/// The pools of which the figures of `device` are made, beside private pools. A GPU that is not used has none, and gets no
+/// context by being asked.
+fn main_pools(device: c_int) -> impl Iterator<Item = &'static Pool> {
+    let pinned = device_pools::existing_pinned().filter(move |_| device == PINNED);
+    device_pools::existing_pool(device).into_iter().chain(pinned.map(PinnedPool::raw))
+}
+
 /// What only grows, at the last reset.
 static TOTALS: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
 
@@ -157,7 +167,7 @@ pub(super) fn keep_totals(device: c_int, pool: &Pool) {
     // Its pages go with it.
     last.device_free = last.device_alloc;
     for figure in last.by_side().into_iter().flatten() {
-        figure.current = 0;
+        (figure.current, figure.freed) = (0, figure.allocated);
     }
     lock(&GONE).entry(device).or_default().join(&mut last);
 }
@@ -228,17 +238,28 @@ impl DeviceFigures {
                 sum[0].add(one);
             }
         }
-        let calls = |names: [&str; 2]| -> u64 {
+        let calls = |names: [&str; 2]| {
             let entries = told.driver.entries().filter(|(call, ..)| names.contains(&call.name()));
-            entries.map(|(.., count)| count).sum()
+            entries.fold((0_u64, 0_u64), |(calls, bytes), (_, size, count)| {
+                (calls + count, bytes.saturating_add(size.get().saturating_mul(count)))
+            })
         };
-        let asked = calls(["create_page", "allocate"]);
-        let given_back = calls(["release_page", "free"]);
+        let (asked, _) = calls(["create_page", "allocate"]);
+        let (given_back, bytes_back) = calls(["release_page", "free"]);
         let taken = (told.small.pages + told.large.pages).saturating_add(given_back);
+        // The driver's calls are not counted by side.
+        let held = told.small.held.get().saturating_add(told.large.held.get());
+        for (all, added, removed) in [
+            (&mut self.segment[0], taken, given_back),
+            (&mut self.reserved_bytes[0], held.saturating_add(bytes_back), bytes_back),
+        ] {
+            all.allocated = all.allocated.saturating_add(number(added));
+            all.freed = all.freed.saturating_add(number(removed));
+        }
         // What was asked for and neither is there nor was given back: the driver had none, and the pool tried another
         // way.
         let failed = asked.saturating_sub(taken);
-        let counts = [failed, calls(["synchronize_device", ""]), taken, given_back];
+        let counts = [failed, calls(["synchronize_device", ""]).0, taken, given_back];
         for (sum, one) in self.totals().into_iter().zip(counts) {
             *sum = sum.saturating_add(number(one));
         }
@@ -254,10 +275,11 @@ impl DeviceFigures {
         }
     }
 
-    /// The figures of a GPU: of its own pool and of its private pools, with the peaks of their sum.
-    fn of(device: c_int, main: &Pool) -> Self {
+    /// The figures of a GPU: of its own pool and of its private pools, with the peaks of their sum. Or, for [`PINNED`], of
+    /// all pools of pinned memory, with the sum of their peaks.
+    fn of(device: c_int) -> Self {
         let mut told = Self::default();
-        told.add(main);
+        main_pools(device).for_each(|pool| told.add(pool));
         if let Some(gone) = lock(&GONE).get_mut(&device) {
             told.join(gone);
         }
@@ -273,14 +295,22 @@ impl DeviceFigures {
                 now.peak = seen.peak;
             }
         }
-        let group = main.group_figures();
-        let out = [group.out, group.small_out, group.large_out];
-        let held = [group.held, group.small_held, group.large_held];
-        for at in 0..3 {
+        let mut peaks = [[0_i64; 2]; 3];
+        for group in main_pools(device).map(Pool::group_figures) {
+            let pairs = [
+                [group.out, group.held],
+                [group.small_out, group.small_held],
+                [group.large_out, group.large_held],
+            ];
+            for (sum, one) in peaks.iter_mut().flatten().zip(pairs.into_iter().flatten()) {
+                *sum = sum.saturating_add(number(one.peak.get()));
+            }
+        }
+        for (at, [out, held]) in peaks.into_iter().enumerate() {
             let (allocated, requested) =
                 (&mut told.allocated_bytes[at], &mut told.requested_bytes[at]);
-            allocated.peak = number(out[at].peak.get());
-            told.reserved_bytes[at].peak = number(held[at].peak.get());
+            allocated.peak = out;
+            told.reserved_bytes[at].peak = held;
             // As much of the peak as of all blocks ever.
             let part = i128::from(allocated.peak) * i128::from(requested.allocated)
                 / i128::from(allocated.allocated.max(1));
@@ -290,7 +320,7 @@ impl DeviceFigures {
     }
 }
 
-/// Tells all figures of GPU `device`.
+/// Tells all figures of GPU `device`, or of the pinned memory of all GPUs where it is -1.
 ///
 /// # Safety
 ///
@@ -298,9 +328,7 @@ impl DeviceFigures {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut DeviceFigures) -> c_int {
     guarded(-1, || {
-        // A GPU that is not used has no figures, and gets no context by being asked.
-        let pool = device_pools::existing_pool(device);
-        let mut told = pool.map(|pool| DeviceFigures::of(device, pool)).unwrap_or_default();
+        let mut told = DeviceFigures::of(device);
         if let Some(before) = lock(&TOTALS).get_mut(&device) {
             for (now, before) in told.by_side().into_iter().zip(before.by_side()) {
                 for (now, before) in now.iter_mut().zip(before) {
@@ -318,25 +346,22 @@ pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut Device
     })
 }
 
-/// Lets what only grows begin anew at 0.
+/// Lets what only grows begin anew at 0, for what [`forebay_torch_stats`] tells of `device`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_totals(device: c_int) -> c_int {
     guarded(-1, || {
-        if let Some(pool) = device_pools::existing_pool(device) {
-            lock(&TOTALS).insert(device, DeviceFigures::of(device, pool));
-        }
+        let told = DeviceFigures::of(device);
+        lock(&TOTALS).insert(device, told);
         0
     })
 }
 
-/// Lets the peaks of GPU `device` begin anew.
+/// Lets the peaks begin anew, for what [`forebay_torch_stats`] tells of `device`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
     guarded(-1, || {
-        if let Some(pool) = device_pools::existing_pool(device) {
-            pool.reset_group_peaks();
-            lock(&SEEN).remove(&device);
-        }
+        main_pools(device).for_each(Pool::reset_group_peaks);
+        lock(&SEEN).remove(&device);
         0
     })
 }

@@ -195,14 +195,9 @@ impl PinnedPool {
         }
     }
 
-    /// The most that was pinned since the last [`reset_peak_held`](Self::reset_peak_held).
-    pub fn peak_held(&self) -> Bytes {
-        self.pool.group_figures().held.peak
-    }
-
-    /// Begins [`peak_held`](Self::peak_held) anew.
-    pub fn reset_peak_held(&self) {
-        self.pool.reset_group_peaks();
+    /// The pool of the blocks, for its figures.
+    pub fn raw(&self) -> &Pool {
+        &self.pool
     }
 
     /// Frees a block of [`allocate_raw`](Self::allocate_raw), whose memory may be allocated again at once.
