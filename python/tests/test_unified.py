@@ -150,6 +150,118 @@ def test_fill_compact_and_figures(memory, device):
         gc.collect()
 
 
+def test_a_slice_shares_the_memory_and_moves_its_own_bytes_alone(memory):
+    buffer = memory.buffer((1000, 4), "int32")
+    buffer.synchronize()
+    part = buffer[10:20]
+    assert (part.shape, part.nbytes, len(part), part.dtype) == ((10, 4), 160, 10, "int32")
+    with part.host(write=True) as view:
+        assert view.shape == (10, 4)
+        view[0, 1], view[9, 3] = 7, 8
+    with buffer.host() as view:
+        assert (view[10, 1], view[19, 3], view[20, 0]) == (7, 8, 0)
+    before = buffer.figures()["bytes_to_device"]
+    place = part[5:].on_device()
+    assert struct.unpack_from("i", place.to_bytes(), 76) == (8,)
+    moved = buffer.figures()["bytes_to_device"] - before
+    assert moved == (80 if memory.device.name.startswith("cuda") else 0), "on the host and on sim there is one replica"
+    # Rows that the device has do not keep the host from others.
+    assert buffer[:15].to_bytes()[164:168] == struct.pack("i", 7)
+    with pytest.raises(forebay.InUseError, match="bytes 240 to 320"):
+        buffer[14:16].view()
+    del place
+    buffer[-2:].copy_from(struct.pack("8i", *range(8)))
+    assert buffer[998:][1:].to_bytes() == struct.pack("4i", 4, 5, 6, 7)
+    assert len(buffer[600:500]) == 0 == buffer[2000:].nbytes and buffer[600:500].to_bytes() == b""
+    assert "slice of a forebay.UnifiedBuffer of int32 [10, 4]" in repr(part)
+
+
+def test_a_slice_keeps_the_memory_and_leaves_what_concerns_all_to_the_buffer(memory):
+    buffer = memory.buffer_from(bytes(range(100)))
+    part = buffer[50:60]
+    for whole in (part.close, part.synchronize, lambda: part.resize(3), lambda: part.compact("host")):
+        with pytest.raises(forebay.InvalidError, match="call it on the buffer"):
+            whole()
+    with pytest.raises(forebay.InvalidError, match="step 2"):
+        buffer[::2]
+    with pytest.raises(forebay.InvalidError, match="without dimensions"):
+        memory.buffer(())[:]
+    with pytest.raises(TypeError):
+        buffer[3]
+    with pytest.raises(forebay.InvalidError, match="11 B from byte 0 on do not lie within 10 B"):
+        part.copy_from(bytes(11))
+    del buffer
+    gc.collect()
+    assert part.to_bytes() == bytes(range(50, 60)) and len(memory.live_buffers()) == 1
+
+
+def test_resizing_keeps_the_first_elements(memory):
+    buffer = memory.buffer_from(struct.pack("6H", *range(6)))
+    view = buffer.view()
+    with pytest.raises(forebay.InUseError):
+        buffer.resize(5)
+    del view
+    assert buffer.shape == (12,)
+    last = buffer[10:]
+    buffer.resize((4, 5))
+    assert (buffer.shape, buffer.nbytes) == ((4, 5), 20)
+    assert buffer.to_bytes() == struct.pack("6H", *range(6)) + bytes(8)
+    assert last.to_bytes() == struct.pack("H", 5)
+    buffer.resize(4)
+    assert buffer.to_bytes() == struct.pack("2H", 0, 1)
+    with pytest.raises(forebay.InvalidError):
+        last.to_bytes()
+    for wrong in (-1, 2**63, (2**40, 2**40), "a"):
+        with pytest.raises(forebay.InvalidError):
+            buffer.resize(wrong)
+    assert buffer.shape == (4,)
+
+
+def test_buffers_are_copied_from_each_other(memory):
+    source, target = memory.buffer_from(b"0123456789"), memory.buffer(10)
+    source.synchronize()
+    target.copy_from(source)
+    assert target.to_bytes() == b"0123456789"
+    target[2:4].copy_from(source[8:])
+    assert target.to_bytes() == b"0189456789"
+    # Of one buffer, and where they overlap.
+    target[1:9].copy_from(target[:8])
+    assert target.to_bytes() == b"0018945679"
+    target.copy_from(source[:3], offset=7)
+    assert target.to_bytes() == b"0018945012"
+    other = forebay.Memory("host").buffer(10)
+    other.copy_from(source)
+    assert other.to_bytes() == b"0123456789"
+    stream = memory.device.stream()
+    target.copy_from(other, stream=stream)
+    assert target.to_bytes() == b"0123456789"
+    for wrong in (lambda: target.copy_from(target), lambda: target[1:].copy_from(source)):
+        with pytest.raises(forebay.InvalidError):
+            wrong()
+    with source.host(write=True), pytest.raises(forebay.InUseError):
+        target.copy_from(source)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "format"),
+    [("uint8", 7, "B"), ("int16", -3, "h"), ("float32", 2.5, "f"), ("float64", -1e300, "d"), ("bool", True, "?"),
+     ("uint64", 2**64 - 1, "Q"), ("float16", 0.5, "e")],
+)  # fmt: skip
+def test_a_fill_gives_elements_one_value(memory, dtype, value, format):
+    buffer = memory.buffer(100, dtype)
+    buffer[10:90].fill(value)
+    edge, inside = [0] * 10, [value] * 80
+    assert list(struct.unpack(f"100{format}", buffer.to_bytes())) == edge + inside + edge
+    buffer[:50].fill(0)
+    assert struct.unpack(f"100{format}", buffer.to_bytes())[49:51] == (0, value)
+
+
+def test_a_value_that_no_element_has_is_refused(memory):
+    for dtype, value in (("uint8", 256), ("uint8", -1), ("int32", 2.5), ("float32", "x"), ("complex64", 1), ("bfloat16", 1)):
+        with pytest.raises(forebay.InvalidError, match=dtype):
+            memory.buffer(10, dtype).fill(value)
+
+
 def test_numpy_shares_the_host_side(memory):
     np = pytest.importorskip("numpy")
     source = np.arange(12, dtype=np.float64).reshape(3, 4)

@@ -81,6 +81,37 @@ impl ArrayView {
         Self { dtype, shape: shape.into(), offset: 0, bytes, writable }
     }
 
+    /// The same elements where they are all of an allocation, to be written or not.
+    pub(crate) fn alone(&self, writable: bool) -> Self {
+        Self { offset: 0, writable, ..self.clone() }
+    }
+
+    /// The length of the first dimension.
+    pub(crate) fn rows(&self) -> Result<u64, Failure> {
+        let said = "one element without dimensions has no rows";
+        self.shape.first().copied().ok_or_else(|| Failure::invalid(said))
+    }
+
+    /// `count` rows of the first dimension, from row `first` on.
+    pub(crate) fn part(&self, first: u64, count: u64) -> Result<Self, Failure> {
+        let rows = self.rows()?;
+        if first.checked_add(count).is_none_or(|end| end > rows) {
+            let said = format!("{count} rows from row {first} on do not lie within {rows}");
+            return Err(Failure::invalid(said));
+        }
+        let row = self.bytes / rows.max(1);
+        let mut shape = self.shape.clone();
+        shape.iter_mut().take(1).for_each(|rows| *rows = count);
+        // Within the elements, which are there.
+        let (offset, bytes) = (self.offset + first * row, count * row);
+        Ok(Self { shape, offset, bytes, ..self.clone() })
+    }
+
+    /// At which byte of the allocation it begins.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// The type of elements.
     pub(crate) fn dtype(&self) -> &'static Dtype {
         self.dtype

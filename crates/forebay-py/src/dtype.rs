@@ -94,6 +94,23 @@ impl Dtype {
         ALL.iter().find(|dtype| dtype.dlpack == (code, bits))
     }
 
+    /// One element of that value, as the low bytes of a number, and how many bytes it has.
+    pub(crate) fn pattern(&self, value: &Bound<'_, PyAny>) -> Result<(u64, u32), Failure> {
+        let name = self.name;
+        let format = self.format.and_then(|format| format.to_str().ok());
+        let format = format.filter(|format| format.len() == 1).ok_or_else(|| {
+            Failure::invalid(format!("no value of Python's is one {name}: write it through a view"))
+        })?;
+        let py = value.py();
+        let packed = py.import("struct")?.call_method1("pack", (format!("<{format}"), value));
+        let packed: Vec<u8> = packed.and_then(|bytes| bytes.extract()).map_err(|error| {
+            let value = value.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+            Failure::invalid(format!("{value} is not one {name}: {}", error.value(py)))
+        })?;
+        let pattern = packed.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        Ok((pattern, u32::from(self.dlpack.1 / 8)))
+    }
+
     /// The one that an argument names: a text, or a type of numpy's, PyTorch's or Python's own.
     pub(crate) fn of_argument(given: &Bound<'_, PyAny>) -> Result<&'static Self, Failure> {
         let names = [given.extract::<String>().ok(), text(given, "name"), text(given, "__name__")];

@@ -3,7 +3,7 @@
 //! ```text
 //!   device, stream, pool, arena, scope,
 //!   memory ── buffer, view, pinned,
-//!   unified, shared                        the classes that Python sees
+//!   manager ── unified, shared             the classes that Python sees
 //!   allocation, array_view, dtype          memory, its pins, and its elements
 //!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
 //!                                          All unsafe code is here, in transfer, in stream and in gil
@@ -32,6 +32,7 @@ mod failure;
 mod ffi;
 mod gil;
 mod live_blocks;
+mod manager;
 mod memory;
 mod open_device;
 mod pinned;
@@ -65,7 +66,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<arena::PyArena>()?;
     module.add("PinnedArray", construct::pinned_array_type(py)?)?;
     module.add_class::<pinned::PyPinnedPool>()?;
-    module.add_class::<unified::PyMemory>()?;
+    module.add_class::<manager::PyMemory>()?;
     module.add_class::<unified::PyUnifiedBuffer>()?;
     module.add_class::<shared::PySharedBuffer>()?;
     module.add_class::<arena::PyCheckpoint>()?;
@@ -82,7 +83,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(settings::settings, module)?,
         wrap_pyfunction!(live_blocks::leaks, module)?,
         wrap_pyfunction!(live_blocks::trace_origins, module)?,
-        wrap_pyfunction!(unified::live_buffers, module)?,
+        wrap_pyfunction!(manager::live_buffers, module)?,
         wrap_pyfunction!(trace::replay, module)?,
         wrap_pyfunction!(command::command, module)?,
         wrap_pyfunction!(command::lost_frees, module)?,

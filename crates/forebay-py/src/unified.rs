@@ -1,31 +1,30 @@
-//! `forebay.Memory` and `forebay.UnifiedBuffer`: elements with a replica on the host and one on a device.
+//! `forebay.UnifiedBuffer`: elements with a replica on the host and one on a device.
 //!
 //! A view of either replica is a `forebay.View` over an [`Allocation`], so that the buffer protocol, numpy, DLPack and
 //! `__cuda_array_interface__` work as for all memory. The view is counted until the last array that shares it is gone;
-//! meanwhile a conflicting call raises `InUseError`.
+//! meanwhile a conflicting call raises `InUseError`. A slice is an object of the same class over the same buffer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use forebay::bindings::{CountedBuffer, CountedError, CountedFigures, View};
-use forebay::buffer::{Access, BufferFigures, LiveBuffer, Memory, Replica};
+use forebay::buffer::{Access, Replica};
 use forebay::{Bytes, StreamHandle};
 use forebay_sync::fork::LeakOnFork;
+use forebay_sync::lock;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PySlice, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::array_view::{ArrayView, shape_argument, size_of_shape};
 use crate::construct::new_view;
-use crate::device::{PyDevice, device_argument};
+use crate::device::PyDevice;
 use crate::dlpack::{self, ExportRequest};
-use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::without_gil;
+use crate::manager::figures;
 use crate::open_device::OpenDevice;
-use crate::pool::PyPool;
 use crate::quantity::integer;
-use crate::shared::PySharedBuffer;
 use crate::stream::{StreamRef, stream_argument};
 
 impl From<CountedError> for Failure {
@@ -53,144 +52,20 @@ impl Drop for ReplicaView {
     }
 }
 
-/// Makes buffers on one device, which are on the host and on the device.
-///
-/// ``Memory(device)`` has a pool of its own; ``Memory(pool)`` takes device memory from that pool.
-#[pyclass(name = "Memory", module = "forebay", frozen, weakref)]
-pub(crate) struct PyMemory {
-    device: Arc<OpenDevice>,
-    /// `None` once it is dropped.
-    memory: Option<LeakOnFork<Memory>>,
-}
-
-impl Drop for PyMemory {
-    fn drop(&mut self) {
-        // Dropping a pool waits for its device.
-        let memory = self.memory.take();
-        without_gil(|| drop(memory));
-    }
-}
-
-#[pymethods]
-impl PyMemory {
-    #[new]
-    fn new(of: &Bound<'_, PyAny>) -> Result<Self, Failure> {
-        let py = of.py();
-        if let Ok(pool) = of.cast::<PyPool>() {
-            let (device, pool) = (Arc::clone(pool.get().open_device()), pool.get().pool()?);
-            return Ok(Self { device, memory: Some(LeakOnFork::new(Memory::over(&pool))) });
-        }
-        let device = device_argument(of)?;
-        let memory = py.detach(|| Ok::<_, Failure>(Memory::new(device.opened()?)?))?;
-        Ok(Self { device, memory: Some(LeakOnFork::new(memory)) })
-    }
-
-    /// Its device.
-    #[getter]
-    fn device(&self) -> PyDevice {
-        PyDevice::new(Arc::clone(&self.device))
-    }
-
-    /// A buffer of elements of ``dtype`` in ``shape``, all zero. It has no memory until it is used, on either side.
-    #[pyo3(signature = (shape, dtype = None))]
-    fn buffer(
-        &self,
-        shape: &Bound<'_, PyAny>,
-        dtype: Option<&Bound<'_, PyAny>>,
-    ) -> Result<PyUnifiedBuffer, Failure> {
-        let dtype = dtype.map_or(Ok(crate::dtype::bytes()), Dtype::of_argument)?;
-        self.make(dtype, shape_argument(shape)?)
-    }
-
-    /// A buffer with the elements of ``source``: anything with the buffer protocol, such as a numpy array.
-    fn buffer_from(&self, source: &Bound<'_, PyAny>) -> Result<PyUnifiedBuffer, Failure> {
-        let memory = source.py().import("builtins")?.call_method1("memoryview", (source,))?;
-        let dtype = match source.getattr("dtype") {
-            Ok(dtype) => Dtype::of_argument(&dtype)?,
-            Err(_) => {
-                let format: String = memory.getattr("format")?.extract()?;
-                Dtype::of_format(&format)?
-            }
-        };
-        let made = self.make(dtype, shape_argument(&memory.getattr("shape")?)?)?;
-        made.copy_from(source, 0)?;
-        Ok(made)
-    }
-
-    /// Create a buffer of elements of ``dtype`` in ``shape``, all zero, that other processes of this user open by its
-    /// name: 1 to 80 characters of ``A-Z a-z 0-9 . _ -``. Raises ``NameTakenError`` where a living process has the name;
-    /// with ``or_open`` it is opened then, if it has the same elements. Linux only.
-    #[pyo3(signature = (name, shape, dtype = None, *, or_open = false))]
-    fn shared(
-        &self,
-        name: &str,
-        shape: &Bound<'_, PyAny>,
-        dtype: Option<&Bound<'_, PyAny>>,
-        or_open: bool,
-    ) -> Result<PySharedBuffer, Failure> {
-        PySharedBuffer::create(&self.device, self.manager()?, name, (shape, dtype), or_open)
-    }
-
-    /// Open a buffer that a process of this user has created. Without a ``shape`` it has one dimension; a ``dtype``
-    /// refuses elements of another type. Raises ``NotFoundError`` where no living process has the name.
-    #[pyo3(signature = (name, shape = None, dtype = None))]
-    fn open_shared(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        shape: Option<&Bound<'_, PyAny>>,
-        dtype: Option<&Bound<'_, PyAny>>,
-    ) -> Result<PySharedBuffer, Failure> {
-        PySharedBuffer::open(py, &self.device, self.manager()?, name, (shape, dtype))
-    }
-
-    /// What its buffers add up to: ``buffers``, ``created``, bytes of memory, and copies.
-    fn totals<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        let totals = self.manager()?.totals();
-        let dict = figures(py, &totals.figures)?;
-        dict.set_item("buffers", totals.buffers)?;
-        dict.set_item("created", totals.created)?;
-        dict.set_item("parked_bytes", totals.parked_bytes)?;
-        Ok(dict)
-    }
-
-    /// The live buffers, the oldest first: ``number``, ``bytes``, ``age_s`` and their figures.
-    fn live_buffers<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Failure> {
-        rows(py, &self.manager()?.live_buffers())
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<forebay.Memory on {}>", self.device.name())
-    }
-}
-
-impl PyMemory {
-    fn manager(&self) -> Result<&Memory, Failure> {
-        let memory =
-            self.memory.as_ref().ok_or_else(|| Failure::closed("the memory was closed"))?;
-        Ok(memory.get()?)
-    }
-
-    fn make(&self, dtype: &'static Dtype, shape: Vec<u64>) -> Result<PyUnifiedBuffer, Failure> {
-        let size = size_of_shape(dtype, &shape)?;
-        let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(size)?);
-        let device = Arc::clone(&self.device);
-        Ok(PyUnifiedBuffer {
-            device,
-            array: ArrayView::imported(dtype, shape, size as u64, true),
-            buffer: Some(Arc::new(LeakOnFork::new(buffer))),
-        })
-    }
-}
-
 /// Elements with a replica on the host and one on a device, copied when and as far as a use needs it.
 ///
 /// Made by ``Memory.buffer()`` and ``Memory.buffer_from()``. Views of either side share its memory; while one lives, a
 /// call that conflicts with it raises ``InUseError``, which is a ``BufferError``.
+///
+/// ``buffer[10:20]`` is a slice: a buffer of these elements, rows of the first dimension, in the same memory. Only their
+/// bytes are copied, and views of other slices do not conflict with it. It keeps the memory.
 #[pyclass(name = "UnifiedBuffer", module = "forebay", frozen, weakref)]
 pub(crate) struct PyUnifiedBuffer {
     device: Arc<OpenDevice>,
-    array: ArrayView,
+    /// Its elements, and at which byte of the buffer they begin. Locked only to copy or replace it.
+    array: Mutex<ArrayView>,
+    /// Whether it is a slice of another.
+    is_slice: bool,
     /// `None` once it is dropped.
     buffer: Option<Arc<LeakOnFork<CountedBuffer>>>,
 }
@@ -204,6 +79,15 @@ impl Drop for PyUnifiedBuffer {
 }
 
 impl PyUnifiedBuffer {
+    pub(crate) fn new(device: Arc<OpenDevice>, array: ArrayView, buffer: CountedBuffer) -> Self {
+        let (array, buffer) = (Mutex::new(array), Some(Arc::new(LeakOnFork::new(buffer))));
+        Self { device, array, is_slice: false, buffer }
+    }
+
+    fn array(&self) -> ArrayView {
+        lock(&self.array).clone()
+    }
+
     fn shared(&self) -> Result<&Arc<LeakOnFork<CountedBuffer>>, Failure> {
         self.buffer.as_ref().ok_or_else(|| Failure::closed("the buffer was closed"))
     }
@@ -217,37 +101,57 @@ impl PyUnifiedBuffer {
         Ok(ReplicaView { buffer: Arc::clone(self.shared()?), number: view.number })
     }
 
-    /// The elements, to be written or not.
-    fn elements(&self, writable: bool) -> ArrayView {
-        let (dtype, shape) = (self.array.dtype(), self.array.shape().to_vec());
-        ArrayView::imported(dtype, shape, self.array.bytes(), writable)
+    /// The buffer, for what is done to all of it.
+    fn whole(&self) -> Result<&CountedBuffer, Failure> {
+        if self.is_slice {
+            let said = "this is a slice; call it on the buffer, as it concerns all elements";
+            return Err(Failure::invalid(said));
+        }
+        self.counted()
     }
 
-    fn size(&self) -> Bytes {
-        Bytes::new(self.array.bytes())
-    }
-
-    fn host_view(&self, write: bool) -> Result<Arc<Allocation>, Failure> {
+    fn host_view(&self, array: &ArrayView, write: bool) -> Result<Arc<Allocation>, Failure> {
         let access = if write { Access::Update } else { Access::Read };
-        let view = self.counted()?.map(0, self.array.bytes(), access)?;
+        let view = self.counted()?.map(array.offset(), array.bytes(), access)?;
         let kept = self.replica_view(view)?;
         // As for tensors of other libraries in host memory.
-        let range = (view.address, self.size(), MemorySpace::Host);
+        let range = (view.address, Bytes::new(array.bytes()), MemorySpace::Host);
         let host = OpenDevice::named("host")?;
         Ok(Allocation::replica(&host, &StreamRef::default_of(&host), range, kept))
     }
 
     fn device_view(
         &self,
+        array: &ArrayView,
         access: Access,
         stream: &Arc<StreamRef>,
     ) -> Result<Arc<Allocation>, Failure> {
-        let bytes = self.array.bytes();
-        let view = self.counted()?.export(0, bytes, access, stream.handle())?;
+        let (offset, bytes) = (array.offset(), array.bytes());
+        let view = self.counted()?.export(offset, bytes, access, stream.handle())?;
         let kept = self.replica_view(view)?;
         let host = self.device.is_host();
         let space = if host { MemorySpace::HostDevice } else { MemorySpace::Device };
-        Ok(Allocation::replica(&self.device, stream, (view.address, self.size(), space), kept))
+        let range = (view.address, Bytes::new(bytes), space);
+        Ok(Allocation::replica(&self.device, stream, range, kept))
+    }
+
+    /// Copies all elements of another buffer, from byte `offset` on. On the device, where both are whole buffers of one
+    /// size.
+    fn copy_from_buffer(
+        &self,
+        from: &Self,
+        offset: u64,
+        stream: StreamHandle,
+    ) -> Result<(), Failure> {
+        let (array, source) = (self.array(), from.array());
+        let to = array.span(offset, source.bytes())?;
+        if !self.is_slice && !from.is_slice && source.bytes() == array.bytes() {
+            return Ok(self.counted()?.copy_from(from.counted()?, stream)?);
+        }
+        let mut bytes = Vec::new();
+        let take = |from: &[u8]| bytes.extend_from_slice(from);
+        from.counted()?.read(source.offset(), source.bytes(), take)?;
+        Ok(self.counted()?.write(to, &bytes)?)
     }
 }
 
@@ -256,19 +160,19 @@ impl PyUnifiedBuffer {
     /// The type of its elements, by name.
     #[getter]
     fn dtype(&self) -> &'static str {
-        self.array.dtype().name
+        lock(&self.array).dtype().name
     }
 
     /// How many elements in each dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.array.shape_tuple(py)
+        self.array().shape_tuple(py)
     }
 
     /// How many bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
-        self.array.bytes()
+        lock(&self.array).bytes()
     }
 
     /// Its device.
@@ -297,8 +201,9 @@ impl PyUnifiedBuffer {
     /// With ``write`` the elements count as newer than the device's.
     #[pyo3(signature = (write = false))]
     fn view(&self, py: Python<'_>, write: bool) -> Result<Py<PyAny>, Failure> {
-        let allocation = py.detach(|| self.host_view(write))?;
-        new_view(py, allocation.pin()?, self.elements(write))
+        let array = self.array();
+        let allocation = py.detach(|| self.host_view(&array, write))?;
+        new_view(py, allocation.pin()?, array.alone(write))
     }
 
     /// The same as a numpy array, without a copy: read-only, unless ``write``.
@@ -311,7 +216,7 @@ impl PyUnifiedBuffer {
     /// For a ``with``: a memoryview of its elements in host memory, which is released at the end.
     #[pyo3(signature = (write = false))]
     fn host(slf: Py<Self>, write: bool) -> PyHostAccess {
-        PyHostAccess { buffer: slf, write, view: std::sync::Mutex::new(None) }
+        PyHostAccess { buffer: slf, write, view: Mutex::new(None) }
     }
 
     /// A view of its elements in device memory, for work on ``stream``: with DLPack and ``__cuda_array_interface__``.
@@ -326,8 +231,9 @@ impl PyUnifiedBuffer {
     ) -> Result<Py<PyAny>, Failure> {
         let stream = stream_argument(&self.device, stream)?;
         let access = if write { Access::Update } else { Access::Read };
-        let allocation = py.detach(|| self.device_view(access, &stream))?;
-        new_view(py, allocation.pin()?, self.elements(write))
+        let array = self.array();
+        let allocation = py.detach(|| self.device_view(&array, access, &stream))?;
+        new_view(py, allocation.pin()?, array.alone(write))
     }
 
     /// A DLPack capsule of its elements on the device, to be read and written; on a host device, of the CPU. The host is
@@ -342,10 +248,10 @@ impl PyUnifiedBuffer {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        let own = StreamRef::default_of(&self.device);
-        let allocation = py.detach(|| self.device_view(Access::Update, &own))?;
+        let (own, array) = (StreamRef::default_of(&self.device), self.array());
+        let allocation = py.detach(|| self.device_view(&array, Access::Update, &own))?;
         let request = ExportRequest { stream, max_version, device: dl_device, copy };
-        dlpack::export(py, allocation.pin()?, &self.elements(true), &request)
+        dlpack::export(py, allocation.pin()?, &array.alone(true), &request)
     }
 
     /// The device type and number, as DLPack defines them.
@@ -353,63 +259,110 @@ impl PyUnifiedBuffer {
         dlpack::device_of(&self.device)
     }
 
-    /// Replace its bytes, from byte ``offset`` on, by all of ``source``: anything with the buffer protocol.
-    #[pyo3(signature = (source, offset = 0))]
-    fn copy_from(
+    /// Replace its bytes, from byte ``offset`` on, by all of ``source``: anything with the buffer protocol, or another
+    /// ``UnifiedBuffer``, of any device. Two whole buffers of one size and device are copied there, in the order of
+    /// ``stream``, where the source is newer there; all else is copied through the host.
+    #[pyo3(signature = (source, offset = 0, stream = None))]
+    pub(crate) fn copy_from(
         &self,
         source: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Failure> {
+        let py = source.py();
+        if let Ok(from) = source.cast::<Self>() {
+            let stream = stream_argument(&self.device, stream)?.handle();
+            let from = from.get();
+            return py.detach(|| self.copy_from_buffer(from, offset, stream));
+        }
         let bytes = HostBytes::of(source, false)?;
+        let to = self.array().span(offset, bytes.length())?;
         let from = bytes.to_vec();
-        source.py().detach(|| Ok(self.counted()?.write(offset, &from)?))
+        py.detach(|| Ok(self.counted()?.write(to, &from)?))
     }
 
     /// Its contents as bytes.
     fn to_bytes(&self, py: Python<'_>) -> Result<Vec<u8>, Failure> {
+        let array = self.array();
         py.detach(|| {
             let mut bytes = Vec::new();
-            self.counted()?.read(0, self.array.bytes(), |from| bytes.extend_from_slice(from))?;
+            let take = |from: &[u8]| bytes.extend_from_slice(from);
+            self.counted()?.read(array.offset(), array.bytes(), take)?;
             Ok(bytes)
         })
     }
 
-    /// Fill it with a byte.
-    fn fill(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = integer::<u8>)] value: u8,
-    ) -> Result<(), Failure> {
-        let size = self.array.bytes();
-        py.detach(|| Ok(self.counted()?.fill(0, size, u64::from(value), 1)?))
+    /// Give all elements one value. Zeros cost nothing until they are needed.
+    fn fill(&self, value: &Bound<'_, PyAny>) -> Result<(), Failure> {
+        let array = self.array();
+        let (pattern, width) = array.dtype().pattern(value)?;
+        let (offset, bytes) = (array.offset(), array.bytes());
+        value.py().detach(|| Ok(self.counted()?.fill(offset, bytes, pattern, width)?))
+    }
+
+    /// Change its shape and size. The first bytes stay, new ones are zero. The contents move to new host memory, so it
+    /// raises while views of it live. Slices made before stay what they were; one that reaches past the new end raises.
+    fn resize(&self, shape: &Bound<'_, PyAny>) -> Result<(), Failure> {
+        let py = shape.py();
+        let (dtype, shape) = (self.array().dtype(), shape_argument(shape)?);
+        let size = size_of_shape(dtype, &shape)? as u64;
+        let array = ArrayView::imported(dtype, shape, size, true);
+        py.detach(|| Ok(self.whole()?.resize(size, || *lock(&self.array) = array)?))
     }
 
     /// Make both replicas current.
     fn synchronize(&self, py: Python<'_>) -> Result<(), Failure> {
-        py.detach(|| Ok(self.counted()?.synchronize(StreamHandle::DEFAULT)?))
+        py.detach(|| Ok(self.whole()?.synchronize(StreamHandle::DEFAULT)?))
     }
 
     /// Free the memory of a replica, "host" or "device", after copying to the other what it alone had. Returns how
     /// many bytes were freed.
     fn compact(&self, py: Python<'_>, replica: &str) -> Result<u64, Failure> {
         let replica = replica_of(replica)?;
-        py.detach(|| Ok(self.counted()?.compact(replica, StreamHandle::DEFAULT)?.get()))
+        py.detach(|| Ok(self.whole()?.compact(replica, StreamHandle::DEFAULT)?.get()))
     }
 
     /// Forget what a replica, "host" or "device", has: it is copied from the other when it is needed next.
     fn invalidate(&self, py: Python<'_>, replica: &str) -> Result<(), Failure> {
         let replica = replica_of(replica)?;
-        py.detach(|| Ok(self.counted()?.invalidate(replica)?))
+        py.detach(|| Ok(self.whole()?.invalidate(replica)?))
     }
 
     /// Free its memory. Raises while views of it live, and the second time.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
-        py.detach(|| Ok(self.counted()?.close()?))
+        py.detach(|| Ok(self.whole()?.close()?))
+    }
+
+    /// Rows of its first dimension that follow each other, as a buffer in the same memory.
+    fn __getitem__(&self, rows: &Bound<'_, PySlice>) -> Result<Self, Failure> {
+        let array = self.array();
+        let indices = rows.indices(isize::try_from(array.rows()?).unwrap_or(isize::MAX))?;
+        if indices.step != 1 {
+            let step = indices.step;
+            let said = format!("a slice has every element: step {step} is not 1; use numpy()");
+            return Err(Failure::invalid(said));
+        }
+        let (first, count) = (indices.start.unsigned_abs() as u64, indices.slicelength as u64);
+        let array = Mutex::new(array.part(first, count)?);
+        let (device, buffer) = (Arc::clone(&self.device), Some(Arc::clone(self.shared()?)));
+        Ok(Self { device, array, is_slice: true, buffer })
+    }
+
+    /// How many rows its first dimension has.
+    fn __len__(&self) -> Result<usize, Failure> {
+        let rows = self.array().rows()?;
+        usize::try_from(rows).map_err(|error| Failure::invalid(error.to_string()))
+    }
+
+    /// A buffer is true, however small it is.
+    fn __bool__(&self) -> bool {
+        true
     }
 
     fn __repr__(&self) -> String {
-        let (name, shape, device) = (self.dtype(), self.array.shape(), self.device.name());
-        format!("<forebay.UnifiedBuffer of {name} {shape:?} on {device}>")
+        let (name, array, device) = (self.dtype(), self.array(), self.device.name());
+        let (slice, shape) = (if self.is_slice { "slice of a " } else { "" }, array.shape());
+        format!("<{slice}forebay.UnifiedBuffer of {name} {shape:?} on {device}>")
     }
 }
 
@@ -418,7 +371,7 @@ impl PyUnifiedBuffer {
 pub(crate) struct PyHostAccess {
     buffer: Py<PyUnifiedBuffer>,
     write: bool,
-    view: std::sync::Mutex<Option<Py<PyAny>>>,
+    view: Mutex<Option<Py<PyAny>>>,
 }
 
 #[pymethods]
@@ -427,7 +380,7 @@ impl PyHostAccess {
         let view = self.buffer.get().view(py, self.write)?;
         let memory = py.import("builtins")?.call_method1("memoryview", (view,))?.unbind();
         // Locked last: making the view releases the GIL, and no thread may wait for the lock with it.
-        let mut entered = forebay_sync::lock(&self.view);
+        let mut entered = lock(&self.view);
         if entered.is_some() {
             return Err(Failure::InUse("this with is entered already".to_owned()));
         }
@@ -438,7 +391,7 @@ impl PyHostAccess {
     /// Releases the memoryview. Arrays that share its memory keep it, and conflicting calls raise until they are gone.
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        let view = forebay_sync::lock(&self.view).take();
+        let view = lock(&self.view).take();
         if let Some(view) = view {
             view.call_method0(py, "release")?;
         }
@@ -454,33 +407,4 @@ fn replica_of(name: &str) -> Result<Replica, Failure> {
             Err(Failure::invalid(format!("a replica is \"host\" or \"device\", not {other:?}")))
         }
     }
-}
-
-fn figures<'py>(py: Python<'py>, figures: &BufferFigures) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("host_bytes", figures.host_bytes)?;
-    dict.set_item("device_bytes", figures.device_bytes)?;
-    dict.set_item("copies_to_host", figures.to_host.copies)?;
-    dict.set_item("bytes_to_host", figures.to_host.bytes)?;
-    dict.set_item("copies_to_device", figures.to_device.copies)?;
-    dict.set_item("bytes_to_device", figures.to_device.bytes)?;
-    Ok(dict)
-}
-
-fn rows<'py>(py: Python<'py>, live: &[LiveBuffer]) -> Result<Bound<'py, PyList>, Failure> {
-    let list = PyList::empty(py);
-    for one in live {
-        let row = figures(py, &one.figures)?;
-        row.set_item("number", one.id)?;
-        row.set_item("bytes", one.bytes)?;
-        row.set_item("age_s", one.age.as_secs_f64())?;
-        list.append(row)?;
-    }
-    Ok(list)
-}
-
-/// The live buffers of all ``Memory`` objects of the process: at the end of a program, its leaks.
-#[pyfunction]
-pub(crate) fn live_buffers(py: Python<'_>) -> Result<Bound<'_, PyList>, Failure> {
-    rows(py, &forebay::buffer::leaks())
 }

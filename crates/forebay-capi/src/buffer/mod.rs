@@ -352,7 +352,7 @@ pub extern "C" fn forebay_buffer_fill(
 /// Changes the size of a buffer. The first bytes stay, new ones are zero. The contents move to new host memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_buffer_resize(buffer: forebay_buffer, size: u64) -> forebay_status {
-    status_of(|| Ok(find(buffer)?.buffer.resize(size)?))
+    status_of(|| Ok(find(buffer)?.buffer.resize(size, || ())?))
 }
 
 /// Makes both replicas current: the device's in the order of `stream`.

@@ -319,12 +319,14 @@ impl CountedBuffer {
         copied.flatten().unwrap_or(Err(CountedError::Closed))
     }
 
-    /// As [`Buffer::resize`].
-    pub fn resize(&self, size: u64) -> Result<()> {
+    /// As [`Buffer::resize`]. Calls `resized` before another call sees the new size.
+    pub fn resize(&self, size: u64, resized: impl FnOnce()) -> Result<()> {
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         self.call(|buffer| {
             self.check_no_views()?;
-            Ok(buffer.resize(length)?)
+            buffer.resize(length)?;
+            resized();
+            Ok(())
         })
     }
 

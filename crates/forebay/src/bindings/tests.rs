@@ -82,7 +82,7 @@ fn a_live_view_refuses_what_conflicts_and_nothing_else() {
             }
             let host = [is_in_use(buffer.read(29, 1, |_| {})), is_in_use(buffer.write(29, &[1]))];
             assert_eq!(host, refused[..2]);
-            assert!(is_in_use(buffer.fill(0, 100, 1, 1)) && is_in_use(buffer.resize(50)));
+            assert!(is_in_use(buffer.fill(0, 100, 1, 1)) && is_in_use(buffer.resize(50, || ())));
             assert!(is_in_use(buffer.compact(Replica::Host, DEFAULT)));
             assert!(is_in_use(buffer.invalidate(Replica::Host)) && is_in_use(buffer.close()));
             assert_eq!(is_in_use(buffer.synchronize(DEFAULT)), refused[0]);
@@ -94,7 +94,7 @@ fn a_live_view_refuses_what_conflicts_and_nothing_else() {
             buffer.end_view(view.number).unwrap();
             assert!(matches!(buffer.end_view(view.number), Err(CountedError::NoView)));
             assert!(matches!(other.end_view(view.number), Err(CountedError::NoView)));
-            buffer.resize(50).unwrap();
+            buffer.resize(50, || ()).unwrap();
             buffer.close().unwrap();
             assert!(matches!(buffer.figures(), Err(CountedError::Closed)));
             assert!(matches!(buffer.close(), Err(CountedError::Closed)));
@@ -133,7 +133,7 @@ fn ranges_that_are_not_there_are_refused() {
     }
     assert!(one.write(10, &[1]).is_err() && one.read(u64::MAX, 1, |_| {}).is_err());
     assert!(one.fill(1, 4, 1, 4).is_err() && one.fill(0, 4, 1, 3).is_err());
-    assert!(one.resize(u64::MAX).is_err() && one.copy_from(&one, DEFAULT).is_err());
+    assert!(one.resize(u64::MAX, || ()).is_err() && one.copy_from(&one, DEFAULT).is_err());
     assert!(one.copy_from(&other, DEFAULT).is_err());
     let empty = one.map(10, 0, Access::Update).unwrap();
     assert!(one.map(9, 1, Access::Update).is_ok());

@@ -1,0 +1,181 @@
+//! `forebay.Memory`: makes unified and shared buffers, and tells what is live.
+
+use std::sync::Arc;
+
+use forebay::bindings::CountedBuffer;
+use forebay::buffer::{BufferFigures, LiveBuffer, Memory};
+use forebay_sync::fork::LeakOnFork;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::array_view::{ArrayView, shape_argument, size_of_shape};
+use crate::device::{PyDevice, device_argument};
+use crate::dtype::Dtype;
+use crate::failure::Failure;
+use crate::gil::without_gil;
+use crate::open_device::OpenDevice;
+use crate::pool::PyPool;
+use crate::shared::PySharedBuffer;
+use crate::unified::PyUnifiedBuffer;
+
+/// Makes buffers on one device, which are on the host and on the device.
+///
+/// ``Memory(device)`` has a pool of its own; ``Memory(pool)`` takes device memory from that pool.
+#[pyclass(name = "Memory", module = "forebay", frozen, weakref)]
+pub(crate) struct PyMemory {
+    device: Arc<OpenDevice>,
+    /// `None` once it is dropped.
+    memory: Option<LeakOnFork<Memory>>,
+}
+
+impl Drop for PyMemory {
+    fn drop(&mut self) {
+        // Dropping a pool waits for its device.
+        let memory = self.memory.take();
+        without_gil(|| drop(memory));
+    }
+}
+
+#[pymethods]
+impl PyMemory {
+    #[new]
+    fn new(of: &Bound<'_, PyAny>) -> Result<Self, Failure> {
+        let py = of.py();
+        if let Ok(pool) = of.cast::<PyPool>() {
+            let (device, pool) = (Arc::clone(pool.get().open_device()), pool.get().pool()?);
+            return Ok(Self { device, memory: Some(LeakOnFork::new(Memory::over(&pool))) });
+        }
+        let device = device_argument(of)?;
+        let memory = py.detach(|| Ok::<_, Failure>(Memory::new(device.opened()?)?))?;
+        Ok(Self { device, memory: Some(LeakOnFork::new(memory)) })
+    }
+
+    /// Its device.
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice::new(Arc::clone(&self.device))
+    }
+
+    /// A buffer of elements of ``dtype`` in ``shape``, all zero. It has no memory until it is used, on either side.
+    #[pyo3(signature = (shape, dtype = None))]
+    fn buffer(
+        &self,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> Result<PyUnifiedBuffer, Failure> {
+        let dtype = dtype.map_or(Ok(crate::dtype::bytes()), Dtype::of_argument)?;
+        self.make(dtype, shape_argument(shape)?)
+    }
+
+    /// A buffer with the elements of ``source``: anything with the buffer protocol, such as a numpy array.
+    fn buffer_from(&self, source: &Bound<'_, PyAny>) -> Result<PyUnifiedBuffer, Failure> {
+        let memory = source.py().import("builtins")?.call_method1("memoryview", (source,))?;
+        let dtype = match source.getattr("dtype") {
+            Ok(dtype) => Dtype::of_argument(&dtype)?,
+            Err(_) => {
+                let format: String = memory.getattr("format")?.extract()?;
+                Dtype::of_format(&format)?
+            }
+        };
+        let made = self.make(dtype, shape_argument(&memory.getattr("shape")?)?)?;
+        made.copy_from(source, 0, None)?;
+        Ok(made)
+    }
+
+    /// Create a buffer of elements of ``dtype`` in ``shape``, all zero, that other processes of this user open by its
+    /// name: 1 to 80 characters of ``A-Z a-z 0-9 . _ -``. Raises ``NameTakenError`` where a living process has the name;
+    /// with ``or_open`` it is opened then, if it has the same elements. Linux only.
+    #[pyo3(signature = (name, shape, dtype = None, *, or_open = false))]
+    fn shared(
+        &self,
+        name: &str,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        or_open: bool,
+    ) -> Result<PySharedBuffer, Failure> {
+        PySharedBuffer::create(&self.device, self.manager()?, name, (shape, dtype), or_open)
+    }
+
+    /// Open a buffer that a process of this user has created. Without a ``shape`` it has one dimension; a ``dtype``
+    /// refuses elements of another type. Raises ``NotFoundError`` where no living process has the name.
+    #[pyo3(signature = (name, shape = None, dtype = None))]
+    fn open_shared(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        shape: Option<&Bound<'_, PyAny>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> Result<PySharedBuffer, Failure> {
+        PySharedBuffer::open(py, &self.device, self.manager()?, name, (shape, dtype))
+    }
+
+    /// What its buffers add up to: ``buffers``, ``created``, bytes of memory, and copies.
+    fn totals<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let totals = self.manager()?.totals();
+        let dict = figures(py, &totals.figures)?;
+        dict.set_item("buffers", totals.buffers)?;
+        dict.set_item("created", totals.created)?;
+        dict.set_item("parked_bytes", totals.parked_bytes)?;
+        Ok(dict)
+    }
+
+    /// The live buffers, the oldest first: ``number``, ``bytes``, ``age_s`` and their figures.
+    fn live_buffers<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Failure> {
+        rows(py, &self.manager()?.live_buffers())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Memory on {}>", self.device.name())
+    }
+}
+
+impl PyMemory {
+    fn manager(&self) -> Result<&Memory, Failure> {
+        let memory =
+            self.memory.as_ref().ok_or_else(|| Failure::closed("the memory was closed"))?;
+        Ok(memory.get()?)
+    }
+
+    fn make(&self, dtype: &'static Dtype, shape: Vec<u64>) -> Result<PyUnifiedBuffer, Failure> {
+        let size = size_of_shape(dtype, &shape)?;
+        let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(size)?);
+        let device = Arc::clone(&self.device);
+        Ok(PyUnifiedBuffer::new(
+            device,
+            ArrayView::imported(dtype, shape, size as u64, true),
+            buffer,
+        ))
+    }
+}
+
+pub(crate) fn figures<'py>(
+    py: Python<'py>,
+    figures: &BufferFigures,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("host_bytes", figures.host_bytes)?;
+    dict.set_item("device_bytes", figures.device_bytes)?;
+    dict.set_item("copies_to_host", figures.to_host.copies)?;
+    dict.set_item("bytes_to_host", figures.to_host.bytes)?;
+    dict.set_item("copies_to_device", figures.to_device.copies)?;
+    dict.set_item("bytes_to_device", figures.to_device.bytes)?;
+    Ok(dict)
+}
+
+fn rows<'py>(py: Python<'py>, live: &[LiveBuffer]) -> Result<Bound<'py, PyList>, Failure> {
+    let list = PyList::empty(py);
+    for one in live {
+        let row = figures(py, &one.figures)?;
+        row.set_item("number", one.id)?;
+        row.set_item("bytes", one.bytes)?;
+        row.set_item("age_s", one.age.as_secs_f64())?;
+        list.append(row)?;
+    }
+    Ok(list)
+}
+
+/// The live buffers of all ``Memory`` objects of the process: at the end of a program, its leaks.
+#[pyfunction]
+pub(crate) fn live_buffers(py: Python<'_>) -> Result<Bound<'_, PyList>, Failure> {
+    rows(py, &forebay::buffer::leaks())
+}
