@@ -1651,6 +1651,18 @@ forebay_status forebay_shared_address(forebay_shared shared,
                                       void **memory);
 
 /**
+ * The address of the bytes in host memory, valid until the handle is closed: the same as that on the device. Refused with
+ * `FOREBAY_STATUS_UNSUPPORTED` where the host cannot reach the device's memory. Other processes may write to it at any
+ * moment: hold the lock as long as you use it, and see that all sides do. `memory` gets the address; null on failure.
+ *
+ * The caller promises:
+ *
+ * * `memory` is null, or a pointer can be written there.
+ */
+forebay_status forebay_shared_host_address(forebay_shared shared,
+                                           void **memory);
+
+/**
  * Waits until nobody else holds the lock of the buffer, in any process, and takes it, until `forebay_shared_unlock` on the
  * same thread. It keeps apart those who take it, and nobody else. When the process that holds it ends, by kill -9 too, the
  * lock is free, and what it was writing may be half written.

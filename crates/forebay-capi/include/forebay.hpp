@@ -16,6 +16,7 @@
 #ifndef FOREBAY_HPP
 #define FOREBAY_HPP
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -153,6 +154,9 @@ struct close_memory {
 struct close_buffer {
     forebay_status operator()(forebay_buffer buffer) const noexcept { return forebay_buffer_close(buffer); }
 };
+struct close_shared {
+    forebay_status operator()(forebay_shared shared) const noexcept { return forebay_shared_close(shared); }
+};
 struct close_arena {
     forebay_status operator()(forebay_arena arena) const noexcept { return forebay_arena_close(arena); }
 };
@@ -170,6 +174,17 @@ std::uint64_t bytes_of(std::size_t count) {
         throw std::bad_array_new_length();
     }
     return static_cast<std::uint64_t>(count * sizeof(T));
+}
+
+/* The name of a number's type, which Rust and Python know as their own type of that size. */
+template <typename T>
+const char *number_name() noexcept {
+    static_assert(std::is_arithmetic<T>::value && !std::is_same<T, bool>::value && sizeof(T) <= 8,
+                  "no number that all languages have: give the type a name of your own, with a version");
+    constexpr std::size_t power = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    constexpr const char *floats[] = {"", "", "f32", "f64"};
+    constexpr const char *integers[] = {"i8", "i16", "i32", "i64"}, *naturals[] = {"u8", "u16", "u32", "u64"};
+    return (std::is_floating_point<T>::value ? floats : std::is_signed<T>::value ? integers : naturals)[power];
 }
 
 /* Frees a block in the order of its stream; where that was closed, once the device has done all its work. */
@@ -880,6 +895,176 @@ private:
     }
 
     /* Views have it too, so that the memory stays where they are. */
+    std::shared_ptr<owner> owner_;
+    std::size_t count_ = 0;
+};
+
+/* The lock of a shared_buffer, which no other thread or process has until this goes, on the thread that made it. It keeps
+ * the buffer, also where the shared_buffer goes first. */
+class shared_lock {
+public:
+    shared_lock(const shared_lock &) = delete;
+    shared_lock &operator=(const shared_lock &) = delete;
+    shared_lock(shared_lock &&other) noexcept = default;
+    shared_lock &operator=(shared_lock &&other) noexcept {
+        shared_lock moved(std::move(other));
+        std::swap(buffer_, moved.buffer_);
+        return *this;
+    }
+    ~shared_lock() { release(); }
+
+    /* Ends it now. */
+    void release() noexcept {
+        if (buffer_) {
+            static_cast<void>(forebay_shared_unlock(buffer_->get()));
+            buffer_.reset();
+        }
+    }
+
+private:
+    using owner = detail::owner<forebay_shared, detail::close_shared>;
+    template <typename T>
+    friend class shared_buffer;
+
+    shared_lock(std::shared_ptr<owner> buffer, std::int64_t timeout_ms) {
+        check(forebay_shared_lock(buffer->get(), timeout_ms));
+        buffer_ = std::move(buffer);
+    }
+
+    std::shared_ptr<owner> buffer_;
+};
+
+/* Values of a shared_buffer in host memory, under its lock until this goes, on the thread that made it. */
+template <typename T>
+class shared_view {
+public:
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + count_; }
+    T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+private:
+    template <typename U>
+    friend class shared_buffer;
+
+    shared_view(shared_lock lock, T *data, std::size_t count) : lock_(std::move(lock)), data_(data), count_(count) {}
+
+    shared_lock lock_;
+    T *data_;
+    std::size_t count_;
+};
+
+/* Values that several processes have at the same time, found by name. Other processes may write at any moment: a read that
+ * meets a write gets old values in part and new ones in part, unless all sides take the lock. */
+template <typename T>
+class shared_buffer {
+    static_assert(std::is_trivially_copyable<T>::value, "what processes share is copied byte by byte");
+
+public:
+    /* Nothing. */
+    shared_buffer() noexcept = default;
+
+    /* So many values, all zero bytes, under a name that no living process has. A structure needs a name of its type, which
+     * is compared when the buffer is opened; put a version in it. Numbers have one. */
+    static shared_buffer create(const memory &of, const std::string &name, std::size_t count) {
+        return create(of, name, count, detail::number_name<T>());
+    }
+    static shared_buffer create(const memory &of, const std::string &name, std::size_t count,
+                                const std::string &type_name) {
+        forebay_shared handle{0};
+        check(forebay_shared_create(of.get(), name.c_str(), type_name.c_str(), detail::bytes_of<T>(count), &handle));
+        return shared_buffer(handle);
+    }
+
+    /* The buffer of that name, which a process of this user has. */
+    static shared_buffer open(const memory &of, const std::string &name) {
+        return open(of, name, detail::number_name<T>());
+    }
+    static shared_buffer open(const memory &of, const std::string &name, const std::string &type_name) {
+        forebay_shared handle{0};
+        check(forebay_shared_open(of.get(), name.c_str(), type_name.c_str(), &handle));
+        return shared_buffer(handle);
+    }
+
+    /* The same, of exactly so many values; created where no process has the name. */
+    static shared_buffer create_or_open(const memory &of, const std::string &name, std::size_t count) {
+        return create_or_open(of, name, count, detail::number_name<T>());
+    }
+    static shared_buffer create_or_open(const memory &of, const std::string &name, std::size_t count,
+                                        const std::string &type_name) {
+        forebay_shared handle{0};
+        check(forebay_shared_create_or_open(of.get(), name.c_str(), type_name.c_str(), detail::bytes_of<T>(count),
+                                            &handle));
+        return shared_buffer(handle);
+    }
+
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+
+    /* Copies of values. */
+    std::vector<T> read(std::size_t first, std::size_t count) const {
+        std::vector<T> values(count);
+        check(forebay_shared_read(get(), detail::bytes_of<T>(first), values.data(), count * sizeof(T)));
+        return values;
+    }
+    std::vector<T> to_vector() const { return read(0, count_); }
+
+    void write(const std::vector<T> &values, std::size_t first = 0) const {
+        check(forebay_shared_write(get(), detail::bytes_of<T>(first), values.data(), values.size() * sizeof(T)));
+    }
+
+    /* The lock, as soon as nobody else has it. After a time that is not negative FOREBAY_STATUS_TIMED_OUT is thrown. */
+    shared_lock lock(std::chrono::milliseconds timeout = std::chrono::milliseconds(-1)) const {
+        return {owned(), static_cast<std::int64_t>(timeout.count())};
+    }
+
+    /* The values in host memory, under the lock. FOREBAY_STATUS_UNSUPPORTED is thrown where the host cannot reach them. */
+    shared_view<T> host(std::chrono::milliseconds timeout = std::chrono::milliseconds(-1)) const {
+        void *data = nullptr;
+        check(forebay_shared_host_address(get(), &data));
+        return {lock(timeout), static_cast<T *>(data), count_};
+    }
+
+    /* The address on the device, of this process, as long as the buffer lives. */
+    T *data() const {
+        void *data = nullptr;
+        check(forebay_shared_address(get(), &data));
+        return static_cast<T *>(data);
+    }
+
+    forebay_shared_info info() const {
+        forebay_shared_info info{};
+        info.struct_size = sizeof info;
+        check(forebay_shared_describe(get(), &info));
+        return info;
+    }
+
+    forebay_shared get() const noexcept { return owner_ ? owner_->get() : forebay_shared{0}; }
+
+    shared_buffer(const shared_buffer &) = delete;
+    shared_buffer &operator=(const shared_buffer &) = delete;
+    shared_buffer(shared_buffer &&other) noexcept
+        : owner_(std::move(other.owner_)), count_(std::exchange(other.count_, 0)) {}
+    shared_buffer &operator=(shared_buffer &&other) noexcept {
+        owner_ = std::move(other.owner_);
+        count_ = std::exchange(other.count_, 0);
+        return *this;
+    }
+
+private:
+    using owner = detail::owner<forebay_shared, detail::close_shared>;
+
+    explicit shared_buffer(forebay_shared handle) {
+        owner made(handle);
+        owner_ = std::make_shared<owner>(std::move(made));
+        count_ = static_cast<std::size_t>(info().size_bytes / sizeof(T));
+    }
+
+    std::shared_ptr<owner> owned() const { return owner_ ? owner_ : std::make_shared<owner>(); }
+
+    /* Locks and views have it too, so that the memory stays where they are. */
     std::shared_ptr<owner> owner_;
     std::size_t count_ = 0;
 };

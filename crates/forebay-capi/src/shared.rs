@@ -264,6 +264,32 @@ pub unsafe extern "C" fn forebay_shared_address(
     })
 }
 
+/// The address of the bytes in host memory, valid until the handle is closed: the same as that on the device. Refused with
+/// `FOREBAY_STATUS_UNSUPPORTED` where the host cannot reach the device's memory. Other processes may write to it at any
+/// moment: hold the lock as long as you use it, and see that all sides do. `memory` gets the address; null on failure.
+///
+/// # Safety
+///
+/// * `memory` is null, or a pointer can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_shared_host_address(
+    shared: forebay_shared,
+    memory: *mut *mut c_void,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(memory, "memory") }?;
+        to.set(core::ptr::null_mut());
+        let entry = find(shared)?;
+        if !entry.buffer.is_host() {
+            let said = "the host cannot reach this shared memory; use forebay_shared_read and forebay_shared_write";
+            return Err(Failure::new(forebay_status::Unsupported, said));
+        }
+        to.set(pointer(entry.buffer.address()));
+        Ok(())
+    })
+}
+
 /// Waits until nobody else holds the lock of the buffer, in any process, and takes it, until `forebay_shared_unlock` on the
 /// same thread. It keeps apart those who take it, and nobody else. When the process that holds it ends, by kill -9 too, the
 /// lock is free, and what it was writing may be half written.

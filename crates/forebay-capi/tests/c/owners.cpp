@@ -2,8 +2,11 @@
 
 #include <forebay.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <thread>
 
 #include "expect.hpp"
@@ -300,6 +303,55 @@ void unified(const forebay::device &device, const forebay::pool &pool, const for
     EXPECT(own.totals().buffers == 0 && own.totals().created == 2);
 }
 
+struct sample {
+    std::int32_t where;
+    float value;
+};
+
+void shared(const forebay::device &device) {
+    const forebay::memory memory{device};
+    const std::string name = "owners-" + std::to_string(getpid());
+    forebay::shared_buffer<std::uint32_t> created = forebay::shared_buffer<std::uint32_t>::create(memory, name, 100);
+    const auto opened = forebay::shared_buffer<std::uint32_t>::open(memory, name);
+    const auto same = forebay::shared_buffer<std::uint32_t>::create_or_open(memory, name, 100);
+    created.write({7, 8}, 10);
+    EXPECT(opened.size() == 100 && opened.read(9, 3) == (std::vector<std::uint32_t>{0, 7, 8}));
+    EXPECT(std::string(same.info().type_name) == "u32" && same.to_vector()[11] == 8 && same.data() != nullptr);
+    EXPECT(thrown_by([&] { forebay::shared_buffer<float>::open(memory, name); }) == FOREBAY_STATUS_WRONG_TYPE);
+    EXPECT(thrown_by([&] { forebay::shared_buffer<int>::create(memory, name, 1); }) == FOREBAY_STATUS_NAME_TAKEN);
+    EXPECT(thrown_by([&] { opened.read(100, 1); }) == FOREBAY_STATUS_INVALID_ARGUMENT);
+    EXPECT(thrown_by([&] { created.write({1, 2}, 99); }) == FOREBAY_STATUS_INVALID_ARGUMENT);
+    {
+        const forebay::shared_lock held = created.lock();
+        EXPECT(thrown_by([&] { opened.lock(std::chrono::milliseconds(0)); }) != FOREBAY_STATUS_OK);
+        std::thread([&] {
+            EXPECT(thrown_by([&] { opened.lock(std::chrono::milliseconds(1)); }) == FOREBAY_STATUS_TIMED_OUT);
+        }).join();
+    }
+    forebay::shared_lock first = opened.lock(std::chrono::milliseconds(0));
+    forebay::shared_lock moved = std::move(first);
+    moved.release();
+    moved.release();
+    void *reached = nullptr;
+    if (forebay_shared_host_address(created.get(), &reached) == FOREBAY_STATUS_OK) {
+        // A view keeps the memory of a buffer that is gone, and its lock.
+        forebay::shared_view<std::uint32_t> view = created.host();
+        created = forebay::shared_buffer<std::uint32_t>{};
+        view[10] = 9;
+        EXPECT(view.size() == 100 && opened.read(10, 1)[0] == 9);
+        std::thread([&] {
+            EXPECT(thrown_by([&] { opened.host(std::chrono::milliseconds(1)); }) == FOREBAY_STATUS_TIMED_OUT);
+        }).join();
+    } else {
+        EXPECT(thrown_by([&] { created.host(); }) == FOREBAY_STATUS_UNSUPPORTED);
+    }
+    opened.lock(std::chrono::milliseconds(0));
+    EXPECT(thrown_by([] { forebay::shared_buffer<int>{}.lock(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    const auto samples = forebay::shared_buffer<sample>::create(memory, name + "-samples", 3, "sample.v1");
+    samples.write({{1, 0.5F}}, 2);
+    EXPECT(samples.size() == 3 && samples.read(2, 1)[0].value == 0.5F);
+}
+
 void pinned(const forebay::device &device, const forebay::pool &pool, const forebay::stream &stream) {
     if (!device.can(FOREBAY_CAN_PINNED)) {
         return;
@@ -329,6 +381,7 @@ int main(int count, char **words) {
         temporary_memory(pool, stream);
         unified(device, pool, stream);
         pinned(device, pool, stream);
+        shared(device);
         EXPECT(stream.raw() != nullptr);
         stream.close();
     }

@@ -41,6 +41,9 @@ static void contents(forebay_memory memory) {
     OK(forebay_shared_address(created, &here));
     OK(forebay_shared_address(opened, &there));
     EXPECT(here != NULL && there != NULL && here != there);
+    const forebay_status reached = forebay_shared_host_address(opened, &there);
+    EXPECT(reached == FOREBAY_STATUS_OK ? ((uint32_t *)there)[10] == 7 : there == NULL);
+    EXPECT(reached == FOREBAY_STATUS_OK || reached == FOREBAY_STATUS_UNSUPPORTED);
 
     OK(forebay_shared_close(created));
     OK(forebay_shared_close(same));
