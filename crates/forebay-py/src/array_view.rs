@@ -1,6 +1,8 @@
 //! An array in an allocation: which bytes of it, as elements of which dtype, in which shape. Always contiguous,
 //! with the last index running fastest.
 
+use core::fmt;
+
 use forebay::{Address, Bytes};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -69,6 +71,26 @@ impl ArrayView {
             return Err(Failure::invalid(said));
         }
         Ok(Self { dtype, shape: shape.into(), offset: start, bytes, writable: outer.writable })
+    }
+
+    /// Elements that Python asks for: of `dtype`, by default bytes, in `shape`, in memory of their own.
+    pub(crate) fn requested(
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> Result<Self, Failure> {
+        let dtype = dtype.map_or(Ok(dtype::bytes()), Dtype::of_argument)?;
+        Self::of_shape(dtype, shape_argument(shape)?)
+    }
+
+    /// The same, of what is known.
+    pub(crate) fn of_shape(dtype: &'static Dtype, shape: Vec<u64>) -> Result<Self, Failure> {
+        let product = |sum: u64, &next: &u64| sum.checked_mul(next);
+        let bytes = shape.iter().try_fold(dtype.size(), product);
+        let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
+            let name = dtype.name;
+            Failure::invalid(format!("{shape:?} of {name} are more than a process can address"))
+        })?;
+        Ok(Self::imported(dtype, shape, bytes, true))
     }
 
     /// All elements of an imported tensor.
@@ -150,6 +172,11 @@ impl ArrayView {
         self.bytes
     }
 
+    /// The same, for memory of this process.
+    pub(crate) fn length(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+    }
+
     /// Whether it may be written.
     pub(crate) fn writable(&self) -> bool {
         self.writable
@@ -172,6 +199,12 @@ impl ArrayView {
     }
 }
 
+impl fmt::Display for ArrayView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.dtype.name, self.shape)
+    }
+}
+
 /// The alignment of elements: that of a complex number is its half.
 fn alignment(dtype: &Dtype) -> u64 {
     if dtype.name.starts_with("complex") { dtype.size() / 2 } else { dtype.size() }
@@ -185,15 +218,5 @@ pub(crate) fn shape_argument(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Failu
     given.extract::<Vec<u64>>().map_err(|_| {
         let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         Failure::invalid(format!("{given} is not a shape: expected whole numbers of 0 or more"))
-    })
-}
-
-/// The bytes of elements of a type in a shape.
-pub(crate) fn size_of_shape(dtype: &Dtype, shape: &[u64]) -> Result<usize, Failure> {
-    let product = |sum: u64, &next: &u64| sum.checked_mul(next);
-    let size = shape.iter().try_fold(dtype.size(), product);
-    size.and_then(|size| usize::try_from(size).ok()).ok_or_else(|| {
-        let name = dtype.name;
-        Failure::invalid(format!("{shape:?} of {name} are more than a process can address"))
     })
 }

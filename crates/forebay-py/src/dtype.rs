@@ -89,6 +89,24 @@ impl Dtype {
         ALL.iter().find(|dtype| dtype.name == name)
     }
 
+    /// The name under which processes share elements: Rust's, where Rust has a type for it.
+    pub(crate) fn shared_name(&self) -> String {
+        let letter = match self.dlpack {
+            (kind::UINT, _) => 'u',
+            (kind::INT, _) => 'i',
+            (kind::FLOAT, 32..) => 'f',
+            _ => return self.name.to_owned(),
+        };
+        format!("{letter}{}", self.dlpack.1)
+    }
+
+    /// The one that processes share under that name, in elements of so many bytes. Elements of a structure are bytes.
+    pub(crate) fn of_shared(name: &str, element: u64) -> &'static Self {
+        let is = |dtype: &&Self| dtype.shared_name() == name;
+        let found = ALL.iter().find(is);
+        found.filter(|dtype| dtype.size() == element || element == 1).unwrap_or_else(bytes)
+    }
+
     /// The one DLPack means.
     pub(crate) fn of_dlpack(code: u8, bits: u8) -> Option<&'static Self> {
         ALL.iter().find(|dtype| dtype.dlpack == (code, bits))

@@ -4,7 +4,7 @@
 //!   device, stream, pool, arena, scope,
 //!   memory ── buffer, view, pinned,
 //!   manager ── unified, shared             the classes that Python sees
-//!   allocation, array_view, dtype          memory, its pins, and its elements
+//!   allocation, array_view, dtype          memory, its pins, and its elements as Python asks for them
 //!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
 //!                                          All unsafe code is here, in transfer, in stream and in gil
 //!   failure                                errors on their way to exceptions

@@ -8,7 +8,7 @@ use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::array_view::{ArrayView, shape_argument, size_of_shape};
+use crate::array_view::{ArrayView, shape_argument};
 use crate::device::{PyDevice, device_argument};
 use crate::dtype::Dtype;
 use crate::failure::Failure;
@@ -63,8 +63,7 @@ impl PyMemory {
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> Result<PyUnifiedBuffer, Failure> {
-        let dtype = dtype.map_or(Ok(crate::dtype::bytes()), Dtype::of_argument)?;
-        self.make(dtype, shape_argument(shape)?)
+        self.make(ArrayView::requested(shape, dtype)?)
     }
 
     /// A buffer with the elements of ``source``: anything with the buffer protocol, such as a numpy array.
@@ -77,7 +76,8 @@ impl PyMemory {
                 Dtype::of_format(&format)?
             }
         };
-        let made = self.make(dtype, shape_argument(&memory.getattr("shape")?)?)?;
+        let shape = shape_argument(&memory.getattr("shape")?)?;
+        let made = self.make(ArrayView::of_shape(dtype, shape)?)?;
         made.copy_from(source, 0, None)?;
         Ok(made)
     }
@@ -93,7 +93,8 @@ impl PyMemory {
         dtype: Option<&Bound<'_, PyAny>>,
         or_open: bool,
     ) -> Result<PySharedBuffer, Failure> {
-        PySharedBuffer::create(&self.device, self.manager()?, name, (shape, dtype), or_open)
+        let array = ArrayView::requested(shape, dtype)?;
+        PySharedBuffer::create(shape.py(), &self.device, self.manager()?, name, array, or_open)
     }
 
     /// Open a buffer that a process of this user has created. Without a ``shape`` it has one dimension; a ``dtype``
@@ -136,15 +137,9 @@ impl PyMemory {
         Ok(memory.get()?)
     }
 
-    fn make(&self, dtype: &'static Dtype, shape: Vec<u64>) -> Result<PyUnifiedBuffer, Failure> {
-        let size = size_of_shape(dtype, &shape)?;
-        let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(size)?);
-        let device = Arc::clone(&self.device);
-        Ok(PyUnifiedBuffer::new(
-            device,
-            ArrayView::imported(dtype, shape, size as u64, true),
-            buffer,
-        ))
+    fn make(&self, array: ArrayView) -> Result<PyUnifiedBuffer, Failure> {
+        let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(array.length())?);
+        Ok(PyUnifiedBuffer::new(Arc::clone(&self.device), array, buffer))
     }
 }
 

@@ -15,10 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::allocation::{Allocation, MemorySpace};
-use crate::array_view::{ArrayView, shape_argument, size_of_shape};
+use crate::array_view::ArrayView;
 use crate::construct::{new_pinned_array, take_next};
 use crate::device::{PyDevice, device_argument};
-use crate::dtype::{self, Dtype};
 use crate::failure::Failure;
 use crate::gil::without_gil;
 use crate::memory::{Memory, same_device, stream_or_own};
@@ -96,14 +95,12 @@ impl PyPinnedPool {
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> Result<Py<PyAny>, Failure> {
         let py = shape.py();
-        let dtype = dtype.map_or(Ok(dtype::bytes()), Dtype::of_argument)?;
-        let shape = shape_argument(shape)?;
-        let size = size_of_shape(dtype, &shape)?;
+        let elements = ArrayView::requested(shape, dtype)?;
+        let size = elements.length();
         let allocation = py.detach(|| {
             let array = self.pool()?.array::<u8>(size)?;
             Ok::<_, Failure>(Allocation::pinned_array(&self.device, array))
         })?;
-        let elements = ArrayView::imported(dtype, shape, size as u64, true);
         new_pinned_array(py, allocation.pin()?, elements)
     }
 
@@ -214,7 +211,7 @@ impl PinnedArrayCore {
     fn __repr__(slf: &Bound<'_, Self>) -> String {
         let memory = memory(slf);
         let (array, device) = (memory.array(), memory.allocation().device().name());
-        format!("<forebay.PinnedArray of {} {:?} on {device}>", array.dtype().name, array.shape())
+        format!("<forebay.PinnedArray of {array} on {device}>")
     }
 }
 

@@ -14,10 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
-use crate::array_view::{ArrayView, shape_argument, size_of_shape};
+use crate::array_view::{ArrayView, shape_argument};
 use crate::construct::new_view;
 use crate::device::PyDevice;
-use crate::dtype::{self, Dtype};
+use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::without_gil;
@@ -26,31 +26,6 @@ use crate::quantity::{integer, optional_integer, seconds};
 
 /// How long a lock is waited for before the interpreter may handle a signal, such as Ctrl-C.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// The names of element types in Rust, and here. What Rust has no name for has its name here.
-const NAMES: [(&str, &str); 10] = [
-    ("u8", "uint8"),
-    ("i8", "int8"),
-    ("u16", "uint16"),
-    ("i16", "int16"),
-    ("u32", "uint32"),
-    ("i32", "int32"),
-    ("f32", "float32"),
-    ("u64", "uint64"),
-    ("i64", "int64"),
-    ("f64", "float64"),
-];
-
-fn type_name(dtype: &Dtype) -> &'static str {
-    NAMES.iter().find(|(_, own)| *own == dtype.name).map_or(dtype.name, |(name, _)| name)
-}
-
-fn dtype_of(type_name: &str, element: u64) -> &'static Dtype {
-    let known = NAMES.iter().find(|(name, _)| *name == type_name).map_or(type_name, |(_, own)| own);
-    let found = Dtype::named(known);
-    // Elements of a structure are bytes here.
-    found.filter(|dtype| dtype.size() == element || element == 1).unwrap_or_else(dtype::bytes)
-}
 
 /// Elements that several processes have at the same time, found by name.
 ///
@@ -76,19 +51,16 @@ impl Drop for PySharedBuffer {
 impl PySharedBuffer {
     /// Creates a buffer, or opens it where `or_open`.
     pub(crate) fn create(
+        py: Python<'_>,
         device: &Arc<OpenDevice>,
         memory: &Memory,
         name: &str,
-        (shape, dtype): (&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>),
+        array: ArrayView,
         or_open: bool,
     ) -> Result<Self, Failure> {
-        let py = shape.py();
-        let dtype = dtype.map_or(Ok(dtype::bytes()), Dtype::of_argument)?;
-        let shape = shape_argument(shape)?;
-        let (size, type_name) = (size_of_shape(dtype, &shape)? as u64, type_name(dtype));
         let make = if or_open { SharedBytes::create_or_open } else { SharedBytes::create };
-        let buffer = py.detach(|| make(memory, name, type_name, size))?;
-        let array = ArrayView::imported(dtype, shape, size, true);
+        let type_name = array.dtype().shared_name();
+        let buffer = py.detach(|| make(memory, name, &type_name, array.bytes()))?;
         Ok(Self::new(device, buffer, array))
     }
 
@@ -102,22 +74,20 @@ impl PySharedBuffer {
     ) -> Result<Self, Failure> {
         let dtype = dtype.map(Dtype::of_argument).transpose()?;
         let shape = shape.map(shape_argument).transpose()?;
-        let buffer = py.detach(|| SharedBytes::open(memory, name, dtype.map(type_name)))?;
-        let dtype = dtype.unwrap_or_else(|| {
-            let (name, element) = buffer.element();
-            dtype_of(name, element)
-        });
+        let type_name = dtype.map(Dtype::shared_name);
+        let buffer = py.detach(|| SharedBytes::open(memory, name, type_name.as_deref()))?;
+        let (type_name, element) = buffer.element();
+        let dtype = dtype.unwrap_or_else(|| Dtype::of_shared(type_name, element));
         let size = buffer.size().get();
         let shape = shape.unwrap_or_else(|| vec![size / dtype.size()]);
-        let found = size_of_shape(dtype, &shape)? as u64;
+        let array = ArrayView::of_shape(dtype, shape)?;
+        let found = array.bytes();
         if found != size {
-            let (type_name, words) = (dtype.name, shape);
             return Err(Failure::invalid(format!(
-                "{words:?} of {type_name} are {found} B, and the shared buffer {name:?} has {size} B; open it without a \
-                 shape"
+                "elements of {array} are {found} B, and the shared buffer {name:?} has {size} B; open it without a shape"
             )));
         }
-        Ok(Self::new(device, buffer, ArrayView::imported(dtype, shape, size, true)))
+        Ok(Self::new(device, buffer, array))
     }
 
     fn new(device: &Arc<OpenDevice>, buffer: SharedBytes, array: ArrayView) -> Self {
@@ -252,9 +222,8 @@ impl PySharedBuffer {
     }
 
     fn __repr__(&self) -> String {
-        let (name, shape, device) = (self.dtype(), self.array.shape(), self.device.name());
-        let own = self.name().unwrap_or("?");
-        format!("<forebay.SharedBuffer {own:?} of {name} {shape:?} on {device}>")
+        let (name, array) = (self.name().unwrap_or("?"), &self.array);
+        format!("<forebay.SharedBuffer {name:?} of {array} on {}>", self.device.name())
     }
 }
 

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
-use crate::array_view::{ArrayView, shape_argument, size_of_shape};
+use crate::array_view::{ArrayView, shape_argument};
 use crate::construct::new_view;
 use crate::device::PyDevice;
 use crate::dlpack::{self, ExportRequest};
@@ -304,9 +304,8 @@ impl PyUnifiedBuffer {
     /// raises while views of it live. Slices made before stay what they were; one that reaches past the new end raises.
     fn resize(&self, shape: &Bound<'_, PyAny>) -> Result<(), Failure> {
         let py = shape.py();
-        let (dtype, shape) = (self.array().dtype(), shape_argument(shape)?);
-        let size = size_of_shape(dtype, &shape)? as u64;
-        let array = ArrayView::imported(dtype, shape, size, true);
+        let array = ArrayView::of_shape(self.array().dtype(), shape_argument(shape)?)?;
+        let size = array.bytes();
         py.detach(|| Ok(self.whole()?.resize(size, || *lock(&self.array) = array)?))
     }
 
@@ -360,9 +359,9 @@ impl PyUnifiedBuffer {
     }
 
     fn __repr__(&self) -> String {
-        let (name, array, device) = (self.dtype(), self.array(), self.device.name());
-        let (slice, shape) = (if self.is_slice { "slice of a " } else { "" }, array.shape());
-        format!("<{slice}forebay.UnifiedBuffer of {name} {shape:?} on {device}>")
+        let (array, device) = (self.array(), self.device.name());
+        let slice = if self.is_slice { "slice of a " } else { "" };
+        format!("<{slice}forebay.UnifiedBuffer of {array} on {device}>")
     }
 }
 

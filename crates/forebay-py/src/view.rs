@@ -45,10 +45,8 @@ impl ViewCore {
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
-        let array = memory(slf).array();
-        let (name, shape) = (array.dtype().name, array.shape());
-        let device = memory(slf).allocation().device().name();
-        format!("<forebay.View of {name} {shape:?} on {device}>")
+        let (array, device) = (memory(slf).array(), memory(slf).allocation().device().name());
+        format!("<forebay.View of {array} on {device}>")
     }
 }
 
