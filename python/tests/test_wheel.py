@@ -10,6 +10,7 @@ import io
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import zipfile
@@ -136,6 +137,34 @@ def test_every_known_minor_version_has_a_release(adapters):
     text = (ROOT / "python" / "forebay" / "_torch_adapter.py").read_text()
     (oldest, newest) = re.search(r"OLDEST, NEWEST = \(2, (\d+)\), \(2, (\d+)\)", text).groups()
     assert {int(version.split(".")[1]) for version in adapters.VERSIONS} == {*range(int(oldest), int(newest) + 1)}
+
+
+def test_every_header_that_the_adapter_names_is_fetched(adapters):
+    sources = ROOT / "python" / "forebay" / "torch_adapter"
+    included = re.compile(r"^\s*#\s*include\s*<((?:c10|ATen|torch|caffe2)/[^>]+)>", re.MULTILINE)
+    named = [name for path in sources.glob("*.*") for name in included.findall(path.read_text())]
+    assert len(named) >= 6, named
+    missing = [name for name in named if not adapters.OF_TORCH.fullmatch(f"torch/include/{name}")]
+    assert not missing, f"enter them in OF_TORCH of adapters.py: {missing}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forebay works inside PyTorch on Linux alone")
+def test_the_adapter_compiles_for_the_oldest_and_the_newest_pytorch(adapters):
+    """With headers out of PyTorch's wheels, 12 MB that are kept in target/python. No PyTorch needs to be installed."""
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++")
+    cache, versions = ROOT / "target" / "python" / "adapters-tested", (adapters.VERSIONS[0], adapters.VERSIONS[-1])
+    # In a process of its own: there `forebay` is the package without its extension.
+    command = [sys.executable, adapters.__file__, "build", "--parts", str(cache), *versions]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("PyTorch's headers did not come within 240 s")
+    said = (ran.stdout + ran.stderr).strip()
+    if ran.returncode and "could not be had" in said:
+        pytest.skip(said.splitlines()[-1])
+    assert ran.returncode == 0, said
+    assert len(list(cache.glob("adapter_*.so"))) == len(versions), said
 
 
 def plain_wheel(folder: pathlib.Path) -> pathlib.Path:

@@ -1,6 +1,7 @@
 """Prebuilt adapters for the wheel of forebay: one for each interface that the allocator of a known PyTorch has.
 
     python adapters.py build CACHE [VERSION...]     fetch headers, compile CACHE/adapter_INTERFACE.so
+        --parts                                     fail where a server sends wheels whole alone, 0.9 GB each
     python adapters.py pack CACHE WHEEL FOLDER      write the wheel with the adapters in it to FOLDER
 
 A wheel of PyTorch has 0.5 to 0.9 GB, of which an adapter needs some 4 MB: c10's headers and libraries, and one header of
@@ -145,8 +146,8 @@ def address_of(requirement: str) -> str:
 
 
 @contextmanager
-def opened(requirement: str) -> Iterator[zipfile.ZipFile]:
-    """The wheel of a package: on its server where that can be, else downloaded."""
+def opened(requirement: str, whole: bool = True) -> Iterator[zipfile.ZipFile]:
+    """The wheel of a package: on its server where that can be, else downloaded, unless `whole` forbids it."""
     address = address_of(requirement)
     local = urllib.parse.urlsplit(address)
     try:
@@ -155,6 +156,8 @@ def opened(requirement: str) -> Iterator[zipfile.ZipFile]:
         else:
             file = io.BufferedReader(Remote(address), AHEAD)
     except OSError as error:
+        if not whole:
+            raise
         say(f"{requirement}: downloading the whole wheel: {error}")
         with tempfile.TemporaryDirectory() as folder:
             pip("download", "--dest", folder, requirement)
@@ -165,14 +168,14 @@ def opened(requirement: str) -> Iterator[zipfile.ZipFile]:
         yield wheel
 
 
-def fetch(requirement: str, wanted: re.Pattern[str], cache: Path) -> Path:
+def fetch(requirement: str, wanted: re.Pattern[str], cache: Path, whole: bool = True) -> Path:
     """The folder in the cache with these files of a package. It is there whole, or not at all."""
     folder = cache / requirement.replace("==", "-")
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=cache) as work, opened(requirement) as wheel:
+        with tempfile.TemporaryDirectory(dir=cache) as work, opened(requirement, whole) as wheel:
             entries = [entry for entry in wheel.infolist() if wanted.fullmatch(entry.filename)]
             if not entries:
                 raise Unavailable("its wheel has none of the files that are needed")
@@ -202,14 +205,15 @@ def sources_digest(module: types.ModuleType) -> str:
     return digest.hexdigest()[:16]
 
 
-def build(cache: Path, versions: tuple[str, ...]) -> dict[str, list[str]]:
+def build(cache: Path, versions: tuple[str, ...], whole: bool = True) -> dict[str, list[str]]:
     """Compiles an adapter for each interface of these versions. The versions by interface."""
     module = adapter_module()
     folder = cache / sources_digest(module)
     # pip spends its time waiting, and so do requests.
     with ThreadPoolExecutor(4) as workers:
-        cuda = workers.submit(fetch, CUDA, OF_CUDA, cache)
-        torches = list(workers.map(lambda version: fetch(f"torch=={version}", OF_TORCH, cache) / "torch", versions))
+        cuda = workers.submit(fetch, CUDA, OF_CUDA, cache, whole)
+        folders = list(workers.map(lambda version: fetch(f"torch=={version}", OF_TORCH, cache, whole), versions))
+        torches = [folder / "torch" for folder in folders]
         (headers,) = cuda.result().glob("nvidia/*/include")
     interfaces: dict[str, list[str]] = {}
     first: dict[str, Path] = {}
@@ -300,13 +304,14 @@ def main() -> int:
     building = commands.add_parser("build", help="fetch headers and compile the adapters")
     building.add_argument("cache", type=Path)
     building.add_argument("versions", nargs="*", help="of PyTorch; else all that are known")
+    building.add_argument("--parts", action="store_true", help="fail where a server sends wheels whole alone")
     packing = commands.add_parser("pack", help="put the adapters into a wheel")
     for name in ("cache", "wheel", "folder"):
         packing.add_argument(name, type=Path)
     given = parser.parse_args()
     try:
         if given.command == "build":
-            build(given.cache, tuple(given.versions) or VERSIONS)
+            build(given.cache, tuple(given.versions) or VERSIONS, whole=not given.parts)
         else:
             pack(given.cache, given.wheel, given.folder)
     except (Unavailable, OSError, subprocess.CalledProcessError) as error:
