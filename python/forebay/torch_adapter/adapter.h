@@ -569,7 +569,8 @@ class Adapter final : public Core {
     if (pthread_atfork(nullptr, nullptr, [] { is_child = true; }) != 0) return "a fork could not be noticed";
     // It lives as long as the process: tensors are freed until the very end.
     installed = new Adapter(native);
-    c10::SetAllocator(c10::DeviceType::CUDA, installed, 0);
+    // With priority 0, which PyTorch's own has, torch.accelerator of 2.14 and 2.15 asks PyTorch's own instead.
+    c10::SetAllocator(c10::DeviceType::CUDA, installed, 1);
     caching::allocator.store(installed);
     return {};
   }
