@@ -68,9 +68,10 @@ proptest! {
                 let skip = if number == 0 { load.skip } else { 0 };
                 staged.extend((skip..item.size).map(|byte| item.host + byte));
             }
-            staged.truncate(load.size as usize);
+            let index = |at: u64| usize::try_from(at).unwrap();
+            staged.truncate(index(load.size));
             for run in &load.runs {
-                let bytes = &staged[run.offset as usize..(run.offset + run.size) as usize];
+                let bytes = &staged[index(run.offset)..index(run.offset + run.size)];
                 found.extend(bytes.iter().copied().zip(run.device..));
             }
         }
