@@ -81,6 +81,13 @@ pub enum Command {
     /// The FOREBAY_ variables configure the pool, and the output names settings that are not the
     /// default. Exits with 0 if no workload failed.
     Bench(BenchOptions),
+    /// Measure how fast memory gets to a device and back.
+    ///
+    /// Each direction and both at once, from 4 KiB to 1 GiB: pinned memory, which is as fast as the
+    /// wire, ordinary memory through the transfer engine, and ordinary memory by the device's own
+    /// copy; and 10,000 transfers of 4 KiB. Takes 4 GiB of host memory, half of it pinned, and 2 GiB
+    /// of the device's; with --quick 64 MiB. Exits with 0 if nothing failed.
+    Bandwidth(BandwidthOptions),
     /// Convert a recording to another format.
     ///
     /// The ending of OUT selects the format: .csv, .csv.gz, or .fbt for forebay's own, which is smaller.
@@ -237,6 +244,27 @@ pub struct BenchOptions {
     pub quick: bool,
 
     /// Print a line of JSON for each case, with "schema": "forebay.bench.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `forebay bandwidth`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct BandwidthOptions {
+    /// The device: this machine's own memory, GPU number N, or simulated.
+    #[arg(long, value_name = "host|cuda:N|sim", default_value_t = DeviceName::Host)]
+    pub device: DeviceName,
+
+    /// The threads of the transfer engine [default: one for each processor, up to eight].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+
+    /// Measure small sizes in few rounds: enough to check that everything works.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Print a line of JSON for each case, with "schema": "forebay.bandwidth.v1".
     #[arg(long)]
     pub json: bool,
 }

@@ -6,6 +6,7 @@
 //!   forebay replay TRACE...            compare allocators on recorded runs; "-" is standard input
 //!   forebay fit TRACE...               find the smallest device on which recorded runs go through
 //!   forebay bench alloc [WORKLOAD...]  time named workloads
+//!   forebay bandwidth                  measure how fast memory gets to a device and back
 //!   forebay convert IN OUT             convert a recording to another format
 //!
 //!   --json, with each                  one object a line, each with a "schema"
@@ -14,6 +15,7 @@
 //! Exit status: 0 where all went well, 1 where the command found or met a fault, 2 for bad usage.
 //! Whoever reads the output may stop reading at any time: that is not a fault.
 
+mod bandwidth;
 pub mod bench;
 pub mod command;
 mod convert;
@@ -69,6 +71,10 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Replay(options) => replay::run(options, width, &mut anstream::stdout()),
         Command::Fit(options) if options.json => fit::run(options, width, &mut io::stdout()),
         Command::Fit(options) => fit::run(options, width, &mut anstream::stdout()),
+        Command::Bandwidth(options) if options.json => {
+            bandwidth::run(options, width, &mut io::stdout())
+        }
+        Command::Bandwidth(options) => bandwidth::run(options, width, &mut anstream::stdout()),
         Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };

@@ -279,3 +279,26 @@ fn bad_usage_is_told_what_is_allowed() {
         assert!(run.stdout.is_empty());
     }
 }
+
+#[test]
+fn bandwidth_has_every_direction_and_way() {
+    for device in ["host", "sim"] {
+        let run = forebay(&["bandwidth", "--device", device, "--quick", "--json"]);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        let rows = rows(&run);
+        let mut ways = BTreeSet::new();
+        for row in &rows {
+            assert_eq!(
+                (&row["schema"], &row["device"]),
+                (&"forebay.bandwidth.v1".into(), &device.into())
+            );
+            assert!(row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+            ways.insert((row["direction"].to_string(), row["way"].to_string()));
+        }
+        // Three ways up and down, and two at once.
+        assert_eq!((rows.len(), ways.len()), (3 * 3 * 2 + 2 + 2, 8));
+    }
+    let told = forebay(&["bandwidth", "--device", "sim", "--quick"]);
+    assert!(text(&told.stdout).contains("ordinary, engine"), "{}", text(&told.stdout));
+    assert_eq!(forebay(&["bandwidth", "--device", "cuda:9"]).status.code(), Some(1));
+}
