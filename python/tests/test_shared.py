@@ -162,3 +162,13 @@ def test_numpy_cannot_share_memory_of_a_device(accelerator, name):
     buffer = forebay.Memory(accelerator).shared(name, 10)
     with pytest.raises(forebay.ExportError, match="cannot reach"):
         buffer.unsafe_numpy()
+
+
+def test_names_of_any_user_are_apart_and_patience_is_a_time(memory, name):
+    own = memory.shared(name, 4, "uint8")
+    shared = memory.shared(name, 8, "uint8", any_user=True)
+    assert memory.open_shared(name, patience=0.5).nbytes == own.nbytes == 4
+    assert memory.open_shared(name, any_user=True).nbytes == shared.nbytes == 8
+    for bad in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(forebay.Error):
+            memory.open_shared(name, patience=bad)

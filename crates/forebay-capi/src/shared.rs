@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use forebay::bindings::SharedBytes;
 use forebay::buffer::Memory;
+use forebay::named::SharedOptions;
 
 use crate::block::pointer;
 use crate::buffer::{MemoryEntry, forebay_memory};
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn forebay_shared_create(
     shared: *mut forebay_shared,
 ) -> forebay_status {
     let make = |memory: &Memory, name: &str, type_name: &str| {
-        SharedBytes::create(memory, name, type_name, size)
+        SharedBytes::create(memory, &SharedOptions::new(), name, type_name, size)
     };
     // SAFETY: as the caller promises.
     unsafe { enter(memory, (name, type_name), shared, make) }
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn forebay_shared_open(
     shared: *mut forebay_shared,
 ) -> forebay_status {
     let make = |memory: &Memory, name: &str, type_name: &str| {
-        SharedBytes::open(memory, name, Some(type_name))
+        SharedBytes::open(memory, &SharedOptions::new(), name, Some(type_name))
     };
     // SAFETY: as the caller promises.
     unsafe { enter(memory, (name, type_name), shared, make) }
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn forebay_shared_create_or_open(
     shared: *mut forebay_shared,
 ) -> forebay_status {
     let make = |memory: &Memory, name: &str, type_name: &str| {
-        SharedBytes::create_or_open(memory, name, type_name, size)
+        SharedBytes::create_or_open(memory, &SharedOptions::new(), name, type_name, size)
     };
     // SAFETY: as the caller promises.
     unsafe { enter(memory, (name, type_name), shared, make) }

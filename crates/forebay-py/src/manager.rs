@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay::bindings::CountedBuffer;
 use forebay::buffer::{BufferFigures, LiveBuffer, Memory};
+use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 use crate::gil::without_gil;
 use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
+use crate::quantity::seconds;
 use crate::shared::PySharedBuffer;
 use crate::unified::PyUnifiedBuffer;
 
@@ -84,30 +86,40 @@ impl PyMemory {
 
     /// Create a buffer of elements of ``dtype`` in ``shape``, all zero, that other processes of this user open by its
     /// name: 1 to 80 characters of ``A-Z a-z 0-9 . _ -``. Raises ``NameTakenError`` where a living process has the name;
-    /// with ``or_open`` it is opened then, if it has the same elements. Linux only.
-    #[pyo3(signature = (name, shape, dtype = None, *, or_open = false))]
+    /// with ``or_open`` it is opened then, if it has the same elements. With ``any_user`` every user of the machine may
+    /// open it; such names are apart. ``patience``: how many seconds an opener waits for an answer. Linux only.
+    #[pyo3(signature = (name, shape, dtype = None, *, or_open = false, any_user = false, patience = 5.0))]
+    #[allow(clippy::too_many_arguments, reason = "Python's keywords")]
     fn shared(
         &self,
         name: &str,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         or_open: bool,
+        any_user: bool,
+        patience: f64,
     ) -> Result<PySharedBuffer, Failure> {
         let array = ArrayView::requested(shape, dtype)?;
-        PySharedBuffer::create(shape.py(), &self.device, self.manager()?, name, array, or_open)
+        let options = shared_options(any_user, patience)?;
+        let (device, manager) = (&self.device, self.manager()?);
+        PySharedBuffer::create(shape.py(), device, manager, &options, name, array, or_open)
     }
 
     /// Open a buffer that a process of this user has created. Without a ``shape`` it has one dimension; a ``dtype``
     /// refuses elements of another type. Raises ``NotFoundError`` where no living process has the name.
-    #[pyo3(signature = (name, shape = None, dtype = None))]
+    #[pyo3(signature = (name, shape = None, dtype = None, *, any_user = false, patience = 5.0))]
+    #[allow(clippy::too_many_arguments, reason = "Python's keywords")]
     fn open_shared(
         &self,
         py: Python<'_>,
         name: &str,
         shape: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,
+        any_user: bool,
+        patience: f64,
     ) -> Result<PySharedBuffer, Failure> {
-        PySharedBuffer::open(py, &self.device, self.manager()?, name, (shape, dtype))
+        let options = shared_options(any_user, patience)?;
+        PySharedBuffer::open(py, &self.device, self.manager()?, &options, name, (shape, dtype))
     }
 
     /// What its buffers add up to: ``buffers``, ``created``, bytes of memory, and copies.
@@ -173,4 +185,10 @@ fn rows<'py>(py: Python<'py>, live: &[LiveBuffer]) -> Result<Bound<'py, PyList>,
 #[pyfunction]
 pub(crate) fn live_buffers(py: Python<'_>) -> Result<Bound<'_, PyList>, Failure> {
     rows(py, &forebay::buffer::leaks())
+}
+
+/// Options of a shared buffer from Python's keywords.
+fn shared_options(any_user: bool, patience: f64) -> Result<SharedOptions, Failure> {
+    let options = SharedOptions::new().patience(seconds(patience)?);
+    Ok(if any_user { options.any_user() } else { options })
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use forebay::bindings::SharedBytes;
 use forebay::buffer::Memory;
+use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -54,13 +55,14 @@ impl PySharedBuffer {
         py: Python<'_>,
         device: &Arc<OpenDevice>,
         memory: &Memory,
+        options: &SharedOptions,
         name: &str,
         array: ArrayView,
         or_open: bool,
     ) -> Result<Self, Failure> {
         let make = if or_open { SharedBytes::create_or_open } else { SharedBytes::create };
         let type_name = array.dtype().shared_name();
-        let buffer = py.detach(|| make(memory, name, &type_name, array.bytes()))?;
+        let buffer = py.detach(|| make(memory, options, name, &type_name, array.bytes()))?;
         Ok(Self::new(device, buffer, array))
     }
 
@@ -69,13 +71,15 @@ impl PySharedBuffer {
         py: Python<'_>,
         device: &Arc<OpenDevice>,
         memory: &Memory,
+        options: &SharedOptions,
         name: &str,
         (shape, dtype): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
     ) -> Result<Self, Failure> {
         let dtype = dtype.map(Dtype::of_argument).transpose()?;
         let shape = shape.map(shape_argument).transpose()?;
         let type_name = dtype.map(Dtype::shared_name);
-        let buffer = py.detach(|| SharedBytes::open(memory, name, type_name.as_deref()))?;
+        let buffer =
+            py.detach(|| SharedBytes::open(memory, options, name, type_name.as_deref()))?;
         let (type_name, element) = buffer.element();
         let dtype = dtype.unwrap_or_else(|| Dtype::of_shared(type_name, element));
         let size = buffer.size().get();

@@ -1,5 +1,8 @@
 //! One trait for everything that has elements on a device, so that code can be written once for all of them.
 
+#[cfg(feature = "host")]
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use bytemuck::Pod;
 use forebay_core::Bytes;
 use forebay_hal::{Call, StreamHandle, invalid};
@@ -237,13 +240,14 @@ impl<T: Pod> DeviceBuffer for crate::PinnedArray<T> {
     ) -> Result<R> {
         let address = self.device_address()?;
         self.wait()?;
-        let done = work(OnDevice::new(address, DeviceBuffer::size(self), stream));
-        // Work that failed may have enqueued a part.
+        let on_device = OnDevice::new(address, DeviceBuffer::size(self), stream);
+        let done = catch_unwind(AssertUnwindSafe(|| work(on_device)));
+        // Work that failed, or panicked, may have enqueued a part.
         let recorded = match access {
             Access::Read => self.read_on(stream),
             Access::Update | Access::Overwrite => self.written_on(stream),
         };
-        let done = done?;
+        let done = done.unwrap_or_else(|panic| resume_unwind(panic))?;
         recorded?;
         Ok(done)
     }

@@ -7,8 +7,9 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, invalid};
 
 use super::buffer::Creator;
+use super::options::SharedOptions;
 use super::raw::RawShared;
-use super::request::{Element, Request, Users};
+use super::request::{Element, Request};
 use crate::Result;
 use crate::buffer::{Memory, SharedRegistration};
 
@@ -26,9 +27,6 @@ const NUMBERS: [(&str, u64); 10] = [
     ("f64", 8),
 ];
 
-/// How long an opener waits for an answer, as [`SharedOptions`](super::SharedOptions) by default.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// A shared buffer as bytes, whose lock has no guard. Its elements are those of a Rust program that uses the same
 /// type name: numbers such as "f32" have their size, elements of any other name are single bytes.
 #[derive(Debug)]
@@ -44,8 +42,9 @@ fn element(type_name: &str) -> Element {
     Element { name: type_name.to_owned(), size, alignment: size }
 }
 
-fn request<'a>(name: &'a str, type_name: &str) -> Request<'a> {
-    Request { name, element: element(type_name), users: Users::Same, patience: PATIENCE }
+fn request<'a>(options: &SharedOptions, name: &'a str, type_name: &str) -> Request<'a> {
+    let SharedOptions { users, patience, .. } = *options;
+    Request { name, element: element(type_name), users, patience }
 }
 
 /// The number of elements in `size` bytes.
@@ -66,8 +65,14 @@ impl SharedBytes {
 
     /// As [`Memory::shared`].
     #[track_caller]
-    pub fn create(memory: &Memory, name: &str, type_name: &str, size: u64) -> Result<Self> {
-        let request = request(name, type_name);
+    pub fn create(
+        memory: &Memory,
+        options: &SharedOptions,
+        name: &str,
+        type_name: &str,
+        size: u64,
+    ) -> Result<Self> {
+        let request = request(options, name, type_name);
         let length = length(&request.element, size)?;
         request.size_of(length)?;
         Ok(Self::new(memory, RawShared::create(memory.device(), &request, length)?))
@@ -75,18 +80,30 @@ impl SharedBytes {
 
     /// As [`Memory::open_shared`]; without a type name, whatever the elements are.
     #[track_caller]
-    pub fn open(memory: &Memory, name: &str, type_name: Option<&str>) -> Result<Self> {
+    pub fn open(
+        memory: &Memory,
+        options: &SharedOptions,
+        name: &str,
+        type_name: Option<&str>,
+    ) -> Result<Self> {
+        let request = request(options, name, type_name.unwrap_or_default());
         let raw = match type_name {
-            Some(type_name) => RawShared::open(memory.device(), &request(name, type_name), None)?,
-            None => RawShared::open_any(memory.device(), &request(name, ""))?,
+            Some(_) => RawShared::open(memory.device(), &request, None)?,
+            None => RawShared::open_any(memory.device(), &request)?,
         };
         Ok(Self::new(memory, raw))
     }
 
     /// As [`Memory::shared_or_open`].
     #[track_caller]
-    pub fn create_or_open(memory: &Memory, name: &str, type_name: &str, size: u64) -> Result<Self> {
-        let request = request(name, type_name);
+    pub fn create_or_open(
+        memory: &Memory,
+        options: &SharedOptions,
+        name: &str,
+        type_name: &str,
+        size: u64,
+    ) -> Result<Self> {
+        let request = request(options, name, type_name);
         let length = length(&request.element, size)?;
         request.size_of(length)?;
         Ok(Self::new(memory, RawShared::create_or_open(memory.device(), &request, length)?))

@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedOptions {
-    users: Users,
-    patience: Duration,
+    pub(super) users: Users,
+    pub(super) patience: Duration,
     type_name: Option<String>,
 }
 

@@ -278,6 +278,11 @@ impl<T: Pod> PinnedArray<T> {
     fn device(&self) -> &Arc<dyn Device> {
         self.pool.device()
     }
+
+    /// Whether `device` is the one that copies from and to the memory.
+    pub(crate) fn is_of(&self, device: &Arc<dyn Device>) -> bool {
+        ptr::addr_eq(Arc::as_ptr(device), Arc::as_ptr(self.device()))
+    }
 }
 
 impl Use {

@@ -32,7 +32,7 @@ struct Accepted {
 #[must_use = "the results of the transfers are those of `wait`"]
 pub struct BatchTicket<'scope> {
     engine: &'scope Arc<Engine>,
-    open: &'scope Mutex<Vec<JobId>>,
+    open: &'scope Mutex<BTreeSet<JobId>>,
     direction: Direction,
     /// One for each item. Those that are under way are in the lists below.
     results: Vec<Result<()>>,
@@ -116,8 +116,18 @@ impl<'scope> BatchTicket<'scope> {
             }
         }
         if !batch.small.is_empty() {
-            // If it cannot be begun, its items are tried one by one.
-            batch.together = batch.begin_together().ok();
+            match batch.begin_together() {
+                Ok(id) => batch.together = Some(id),
+                // Each by itself, then.
+                Err(_) => {
+                    for Accepted { number, copy, stream } in core::mem::take(&mut batch.small) {
+                        match batch.begin_alone(&copy, stream) {
+                            Ok(id) => batch.alone.push((number, id)),
+                            Err(error) => batch.fail(number, error),
+                        }
+                    }
+                }
+            }
         }
         batch
     }
@@ -131,7 +141,7 @@ impl<'scope> BatchTicket<'scope> {
     fn begin_alone(&self, copy: &Copy, stream: StreamHandle) -> Result<JobId> {
         // SAFETY: both sides are borrowed until the end of the scope, which waits for the transfer.
         let id = unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) }?;
-        lock(self.open).push(id);
+        lock(self.open).insert(id);
         Ok(id)
     }
 
@@ -154,13 +164,14 @@ impl<'scope> BatchTicket<'scope> {
         let order = Choices::default().order_of(direction, HostEnd::Memory, supply, total);
         // SAFETY: as for one alone.
         let id = unsafe { submit(self.engine, order, &streams) }?;
-        lock(self.open).push(id);
+        lock(self.open).insert(id);
         Ok(id)
     }
 
     fn end(&self, id: JobId) -> Result<()> {
-        lock(self.open).retain(|&open| open != id);
-        wait(self.engine, id)
+        let outcome = wait(self.engine, id);
+        lock(self.open).remove(&id);
+        outcome
     }
 
     /// Waits until all are done, and returns the result of each, in the order of the items.
@@ -170,8 +181,7 @@ impl<'scope> BatchTicket<'scope> {
                 self.fail(number, error);
             }
         }
-        let together = self.together.map(|id| self.end(id));
-        if !matches!(together, Some(Ok(()))) {
+        if self.together.is_some_and(|id| self.end(id).is_err()) {
             // One of them is at fault: each by itself, to know which.
             for Accepted { number, copy, stream } in core::mem::take(&mut self.small) {
                 let done = self.begin_alone(&copy, stream).and_then(|id| self.end(id));

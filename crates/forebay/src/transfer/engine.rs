@@ -1,9 +1,9 @@
 //! The engine: a device, a ring of pinned memory for each direction, and the transfers.
 //!
-//! One lock guards the state. No copy, no call of the device and no callback is made under it.
+//! One lock guards the state. No copy, no call of the device and no code of the program runs under it.
 
 use core::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::Bytes;
 use forebay_core::transfer::Backoff;
@@ -15,17 +15,34 @@ use super::figures::TransferFigures;
 use super::job::{Direction, JobId};
 use super::options::TransferOptions;
 use super::state::{Kept, State};
-use crate::Result;
 use crate::callback::Callbacks;
 use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::sync::lock;
+use crate::{Error, Result};
 
-/// Streams of each direction. Transfers take them in turn, so that one that waits for its array's stream holds up a
-/// fraction of the others.
+/// Streams of each direction. Transfers take them in turn, so that the device's copies of one that waits for its array's
+/// stream do not hold up those of all others.
 const STREAMS: usize = 4;
 
 /// How often a wait is tried again, without which memory cannot be given back.
-const INSISTED: u32 = 40;
+const SETTLE_RETRIES: u32 = 40;
+
+/// Errors that tell whether the same call may succeed later.
+pub(super) trait MayPass {
+    fn may_pass(&self) -> bool;
+}
+
+impl MayPass for hal::Error {
+    fn may_pass(&self) -> bool {
+        hal::Error::may_pass(self)
+    }
+}
+
+impl MayPass for Error {
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Device(error) if error.may_pass())
+    }
+}
 
 /// Copies between host memory and the memory of one device. Clones are the same engine.
 ///
@@ -80,8 +97,11 @@ impl TransferEngine {
         &self.engine.options
     }
 
-    /// What the engine has done.
+    /// What the engine has done. Nothing in a forked child.
     pub fn figures(&self) -> TransferFigures {
+        if self.engine.device.descriptor().is_inherited() {
+            return TransferFigures::default();
+        }
         let state = self.engine.state();
         let slots = (state.up.made + state.down.made) as u64;
         TransferFigures {
@@ -119,30 +139,29 @@ impl Engine {
     }
 
     /// Makes a call of the device, again if it fails and may pass. Sleeps in between, so no lock is held.
-    pub(super) fn retried<T>(
+    pub(super) fn retried<T, E: MayPass>(
         &self,
         direction: Direction,
-        call: impl FnMut() -> hal::Result<T>,
-    ) -> hal::Result<T> {
+        call: impl FnMut() -> core::result::Result<T, E>,
+    ) -> core::result::Result<T, E> {
         self.retried_by(&self.options.backoff, direction, call)
     }
 
-    /// As [`retried`](Self::retried), for a wait without which memory cannot be given back: many more times.
-    pub(super) fn insisted<T>(
-        &self,
-        direction: Direction,
-        call: impl FnMut() -> hal::Result<T>,
-    ) -> hal::Result<T> {
-        let backoff = Backoff { retries: INSISTED, ..self.options.backoff };
-        self.retried_by(&backoff, direction, call)
+    /// Waits for the work of a transfer's stream, or for the whole device. Tries many more times than other calls, since
+    /// memory cannot be given back before; after that the device counts as lost.
+    pub(super) fn settle(&self, direction: Direction, stream: StreamHandle) -> hal::Result<()> {
+        let backoff = Backoff { retries: SETTLE_RETRIES, ..self.options.backoff };
+        let wait = || self.device.synchronize_stream(stream);
+        let waited = self.retried_by(&backoff, direction, wait);
+        waited.or_else(|_| self.retried(direction, || self.device.synchronize_device()))
     }
 
-    fn retried_by<T>(
+    fn retried_by<T, E: MayPass>(
         &self,
         backoff: &Backoff,
         direction: Direction,
-        mut call: impl FnMut() -> hal::Result<T>,
-    ) -> hal::Result<T> {
+        mut call: impl FnMut() -> core::result::Result<T, E>,
+    ) -> core::result::Result<T, E> {
         let mut retry = 0;
         loop {
             let error = match call() {
@@ -175,7 +194,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let kept = core::mem::take(&mut self.state().kept);
+        // Not locked: in a forked child a thread that is not there may hold the lock.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let kept = core::mem::take(&mut state.kept);
         if kept.is_empty() {
             return;
         }
@@ -184,7 +205,7 @@ impl Drop for Engine {
             && self.streams.iter().flatten().all(|stream| stream.synchronize().is_ok());
         for Kept { memory, .. } in kept {
             if settled {
-                drop(memory);
+                let _ = self.callbacks.call(|| drop(memory));
             } else {
                 // The device may still use it.
                 core::mem::forget(memory);

@@ -48,6 +48,7 @@ pub struct TransferFigures {
 
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// The bytes of pieces that were copied on the host and handed over.
     pub moved: Bytes,

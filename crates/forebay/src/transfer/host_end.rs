@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use forebay_core::Address;
-use forebay_hal::StreamHandle;
+use forebay_hal::{Device, StreamHandle};
 
 use crate::Result;
 use crate::pinned::PinnedArray;
 
-/// Memory that a transfer can own and read: a vector, a boxed or shared slice, a [`PinnedArray`].
+/// Memory that a transfer can own and read: a vector, a shared or static slice, a [`PinnedArray`].
 ///
 /// # Safety
 ///
@@ -18,9 +18,9 @@ pub unsafe trait HostSource<T: Pod>: Send + 'static {
     /// The elements. Waits for work that writes to them.
     fn elements(&self) -> Result<&[T]>;
 
-    /// Whether the device copies them on its own.
+    /// Whether `device` copies them on its own.
     #[doc(hidden)]
-    fn is_pinned(&self) -> bool {
+    fn is_pinned_for(&self, _device: &Arc<dyn Device>) -> bool {
         false
     }
 
@@ -31,7 +31,7 @@ pub unsafe trait HostSource<T: Pod>: Send + 'static {
     }
 }
 
-/// Memory that a transfer can own and write: a vector, a boxed slice, a [`PinnedArray`].
+/// Memory that a transfer can own and write: a vector, a [`PinnedArray`].
 ///
 /// # Safety
 ///
@@ -40,9 +40,9 @@ pub unsafe trait HostSink<T: Pod>: Send + 'static {
     /// The elements. Waits for work that uses them.
     fn elements_mut(&mut self) -> Result<&mut [T]>;
 
-    /// Whether the device copies to them on its own.
+    /// Whether `device` copies to them on its own.
     #[doc(hidden)]
-    fn is_pinned(&self) -> bool {
+    fn is_pinned_for(&self, _device: &Arc<dyn Device>) -> bool {
         false
     }
 
@@ -60,14 +60,7 @@ unsafe impl<T: Pod + Send> HostSource<T> for Vec<T> {
     }
 }
 
-// SAFETY: as for a vector.
-unsafe impl<T: Pod + Send> HostSource<T> for Box<[T]> {
-    fn elements(&self) -> Result<&[T]> {
-        Ok(self)
-    }
-}
-
-// SAFETY: as for a vector; whoever shares them can only read.
+// SAFETY: as for a vector; the others that share them can only read.
 unsafe impl<T: Pod + Send + Sync> HostSource<T> for Arc<[T]> {
     fn elements(&self) -> Result<&[T]> {
         Ok(self)
@@ -87,8 +80,8 @@ unsafe impl<T: Pod + Send> HostSource<T> for PinnedArray<T> {
         self.host()
     }
 
-    fn is_pinned(&self) -> bool {
-        true
+    fn is_pinned_for(&self, device: &Arc<dyn Device>) -> bool {
+        self.is_of(device)
     }
 
     fn read_on(&self, stream: StreamHandle) -> Result<()> {
@@ -103,21 +96,14 @@ unsafe impl<T: Pod + Send> HostSink<T> for Vec<T> {
     }
 }
 
-// SAFETY: as for a vector.
-unsafe impl<T: Pod + Send> HostSink<T> for Box<[T]> {
-    fn elements_mut(&mut self) -> Result<&mut [T]> {
-        Ok(self)
-    }
-}
-
 // SAFETY: the elements are in the array's block.
 unsafe impl<T: Pod + Send> HostSink<T> for PinnedArray<T> {
     fn elements_mut(&mut self) -> Result<&mut [T]> {
         self.host_mut()
     }
 
-    fn is_pinned(&self) -> bool {
-        true
+    fn is_pinned_for(&self, device: &Arc<dyn Device>) -> bool {
+        self.is_of(device)
     }
 
     fn written_on(&mut self, stream: StreamHandle) -> Result<()> {

@@ -2,7 +2,8 @@
 
 use core::task::Waker;
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use forebay_core::Bytes;
 use forebay_core::transfer::{Item, Load, Packing, Piece, Pieces};
@@ -10,6 +11,7 @@ use forebay_hal::{Event, Priority, StreamHandle};
 
 use super::figures::Progress;
 use crate::Error;
+use crate::sync::lock;
 
 /// The number of a transfer.
 pub(super) type JobId = u64;
@@ -111,6 +113,29 @@ pub(super) enum Phase {
     Failed(Error),
 }
 
+/// What polls a transfer as a future, to be woken. Locked by a thread of the device too, so nothing else is under this
+/// lock.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    waker: Mutex<Option<Waker>>,
+    /// Whether the device was asked to wake it.
+    pub(super) asked: AtomicBool,
+}
+
+impl Signal {
+    pub(super) fn set(&self, waker: &Waker) {
+        let before = lock(&self.waker).replace(waker.clone());
+        drop(before);
+    }
+
+    pub(super) fn wake(&self) {
+        let waker = lock(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) direction: Direction,
@@ -129,9 +154,7 @@ pub(super) struct Job {
     pub(super) phase: Phase,
     /// Whether a thread is about to note the end.
     pub(super) concluding: bool,
-    pub(super) waker: Option<Waker>,
-    /// Whether the device was asked to wake it.
-    pub(super) signalled: bool,
+    pub(super) signal: Arc<Signal>,
     pub(super) observer: Option<Observer>,
 }
 
@@ -153,8 +176,7 @@ impl Job {
             failure: None,
             phase: Phase::Running,
             concluding: false,
-            waker: None,
-            signalled: false,
+            signal: Arc::default(),
             observer,
         }
     }

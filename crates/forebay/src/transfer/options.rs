@@ -10,7 +10,7 @@ use forebay_core::transfer::Backoff;
 /// Express 5 takes.
 const MOST_THREADS: usize = 8;
 
-/// Options of a [`TransferEngine`].
+/// Options of a [`TransferEngine`](super::TransferEngine).
 ///
 /// ```
 /// use forebay::transfer::TransferOptions;

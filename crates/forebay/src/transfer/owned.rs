@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Copy, Extent, Pitch, Place, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Copy, Device, Extent, Pitch, Place, StreamHandle, invalid};
 
 use super::builder::{Choices, Ends, Region, Transfer};
 use super::engine::{Engine, TransferEngine};
@@ -29,7 +29,7 @@ pub(super) type Begun<R> = core::result::Result<Ticket<R>, Refused<R>>;
 impl TransferEngine {
     /// A transfer of all elements of `source` to `array`. It owns both until it is done: [`Ticket`].
     ///
-    /// The source is a vector, a boxed or shared slice, or a [`PinnedArray`](crate::PinnedArray), from which the device
+    /// The source is a vector, a shared or static slice, or a [`PinnedArray`](crate::PinnedArray), from which the device
     /// copies directly.
     pub fn upload<S, T, A>(
         &self,
@@ -64,12 +64,14 @@ pub(super) fn check_device<T: Pod, A: Allocate>(
     engine: &Engine,
     array: &DeviceArray<T, A>,
 ) -> Result<()> {
-    let (of, own) = (array.block().allocator().device().descriptor(), engine.device.descriptor());
-    if (of.kind, of.ordinal) == (own.kind, own.ordinal) {
+    let of = array.block().allocator().device();
+    if core::ptr::addr_eq(Arc::as_ptr(of), Arc::as_ptr(&engine.device)) {
         return Ok(());
     }
-    let given = format!("one of {} {}", of.kind, of.ordinal);
-    let allowed = format!("one of {} {}, the engine's device", own.kind, own.ordinal);
+    let name = |device: &dyn Device| device.descriptor().name.clone();
+    let given = format!("one of {}", name(&**of));
+    let allowed =
+        format!("one of {}, the very device that the engine was made with", name(&*engine.device));
     Err(invalid(Call::Copy, "array", given, allowed).into())
 }
 
@@ -153,6 +155,7 @@ unsafe fn begin_direct(
     choices: Choices,
     earlier: StreamHandle,
     note: impl FnOnce(StreamHandle) -> Result<()>,
+    note_failure: impl FnOnce(StreamHandle),
 ) -> Result<JobId> {
     let order =
         choices.order_of(direction, HostEnd::Memory, Supply::Nothing, copy.extent().bytes().get());
@@ -161,6 +164,9 @@ unsafe fn begin_direct(
         let copied = engine.retried(direction, || unsafe { engine.device.copy(copy, stream) });
         // Also after a failure, since a part of the copy may have been enqueued.
         let noted = note(stream);
+        if copied.is_err() || noted.is_err() {
+            note_failure(stream);
+        }
         copied?;
         noted
     })
@@ -185,9 +191,10 @@ where
             // SAFETY: the ticket owns both until the transfer is settled, or gives them to the engine until then. The
             // elements stay where they are and nobody writes to them, as a source promises. Nobody else has the array.
             unsafe {
-                if source.is_pinned() {
+                if source.is_pinned_for(&engine.device) {
                     let note = |stream| source.read_on(stream);
-                    begin_direct(engine, Direction::Up, &copy, choices, earlier, note)
+                    let failed = |stream| array.block().used_on(stream);
+                    begin_direct(engine, Direction::Up, &copy, choices, earlier, note, failed)
                 } else {
                     begin(engine, Direction::Up, &copy, choices, earlier)
                 }
@@ -218,9 +225,10 @@ where
             let copy = copy_of(engine, Direction::Down, side, &array, &choices)?;
             // SAFETY: as for an upload; nobody else uses the elements, as a sink promises.
             unsafe {
-                if sink.is_pinned() {
+                if sink.is_pinned_for(&engine.device) {
                     let note = |stream| sink.written_on(stream);
-                    begin_direct(engine, Direction::Down, &copy, choices, earlier, note)
+                    let failed = |stream| array.block().used_on(stream);
+                    begin_direct(engine, Direction::Down, &copy, choices, earlier, note, failed)
                 } else {
                     begin(engine, Direction::Down, &copy, choices, earlier)
                 }

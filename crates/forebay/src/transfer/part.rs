@@ -11,7 +11,7 @@ use forebay_hal::{Call, Copy, Fill, Pattern, Place, StreamHandle, invalid};
 
 use super::engine::Engine;
 use super::host_end::pointer;
-use super::job::{Direction, HostEnd, Part};
+use super::job::{HostEnd, Part};
 use super::state::Task;
 use crate::pinned::PinnedArray;
 use crate::{Error, Result};
@@ -45,14 +45,8 @@ impl Engine {
                 unsafe { gather_rows(piece, bytes) };
                 let to = Place::Device(Address::new(piece.to.start));
                 let packed = (Place::Host(Address::new(start)), Bytes::new(piece.width));
-                self.copy_rows(
-                    (to, Bytes::new(piece.to.row)),
-                    packed,
-                    piece,
-                    task.stream,
-                    Direction::Up,
-                )
-                .map(|()| 0)
+                self.copy_rows((to, Bytes::new(piece.to.row)), packed, piece, task.stream)
+                    .map(|()| 0)
             }
             Part::Rows(piece) => {
                 // SAFETY: as the caller promised.
@@ -128,21 +122,21 @@ impl Engine {
             if wire.is_zero {
                 let fill = Fill::linear(to, size, Pattern::U8(0))?;
                 // SAFETY: memory of the device, as the caller of `send` promised.
-                self.retried(Direction::Up, || unsafe { self.device.fill(&fill, stream) })?;
+                unsafe { self.device.fill(&fill, stream) }?;
                 zeros += wire.size;
             } else {
                 let from = Place::Host(Address::new(slot + wire.offset));
                 let copy = Copy::linear(Place::Device(to), from, size)?;
-                self.copy(&copy, stream, Direction::Up)?;
+                self.copy(&copy, stream)?;
             }
         }
         Ok(zeros)
     }
 
-    fn copy(&self, copy: &Copy, stream: StreamHandle, direction: Direction) -> Result<()> {
+    fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()> {
         // SAFETY: the device's side is as the caller of `send` or `fetch` promised. The host's side is a slot, which
         // notes the work on the stream afterwards and is neither used nor freed before that is done.
-        Ok(self.retried(direction, || unsafe { self.device.copy(copy, stream) })?)
+        Ok(unsafe { self.device.copy(copy, stream) }?)
     }
 
     fn copy_rows(
@@ -151,10 +145,9 @@ impl Engine {
         from: (Place, Bytes),
         piece: &Piece,
         stream: StreamHandle,
-        direction: Direction,
     ) -> Result<()> {
         let extent = (Bytes::new(piece.width), piece.rows);
-        self.copy(&Copy::planes(to.0, to.1, from.0, from.1, extent)?, stream, direction)
+        self.copy(&Copy::planes(to.0, to.1, from.0, from.1, extent)?, stream)
     }
 
     /// Enqueues the copy of a part into the slot.
@@ -174,12 +167,11 @@ impl Engine {
                 (device(piece.from.start), Bytes::new(piece.from.row)),
                 piece,
                 task.stream,
-                Direction::Down,
             ),
             Part::Load(_, load) => load.runs.iter().try_for_each(|run| {
                 let copy =
                     Copy::linear(packed(run.offset), device(run.device), Bytes::new(run.size))?;
-                self.copy(&copy, task.stream, Direction::Down)
+                self.copy(&copy, task.stream)
             }),
         };
         // Also after a failure, since a part of the copies may have been enqueued.

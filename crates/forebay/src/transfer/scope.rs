@@ -2,6 +2,7 @@
 
 use core::marker::PhantomData;
 use core::panic::AssertUnwindSafe;
+use std::collections::BTreeSet;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +23,7 @@ use crate::{Allocate, DeviceArray, Result};
 pub struct Scope<'scope, 'env: 'scope> {
     engine: TransferEngine,
     /// Transfers that were not waited for.
-    open: Mutex<Vec<JobId>>,
+    open: Mutex<BTreeSet<JobId>>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -32,7 +33,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 #[must_use = "the result of a transfer is that of `wait`, or of the scope"]
 pub struct ScopedTicket<'scope> {
     engine: &'scope Arc<Engine>,
-    open: &'scope Mutex<Vec<JobId>>,
+    open: &'scope Mutex<BTreeSet<JobId>>,
     id: JobId,
     stream: StreamHandle,
 }
@@ -42,7 +43,7 @@ pub struct ScopedTicket<'scope> {
 pub struct ScopedUpload<'scope, T: Pod, A: Allocate> {
     from: &'scope [T],
     to: &'scope mut DeviceArray<T, A>,
-    open: &'scope Mutex<Vec<JobId>>,
+    open: &'scope Mutex<BTreeSet<JobId>>,
     engine: &'scope Arc<Engine>,
 }
 
@@ -51,7 +52,7 @@ pub struct ScopedUpload<'scope, T: Pod, A: Allocate> {
 pub struct ScopedDownload<'scope, T: Pod, A: Allocate> {
     from: &'scope DeviceArray<T, A>,
     to: &'scope mut [T],
-    open: &'scope Mutex<Vec<JobId>>,
+    open: &'scope Mutex<BTreeSet<JobId>>,
     engine: &'scope Arc<Engine>,
 }
 
@@ -81,7 +82,7 @@ impl TransferEngine {
     ) -> Result<R> {
         let scope = Scope {
             engine: self.clone(),
-            open: Mutex::new(Vec::new()),
+            open: Mutex::new(BTreeSet::new()),
             scope: PhantomData,
             env: PhantomData,
         };
@@ -101,7 +102,7 @@ impl<'scope> Scope<'scope, '_> {
         &self.engine.engine
     }
 
-    pub(super) fn open(&self) -> &Mutex<Vec<JobId>> {
+    pub(super) fn open(&self) -> &Mutex<BTreeSet<JobId>> {
         &self.open
     }
 
@@ -136,7 +137,7 @@ impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedUpload<'scope, T, A> {
         // SAFETY: both are borrowed until the end of the scope, which waits for the transfer. The host's memory is touched
         // by threads of this process alone, so it is let go of whatever the device does.
         let id = unsafe { begin(engine, Direction::Up, &copy, choices, stream) }?;
-        lock(open).push(id);
+        lock(open).insert(id);
         Ok(ScopedTicket { engine, open, id, stream })
     }
 }
@@ -151,7 +152,7 @@ impl<'scope, T: Pod + Send, A: Allocate> Ends for ScopedDownload<'scope, T, A> {
         let stream = from.block().stream();
         // SAFETY: as for an upload.
         let id = unsafe { begin(engine, Direction::Down, &copy, choices, stream) }?;
-        lock(open).push(id);
+        lock(open).insert(id);
         Ok(ScopedTicket { engine, open, id, stream })
     }
 }
@@ -159,8 +160,9 @@ impl<'scope, T: Pod + Send, A: Allocate> Ends for ScopedDownload<'scope, T, A> {
 impl ScopedTicket<'_> {
     /// Waits until the transfer is done. This thread helps to copy meanwhile.
     pub fn wait(self) -> Result<()> {
-        lock(self.open).retain(|&id| id != self.id);
-        worker::wait(self.engine, self.id)
+        let outcome = worker::wait(self.engine, self.id);
+        lock(self.open).remove(&self.id);
+        outcome
     }
 
     /// As [`Ticket::is_done`](super::Ticket::is_done).

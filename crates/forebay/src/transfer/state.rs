@@ -108,6 +108,8 @@ pub(super) struct State {
     /// The oldest first.
     pub(super) kept: VecDeque<Kept>,
     next_id: JobId,
+    /// The slots that each direction may have.
+    slots: usize,
     pub(super) threads: usize,
     /// The direction that is looked at first.
     turn: Direction,
@@ -122,6 +124,7 @@ impl State {
             jobs: BTreeMap::new(),
             kept: VecDeque::new(),
             next_id: 0,
+            slots,
             threads: 0,
             turn: Direction::Up,
             random: Random::new(0),
@@ -145,15 +148,20 @@ impl State {
     pub(super) fn enter(&mut self, id: JobId, job: Job) {
         let (direction, priority, has_parts) = (job.direction, job.priority, job.has_next());
         self.jobs.insert(id, job);
+        let slots = self.slots;
         let lane = self.lane(direction);
+        if lane.running == 0 {
+            // What could not be pinned before may be now.
+            lane.most = slots;
+        }
         lane.begin();
         if has_parts {
             lane.queue.push(priority, id);
         }
     }
 
-    /// The next step of a thread of the engine. In each direction all but one may be at work, since a thread may wait
-    /// there for the device.
+    /// The next step of a thread of the engine, which is counted until it [ends](Self::end_step) the step. In each
+    /// direction all but one may be at work, since a thread may wait there for the device.
     pub(super) fn step(&mut self, threads: usize) -> Option<Step> {
         let first = self.turn;
         for direction in [first, first.other()] {
@@ -161,13 +169,14 @@ impl State {
                 && let Some(step) = self.step_in(direction)
             {
                 self.turn = direction.other();
+                self.lane(direction).workers += 1;
                 return Some(step);
             }
         }
         None
     }
 
-    /// The next step in one direction. The thread is counted there until it [ends](Self::end_step) the step.
+    /// The next step in one direction.
     pub(super) fn step_in(&mut self, direction: Direction) -> Option<Step> {
         loop {
             let lane = self.lane(direction);
@@ -175,7 +184,6 @@ impl State {
             let turn = if has_slot { lane.queue.turn().copied() } else { None };
             let Some(id) = turn else {
                 let (task, slot) = lane.landings.pop_front()?;
-                lane.workers += 1;
                 return Some(Step::Land(task, slot));
             };
             let Some(part) = self.jobs.get_mut(&id).and_then(Job::begin_part) else {
@@ -189,7 +197,6 @@ impl State {
                 self.retire(direction, id);
             }
             let lane = self.lane(direction);
-            lane.workers += 1;
             let slot = lane.slots.pop_front();
             lane.made += usize::from(slot.is_none());
             return Some(match direction {
@@ -199,12 +206,9 @@ impl State {
         }
     }
 
-    /// Whether a thread would find something to do, perhaps.
-    pub(super) fn has_steps(&self) -> bool {
-        [&self.up, &self.down].into_iter().any(|lane| {
-            let has_slot = !lane.slots.is_empty() || lane.made < lane.most;
-            (has_slot && !lane.queue.is_empty()) || !lane.landings.is_empty()
-        })
+    /// Whether no transfer is running.
+    pub(super) fn is_idle(&self) -> bool {
+        self.up.running == 0 && self.down.running == 0
     }
 
     pub(super) fn end_step(&mut self, direction: Direction) {

@@ -7,12 +7,13 @@ use core::pin::Pin;
 use core::ptr;
 use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_hal::{Call, Progress as DeviceProgress, StreamHandle};
 
 use super::engine::Engine;
 use super::figures::Progress;
-use super::job::{Job, JobId, Phase};
+use super::job::{JobId, Phase};
 use super::state::Kept;
 use super::worker;
 use crate::Result;
@@ -92,18 +93,19 @@ impl<R: Send + 'static> Drop for Ticket<R> {
             core::mem::forget(memory);
             return;
         }
-        let (id, memory) = (self.id, Box::new(memory));
-        self.engine.state().kept.push_back(Kept { id, memory });
-        worker::sweep(&self.engine);
+        if worker::release(&self.engine, self.id, self.stream) {
+            drop(memory);
+        } else {
+            let (id, memory) = (self.id, Box::new(memory));
+            worker::keep(&self.engine, Kept { id, memory });
+        }
     }
 }
 
-impl<R: Send + fmt::Debug + 'static> fmt::Debug for Ticket<R> {
+// Without the memory: threads of the engine may be writing to it.
+impl<R: Send + 'static> fmt::Debug for Ticket<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket")
-            .field("id", &self.id)
-            .field("memory", &self.memory)
-            .finish_non_exhaustive()
+        f.debug_struct("Ticket").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -143,35 +145,25 @@ fn is_ready(engine: &Arc<Engine>, id: JobId, waker: &Waker) -> bool {
     if engine.device.descriptor().check_process(Call::SynchronizeEvent).is_err() {
         return true;
     }
-    let (event, stream, signalled) = {
-        let mut state = engine.state();
-        let Some(job) = state.jobs.get_mut(&id) else { return true };
-        match &job.phase {
-            Phase::Done | Phase::Failed(_) => return true,
-            Phase::Running => {
-                job.waker = Some(waker.clone());
-                return false;
-            }
-            Phase::Ordered(event) => {
-                let event = Arc::clone(event);
-                job.waker = Some(waker.clone());
-                (event, job.stream, core::mem::replace(&mut job.signalled, true))
-            }
-        }
+    let (phase, stream, signal) = {
+        let state = engine.state();
+        let Some(job) = state.jobs.get(&id) else { return true };
+        (job.phase.clone(), job.stream, Arc::clone(&job.signal))
     };
-    if !signalled {
-        let own = Arc::downgrade(engine);
-        let wake = move || {
-            let Some(engine) = own.upgrade() else { return };
-            let waker = engine.state().jobs.get_mut(&id).and_then(|job: &mut Job| job.waker.take());
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        };
-        if engine.device.enqueue_host(Box::new(wake), stream).is_err() {
+    signal.set(waker);
+    let event = match phase {
+        Phase::Done | Phase::Failed(_) => return true,
+        // It may have ended before the waker was there.
+        Phase::Running => return !worker::is_running(engine, id),
+        Phase::Ordered(event) => event,
+    };
+    if !signal.asked.swap(true, Ordering::AcqRel) {
+        let signal = Arc::clone(&signal);
+        if engine.device.enqueue_host(Box::new(move || signal.wake()), stream).is_err() {
             // Nobody would wake it: the wait is made now.
             return true;
         }
     }
-    matches!(event.query(), Ok(DeviceProgress::Done))
+    // An error is what the wait will return.
+    !matches!(event.query(), Ok(DeviceProgress::Pending))
 }

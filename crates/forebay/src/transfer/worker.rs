@@ -10,8 +10,9 @@ use forebay_hal::{self as hal, Call, Progress as DeviceProgress, StreamHandle};
 use super::engine::Engine;
 use super::figures::Progress;
 use super::job::{Direction, Job, JobId, Order, Phase};
-use super::state::{Step, Task};
+use super::state::{Kept, Step, Task};
 use crate::handle::order::after;
+use crate::pinned::PinnedArray;
 use crate::sync::thread;
 use crate::{Error, Result};
 
@@ -21,11 +22,17 @@ const IDLE: Duration = Duration::from_millis(200);
 /// How often the memory of dropped tickets is looked at while there is nothing else to do.
 const SWEEP: Duration = Duration::from_millis(2);
 
-/// What is done with a part.
+/// What became of a part.
 struct Outcome {
     bytes: u64,
     zeros: u64,
     result: Result<()>,
+}
+
+impl Outcome {
+    fn failed(error: Error) -> Self {
+        Self { bytes: 0, zeros: 0, result: Err(error) }
+    }
 }
 
 /// Enters a transfer that begins after the work enqueued on `earlier` so far.
@@ -39,45 +46,17 @@ pub(super) unsafe fn submit(
     order: Order,
     earlier: &[StreamHandle],
 ) -> Result<JobId> {
-    engine.device.descriptor().check_process(Call::Copy)?;
-    sweep(engine);
-    let direction = order.direction;
-    let id = engine.state().number();
-    let stream = engine.stream(direction, id);
-    after(&engine.device, stream, earlier.iter().copied())?;
+    let (id, stream) = begin(engine, order.direction, earlier)?;
     let parts = order.total.div_ceil(engine.options.chunk.get().max(1));
     let job = Job::new(order, stream);
-    let is_empty = !job.has_next();
-    let wanted = usize::try_from(parts).unwrap_or(usize::MAX).min(engine.options.threads);
-    let mut missing = {
-        let mut state = engine.state();
-        state.enter(id, job);
-        let missing = if is_empty { 0 } else { wanted.saturating_sub(state.threads) };
-        state.threads += missing;
-        missing
-    };
-    if is_empty {
+    let wanted = if job.has_next() { usize::try_from(parts).unwrap_or(usize::MAX) } else { 0 };
+    engine.state().enter(id, job);
+    if wanted == 0 {
         conclude(engine, id);
-        return Ok(id);
+    } else {
+        start_threads(engine, wanted);
+        engine.changed.notify_all();
     }
-    while missing > 0 {
-        let own = Arc::clone(engine);
-        if thread::spawn("forebay-copy", move || work(&own)).is_err() {
-            break;
-        }
-        missing -= 1;
-    }
-    if missing > 0 {
-        let mut state = engine.state();
-        state.threads = state.threads.saturating_sub(missing);
-        let alone = state.threads == 0;
-        drop(state);
-        if alone {
-            // No thread could be started: it is done here.
-            let _ = run_until_ordered(engine, id);
-        }
-    }
-    engine.changed.notify_all();
     Ok(id)
 }
 
@@ -88,44 +67,98 @@ pub(super) fn submit_direct(
     earlier: &[StreamHandle],
     enqueue: impl FnOnce(StreamHandle) -> Result<()>,
 ) -> Result<JobId> {
-    engine.device.descriptor().check_process(Call::Copy)?;
-    sweep(engine);
-    let (direction, total) = (order.direction, order.total);
-    let id = engine.state().number();
-    let stream = engine.stream(direction, id);
-    after(&engine.device, stream, earlier.iter().copied())?;
+    let (id, stream) = begin(engine, order.direction, earlier)?;
     enqueue(stream)?;
+    let (direction, total) = (order.direction, order.total);
     let mut job = Job::new(order, stream);
     job.moved = total;
-    engine.state().enter(id, job);
-    conclude_direct(engine, id);
+    job.concluding = true;
+    let told = job.observer.clone().map(|observer| (observer, job.progress()));
+    let mut state = engine.state();
+    state.enter(id, job);
+    let figures = &mut state.lane(direction).figures;
+    figures.bytes = figures.bytes.saturating_add(Bytes::new(total));
+    drop(state);
+    if let Some((observer, progress)) = told {
+        let _ = engine.callbacks.call(|| (observer.0)(progress));
+    }
+    let phase = ordered(engine, direction, stream);
+    end(engine, id, phase);
     Ok(id)
+}
+
+/// The number of a new transfer, and its stream, which waits for the work on `earlier`.
+fn begin(
+    engine: &Arc<Engine>,
+    direction: Direction,
+    earlier: &[StreamHandle],
+) -> Result<(JobId, StreamHandle)> {
+    engine.device.descriptor().check_process(Call::Copy)?;
+    sweep(engine);
+    let id = engine.state().number();
+    let stream = engine.stream(direction, id);
+    engine.retried(direction, || after(&engine.device, stream, earlier.iter().copied()))?;
+    Ok((id, stream))
+}
+
+/// Starts threads for so many parts, as far as there are not enough without work and there may be more.
+fn start_threads(engine: &Arc<Engine>, wanted: usize) {
+    let missing = {
+        let mut state = engine.state();
+        let busy = state.up.workers + state.down.workers;
+        let free = state.threads.saturating_sub(busy);
+        let most = engine.options.threads.saturating_sub(state.threads);
+        let missing = wanted.saturating_sub(free).min(most);
+        state.threads += missing;
+        missing
+    };
+    for started in 0..missing {
+        let own = Arc::clone(engine);
+        if thread::spawn("forebay-copy", move || work(&own)).is_ok() {
+            continue;
+        }
+        let mut state = engine.state();
+        state.threads = state.threads.saturating_sub(missing - started);
+        drop(state);
+        // If there is no thread at all, this one does what there is to do, of other threads too.
+        while let Some(step) = step_without_threads(engine) {
+            run(engine, step);
+        }
+        return;
+    }
+}
+
+fn step_without_threads(engine: &Engine) -> Option<Step> {
+    let mut state = engine.state();
+    if state.threads > 0 {
+        return None;
+    }
+    state.step_in(Direction::Up).or_else(|| state.step_in(Direction::Down))
 }
 
 /// Does what there is to do until there has been nothing for a while.
 fn work(engine: &Arc<Engine>) {
     let mut idle_since = Instant::now();
     loop {
-        let step = {
-            let mut state = engine.state();
-            let step = state.step(engine.options.threads);
-            if step.is_none() && idle_since.elapsed() >= IDLE && state.kept.is_empty() {
-                state.threads = state.threads.saturating_sub(1);
-                return;
-            }
-            step
-        };
-        if let Some(step) = step {
+        sweep(engine);
+        let mut state = engine.state();
+        if let Some(step) = state.step(engine.options.threads) {
+            drop(state);
+            let direction = step.direction();
             run(engine, step);
+            engine.state().end_step(direction);
+            // Another thread may do now what all but one may.
+            engine.changed.notify_all();
             idle_since = Instant::now();
             continue;
         }
-        sweep(engine);
-        let state = engine.state();
-        let nap = if state.kept.is_empty() { IDLE } else { SWEEP };
-        if !state.has_steps() {
-            drop(engine.changed.wait_timeout(state, nap));
+        let nothing_is_kept = state.kept.is_empty();
+        if state.is_idle() && nothing_is_kept && idle_since.elapsed() >= IDLE {
+            state.threads = state.threads.saturating_sub(1);
+            return;
         }
+        let nap = if nothing_is_kept { IDLE } else { SWEEP };
+        drop(engine.changed.wait_timeout(state, nap));
     }
 }
 
@@ -137,49 +170,34 @@ fn run(engine: &Arc<Engine>, step: Step) {
             let Some((task, mut slot)) = slot_for(engine, direction, task, slot) else { return };
             // SAFETY: the transfer is not settled while this part is under way, so both sides are as the caller of
             // `submit` promised.
-            let sent = unsafe { engine.send(&task, &mut slot) };
+            let sent = engine.retried(direction, || unsafe { engine.send(&task, &mut slot) });
             engine.state().up.slots.push_back(slot);
-            let zeros = *sent.as_ref().unwrap_or(&0);
-            end_part(
-                engine,
-                direction,
-                &task,
-                Outcome { bytes: task.part.bytes(), zeros, result: sent.map(drop) },
-            );
+            let outcome = match sent {
+                Ok(zeros) => Outcome { bytes: task.part.bytes(), zeros, result: Ok(()) },
+                Err(error) => Outcome::failed(error),
+            };
+            end_part(engine, direction, task.id, outcome);
         }
         Step::Fetch(task, slot) => {
             let Some((task, mut slot)) = slot_for(engine, direction, task, slot) else { return };
             // SAFETY: as above.
-            let fetched = unsafe { engine.fetch(&task, &mut slot) };
-            match fetched {
+            match engine.retried(direction, || unsafe { engine.fetch(&task, &mut slot) }) {
                 Ok(()) => {
-                    let mut state = engine.state();
-                    state.down.landings.push_back((task, slot));
-                    state.end_step(direction);
-                    drop(state);
-                    engine.changed.notify_one();
+                    engine.state().down.landings.push_back((task, slot));
+                    engine.changed.notify_all();
                 }
                 Err(error) => {
                     engine.state().down.slots.push_back(slot);
-                    end_part(
-                        engine,
-                        direction,
-                        &task,
-                        Outcome { bytes: 0, zeros: 0, result: Err(error) },
-                    );
+                    end_part(engine, direction, task.id, Outcome::failed(error));
                 }
             }
         }
         Step::Land(task, slot) => {
             // SAFETY: as above.
-            let result = unsafe { engine.land(&task, &slot) };
+            let result = engine.retried(direction, || unsafe { engine.land(&task, &slot) });
             engine.state().down.slots.push_back(slot);
-            end_part(
-                engine,
-                direction,
-                &task,
-                Outcome { bytes: task.part.bytes(), zeros: 0, result },
-            );
+            let outcome = Outcome { bytes: task.part.bytes(), zeros: 0, result };
+            end_part(engine, direction, task.id, outcome);
         }
     }
 }
@@ -189,40 +207,37 @@ fn slot_for(
     engine: &Arc<Engine>,
     direction: Direction,
     task: Task,
-    slot: Option<crate::pinned::PinnedArray<u8>>,
-) -> Option<(Task, crate::pinned::PinnedArray<u8>)> {
+    slot: Option<PinnedArray<u8>>,
+) -> Option<(Task, PinnedArray<u8>)> {
     let error = match slot.map_or_else(|| engine.new_slot(), Ok) {
         Ok(slot) => return Some((task, slot)),
         Err(error) => error,
     };
-    let mut state = engine.state();
-    let (id, part) = (task.id, task.part.clone());
-    let (host, stream) = (task.host.clone(), task.stream);
-    if state.put_back(direction, task) {
-        state.end_step(direction);
-        let over = state.jobs.get(&id).is_some_and(Job::is_over);
-        drop(state);
-        if over {
-            conclude(engine, id);
-        }
-        return None;
+    let id = task.id;
+    let (is_put_back, is_over) = {
+        let mut state = engine.state();
+        let is_put_back = state.put_back(direction, task);
+        (is_put_back, state.jobs.get(&id).is_some_and(Job::is_over))
+    };
+    if !is_put_back {
+        end_part(engine, direction, id, Outcome::failed(error));
+    } else if is_over {
+        conclude(engine, id);
+    } else {
+        engine.changed.notify_all();
     }
-    drop(state);
-    let task = Task { id, part, host, stream };
-    end_part(engine, direction, &task, Outcome { bytes: 0, zeros: 0, result: Err(error) });
     None
 }
 
 /// Notes the end of a part, and of the transfer if it was the last.
-fn end_part(engine: &Arc<Engine>, direction: Direction, task: &Task, outcome: Outcome) {
+fn end_part(engine: &Arc<Engine>, direction: Direction, id: JobId, outcome: Outcome) {
     let mut state = engine.state();
-    state.end_step(direction);
     if outcome.result.is_ok() {
         let figures = &mut state.lane(direction).figures;
         figures.bytes = figures.bytes.saturating_add(Bytes::new(outcome.bytes));
         figures.zeros = figures.zeros.saturating_add(Bytes::new(outcome.zeros));
     }
-    let Some(job) = state.jobs.get_mut(&task.id) else { return };
+    let Some(job) = state.jobs.get_mut(&id) else { return };
     job.under_way = job.under_way.saturating_sub(1);
     match outcome.result {
         Ok(()) => job.moved += outcome.bytes,
@@ -235,9 +250,9 @@ fn end_part(engine: &Arc<Engine>, direction: Direction, task: &Task, outcome: Ou
         let _ = engine.callbacks.call(|| (observer.0)(progress));
     }
     if over {
-        conclude(engine, task.id);
+        conclude(engine, id);
     } else {
-        engine.changed.notify_one();
+        engine.changed.notify_all();
     }
 }
 
@@ -257,25 +272,15 @@ pub(super) fn conclude(engine: &Arc<Engine>, id: JobId) {
     end(engine, id, phase);
 }
 
-/// Notes that a transfer was handed to the device as a whole.
-fn conclude_direct(engine: &Arc<Engine>, id: JobId) {
-    let known = engine.state().jobs.get(&id).map(|job| (job.direction, job.stream));
-    let Some((direction, stream)) = known else { return };
-    let phase = ordered(engine, direction, stream);
-    end(engine, id, phase);
-}
-
 /// After all copies of a transfer were enqueued.
-fn ordered(engine: &Arc<Engine>, direction: Direction, stream: StreamHandle) -> Phase {
+fn ordered(engine: &Engine, direction: Direction, stream: StreamHandle) -> Phase {
     match engine.event_after(direction, stream) {
         Ok(event) => Phase::Ordered(Arc::new(event)),
         // Without an event its end is waited for here.
-        Err(error) => {
-            match engine.insisted(direction, || engine.device.synchronize_stream(stream)) {
-                Ok(()) => Phase::Done,
-                Err(_) => Phase::Failed(error.into()),
-            }
-        }
+        Err(error) => match engine.settle(direction, stream) {
+            Ok(()) => Phase::Done,
+            Err(_) => Phase::Failed(error.into()),
+        },
     }
 }
 
@@ -284,13 +289,11 @@ fn end(engine: &Arc<Engine>, id: JobId, phase: Phase) {
     let Some(job) = state.jobs.get_mut(&id) else { return };
     let (direction, succeeded) = (job.direction, !matches!(phase, Phase::Failed(_)));
     job.phase = phase;
-    let waker = job.waker.take();
+    let signal = Arc::clone(&job.signal);
     state.lane(direction).end(succeeded);
     drop(state);
     engine.changed.notify_all();
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    signal.wake();
 }
 
 /// Works on transfers in the direction of this one until its parts are handed over, or it has failed. Waits where there
@@ -318,7 +321,7 @@ pub(super) fn wait(engine: &Arc<Engine>, id: JobId) -> Result<()> {
     engine.device.descriptor().check_process(Call::SynchronizeEvent)?;
     let Some(phase) = run_until_ordered(engine, id) else { return Ok(()) };
     let outcome = settle(engine, id, phase);
-    engine.state().jobs.remove(&id);
+    forget(engine, id);
     outcome
 }
 
@@ -329,51 +332,92 @@ pub(super) fn order(engine: &Arc<Engine>, id: JobId, stream: StreamHandle) -> Re
     if let Some(Phase::Ordered(event)) = run_until_ordered(engine, id)
         && engine.device.wait_event(stream, event.handle()).is_ok()
     {
-        engine.state().jobs.remove(&id);
+        forget(engine, id);
         return Ok(());
     }
     wait(engine, id)
 }
 
+/// Forgets a transfer that is settled or ordered. What of it is the program's is dropped without the lock.
+fn forget(engine: &Engine, id: JobId) {
+    let job = engine.state().jobs.remove(&id);
+    let _ = engine.callbacks.call(|| drop(job));
+}
+
 /// How far a transfer is.
 pub(super) fn progress(engine: &Engine, id: JobId) -> Progress {
+    if engine.device.descriptor().is_inherited() {
+        return Progress::default();
+    }
     engine.state().jobs.get(&id).map(Job::progress).unwrap_or_default()
 }
 
+/// Whether parts of a transfer are to be begun or under way.
+pub(super) fn is_running(engine: &Engine, id: JobId) -> bool {
+    let state = engine.state();
+    state.jobs.get(&id).is_some_and(|job| matches!(job.phase, Phase::Running))
+}
+
 /// Waits for the device's part of a transfer.
-fn settle(engine: &Arc<Engine>, id: JobId, phase: Phase) -> Result<()> {
+fn settle(engine: &Engine, id: JobId, phase: Phase) -> Result<()> {
     let of = engine.state().jobs.get(&id).map(|job| (job.direction, job.stream));
     let Some((direction, stream)) = of else { return Ok(()) };
-    let whole = || engine.device.synchronize_stream(stream);
     match phase {
         Phase::Running | Phase::Done => Ok(()),
         Phase::Ordered(event) => {
             let waited = engine.retried(direction, || event.synchronize());
-            Ok(waited.or_else(|_| engine.insisted(direction, whole))?)
+            Ok(waited.or_else(|_| engine.settle(direction, stream))?)
         }
         Phase::Failed(error) => {
-            // Copies that were enqueued before may still use the device's side. If that cannot be waited for, the
-            // device is lost, and its memory with it.
-            let _ = engine.insisted(direction, whole);
+            // Copies that were enqueued before may still use the device's side.
+            let _ = engine.settle(direction, stream);
             Err(error)
         }
     }
 }
 
-/// Whether nothing uses the memory of a transfer any more, as far as that is known without waiting.
+/// Whether nothing uses the memory of a transfer any more, as far as that is known without waiting. On a device that is
+/// lost nothing does.
 pub(super) fn is_settled(engine: &Engine, id: JobId) -> bool {
+    if engine.device.descriptor().is_inherited() {
+        return false;
+    }
     let (phase, stream) = {
         let state = engine.state();
         let Some(job) = state.jobs.get(&id) else { return true };
         (job.phase.clone(), job.stream)
     };
-    let done = |progress: hal::Result<DeviceProgress>| matches!(progress, Ok(DeviceProgress::Done));
+    let is_done = |progress: hal::Result<DeviceProgress>| match progress {
+        Ok(progress) => progress == DeviceProgress::Done,
+        Err(error) => !error.may_pass(),
+    };
     match phase {
         Phase::Running => false,
-        Phase::Ordered(event) => done(event.query()),
+        Phase::Ordered(event) => is_done(event.query()),
         Phase::Done => true,
-        Phase::Failed(_) => done(engine.device.query_stream(stream)),
+        Phase::Failed(_) => is_done(engine.device.query_stream(stream)),
     }
+}
+
+/// Ends the engine's interest in a transfer whose ticket is dropped, if its memory can be dropped now: all of it was handed
+/// to the device, and later work on `stream`, the array's, waits for that.
+pub(super) fn release(engine: &Engine, id: JobId, stream: StreamHandle) -> bool {
+    let ordered = match engine.state().jobs.get(&id).map(|job| job.phase.clone()) {
+        Some(Phase::Ordered(event)) => engine.device.wait_event(stream, event.handle()).is_ok(),
+        _ => false,
+    };
+    let released = ordered || is_settled(engine, id);
+    if released {
+        forget(engine, id);
+    }
+    released
+}
+
+/// Keeps the memory of a dropped ticket until its transfer is settled.
+pub(super) fn keep(engine: &Arc<Engine>, kept: Kept) {
+    engine.state().kept.push_back(kept);
+    start_threads(engine, 1);
+    engine.changed.notify_all();
 }
 
 /// Frees the memory of dropped tickets whose transfers are settled, the oldest first.
@@ -383,21 +427,24 @@ pub(super) fn sweep(engine: &Engine) {
         if !is_settled(engine, id) {
             return;
         }
-        let mut state = engine.state();
-        // Another thread may have been faster.
-        let is_it = state.kept.front().is_some_and(|kept| kept.id == id);
-        let kept = if is_it { state.kept.pop_front() } else { None };
-        if is_it {
-            state.jobs.remove(&id);
-        }
-        drop(state);
+        let (kept, job) = {
+            let mut state = engine.state();
+            // Another thread may have been faster.
+            if state.kept.front().is_none_or(|kept| kept.id != id) {
+                continue;
+            }
+            (state.kept.pop_front(), state.jobs.remove(&id))
+        };
         // Without the lock: it is the program's.
-        drop(kept);
+        let _ = engine.callbacks.call(|| drop((kept, job)));
     }
 }
 
 /// Ends a transfer early. Returns `false` if all of it was handed over before.
 pub(super) fn cancel(engine: &Arc<Engine>, id: JobId) -> bool {
+    if engine.device.descriptor().is_inherited() {
+        return false;
+    }
     let mut state = engine.state();
     let Some(job) = state.jobs.get_mut(&id) else { return false };
     if !matches!(job.phase, Phase::Running) || job.concluding || job.failure.is_some() {

@@ -18,12 +18,16 @@ fn count_sleep(delay: Duration) {
 fn options(retries: u32) -> TransferOptions {
     let mut options = small().threads(1).slots(2);
     options.backoff.retries = retries;
-    options.sleep = count_sleep;
+    options.sleep = |_| {};
     options
 }
 
 /// Uploads and downloads. What succeeds must be true, and what fails comes back. Returns the calls that the device got.
 fn program(retries: u32, faults: &[Fault]) -> (u64, u32) {
+    program_with(options(retries), faults)
+}
+
+fn program_with(options: TransferOptions, faults: &[Fault]) -> (u64, u32) {
     let machine = own_memory().seed(1).build().unwrap();
     let device = machine.device(0).unwrap();
     let pool = Pool::new(&device).unwrap();
@@ -33,7 +37,7 @@ fn program(retries: u32, faults: &[Fault]) -> (u64, u32) {
         machine.plan(*fault);
     }
     let mut failed = 0;
-    if let Ok(engine) = options(retries).build(&device) {
+    if let Ok(engine) = options.build(&device) {
         for seed in 0..2 {
             let from = data(20_000, seed);
             let Some(own) = array.take() else { break };
@@ -81,8 +85,8 @@ fn any_call_may_fail_and_no_wrong_byte_is_taken_for_right() {
 #[test]
 fn what_passes_is_tried_again_after_growing_delays() {
     let fault = |number| Fault::new(When::Kind(Call::Copy, number), FaultKind::Transient);
-    SLEPT.store(0, Ordering::SeqCst);
-    let (_, failed) = program(5, &[fault(1), fault(2), fault(3)]);
+    let counting = TransferOptions { sleep: count_sleep, ..options(5) };
+    let (_, failed) = program_with(counting, &[fault(1), fault(2), fault(3)]);
     assert_eq!(failed, 0);
     // 100, 200 and 400 us, each by a half at most less.
     let slept = SLEPT.load(Ordering::SeqCst);
