@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use crate::Random;
 
-/// Delays that double from the first to the longest, each with a random part, so that those who failed together do not
-/// come again together.
+/// Delays that double from the first to the longest, each with a random part, so that calls that failed at the same time
+/// are not repeated at the same time.
 ///
 /// ```
 /// use core::time::Duration;
@@ -36,7 +36,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The delay before a retry, the first being number 0; `None` if there was enough of them. Between a half and the
+    /// The delay before a retry, the first being number 0; `None` after the last. Between a half and the
     /// whole of the doubled delay.
     pub fn delay(&self, retry: u32, random: &mut Random) -> Option<Duration> {
         if retry >= self.retries {

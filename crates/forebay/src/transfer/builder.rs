@@ -115,7 +115,8 @@ impl<'e, E: Ends> Transfer<'e, E> {
         Self { engine, ends, choices: Choices::default() }
     }
 
-    /// Above or below other transfers: of several, a piece of the most urgent one begins first.
+    /// Above or below other transfers: of several, a piece of the most urgent one begins first. Pinned memory is copied by
+    /// the device in one call, whatever the priority.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.choices.priority = priority;
         self
@@ -134,7 +135,7 @@ impl<'e, E: Ends> Transfer<'e, E> {
     }
 
     /// Calls `observer` after each piece, on the thread that copied it. Pieces end in any order, and two calls may
-    /// overlap.
+    /// overlap. Pinned memory is one piece, at `submit`.
     pub fn on_progress(mut self, observer: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.choices.observer = Some(Observer(Arc::new(observer)));
         self

@@ -84,8 +84,8 @@ impl TransferOptions {
         self
     }
 
-    /// Whether runs of 256 KiB zeros are filled in on the device instead of copied to it. They are, by default: telling
-    /// that a run is not zero takes no more than its first bytes that are not.
+    /// Whether blocks of 256 KiB zeros in consecutive memory are filled in on the device instead of copied to it. They are,
+    /// by default: a block is read up to its first byte that is not zero.
     pub fn fill_zeros(mut self, fill_zeros: bool) -> Self {
         self.fill_zeros = fill_zeros;
         self

@@ -126,3 +126,48 @@ fn a_batch_says_which_item_failed() {
     assert_eq!(back, small);
     bench.nothing_was_found();
 }
+
+/// Pinned memory of another device is ordinary memory for this one.
+#[test]
+fn pinned_memory_of_another_device_goes_through_slots() {
+    let (bench, other) = (Bench::new(), Bench::new());
+    let mut source = PinnedPool::new(&other.device).unwrap().array::<u8>(30_000).unwrap();
+    source.host_mut().unwrap().copy_from_slice(&data(30_000, 5));
+    let ticket = bench.engine.upload(source, bench.array(30_000)).submit().unwrap();
+    let (_, array) = ticket.wait().unwrap();
+    assert_eq!(array.to_vec().unwrap(), data(30_000, 5));
+    assert!(bench.engine.figures().pinned > Bytes::ZERO);
+    bench.nothing_was_found();
+}
+
+/// What of a batch is staged together fails together, and is tried again one by one.
+#[test]
+fn a_fault_in_a_batch_is_reported_for_its_item_alone() {
+    use forebay_sim::{Fault, FaultKind, When};
+    let mut options = small().threads(1);
+    options.backoff.retries = 0;
+    let bench = Bench::with(own_memory(), options);
+    let sources: Vec<Vec<u8>> = (0..5).map(|seed| data(100, seed)).collect();
+    let mut arrays: Vec<_> = sources.iter().map(|_| bench.array(100)).collect();
+    // The arrays are not adjacent: a copy each. The second of them fails, and then the third of those by themselves.
+    let copies = bench.machine.calls().of(forebay_hal::Call::Copy);
+    for number in [2, 2 + 3] {
+        let when = When::Kind(forebay_hal::Call::Copy, copies + number);
+        bench.machine.plan(Fault::new(when, FaultKind::Transient));
+    }
+    let results = bench.engine.scope(|transfers| {
+        let items = sources.iter().map(Vec::as_slice).zip(&mut arrays).collect();
+        transfers.upload_all(items).wait()
+    });
+    let failed: Vec<usize> = results
+        .unwrap()
+        .iter()
+        .enumerate()
+        .filter_map(|(number, result)| result.is_err().then_some(number))
+        .collect();
+    assert_eq!(failed, [2]);
+    for (number, (array, source)) in arrays.iter().zip(&sources).enumerate() {
+        assert!(number == 2 || array.to_vec().unwrap() == *source, "item {number}");
+    }
+    bench.nothing_was_found();
+}

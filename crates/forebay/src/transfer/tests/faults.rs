@@ -24,10 +24,6 @@ fn options(retries: u32) -> TransferOptions {
 
 /// Uploads and downloads. What succeeds must be true, and what fails comes back. Returns the calls that the device got.
 fn program(retries: u32, faults: &[Fault]) -> (u64, u32) {
-    program_with(options(retries), faults)
-}
-
-fn program_with(options: TransferOptions, faults: &[Fault]) -> (u64, u32) {
     let machine = own_memory().seed(1).build().unwrap();
     let device = machine.device(0).unwrap();
     let pool = Pool::new(&device).unwrap();
@@ -37,7 +33,7 @@ fn program_with(options: TransferOptions, faults: &[Fault]) -> (u64, u32) {
         machine.plan(*fault);
     }
     let mut failed = 0;
-    if let Ok(engine) = options.build(&device) {
+    if let Ok(engine) = options(retries).build(&device) {
         for seed in 0..2 {
             let from = data(20_000, seed);
             let Some(own) = array.take() else { break };
@@ -84,13 +80,20 @@ fn any_call_may_fail_and_no_wrong_byte_is_taken_for_right() {
 
 #[test]
 fn what_passes_is_tried_again_after_growing_delays() {
-    let fault = |number| Fault::new(When::Kind(Call::Copy, number), FaultKind::Transient);
-    let counting = TransferOptions { sleep: count_sleep, ..options(5) };
-    let (_, failed) = program_with(counting, &[fault(1), fault(2), fault(3)]);
-    assert_eq!(failed, 0);
+    let bench = Bench::with(own_memory(), TransferOptions { sleep: count_sleep, ..options(5) });
+    let copies = bench.machine.calls().of(Call::Copy);
+    for number in 1..=3 {
+        let when = When::Kind(Call::Copy, copies + number);
+        bench.machine.plan(Fault::new(when, FaultKind::Transient));
+    }
+    // One part, so one thread tries again.
+    let ticket = bench.engine.upload(data(100, 1), bench.array(100)).submit().unwrap();
+    let (from, array) = ticket.wait().unwrap();
+    assert_eq!(array.to_vec().unwrap(), from);
     // 100, 200 and 400 us, each by a half at most less.
     let slept = SLEPT.load(Ordering::SeqCst);
     assert!((350..=700).contains(&slept), "{slept} us");
+    assert_eq!(bench.engine.figures().uploads.retries, 3);
     let every = Fault::new(When::Every(Call::Copy), FaultKind::Transient);
     assert_eq!(program(2, &[every]).1, 4);
 }

@@ -218,3 +218,30 @@ fn a_panic_in_a_scope_leaves_no_transfer_behind() {
     let ticket = bench.engine.download(array, back).on_progress(panics).submit().unwrap();
     let _ = ticket.wait().unwrap();
 }
+
+/// A dropped ticket of pinned memory frees its array at once, in the order of its stream.
+#[test]
+fn a_dropped_ticket_of_pinned_memory_keeps_nothing() {
+    let bench = Bench::new();
+    let pinned = PinnedPool::new(&bench.device).unwrap();
+    for seed in 0..10 {
+        let mut source = pinned.array::<u8>(30_000).unwrap();
+        source.host_mut().unwrap().copy_from_slice(&data(30_000, seed));
+        drop(bench.engine.upload(source, bench.array(30_000)).submit().unwrap());
+        assert_eq!(bench.pool.statistics().live, Bytes::ZERO);
+    }
+    bench.nothing_was_found();
+}
+
+/// A waker that owns a ticket of the same engine, dropped with it.
+#[test]
+fn what_the_program_hands_over_is_dropped_without_the_lock() {
+    let bench = Bench::new();
+    let inner = bench.engine.upload(data(30_000, 1), bench.array(30_000)).submit().unwrap();
+    let held = std::sync::Mutex::new(Some(inner));
+    let observer = move |_: Progress| _ = held.lock().unwrap().as_ref().map(Ticket::progress);
+    let ticket = bench.engine.upload(data(30_000, 2), bench.array(30_000)).on_progress(observer);
+    let _ = ticket.submit().unwrap().wait().unwrap();
+    drop(bench.engine);
+    bench.device.synchronize_device().unwrap();
+}
