@@ -25,7 +25,7 @@ use crate::{Error, Result};
 const STREAMS: usize = 4;
 
 /// How often a wait is tried again, without which memory cannot be given back.
-const SETTLE_RETRIES: u32 = 40;
+const SETTLE_RETRIES: u32 = 400;
 
 /// Errors that tell whether the same call may succeed later.
 pub(super) trait MayPass {

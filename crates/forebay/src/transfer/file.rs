@@ -93,6 +93,7 @@ where
                     hal::invalid(Call::Copy, "region", given, "consecutive elements").into()
                 );
             }
+            check_file(&file, direction)?;
             let count = array.len().saturating_sub(choices.first);
             let device = array.check_range(choices.first, count)?.get();
             let size = Bytes::of::<T>(count as u64)
@@ -116,4 +117,24 @@ where
             Err(error) => Err(Refused::new(array, error)),
         }
     }
+}
+
+/// Refuses to write to a file that is open for appending: the system would ignore the offset.
+#[cfg(unix)]
+fn check_file(file: &File, direction: Direction) -> crate::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file);
+    if direction == Direction::Down
+        && flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::APPEND))
+    {
+        let given = "one that is open for appending";
+        return Err(
+            hal::invalid(Call::Copy, "file", given, "one that is written at offsets").into()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_file(_: &File, _: Direction) -> crate::Result<()> {
+    Ok(())
 }

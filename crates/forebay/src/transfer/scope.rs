@@ -88,12 +88,20 @@ impl TransferEngine {
         };
         let returned = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let open = core::mem::take(&mut *lock(&scope.open));
-        let outcomes: Vec<Result<()>> =
-            open.into_iter().map(|id| worker::wait(&self.engine, id)).collect();
-        match returned {
-            Ok(returned) => outcomes.into_iter().collect::<Result<()>>().map(|()| returned),
-            Err(panic) => resume_unwind(panic),
+        // All of them, whatever happens in one: the borrows end here.
+        let outcomes: Vec<_> = open
+            .into_iter()
+            .map(|id| catch_unwind(AssertUnwindSafe(|| worker::wait(&self.engine, id))))
+            .collect();
+        let mut outcome = returned.map(Ok);
+        for one in outcomes {
+            outcome = match (outcome, one) {
+                (Ok(Ok(_)), Ok(Err(error))) => Ok(Err(error)),
+                (Ok(_), Err(panic)) => Err(panic),
+                (outcome, _) => outcome,
+            };
         }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -186,24 +186,45 @@ impl State {
                 let (task, slot) = lane.landings.pop_front()?;
                 return Some(Step::Land(task, slot));
             };
-            let Some(part) = self.jobs.get_mut(&id).and_then(Job::begin_part) else {
-                // It was cancelled, or has failed.
-                self.retire(direction, id);
-                continue;
-            };
-            let Some(job) = self.jobs.get(&id) else { continue };
-            let task = Task { id, part, host: job.host.clone(), stream: job.stream };
-            if !job.has_next() {
-                self.retire(direction, id);
+            if let Some(step) = self.begin(direction, id) {
+                return Some(step);
             }
-            let lane = self.lane(direction);
-            let slot = lane.slots.pop_front();
-            lane.made += usize::from(slot.is_none());
-            return Some(match direction {
-                Direction::Up => Step::Send(task, slot),
-                Direction::Down => Step::Fetch(task, slot),
-            });
+            // It was cancelled, or has failed.
+            self.retire(direction, id);
         }
+    }
+
+    /// The next step of one transfer.
+    pub(super) fn step_of(&mut self, id: JobId) -> Option<Step> {
+        let direction = self.jobs.get(&id)?.direction;
+        let lane = self.lane(direction);
+        let has_slot = !lane.slots.is_empty() || lane.made < lane.most;
+        if has_slot && let Some(step) = self.begin(direction, id) {
+            return Some(step);
+        }
+        let lane = self.lane(direction);
+        let at = lane.landings.iter().position(|(task, _)| task.id == id)?;
+        lane.landings.remove(at).map(|(task, slot)| Step::Land(task, slot))
+    }
+
+    /// Begins a part of a transfer, for which there is a slot. `None` if there is no part.
+    fn begin(&mut self, direction: Direction, id: JobId) -> Option<Step> {
+        let job = self.jobs.get_mut(&id)?;
+        let part = job.begin_part()?;
+        let task = Task { id, part, host: job.host.clone(), stream: job.stream };
+        // Of several parts the next is not to wait until the device has read the slot of the last.
+        let is_one_of_several = job.total > task.part.bytes();
+        if !job.has_next() {
+            self.retire(direction, id);
+        }
+        let lane = self.lane(direction);
+        let is_new = lane.made < lane.most && (is_one_of_several || lane.slots.is_empty());
+        let slot = if is_new { None } else { lane.slots.pop_front() };
+        lane.made += usize::from(slot.is_none());
+        Some(match direction {
+            Direction::Up => Step::Send(task, slot),
+            Direction::Down => Step::Fetch(task, slot),
+        })
     }
 
     /// Whether no transfer is running.

@@ -293,21 +293,22 @@ fn end(engine: &Arc<Engine>, id: JobId, phase: Phase) {
     state.lane(direction).end(succeeded);
     drop(state);
     engine.changed.notify_all();
-    signal.wake();
+    let _ = engine.callbacks.call(|| signal.wake());
 }
 
-/// Works on transfers in the direction of this one until its parts are handed over, or it has failed. Waits where there
-/// is nothing to do. Returns how it ended.
+/// Works on a transfer until its parts are handed over, or it has failed. Waits where there is nothing to do. Returns how
+/// it ended.
+///
+/// It does not work on other transfers: a callback of one may be what called this.
 pub(super) fn run_until_ordered(engine: &Arc<Engine>, id: JobId) -> Option<Phase> {
     loop {
         let mut state = engine.state();
         let job = state.jobs.get(&id)?;
-        let direction = job.direction;
         match &job.phase {
             Phase::Running => {}
             phase => return Some(phase.clone()),
         }
-        if let Some(step) = state.step_in(direction) {
+        if let Some(step) = state.step_of(id) {
             drop(state);
             run(engine, step);
         } else {
@@ -447,7 +448,8 @@ pub(super) fn cancel(engine: &Arc<Engine>, id: JobId) -> bool {
     }
     let mut state = engine.state();
     let Some(job) = state.jobs.get_mut(&id) else { return false };
-    if !matches!(job.phase, Phase::Running) || job.concluding || job.failure.is_some() {
+    let is_running = matches!(job.phase, Phase::Running) && !job.is_over();
+    if !is_running || job.concluding || job.failure.is_some() {
         return false;
     }
     let progress = job.progress();

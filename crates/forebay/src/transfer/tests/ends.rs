@@ -75,6 +75,10 @@ fn files_go_there_and_come_back() {
     let ticket = bench.engine.download_file(array, &Arc::new(file), 7).at(1000).submit().unwrap();
     let _ = ticket.wait().unwrap();
     assert_eq!(std::fs::read(&copy).unwrap()[7..], data(100_000, 3)[1123..50_123]);
+    // The system would ignore the offset.
+    let appended = std::fs::OpenOptions::new().append(true).open(&copy).unwrap();
+    let refused = bench.engine.download_file(bench.array(10), &Arc::new(appended), 0).submit();
+    assert!(refused.unwrap_err().to_string().contains("appending"));
     for path in [path, copy] {
         std::fs::remove_file(path).unwrap();
     }

@@ -245,3 +245,57 @@ fn what_the_program_hands_over_is_dropped_without_the_lock() {
     drop(bench.engine);
     bench.device.synchronize_device().unwrap();
 }
+
+/// An observer that uses the engine itself, for every piece of a long transfer.
+#[test]
+fn an_observer_may_wait_for_a_transfer_of_its_own() {
+    let bench = Arc::new(Bench::with(own_memory(), small().threads(1).slots(2)));
+    let inner = Arc::downgrade(&bench);
+    let observer = move |_: Progress| {
+        let Some(bench) = inner.upgrade() else { return };
+        let ticket = bench.engine.upload(data(10, 1), bench.array(10)).submit().unwrap();
+        let _ = ticket.wait().unwrap();
+    };
+    let from = data(400 * 4096, 1);
+    let array = bench.array(from.len());
+    let ticket = bench.engine.upload(from, array).on_progress(observer).submit().unwrap();
+    let (from, array) = ticket.wait().unwrap();
+    assert!(array.to_vec().unwrap() == from);
+    bench.nothing_was_found();
+}
+
+/// Threads stay while there is work, also if others hold all slots for longer than an idle thread waits.
+#[test]
+fn no_transfer_is_left_without_a_thread() {
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            panic!("on purpose, when the observer is dropped");
+        }
+    }
+    let bench = Bench::with(own_memory(), small().threads(1).slots(1));
+    let slow = Slow;
+    let wait = move |_: Progress| {
+        let _ = &slow;
+        std::thread::sleep(core::time::Duration::from_millis(150));
+    };
+    let mut back = vec![0; 3 * 4096];
+    let array = bench.array(3 * 4096);
+    let awaited = bench.engine.upload(data(5000, 1), bench.array(5000));
+    bench
+        .engine
+        .scope(|transfers| {
+            let _ = transfers.download(&array, &mut back).on_progress(wait).submit().unwrap();
+        })
+        .unwrap();
+    let awaited = awaited.submit().unwrap();
+    for _ in 0..2000 {
+        if awaited.progress().moved == awaited.progress().total {
+            break;
+        }
+        std::thread::sleep(core::time::Duration::from_millis(2));
+    }
+    assert_eq!(awaited.progress().moved, Bytes::new(5000));
+    let _ = awaited.wait().unwrap();
+    assert_eq!(bench.engine.figures().under_way, 0);
+}
