@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The main steps share cargo's build folder, and so run one after another. The steps beside them have build
-//! folders of their own and use one core only, mostly: linking with LTO, valgrind, Miri. They run at the lowest
-//! priority, so they take the time in which a main step leaves a core idle. What is timed runs alone, after
-//! both.
+//! folders of their own and use one core only, mostly: linking with LTO, valgrind, Miri. They run at a lower
+//! priority, so they take mostly the time in which a main step leaves a core idle; not at the lowest, at which they
+//! would not end in time beside steps that use both cores. What is timed runs alone, after both.
 
 mod dependencies;
 mod probes;
@@ -141,12 +141,12 @@ impl Plan {
     }
 }
 
-/// Gives this thread, and every command it starts, the lowest priority.
+/// Gives this thread, and every command it starts, a lower priority: half the share of others.
 fn yield_to_others() {
     // Linux has a priority for each thread; elsewhere it is the process's, and the main steps keep theirs. Where
     // it is refused, the steps beside only compete.
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::nice(19);
+    let _ = rustix::process::nice(3);
 }
 
 /// Runs steps one after another, those `before` them being over.
