@@ -16,10 +16,11 @@ use super::state::Task;
 use crate::pinned::PinnedArray;
 use crate::{Error, Result};
 
-/// The shortest run of zeros that is filled in on the device: a call costs as much as copying half of it.
+/// The shortest run of zeros that is filled in on the device. Long, since each run is a call of the device; which length
+/// is best was not measured.
 const ZEROS: usize = 256 << 10;
 
-/// Bytes in a row of a slot, and where they are on the device.
+/// Consecutive bytes of a slot that are one copy, or one fill, on the device.
 struct Wire {
     offset: u64,
     device: u64,
