@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::screen::{BAD, GOOD, LEFT_OUT, QUIET, Screen, styled};
 
+/// How many lines of what a failed step said are shown once more at the end.
+const LINES_AGAIN: usize = 30;
+
 /// How many tests or checks went which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -142,21 +145,53 @@ impl Report {
     }
 }
 
-/// Shows how long each step took, what was left out, and the sum as the very last line. Returns the sum. How
-/// each step went was shown when it ended.
+/// Shows what was left out, how long each step took, once more what failed, and the sum as the very last line: a
+/// machine that keeps only the end of the output keeps what must be read. Returns the sum.
 pub(crate) fn summarize(reports: &[Report], elapsed: Duration, screen: &Screen) -> Tally {
-    screen.line(times(reports, elapsed));
     let skips: Vec<_> = reports.iter().flat_map(Report::skips).collect();
     if !skips.is_empty() {
-        screen.line("\nskipped:");
-        for Skip { what, reason } in &skips {
-            screen.line(format_args!("  {what}: {reason}"));
+        screen.line(format_args!("\nskipped:{}", by_reason(&skips)));
+    }
+    screen.line(times(reports, elapsed));
+    for report in reports {
+        if let Some(complaint) = report.complaint() {
+            let title =
+                styled(BAD, format_args!("{} failed; the end of what it said:", report.name));
+            screen.line(format_args!("\n{title}\n{}", end_of(complaint.trim_end())));
         }
     }
     let sum = reports.iter().fold(Tally::default(), |sum, report| sum.plus(report.tally()));
     screen.line("");
     screen.line(sum);
     sum
+}
+
+/// What was left out, one paragraph for each reason.
+fn by_reason(skips: &[Skip]) -> String {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for Skip { what, reason } in skips {
+        match reasons.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, names)) => names.push(what),
+            None => reasons.push((reason, vec![what])),
+        }
+    }
+    let mut text = String::new();
+    for (reason, names) in reasons {
+        match names.as_slice() {
+            [name] => text += &format!("\n  {name}: {reason}"),
+            _ => {
+                text +=
+                    &format!("\n  {} times: {reason}\n    {}", names.len(), names.join("\n    "))
+            }
+        }
+    }
+    text
+}
+
+/// The last lines of a text.
+fn end_of(text: &str) -> &str {
+    let begin = text.rmatch_indices('\n').nth(LINES_AGAIN - 1).map_or(0, |(at, _)| at + 1);
+    text.get(begin..).unwrap_or(text)
 }
 
 /// A table of the steps: wall time and processor time. Steps run side by side, so the first column does not
@@ -189,6 +224,26 @@ mod tests {
         // 1.25 s is shown with one figure after the point.
         assert_eq!(rows[1], ["step", "1.2", "1.8"]);
         assert_eq!(rows[3], ["whole", "run", "2.0", "3.6"]);
+    }
+
+    #[test]
+    fn what_was_left_out_is_sorted_by_reason() {
+        let skip = |what: &str, reason: &str| Skip { what: what.into(), reason: reason.into() };
+        let text = by_reason(&[skip("a", "no GPU"), skip("b", "no tool"), skip("c", "no GPU")]);
+        assert_eq!(text, "\n  2 times: no GPU\n    a\n    c\n  b: no tool");
+    }
+
+    #[test]
+    fn the_end_says_once_more_what_failed() {
+        let output: String = (1..=100).map(|line| format!("line {line}\n")).collect();
+        let screen = Screen::nowhere();
+        let report = report(Outcome::Broken { output });
+        summarize(&[report], Duration::from_secs(2), &screen);
+        let text = screen.written();
+        let again = "step failed; the end of what it said:\nline 71\n";
+        assert!(text.contains(again) && !text.contains("line 70"), "{text}");
+        assert!(text.ends_with("line 100\n\n0 passed, 1 failed, 0 skipped\n"), "{text}");
+        assert_eq!(end_of("one"), "one");
     }
 
     #[test]
