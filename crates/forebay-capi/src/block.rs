@@ -49,21 +49,58 @@ pub(crate) fn address(pointer: *const c_void) -> Address {
     Address::new(pointer.addr() as u64)
 }
 
-/// Calls `work` with a pool and a stream of its device, by the fast path; else calls `slow`, which finds out
-/// what is wrong. What `work` captures stays in registers: no reference to it reaches a call that is not
-/// inlined.
+/// Calls `hit` with a pool and a stream of its device; where that is not possible or `hit` does not succeed, calls
+/// `otherwise`. A hit calls no function, and `otherwise` is called last of all: so the functions of C that consist of
+/// this save no registers, and what they were called with stays in its own.
 #[inline(always)]
-fn fast_path(
+fn hit_or(
     pool: forebay_pool,
     stream: forebay_stream,
-    work: impl FnOnce(&Pool, StreamHandle) -> forebay_status,
-    slow: impl FnOnce() -> forebay_status,
+    hit: impl FnOnce(&Pool, StreamHandle) -> bool,
+    otherwise: impl FnOnce() -> forebay_status,
+) -> forebay_status {
+    let done = catch_panic(false, || {
+        table::visit_pool(pool.id, |entry| match stream::fast_lookup(stream, entry.device()) {
+            Some(stream) => hit(entry.pool(), stream),
+            None => false,
+        })
+    });
+    if !done {
+        return otherwise();
+    }
+    if table::any_retired() {
+        return reclaim();
+    }
+    forebay_status::Ok
+}
+
+#[cold]
+#[inline(never)]
+fn reclaim() -> forebay_status {
+    catch_panic(forebay_status::Defect, || {
+        table::reclaim_if_any();
+        forebay_status::Ok
+    })
+}
+
+/// Calls `work` with a pool and a stream of its device, without a lock where that is possible.
+#[inline(always)]
+fn with_pool(
+    pool: forebay_pool,
+    stream: forebay_stream,
+    work: impl Fn(&Pool, StreamHandle) -> forebay::Result<()>,
 ) -> forebay_status {
     catch_panic(forebay_status::Defect, || {
+        table::reclaim_if_any();
         let done = table::with_pool(pool.id, |entry| {
             Some(work(entry.pool(), stream::fast_lookup(stream, entry.device())?))
         });
-        done.flatten().unwrap_or_else(slow)
+        match done.flatten() {
+            Some(Ok(())) => forebay_status::Ok,
+            Some(Err(error)) => fail(&Failure::from(error)),
+            // Finds out what is wrong.
+            None => slow_path(pool, stream, work),
+        }
     })
 }
 
@@ -80,47 +117,37 @@ fn slow_path(
     })
 }
 
-#[cold]
 #[inline(never)]
-fn fail_with(error: forebay::Error) -> forebay_status {
-    fail(&Failure::from(error))
-}
-
-#[cold]
-#[inline(never)]
-fn allocate_slow(
+fn allocate_missed(
     pool: forebay_pool,
     size: u64,
     stream: forebay_stream,
-    to: Out<*mut c_void>,
+    block: *mut *mut c_void,
 ) -> forebay_status {
-    slow_path(pool, stream, |pool, stream| {
+    // SAFETY: as the caller of `forebay_alloc` promises.
+    let Ok(to) = (unsafe { Out::new(block, "block") }) else {
+        return fail(&Failure::argument("block", "null", "where the block's address goes"));
+    };
+    to.set(core::ptr::null_mut());
+    with_pool(pool, stream, |pool, stream| {
         to.set(pointer(pool.allocate(Bytes::new(size), stream)?.address()));
         Ok(())
     })
 }
 
-#[cold]
 #[inline(never)]
-fn free_slow(pool: forebay_pool, block: Address, stream: forebay_stream) -> forebay_status {
-    slow_path(pool, stream, |pool, stream| pool.free(block, stream))
+fn free_missed(pool: forebay_pool, block: Address, stream: forebay_stream) -> forebay_status {
+    with_pool(pool, stream, |pool, stream| pool.free(block, stream))
 }
 
-#[cold]
 #[inline(never)]
-fn free_sized_slow(
+fn free_sized_missed(
     pool: forebay_pool,
     block: Address,
     size: Bytes,
     stream: forebay_stream,
 ) -> forebay_status {
-    slow_path(pool, stream, |pool, stream| pool.free_sized(block, size, stream))
-}
-
-#[cold]
-#[inline(never)]
-fn null_out_pointer() -> forebay_status {
-    fail(&Failure::argument("block", "null", "where the block's address goes"))
+    with_pool(pool, stream, |pool, stream| pool.free_sized(block, size, stream))
 }
 
 /// Allocates at least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple
@@ -137,24 +164,21 @@ pub unsafe extern "C" fn forebay_alloc(
     stream: forebay_stream,
     block: *mut *mut c_void,
 ) -> forebay_status {
-    // SAFETY: as the caller promises.
-    let Ok(to) = (unsafe { Out::new(block, "block") }) else { return null_out_pointer() };
-    let status = fast_path(
+    hit_or(
         pool,
         stream,
-        |pool, stream| match pool.allocate(Bytes::new(size), stream) {
-            Ok(block) => {
-                to.set(pointer(block.address()));
-                forebay_status::Ok
+        |pool, stream| {
+            if block.is_null() {
+                return false;
             }
-            Err(error) => fail_with(error),
+            let Some(hit) = pool.allocate_hit(Bytes::new(size), stream) else { return false };
+            // SAFETY: it is not null, so the caller promises that a pointer can be written there. C may pass memory
+            // that is not aligned for it.
+            unsafe { block.write_unaligned(pointer(hit)) };
+            true
         },
-        || allocate_slow(pool, size, stream, to),
-    );
-    if status != forebay_status::Ok {
-        to.set(core::ptr::null_mut());
-    }
-    status
+        || allocate_missed(pool, size, stream, block),
+    )
 }
 
 /// As `forebay_alloc`, at a multiple of `alignment`, a power of two.
@@ -226,11 +250,11 @@ pub unsafe extern "C" fn forebay_free(
     stream: forebay_stream,
 ) -> forebay_status {
     let block = address(block);
-    fast_path(
+    hit_or(
         pool,
         stream,
-        |pool, stream| pool.free(block, stream).map_or_else(fail_with, |()| forebay_status::Ok),
-        || free_slow(pool, block, stream),
+        |pool, stream| pool.free_hit(block, None, stream),
+        || free_missed(pool, block, stream),
     )
 }
 
@@ -247,13 +271,11 @@ pub unsafe extern "C" fn forebay_free_sized(
     stream: forebay_stream,
 ) -> forebay_status {
     let (block, size) = (address(block), Bytes::new(size));
-    fast_path(
+    hit_or(
         pool,
         stream,
-        |pool, stream| {
-            pool.free_sized(block, size, stream).map_or_else(fail_with, |()| forebay_status::Ok)
-        },
-        || free_sized_slow(pool, block, size, stream),
+        |pool, stream| pool.free_hit(block, Some(size), stream),
+        || free_sized_missed(pool, block, size, stream),
     )
 }
 

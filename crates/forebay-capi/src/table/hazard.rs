@@ -99,12 +99,27 @@ impl HazardRecord {
     }
 }
 
-impl Drop for HazardGuard {
+impl HazardGuard {
+    /// Ends the protection. The caller reclaims retired pools next, where there are any: this thread may have been
+    /// the last that kept one.
     #[inline(always)]
-    fn drop(&mut self) {
+    pub(super) fn end(self) {
+        self.unprotect();
+        core::mem::forget(self);
+    }
+
+    #[inline(always)]
+    fn unprotect(&self) {
         // Release: a thread that sees this store and drops the pool sees all that was done with it.
         self.0.protected.store(0, Ordering::Release);
         barrier::light();
+    }
+}
+
+impl Drop for HazardGuard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.unprotect();
         super::reclaim_if_any();
     }
 }

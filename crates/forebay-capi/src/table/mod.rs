@@ -384,10 +384,16 @@ fn reclaim() {
 
 /// Reclaims retired pools, where there are any.
 #[inline(always)]
-fn reclaim_if_any() {
-    if ANY_RETIRED.load(Ordering::Relaxed) {
+pub(crate) fn reclaim_if_any() {
+    if any_retired() {
         reclaim();
     }
+}
+
+/// Whether there are retired pools, to be reclaimed.
+#[inline(always)]
+pub(crate) fn any_retired() -> bool {
+    ANY_RETIRED.load(Ordering::Relaxed)
 }
 
 /// Calls `work` with the pool of a handle, by the fast path. `None` where that is not possible: the pool is not
@@ -396,15 +402,37 @@ fn reclaim_if_any() {
 pub(crate) fn with_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Option<R> {
     let record = hazard::current()?;
     let _guard = record.protect(id);
+    // SAFETY: the guard lives until the function ends.
+    Some(work(unsafe { protected_pool(id) }?))
+}
+
+/// As [`with_pool`], and leaves it to the caller to [reclaim](reclaim_if_any) what was retired meanwhile: so nothing
+/// is called here that `work` does not call. Whether `work` was called and says so.
+#[inline(always)]
+pub(crate) fn visit_pool(id: u64, work: impl FnOnce(&PoolEntry) -> bool) -> bool {
+    let Some(record) = hazard::current() else { return false };
+    let guard = record.protect(id);
+    // SAFETY: the guard ends below.
+    let done = unsafe { protected_pool(id) }.is_some_and(work);
+    guard.end();
+    done
+}
+
+/// The pool of a handle.
+///
+/// # Safety
+///
+/// * This thread's hazard record protects `id` for as long as the reference is used.
+#[inline(always)]
+unsafe fn protected_pool<'a>(id: u64) -> Option<&'a PoolEntry> {
     let slot = SLOTS.get(slot_of(id))?;
     if slot.id.load(Ordering::Acquire) != id {
         return None;
     }
     // SAFETY: the pointer is null, or the slot had this id after the hazard record was published, so the pool
-    // lives as long as the guard: invariants 2 and 3. The pointer is that pool's: it was written before the
+    // lives as long as it is protected: invariants 2 and 3. The pointer is that pool's: it was written before the
     // id, and it changes only when the slot is reused, which invariant 3 delays as well.
-    let pool = unsafe { slot.pool.load(Ordering::Relaxed).as_ref() }?;
-    Some(work(pool))
+    unsafe { slot.pool.load(Ordering::Relaxed).as_ref() }
 }
 
 /// The device's handle of a stream, and the number of its device, which is 0 where the object is no stream;

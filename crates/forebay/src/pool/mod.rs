@@ -133,6 +133,25 @@ impl Pool {
     }
 }
 
+/// The hits that need no call of a function, for bindings: where nothing else is called before the slow path is, a
+/// function of C need not save a register.
+#[doc(hidden)]
+impl Pool {
+    /// Allocates a small block from this thread's cache. `None` where that is not possible, and nothing has changed.
+    #[inline(always)]
+    pub fn allocate_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
+        self.shared.allocate_small(size, stream).map(|block| block.address())
+    }
+
+    /// Frees a small block into this thread's cache, its size checked where one is named. `false` where that is not
+    /// possible, and nothing has changed.
+    #[inline(always)]
+    pub fn free_hit(&self, address: Address, size: Option<Bytes>, stream: StreamHandle) -> bool {
+        let claimed = size.map_or(ClaimedAs::Any, ClaimedAs::Sized);
+        self.shared.free_small(address, stream, claimed)
+    }
+}
+
 /// The hot pair without statistics, to measure what those cost. The figures of the pool are wrong afterwards.
 #[cfg(feature = "uncounted")]
 #[doc(hidden)]

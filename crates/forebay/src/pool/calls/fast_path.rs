@@ -79,7 +79,35 @@ impl Shared {
         stream: StreamHandle,
         tag: Tag,
     ) -> Option<Block> {
-        let size = self.round_fast(requested)?;
+        self.allocate_rounded::<COUNTED>(requested, self.round_fast(requested)?, stream, tag)
+    }
+
+    /// As [`allocate_cached`](Self::allocate_cached), for what needs no call of a function: a small block of a size
+    /// that rounds in place.
+    #[inline(always)]
+    pub(in crate::pool) fn allocate_small(
+        &self,
+        requested: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
+        if !self.exact {
+            return None;
+        }
+        let size = Bytes::new(requested.get().wrapping_add(511) & !511);
+        if size.get() >> UNIT_SHIFT > SMALL_UNITS {
+            return None;
+        }
+        self.allocate_rounded::<true>(requested, size, stream, Tag::NONE)
+    }
+
+    #[inline(always)]
+    fn allocate_rounded<const COUNTED: bool>(
+        &self,
+        requested: Bytes,
+        size: Bytes,
+        stream: StreamHandle,
+        tag: Tag,
+    ) -> Option<Block> {
         let gate = self.remembered_gate()?;
         // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let mut passed = unsafe { gate.pass() }?;
@@ -162,21 +190,46 @@ impl Shared {
         stream: StreamHandle,
         claimed: ClaimedAs,
     ) -> bool {
+        self.free_plain::<COUNTED, true>(address, stream, claimed)
+    }
+
+    /// As [`free_cached`](Self::free_cached), for what needs no call of a function: a small block.
+    #[inline(always)]
+    pub(in crate::pool) fn free_small(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        claimed: ClaimedAs,
+    ) -> bool {
+        self.free_plain::<true, false>(address, stream, claimed)
+    }
+
+    #[inline(always)]
+    fn free_plain<const COUNTED: bool, const LARGE: bool>(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        claimed: ClaimedAs,
+    ) -> bool {
         let Some(gate) = self.remembered_gate() else { return false };
         let Some(slot) = self.map.slot(address) else { return false };
         let Some(known) = claimed.plain(slot, address) else { return false };
+        if !LARGE && known.units() > SMALL_UNITS {
+            return false;
+        }
         // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let kept = match passed.data().front(stream) {
-            Some(cache) => self.keep_cached::<COUNTED>(cache, slot, known, address, claimed),
+            Some(cache) => self.keep_cached::<COUNTED, LARGE>(cache, slot, known, address, claimed),
             None => false,
         };
         passed.leave();
         kept
     }
 
+    /// Without `LARGE` the block is known to be small.
     #[inline(always)]
-    fn keep_cached<const COUNTED: bool>(
+    fn keep_cached<const COUNTED: bool, const LARGE: bool>(
         &self,
         cache: &mut ThreadCache,
         slot: &Slot,
@@ -186,7 +239,7 @@ impl Shared {
     ) -> bool {
         let block = CachedBlock { address, slot: SlotRef::new(slot) };
         let units = known.units();
-        let (kept, requested) = if units > SMALL_UNITS {
+        let (kept, requested) = if LARGE && units > SMALL_UNITS {
             let claim = || {
                 claimed.matches_requested(known, BlockState::requested) && slot.claim_plain(known)
             };
