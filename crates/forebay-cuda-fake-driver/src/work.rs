@@ -3,7 +3,8 @@
 use core::ffi::{c_uchar, c_uint, c_ushort};
 
 use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUdeviceptr, CUmemcpyAttributes,
+    CUmemcpySrcAccessOrder, CUmemorytype, CUresult, CUstream,
 };
 use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::{
@@ -87,6 +88,43 @@ exports! {
     ) {
         let none = Pitch::default();
         copy(to, none, from, none, Extent::linear(Bytes::new(size as u64)), stream)
+    }
+
+    "cuMemcpyBatchAsync" 12080 fn cuMemcpyBatchAsync(
+        to: *const CUdeviceptr,
+        from: *const CUdeviceptr,
+        sizes: *const usize,
+        count: usize,
+        attributes: *const CUmemcpyAttributes,
+        first_of_attributes: *const usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: CUstream,
+    ) {
+        // As the driver does: attributes for all from the first on, and no default stream.
+        // SAFETY: the caller's lists.
+        let is_whole = attribute_count == 1 && unsafe { first_of_attributes.read() } == 0;
+        // SAFETY: the caller's structure.
+        let order = unsafe { attributes.read() }.srcAccessOrder;
+        if !is_whole
+            || count == 0
+            || number(stream) <= 2
+            || order != CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let none = Pitch::default();
+        for index in 0..count {
+            // SAFETY: lists of `count`, of the caller's.
+            let (to, from, size) =
+                unsafe { (to.add(index).read(), from.add(index).read(), sizes.add(index).read()) };
+            let extent = Extent::linear(Bytes::new(size as u64));
+            copy(to, none, from, none, extent, stream).inspect_err(|_| {
+                // SAFETY: a place of the caller's.
+                unsafe { failed.write(index) };
+            })?;
+        }
+        Ok(())
     }
 
     "cuMemcpy2DAsync" 3020 fn cuMemcpy2DAsync_v2(shape: *const CUDA_MEMCPY2D, stream: CUstream) {

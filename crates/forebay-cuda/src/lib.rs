@@ -35,6 +35,7 @@
 //! * `cuCtxSynchronize` is never called. `cuMemFree` and `cuMemFreeHost` are the only calls that
 //!   wait for the whole device; they are made where memory got by their like is given back.
 
+mod batch;
 mod cancel;
 mod context;
 mod deferred_cleanup;

@@ -312,6 +312,11 @@ unsafe impl Transfers for CudaDevice {
         outcome.map_err(|refusal| self.copy_refused(copy, refusal))
     }
 
+    unsafe fn copy_all(&self, copies: &[hal::Copy], stream: StreamHandle) -> Result<()> {
+        // SAFETY: as the caller promised.
+        unsafe { self.enqueue_batch(copies, stream) }
+    }
+
     unsafe fn fill(&self, fill: &hal::Fill, stream: StreamHandle) -> Result<()> {
         let call = Call::Fill;
         let core = self.stream(call, stream)?;

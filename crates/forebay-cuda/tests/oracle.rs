@@ -99,6 +99,9 @@ fn copies_lie_as_the_driver_reads_them() {
         dst_y = dstY, dst_type = dstMemoryType, dst_host = dstHost, dst_device = dstDevice,
         dst_array = dstArray, dst_pitch = dstPitch, width = WidthInBytes, height = Height,
     });
+    same_offsets!(ours::CopyAttributes, theirs::CUmemcpyAttributes {
+        source_order = srcAccessOrder, source = srcLocHint, destination = dstLocHint, flags = flags,
+    });
     same_offsets!(ours::Copy3d, theirs::CUDA_MEMCPY3D {
         src_x = srcXInBytes, src_y = srcY, src_z = srcZ, src_lod = srcLOD,
         src_type = srcMemoryType, src_host = srcHost, src_device = srcDevice, src_array = srcArray,
@@ -136,6 +139,9 @@ macro_rules! same_values {
 
 #[test]
 fn constants_are_the_drivers() {
+    same_values!(CUmemcpySrcAccessOrder {
+        values::access_order::STREAM => CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+    });
     same_values!(CUdevice_attribute {
         values::attribute::MAX_PITCH => CU_DEVICE_ATTRIBUTE_MAX_PITCH,
         values::attribute::CAN_MAP_HOST_MEMORY => CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,

@@ -452,6 +452,18 @@ pub unsafe trait Transfers {
     /// * No row written shares a byte with a row read.
     unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()>;
 
+    /// Enqueues several copies, in no order among themselves: for many small ones, which a device may take in one call.
+    /// If it fails, some of them may be under way, of the host's memory too.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`copy`](Self::copy), for each of them; no row written shares a byte with a row of another. If the call
+    ///   fails, the memory of the host stays valid until the stream was synchronised.
+    unsafe fn copy_all(&self, copies: &[Copy], stream: StreamHandle) -> Result<()> {
+        // SAFETY: as the caller promised.
+        copies.iter().try_for_each(|copy| unsafe { self.copy(copy, stream) })
+    }
+
     /// Enqueues a fill.
     ///
     /// # Safety

@@ -15,7 +15,7 @@ pub mod values;
 
 pub use code::Code;
 pub use structs::{
-    AccessDescription, AllocationFlags, AllocationProperties, Copy2d, Copy3d, Location, RawContext,
-    RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
+    AccessDescription, AllocationFlags, AllocationProperties, Copy2d, Copy3d, CopyAttributes,
+    Location, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
 };
 pub use table::{HostFunction, Need, Outcome, Refusal, SYMBOLS, Symbol, Table};

@@ -91,6 +91,20 @@ pub struct AccessDescription {
     pub flags: u32,
 }
 
+/// `CUmemcpyAttributes`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyAttributes {
+    /// One of [`values::access_order`](super::values::access_order).
+    pub source_order: u32,
+    /// Where managed memory is read from.
+    pub source: Location,
+    /// Where managed memory is written to.
+    pub destination: Location,
+    /// 0.
+    pub flags: u32,
+}
+
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

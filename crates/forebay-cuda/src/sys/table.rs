@@ -8,8 +8,8 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr::NonNull;
 
 use super::{
-    AccessDescription, AllocationProperties, Code, Copy2d, Copy3d, Location, RawContext, RawEvent,
-    RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
+    AccessDescription, AllocationProperties, Code, Copy2d, Copy3d, CopyAttributes, Location,
+    RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
 };
 
 /// A function that the driver calls in stream order.
@@ -294,6 +294,11 @@ functions! {
     /// Copies slices.
     Required memcpy_3d = "cuMemcpy3DAsync" "cuMemcpy3DAsync_v2" 3020
         (copy: *const Copy3d, stream: RawStream);
+    /// Copies many times.
+    Optional memcpy_batch = "cuMemcpyBatchAsync" "cuMemcpyBatchAsync" 12080
+        (to: *const u64, from: *const u64, sizes: *const u64, count: u64,
+         attributes: *const CopyAttributes, first_of_attributes: *const u64, attribute_count: u64,
+         failed: *mut u64, stream: RawStream);
     /// Copies between contexts.
     Optional memcpy_peer = "cuMemcpyPeerAsync" "cuMemcpyPeerAsync" 4000
         (to: u64, to_context: RawContext, from: u64, from_context: RawContext, size: u64,

@@ -84,6 +84,12 @@ pub mod memory_type {
     pub const UNIFIED: u32 = 4;
 }
 
+/// `CUmemcpySrcAccessOrder`.
+pub mod access_order {
+    /// `STREAM`: the memory read is read in the order of the stream.
+    pub const STREAM: u32 = 1;
+}
+
 /// `CUmemLocationType`.
 pub mod location {
     /// `DEVICE`.

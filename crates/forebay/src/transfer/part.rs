@@ -5,9 +5,9 @@ use core::slice;
 use std::fs::File;
 use std::path::PathBuf;
 
-use forebay_core::transfer::{Item, Load, Piece};
+use forebay_core::transfer::{Item, Load, Piece, Run};
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, Copy, Fill, Pattern, Place, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Copy, Fill, Pattern, Place, StreamHandle, invalid};
 
 use super::engine::Engine;
 use super::host_end::pointer;
@@ -60,7 +60,7 @@ impl Engine {
                     // SAFETY: as the caller promised; a slot is not the program's.
                     unsafe { copy_in(item.host, room) };
                 }
-                let wire = |run: &forebay_core::transfer::Run| Wire {
+                let wire = |run: &Run| Wire {
                     offset: run.offset,
                     device: run.device,
                     size: run.size,
@@ -117,7 +117,7 @@ impl Engine {
 
     /// Enqueues copies from a slot, and fills. Returns how many bytes were filled.
     fn send_wires(&self, slot: u64, wires: &[Wire], stream: StreamHandle) -> Result<u64> {
-        let mut zeros = 0;
+        let (mut zeros, mut copies) = (0, Vec::with_capacity(wires.len()));
         for wire in wires {
             let (to, size) = (Address::new(wire.device), Bytes::new(wire.size));
             if wire.is_zero {
@@ -127,11 +127,16 @@ impl Engine {
                 zeros += wire.size;
             } else {
                 let from = Place::Host(Address::new(slot + wire.offset));
-                let copy = Copy::linear(Place::Device(to), from, size)?;
-                self.copy(&copy, stream)?;
+                copies.push(Copy::linear(Place::Device(to), from, size)?);
             }
         }
+        self.copy_all(&copies, stream)?;
         Ok(zeros)
+    }
+
+    fn copy_all(&self, copies: &[Copy], stream: StreamHandle) -> Result<()> {
+        // SAFETY: as for `copy`, also if it fails: the slot notes the work of the stream then, too.
+        Ok(unsafe { self.device.copy_all(copies, stream) }?)
     }
 
     fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()> {
@@ -169,11 +174,13 @@ impl Engine {
                 piece,
                 task.stream,
             ),
-            Part::Load(_, load) => load.runs.iter().try_for_each(|run| {
-                let copy =
-                    Copy::linear(packed(run.offset), device(run.device), Bytes::new(run.size))?;
-                self.copy(&copy, task.stream)
-            }),
+            Part::Load(_, load) => {
+                let copy = |run: &Run| {
+                    Copy::linear(packed(run.offset), device(run.device), Bytes::new(run.size))
+                };
+                let copies: hal::Result<Vec<Copy>> = load.runs.iter().map(copy).collect();
+                copies.map_err(Error::from).and_then(|copies| self.copy_all(&copies, task.stream))
+            }
         };
         // Also after a failure, since a part of the copies may have been enqueued.
         let noted = slot.written_on(task.stream);

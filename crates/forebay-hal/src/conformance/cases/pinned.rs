@@ -3,18 +3,19 @@
 use forebay_core::{Address, Alignment, Bytes, Span};
 
 use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Step, ensure, ensure_equal, invalid, refused, unsupported};
+use super::super::verdict::{Failure, Step, ensure, ensure_equal, invalid, refused, unsupported};
 use super::super::{Bench, Verdict};
 use super::cases;
 use super::copies::{at, device, index};
 use crate::{
-    Access, Call, Capabilities, PageOptions, PinnedFlags, Place, PointerKind, StreamHandle,
+    Access, Call, Capabilities, Copy, PageOptions, PinnedFlags, Place, PointerKind, StreamHandle,
 };
 
 cases! { Pinned "pinned":
     zero_pinned_bytes_is_null needs PINNED,
     the_host_reads_and_writes_pinned_memory needs PINNED,
     copies_to_and_from_pinned_memory needs PINNED | DATA,
+    many_copies_at_once_are_each_of_them needs PINNED | DATA,
     pinned_memory_is_not_held needs PINNED,
     flags_are_honoured_or_refused needs PINNED,
     mapped_memory_has_a_device_address needs PINNED | PINNED_MAPPED | DATA,
@@ -104,6 +105,53 @@ fn copies_to_and_from_pinned_memory(bench: &Bench) -> Verdict {
         bench.synchronize(stream)?;
         let found = host_read(to, size)?;
         ensure_bytes(&format!("round {round}"), &found, &picture(round, size))?;
+    }
+    Ok(())
+}
+
+fn many_copies_at_once_are_each_of_them(bench: &Bench) -> Verdict {
+    // Every other block of `SIZE`, to places in the opposite order; then a copy of nothing, and one alone.
+    const COUNT: u64 = 300;
+    const SIZE: u64 = 97;
+    let (stream, total) = (bench.stream()?, 2 * COUNT * SIZE);
+    for stream in [stream, StreamHandle::DEFAULT] {
+        let (ground, bytes) = (picture(31, total), picture(32, total));
+        let memory = bench.allocate(total)?;
+        let (from, to) = (
+            bench.allocate_pinned(total, PinnedFlags::empty())?,
+            bench.allocate_pinned(total, PinnedFlags::empty())?,
+        );
+        host_write(from, &bytes)?;
+        host_write(to, &ground)?;
+        bench.write(memory, &ground)?;
+        let there = |block: u64| (COUNT - 1 - block) * 2 * SIZE;
+        let host = |address, offset| Place::Host(at(address, offset));
+        let size = Bytes::new(SIZE);
+        let up = |block: u64| {
+            Copy::linear(device(memory, there(block)), host(from, block * 2 * SIZE), size)
+        };
+        let down = |block: u64| {
+            Copy::linear(host(to, there(block)), device(memory, block * 2 * SIZE), size)
+        };
+        let nothing = Copy::linear(device(memory, 0), host(from, 0), Bytes::ZERO)?;
+        let mut ups = (0..COUNT).map(up).collect::<crate::Result<Vec<_>>>()?;
+        ups.push(nothing);
+        let downs = (0..COUNT).map(down).collect::<crate::Result<Vec<_>>>()?;
+        for copies in [ups.as_slice(), downs.as_slice(), &ups[..1], &[nothing], &[]] {
+            // SAFETY: memory of the bench, which is kept to the end of the case, and of which each byte is written by
+            // one copy at most.
+            unsafe { bench.device().copy_all(copies, stream) }?;
+        }
+        bench.synchronize(stream)?;
+        let mut right = (ground.clone(), ground);
+        let block = |offset: u64| Ok::<_, Failure>(index(offset)?..index(offset + SIZE)?);
+        for number in 0..COUNT {
+            let bytes = &bytes[block(number * 2 * SIZE)?];
+            right.0[block(there(number))?].copy_from_slice(bytes);
+            right.1[block((number * 2) * SIZE)?].copy_from_slice(bytes);
+        }
+        ensure_bytes("on the device", &bench.read(memory, total)?, &right.0)?;
+        ensure_bytes("on the host", &host_read(to, total)?, &right.1)?;
     }
     Ok(())
 }
