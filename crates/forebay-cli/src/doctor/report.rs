@@ -122,6 +122,29 @@ pub struct DeviceRow {
     pub total_bytes: Option<u64>,
     /// Its free memory, for a device that was opened.
     pub free_bytes: Option<u64>,
+    /// How fast data gets there and back, for a device that was opened and has memory of its own.
+    pub transfers: Option<TransferSection>,
+}
+
+/// What a short measurement of transfers has found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransferSection {
+    /// Pinned memory to the device: the limit.
+    pub upload_limit_bytes_per_s: u64,
+    /// Pinned memory from the device: the limit.
+    pub download_limit_bytes_per_s: u64,
+    /// Ordinary memory to the device, by the transfer engine.
+    pub upload_bytes_per_s: u64,
+    /// Ordinary memory from the device, by the transfer engine.
+    pub download_bytes_per_s: u64,
+    /// The threads that copy on the host.
+    pub threads: usize,
+    /// The size of a piece.
+    pub chunk_bytes: u64,
+    /// Whether they copy past the caches.
+    pub past_caches: bool,
+    /// How long the measurement took.
+    pub took_ms: u64,
 }
 
 impl DeviceRow {
@@ -138,6 +161,7 @@ impl DeviceRow {
             capabilities: Vec::new(),
             total_bytes: None,
             free_bytes: None,
+            transfers: None,
         }
     }
 

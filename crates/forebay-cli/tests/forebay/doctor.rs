@@ -137,7 +137,14 @@ fn where_the_cuda_driver_loads_each_gpu_is_opened_and_tried() {
         assert!(can.contains(&Value::from("virtual_memory")), "{row}");
         assert!(row["summary"].as_str().unwrap().contains("CUDA 13.0"), "{row}");
         assert_eq!(row["cure"], Value::Null);
+        let transfers = &row["transfers"];
+        for figure in ["upload", "download", "upload_limit", "download_limit"] {
+            assert!(transfers[format!("{figure}_bytes_per_s")].as_u64().unwrap() > 0, "{row}");
+        }
+        let threads = transfers["threads"].as_u64().unwrap();
+        assert!(threads.is_power_of_two() && threads <= 16, "{row}");
     }
+    assert!(said.contains("transfers: ordinary memory "), "{said}");
     let verdict = report["verdict"].as_str().unwrap();
     assert!(verdict.contains("cuda:0 and cuda:1 devices are ready"), "{verdict}");
     let row = said.lines().find(|line| line.starts_with("  cuda:1")).unwrap();

@@ -13,6 +13,12 @@ use super::table::for_each_key;
 
 /// Sixteen million events are a gigabyte or so of memory: beyond that a number is a slip of the pen.
 const MOST_EVENTS: u64 = 1 << 24;
+
+/// More threads than any host needs to fill a wire.
+const MOST_THREADS: u64 = 256;
+
+/// A piece is pinned twice for each thread and direction.
+const LARGEST_CHUNK: Bytes = Bytes::gib(1);
 /// A thread that looks more often does nothing else.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 /// A day: longer than that is the same as off.

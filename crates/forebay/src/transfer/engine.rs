@@ -71,6 +71,16 @@ impl TransferOptions {
         // Beside the slots, what a pool loses between them.
         let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
         let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
+        self.build_over(&device, pinned)
+    }
+
+    /// Makes an engine whose slots are of `pinned`.
+    pub(super) fn build_over(
+        self,
+        device: &Arc<dyn Device>,
+        pinned: PinnedPool,
+    ) -> Result<TransferEngine> {
+        let device = Arc::clone(device);
         let stream = |_| Ok(Stream::new(&device, Priority::Normal)?);
         let streams = || (0..STREAMS).map(stream).collect::<Result<Vec<_>>>();
         let streams = [streams()?, streams()?];
@@ -82,9 +92,10 @@ impl TransferOptions {
 }
 
 impl TransferEngine {
-    /// An engine with the default [options](TransferOptions).
+    /// An engine with the [options for the device](TransferOptions::for_device): the first of a process measures it, in
+    /// half a second or so.
     pub fn new(device: &impl ToDevice) -> Result<Self> {
-        TransferOptions::new().build(device)
+        TransferOptions::for_device(device)?.build(device)
     }
 
     /// The device.

@@ -45,6 +45,8 @@
 
 mod batch;
 mod builder;
+mod calibration;
+mod copy_memory;
 mod engine;
 mod figures;
 mod file;
@@ -63,6 +65,7 @@ mod tests;
 
 pub use batch::BatchTicket;
 pub use builder::{Region, Transfer};
+pub use calibration::Calibration;
 pub use engine::TransferEngine;
 pub use figures::{DirectionFigures, Progress, TransferFigures};
 pub use forebay_core::transfer::Backoff;

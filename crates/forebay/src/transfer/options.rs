@@ -28,6 +28,7 @@ pub struct TransferOptions {
     pub(super) at_once: usize,
     pub(super) backoff: Backoff,
     pub(super) fill_zeros: bool,
+    pub(super) past_caches: bool,
     /// How a retry waits. Tests count instead.
     pub(super) sleep: fn(Duration),
 }
@@ -43,6 +44,7 @@ impl Default for TransferOptions {
             at_once: 4,
             backoff: Backoff::default(),
             fill_zeros: true,
+            past_caches: false,
             sleep: std::thread::sleep,
         }
     }
@@ -88,6 +90,13 @@ impl TransferOptions {
     /// by default: a block is read up to its first byte that is not zero.
     pub fn fill_zeros(mut self, fill_zeros: bool) -> Self {
         self.fill_zeros = fill_zeros;
+        self
+    }
+
+    /// Whether threads copy past the caches of the processor, by non-temporal stores (x86-64). They do not, by default:
+    /// which is faster depends on the machine, and [calibrating](super::Calibration) finds out.
+    pub fn past_caches(mut self, past_caches: bool) -> Self {
+        self.past_caches = past_caches;
         self
     }
 

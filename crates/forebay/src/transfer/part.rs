@@ -9,6 +9,7 @@ use forebay_core::transfer::{Item, Load, Piece, Run};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, Copy, Fill, Pattern, Place, StreamHandle, invalid};
 
+use super::copy_memory::copy_memory;
 use super::engine::Engine;
 use super::host_end::pointer;
 use super::job::{HostEnd, Part};
@@ -37,13 +38,13 @@ impl Engine {
     /// * The host's side is readable, and the device's side is memory of the device, until the work on the stream of the
     ///   task that was enqueued by this call is done.
     pub(super) unsafe fn send(&self, task: &Task, slot: &mut PinnedArray<u8>) -> Result<u64> {
-        let start = slot.address().get();
+        let (start, past_caches) = (slot.address().get(), self.options.past_caches);
         // Waits until the device has read what was in the slot before.
         let bytes = slot.host_mut()?;
         let outcome = match &task.part {
             Part::Rows(piece) if piece.rows > 1 => {
                 // SAFETY: as the caller promised.
-                unsafe { gather_rows(piece, bytes) };
+                unsafe { gather_rows(piece, bytes, past_caches) };
                 let to = Place::Device(Address::new(piece.to.start));
                 let packed = (Place::Host(Address::new(start)), Bytes::new(piece.width));
                 self.copy_rows((to, Bytes::new(piece.to.row)), packed, piece, task.stream)
@@ -58,7 +59,7 @@ impl Engine {
                 for (item, range) in items_of(items, load) {
                     let Some(room) = bytes.get_mut(range) else { continue };
                     // SAFETY: as the caller promised; a slot is not the program's.
-                    unsafe { copy_in(item.host, room) };
+                    unsafe { copy_in(item.host, room, past_caches) };
                 }
                 let wire = |run: &Run| Wire {
                     offset: run.offset,
@@ -83,6 +84,7 @@ impl Engine {
     /// * The host's side is readable.
     unsafe fn stage(&self, piece: &Piece, host: &HostEnd, bytes: &mut [u8]) -> Result<Vec<Wire>> {
         let size = usize::try_from(piece.width).unwrap_or(usize::MAX);
+        let past_caches = self.options.past_caches;
         let whole =
             |is_zero| Wire { offset: 0, device: piece.to.start, size: piece.width, is_zero };
         let Some(bytes) = bytes.get_mut(..size) else { return Err(too_large(piece.width)) };
@@ -92,7 +94,7 @@ impl Engine {
         }
         if !self.options.fill_zeros || size < ZEROS {
             // SAFETY: as the caller promised; a slot is not the program's.
-            unsafe { copy_in(piece.from.start, bytes) };
+            unsafe { copy_in(piece.from.start, bytes, past_caches) };
             return Ok(vec![whole(false)]);
         }
         let mut wires: Vec<Wire> = Vec::new();
@@ -102,7 +104,8 @@ impl Engine {
             let from = unsafe { slice::from_raw_parts(pointer(address).cast_const(), block.len()) };
             let is_zero = block.len() == ZEROS && is_zero(from);
             if !is_zero {
-                block.copy_from_slice(from);
+                // SAFETY: two slices of one length; a slot is not the program's.
+                unsafe { copy_in(address, block, past_caches) };
             }
             let size = block.len() as u64;
             match wires.last_mut() {
@@ -193,7 +196,7 @@ impl Engine {
     ///
     /// * The host's side is writable, and used by nobody else.
     pub(super) unsafe fn land(&self, task: &Task, slot: &PinnedArray<u8>) -> Result<()> {
-        let bytes = slot.host()?;
+        let (bytes, past_caches) = (slot.host()?, self.options.past_caches);
         match &task.part {
             Part::Rows(piece) => {
                 let size = usize::try_from(piece.bytes().get()).unwrap_or(usize::MAX);
@@ -206,14 +209,14 @@ impl Engine {
                 let width = usize::try_from(piece.width).unwrap_or(usize::MAX).max(1);
                 for (row, from) in (0..piece.rows).zip(bytes.chunks_exact(width)) {
                     // SAFETY: as the caller promised; a slot is not the program's.
-                    unsafe { copy_out(from, piece.to.on(row, 0).start) };
+                    unsafe { copy_out(from, piece.to.on(row, 0).start, past_caches) };
                 }
             }
             Part::Load(items, load) => {
                 for (item, range) in items_of(items, load) {
                     let Some(from) = bytes.get(range) else { continue };
                     // SAFETY: as the caller promised; a slot is not the program's.
-                    unsafe { copy_out(from, item.host) };
+                    unsafe { copy_out(from, item.host, past_caches) };
                 }
             }
         }
@@ -242,11 +245,11 @@ fn items_of<'a>(
 /// # Safety
 ///
 /// * As many bytes are readable at `from`, and are not in `room`.
-unsafe fn copy_in(from: u64, room: &mut [u8]) {
+unsafe fn copy_in(from: u64, room: &mut [u8], past_caches: bool) {
     // SAFETY: as the caller promised.
     unsafe {
-        core::ptr::copy_nonoverlapping(pointer(from).cast_const(), room.as_mut_ptr(), room.len())
-    };
+        copy_memory(pointer(from).cast_const(), room.as_mut_ptr(), room.len(), past_caches);
+    }
 }
 
 /// Copies `bytes` to host memory.
@@ -254,9 +257,9 @@ unsafe fn copy_in(from: u64, room: &mut [u8]) {
 /// # Safety
 ///
 /// * As many bytes are writable at `to`, used by nobody else, and not in `bytes`.
-unsafe fn copy_out(bytes: &[u8], to: u64) {
+unsafe fn copy_out(bytes: &[u8], to: u64, past_caches: bool) {
     // SAFETY: as the caller promised.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(to), bytes.len()) };
+    unsafe { copy_memory(bytes.as_ptr(), pointer(to), bytes.len(), past_caches) };
 }
 
 /// Packs the rows of a piece into `bytes`.
@@ -264,11 +267,11 @@ unsafe fn copy_out(bytes: &[u8], to: u64) {
 /// # Safety
 ///
 /// * The rows are readable host memory.
-unsafe fn gather_rows(piece: &Piece, bytes: &mut [u8]) {
+unsafe fn gather_rows(piece: &Piece, bytes: &mut [u8], past_caches: bool) {
     let width = usize::try_from(piece.width).unwrap_or(usize::MAX).max(1);
     for (row, room) in (0..piece.rows).zip(bytes.chunks_exact_mut(width)) {
         // SAFETY: as the caller promised; a slot is not the program's.
-        unsafe { copy_in(piece.from.on(row, 0).start, room) };
+        unsafe { copy_in(piece.from.on(row, 0).start, room, past_caches) };
     }
 }
 

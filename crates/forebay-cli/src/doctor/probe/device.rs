@@ -3,13 +3,14 @@
 use core::fmt::Display;
 use std::sync::Arc;
 
+use forebay::transfer::Calibration;
 use forebay_hal::{Device, DeviceKind};
 use forebay_host::HostDevice;
 use forebay_host::system::System;
 use forebay_sim::SimMachine;
 
 use super::trial::trial;
-use crate::doctor::report::{DeviceRow, MemorySection, Status};
+use crate::doctor::report::{DeviceRow, MemorySection, Status, TransferSection};
 
 /// The host.
 pub(super) fn host(system: &System, memory: &MemorySection) -> DeviceRow {
@@ -48,10 +49,33 @@ pub(super) fn tried<D: Device + 'static, E: Display>(
         Ok(memory) => DeviceRow {
             total_bytes: Some(memory.total.get()),
             free_bytes: Some(memory.free.get()),
+            transfers: has_wire(kind).then(|| transfers(&device)).flatten(),
             ..described(&*device, remark)
         },
         Err(error) => broken(kind, &format!("opened, but does not work: {error}")),
     }
+}
+
+/// Whether data gets to a device of this kind over a wire.
+fn has_wire(kind: DeviceKind) -> bool {
+    !matches!(kind, DeviceKind::Host | DeviceKind::Sim)
+}
+
+/// What a short measurement finds. Nothing if it fails, for want of memory for example: the device works all the same.
+fn transfers(device: &Arc<dyn Device>) -> Option<TransferSection> {
+    let found = Calibration::of(device).ok()?;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole bytes will do
+    let whole = |bandwidth: f64| bandwidth as u64;
+    Some(TransferSection {
+        upload_limit_bytes_per_s: whole(found.upload_limit),
+        download_limit_bytes_per_s: whole(found.download_limit),
+        upload_bytes_per_s: whole(found.upload),
+        download_bytes_per_s: whole(found.download),
+        threads: found.threads,
+        chunk_bytes: found.chunk.get(),
+        past_caches: found.past_caches,
+        took_ms: u64::try_from(found.took.as_millis()).unwrap_or(u64::MAX),
+    })
 }
 
 pub(super) fn broken(kind: DeviceKind, reason: &dyn Display) -> DeviceRow {

@@ -53,6 +53,23 @@ fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> 
         let text = format!("memory: {} free of {}", Bytes::new(free), Bytes::new(total));
         sheet.note(QUIET, &text)?;
     }
+    if let Some(found) = &row.transfers {
+        let gb = |bytes_per_s: u64| format!("{:.1}", bytes_per_s as f64 / 1e9);
+        let text = format!(
+            "transfers: ordinary memory {} GB/s up and {} down, pinned {} and {}; {} thread{}, pieces of {}{}; \
+             measured in {} ms",
+            gb(found.upload_bytes_per_s),
+            gb(found.download_bytes_per_s),
+            gb(found.upload_limit_bytes_per_s),
+            gb(found.download_limit_bytes_per_s),
+            found.threads,
+            if found.threads == 1 { "" } else { "s" },
+            Bytes::new(found.chunk_bytes),
+            if found.past_caches { ", past the caches" } else { "" },
+            found.took_ms
+        );
+        sheet.note(QUIET, &text)?;
+    }
     // A device opened without a wish takes the huge pages that the system makes by itself.
     let can = row.capabilities.iter().map(|name| match name.as_str() {
         "huge_pages" => "transparent huge pages".to_owned(),

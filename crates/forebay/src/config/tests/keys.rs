@@ -11,7 +11,7 @@ use crate::config::{
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 27] = [
+const CASES: [Case; 29] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
@@ -101,6 +101,8 @@ const CASES: [Case; 27] = [
     (Key::GuardPages, &[("on", "on"), ("false", "off")], &["4KiB", ""]),
     (Key::Quarantine, &[("0", "0"), ("64MiB", "64MiB")], &["on", "none", ""]),
     (Key::StrictStreams, &[("on", "on"), ("false", "off")], &["strict", ""]),
+    (Key::TransferThreads, &[("0", "0"), ("8", "8"), ("256", "256")], &["257", "-1", "all", ""]),
+    (Key::TransferChunk, &[("0", "0"), ("4MiB", "4MiB"), ("1 GiB", "1GiB")], &["2GiB", "-1", ""]),
     (Key::LeakReport, &[("on", "on"), ("0", "off")], &["exit", ""]),
     (Key::LeakStacks, &[("true", "on"), ("off", "off")], &["8", ""]),
 ];
@@ -178,6 +180,7 @@ fn the_defaults_are_as_promised() {
     assert_eq!((settings.zero(), settings.poison()), (Zeroing::Never, false));
     assert_eq!((settings.canaries(), settings.guard_pages()), (false, false));
     assert_eq!((settings.quarantine(), settings.strict_streams()), (Bytes::ZERO, false));
+    assert_eq!((settings.transfer_threads(), settings.transfer_chunk()), (0, Bytes::ZERO));
     assert_eq!((settings.leak_report(), settings.leak_stacks()), (false, false));
 }
 

@@ -231,6 +231,8 @@ fn each_key_changes_while_running_or_says_that_it_does_not() {
             "canaries",
             "guard_pages",
             "strict_streams",
+            "transfer_threads",
+            "transfer_chunk",
             "leak_report",
             "leak_stacks"
         ]

@@ -1,0 +1,242 @@
+//! How fast a machine copies, measured, and the options that follow from it.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_core::{Bytes, DeviceOrdinal};
+use forebay_hal::{Copy, Device, DeviceKind, Place, Priority, Stream, ToDevice};
+
+use super::engine::TransferEngine;
+use super::options::TransferOptions;
+use crate::Result;
+use crate::config::Settings;
+use crate::handle::DeviceArray;
+use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
+use crate::pool::Pool;
+use crate::sync::fork::PerProcess;
+
+/// What is moved for one measurement.
+const SAMPLE: Bytes = Bytes::mib(64);
+
+/// After so long what was measured so far decides.
+const MOST_TIME: Duration = Duration::from_millis(500);
+
+/// Of each choice the best of so many counts.
+const ROUNDS: u32 = 3;
+
+/// The threads and pieces that are tried.
+const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
+const CHUNKS: [Bytes; 3] = [Bytes::mib(1), Bytes::mib(2), Bytes::mib(8)];
+
+/// By how much, in percent, a choice must be faster than the one before to be taken: what takes more threads or memory
+/// must pay.
+const GAIN: f64 = 1.05;
+
+/// The calibrations of this process.
+static KNOWN: PerProcess<Vec<(Which, Calibration)>> = PerProcess::new();
+
+type Which = (DeviceKind, DeviceOrdinal, String);
+
+/// How fast this machine copies to and from a device, and how it does so best. Bandwidths are in bytes a second.
+///
+/// ```
+/// use forebay::transfer::{Calibration, TransferOptions};
+/// use forebay::HostDevice;
+///
+/// let device = HostDevice::open()?;
+/// let found = Calibration::of(&device)?; // once for each device of a process
+/// println!("{:.1} GB/s with {} threads", found.upload / 1e9, found.threads);
+/// let engine = TransferOptions::new().calibrated(&found).build(&device)?;
+/// # assert_eq!(engine.options().most_pinned(), found.chunk.saturating_add(found.chunk).saturating_mul(2 * found.threads.max(2) as u64));
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Calibration {
+    /// What the device copies of pinned memory, to itself: the limit of an upload.
+    pub upload_limit: f64,
+    /// As [`upload_limit`](Self::upload_limit), of a download.
+    pub download_limit: f64,
+    /// What the engine copied of ordinary memory to the device, with the options found.
+    pub upload: f64,
+    /// As [`upload`](Self::upload), from the device.
+    pub download: f64,
+    /// The threads that copy on the host.
+    pub threads: usize,
+    /// The size of a piece.
+    pub chunk: Bytes,
+    /// Whether threads copy past the caches.
+    pub past_caches: bool,
+    /// How long measuring took.
+    pub took: Duration,
+}
+
+impl Calibration {
+    /// Measures a device, in half a second or so, or returns what this process has measured before. Takes 192 MiB of
+    /// host memory, 128 MiB of it pinned, and 64 MiB of the device meanwhile.
+    ///
+    /// A machine that is busy meanwhile gives lower figures. Threads that measure at the same time disturb each other;
+    /// what the first of them finds is kept.
+    pub fn of(device: &impl ToDevice) -> Result<Self> {
+        let device = device.to_device();
+        let which = {
+            let of = device.descriptor();
+            (of.kind, of.ordinal, of.name.clone())
+        };
+        let known = |found: &[(Which, Self)]| {
+            found.iter().find(|(known, _)| *known == which).map(|(_, found)| found.clone())
+        };
+        if let Some(found) = known(&KNOWN.lock()) {
+            return Ok(found);
+        }
+        let found = Bench::new(&device)?.calibrate()?;
+        let mut all = KNOWN.lock();
+        if let Some(first) = known(&all) {
+            return Ok(first);
+        }
+        all.push((which, found.clone()));
+        Ok(found)
+    }
+}
+
+impl TransferOptions {
+    /// The threads, pieces and kind of copies that a calibration has found, and two slots for each thread.
+    pub fn calibrated(self, found: &Calibration) -> Self {
+        self.threads(found.threads)
+            .slots(2 * found.threads.max(2))
+            .chunk(found.chunk)
+            .past_caches(found.past_caches)
+    }
+
+    /// The options for a device: what the settings `transfer_threads` and `transfer_chunk` of the environment fix, and for
+    /// the rest what a [`Calibration`] finds. The host and simulated devices are not measured, and a device that has no
+    /// memory for it gets the [defaults](Self::new).
+    pub fn for_device(device: &impl ToDevice) -> Result<Self> {
+        let settings = Settings::from_environment()?;
+        let device = device.to_device();
+        let (threads, chunk) = (settings.transfer_threads(), settings.transfer_chunk());
+        let is_fixed = threads > 0 && chunk > Bytes::ZERO;
+        let has_wire = !matches!(device.descriptor().kind, DeviceKind::Host | DeviceKind::Sim);
+        let mut options = Self::new();
+        if has_wire
+            && !is_fixed
+            && let Ok(found) = Calibration::of(&device)
+        {
+            options = options.calibrated(&found);
+        }
+        if let Some(threads) = usize::try_from(threads).ok().filter(|&threads| threads > 0) {
+            options = options.threads(threads).slots(2 * threads.max(2));
+        }
+        Ok(if chunk > Bytes::ZERO { options.chunk(chunk) } else { options })
+    }
+}
+
+/// What is moved, and what it goes through.
+struct Bench {
+    device: Arc<dyn Device>,
+    slots: PinnedPool,
+    array: DeviceArray<u8>,
+    pinned: PinnedArray<u8>,
+    ordinary: Vec<u8>,
+    began: Instant,
+    /// The stream of the array, dropped after it.
+    stream: Stream,
+}
+
+impl Bench {
+    fn new(device: &Arc<dyn Device>) -> Result<Self> {
+        let began = Instant::now();
+        let size = usize::try_from(SAMPLE.get()).unwrap_or(0);
+        let slots = PinnedOptions::new().build(device)?;
+        let stream = Stream::new(device, Priority::Normal)?;
+        let array = Pool::new(device)?.array(size, stream.handle())?;
+        let mut pinned = slots.array(size)?;
+        // Not zero, so that nothing is left out.
+        pinned.host_mut()?.fill(1);
+        let (device, ordinary) = (Arc::clone(device), vec![1; size]);
+        Ok(Self { device, slots, array, pinned, ordinary, began, stream })
+    }
+
+    fn calibrate(mut self) -> Result<Calibration> {
+        let upload_limit = self.best(|bench| bench.copy_pinned(true))?;
+        let download_limit = self.best(|bench| bench.copy_pinned(false))?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut best = (TransferOptions::new().threads(1).slots(4), 0.0);
+        for threads in THREADS.into_iter().filter(|&threads| threads <= processors) {
+            let options = best.0.clone().threads(threads).slots(2 * threads.max(2));
+            self.try_options(options, &mut best)?;
+        }
+        for chunk in CHUNKS {
+            self.try_options(best.0.clone().chunk(chunk), &mut best)?;
+        }
+        self.try_options(best.0.clone().past_caches(true), &mut best)?;
+        let (options, upload) = best;
+        let engine = options.clone().build_over(&self.device, self.slots.clone())?;
+        let download = self.best(|bench| bench.download(&engine))?;
+        Ok(Calibration {
+            upload_limit,
+            download_limit,
+            upload,
+            download,
+            threads: options.threads,
+            chunk: options.chunk,
+            past_caches: options.past_caches,
+            took: self.began.elapsed(),
+        })
+    }
+
+    /// Measures uploads by `options`, which become the best if they are faster by enough. Not if there is no time left.
+    fn try_options(
+        &mut self,
+        options: TransferOptions,
+        best: &mut (TransferOptions, f64),
+    ) -> Result<()> {
+        if best.1 > 0.0 && self.began.elapsed() >= MOST_TIME {
+            return Ok(());
+        }
+        let engine = options.clone().build_over(&self.device, self.slots.clone())?;
+        let speed = self.best(|bench| bench.upload(&engine))?;
+        if speed > best.1 * GAIN {
+            *best = (options, speed);
+        }
+        Ok(())
+    }
+
+    /// Bytes a second, of the best of some rounds after a first one, which makes slots and threads.
+    fn best(&mut self, mut round: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
+        round(self)?;
+        let mut shortest = Duration::MAX;
+        for _ in 0..ROUNDS {
+            let began = Instant::now();
+            round(self)?;
+            shortest = shortest.min(began.elapsed());
+        }
+        #[allow(clippy::cast_precision_loss)] // a figure for people
+        let bytes = SAMPLE.get() as f64;
+        Ok(bytes / shortest.as_secs_f64().max(1e-9))
+    }
+
+    fn copy_pinned(&mut self, up: bool) -> Result<()> {
+        let stream = self.stream.handle();
+        let device = Place::Device(self.array.address());
+        let host = Place::Host(self.pinned.address());
+        let (to, from) = if up { (device, host) } else { (host, device) };
+        let copy = Copy::linear(to, from, SAMPLE)?;
+        // SAFETY: both are as large, and the array notes the work of its stream, as the pinned memory does below.
+        let enqueued = unsafe { self.device.copy(&copy, stream) };
+        if up { self.pinned.read_on(stream) } else { self.pinned.written_on(stream) }?;
+        enqueued?;
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn upload(&mut self, engine: &TransferEngine) -> Result<()> {
+        let (source, array) = (&self.ordinary, &mut self.array);
+        engine.scope(|transfers| transfers.upload(source, array).submit()?.wait())?
+    }
+
+    fn download(&mut self, engine: &TransferEngine) -> Result<()> {
+        let (sink, array) = (&mut self.ordinary, &self.array);
+        engine.scope(|transfers| transfers.download(array, sink).submit()?.wait())?
+    }
+}

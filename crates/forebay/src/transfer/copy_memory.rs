@@ -1,0 +1,85 @@
+//! Copies of host memory that leave the processor's caches to others.
+//!
+//! An ordinary copy reads the lines that it is about to overwrite, and keeps them in the caches, where nobody looks for
+//! them: the device reads a slot next, or the program the other end of a large array. Non-temporal stores do neither.
+
+/// Copies past the caches if `past_caches` and the processor can, else by an ordinary copy.
+///
+/// # Safety
+///
+/// * `size` bytes are readable at `from` and writable at `to`, and do not overlap; nobody else uses those at `to`.
+pub(super) unsafe fn copy_memory(from: *const u8, to: *mut u8, size: usize, past_caches: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if past_caches && size >= LEAST {
+        // SAFETY: as the caller promised.
+        return unsafe { stream_lines(from, to, size) };
+    }
+    let _ = past_caches;
+    // SAFETY: as the caller promised.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, size) };
+}
+
+/// Shorter copies are ordinary ones.
+#[cfg(target_arch = "x86_64")]
+const LEAST: usize = 4 << 10;
+
+/// A line of the caches.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// # Safety
+///
+/// * As for [`copy_memory`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_lines(from: *const u8, to: *mut u8, size: usize) {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    let head = to.align_offset(LINE).min(size);
+    let lines = (size - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: the three ranges are those of the caller, one after the other. The middle one begins at a line of its own
+    // at `to`. Stores of this kind reach memory in any order before the fence, and in the order of the program after it.
+    unsafe {
+        core::ptr::copy_nonoverlapping(from, to, head);
+        let (mut source, mut target) = (from.add(head), to.add(head));
+        for _ in 0..lines {
+            let (read, write) = (source.cast::<__m128i>(), target.cast::<__m128i>());
+            let line = [
+                _mm_loadu_si128(read),
+                _mm_loadu_si128(read.add(1)),
+                _mm_loadu_si128(read.add(2)),
+                _mm_loadu_si128(read.add(3)),
+            ];
+            for (part, bytes) in line.into_iter().enumerate() {
+                _mm_stream_si128(write.add(part), bytes);
+            }
+            (source, target) = (source.add(LINE), target.add(LINE));
+        }
+        _mm_sfence();
+        core::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), size - tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_and_place_arrives_whole_and_alone() {
+        let source: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
+        for size in [0, 1, 63, 4095, 4096, 4097, 4160, 8191, 10_000] {
+            for (from, to) in [(0, 0), (1, 0), (0, 1), (63, 17), (7, 64), (5, 127)] {
+                for past_caches in [false, true] {
+                    let mut target = vec![255; 12_000];
+                    // SAFETY: both ranges are within their vectors.
+                    unsafe {
+                        let (from, to) = (source.as_ptr().add(from), target.as_mut_ptr().add(to));
+                        copy_memory(from, to, size, past_caches);
+                    }
+                    assert_eq!(target[to..to + size], source[from..from + size], "{size} B");
+                    let (before, after) = (&target[..to], &target[to + size..]);
+                    assert!(before.iter().chain(after).all(|&byte| byte == 255), "{size} B");
+                }
+            }
+        }
+    }
+}
