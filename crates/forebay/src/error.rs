@@ -157,6 +157,15 @@ pub enum Error {
         /// All bytes of the transfer.
         total: Bytes,
     },
+    /// Host memory and device memory that were compared are not the same.
+    Differs {
+        /// The byte that differs: the first of its piece, counted from the first byte of the host's memory.
+        offset: Bytes,
+        /// What the host has there.
+        host: u8,
+        /// What the device has there.
+        device: u8,
+    },
     /// The pool, handle or device was made before the process forked, and belongs to the parent.
     Forked,
     /// A setting was refused.
@@ -187,6 +196,7 @@ forebay_hal::debug_as_message!(Error {
     ReadOnly { size },
     File { path, reason },
     Cancelled { moved, total },
+    Differs { offset, host, device },
     Forked,
     Config(value),
     Shared(value),
@@ -296,6 +306,12 @@ impl fmt::Display for Error {
             Self::Cancelled { moved, total } => {
                 write!(f, "the transfer was cancelled after {moved} of {total}")
             }
+            Self::Differs { offset, host, device } => write!(
+                f,
+                "byte {} is {host:#04x} on the host and {device:#04x} on the device; copy again, and if it stays, check \
+                 the device and its memory",
+                offset.get()
+            ),
             Self::File { path, reason } => {
                 write!(f, "{} could not be used: {reason}", path.display())
             }

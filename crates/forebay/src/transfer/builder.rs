@@ -15,6 +15,8 @@ pub struct Choices {
     priority: Priority,
     pub(super) first: usize,
     pub(super) region: Option<Region>,
+    /// Of a comparison: one of so many places.
+    pub(super) sample: Option<u64>,
     observer: Option<Observer>,
 }
 
@@ -113,6 +115,10 @@ pub struct Transfer<'e, E> {
 impl<'e, E: Ends> Transfer<'e, E> {
     pub(super) fn new(engine: &'e TransferEngine, ends: E) -> Self {
         Self { engine, ends, choices: Choices::default() }
+    }
+
+    pub(super) fn choices_mut(&mut self) -> &mut Choices {
+        &mut self.choices
     }
 
     /// Above or below other transfers: of several, a piece of the most urgent one begins first. Pinned memory is copied by

@@ -39,6 +39,8 @@ pub(super) enum HostEnd {
     Memory,
     /// In a file, by offset.
     File(Arc<File>),
+    /// In memory, by address: compared with what comes from the device. With the first address.
+    Compared(u64),
 }
 
 /// What is copied at a time: as much as a slot holds.

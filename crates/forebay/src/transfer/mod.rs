@@ -46,6 +46,7 @@
 mod batch;
 mod builder;
 mod calibration;
+mod compare;
 mod copy_memory;
 mod engine;
 mod figures;

@@ -194,7 +194,7 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// * The host's side is writable, and used by nobody else.
+    /// * The host's side is writable, or readable if it is compared, and used by nobody else.
     pub(super) unsafe fn land(&self, task: &Task, slot: &PinnedArray<u8>) -> Result<()> {
         let (bytes, past_caches) = (slot.host()?, self.options.past_caches);
         match &task.part {
@@ -208,15 +208,16 @@ impl Engine {
                 }
                 let width = usize::try_from(piece.width).unwrap_or(usize::MAX).max(1);
                 for (row, from) in (0..piece.rows).zip(bytes.chunks_exact(width)) {
+                    let to = piece.to.on(row, 0).start;
                     // SAFETY: as the caller promised; a slot is not the program's.
-                    unsafe { copy_out(from, piece.to.on(row, 0).start, past_caches) };
+                    unsafe { land_row(from, to, &task.host, past_caches) }?;
                 }
             }
             Part::Load(items, load) => {
                 for (item, range) in items_of(items, load) {
                     let Some(from) = bytes.get(range) else { continue };
                     // SAFETY: as the caller promised; a slot is not the program's.
-                    unsafe { copy_out(from, item.host, past_caches) };
+                    unsafe { land_row(from, item.host, &task.host, past_caches) }?;
                 }
             }
         }
@@ -252,14 +253,26 @@ unsafe fn copy_in(from: u64, room: &mut [u8], past_caches: bool) {
     }
 }
 
-/// Copies `bytes` to host memory.
+/// Copies `bytes` to host memory, or compares them with it.
 ///
 /// # Safety
 ///
-/// * As many bytes are writable at `to`, used by nobody else, and not in `bytes`.
-unsafe fn copy_out(bytes: &[u8], to: u64, past_caches: bool) {
+/// * As many bytes are at `to`, used by nobody else, and not in `bytes`: writable, or readable if they are compared.
+unsafe fn land_row(bytes: &[u8], to: u64, host: &HostEnd, past_caches: bool) -> Result<()> {
+    let HostEnd::Compared(first) = host else {
+        // SAFETY: as the caller promised.
+        unsafe { copy_memory(bytes.as_ptr(), pointer(to), bytes.len(), past_caches) };
+        return Ok(());
+    };
     // SAFETY: as the caller promised.
-    unsafe { copy_memory(bytes.as_ptr(), pointer(to), bytes.len(), past_caches) };
+    let there = unsafe { slice::from_raw_parts(pointer(to).cast_const(), bytes.len()) };
+    if bytes == there {
+        return Ok(());
+    }
+    let at = bytes.iter().zip(there).position(|(device, host)| device != host).unwrap_or(0);
+    let byte = |bytes: &[u8]| bytes.get(at).copied().unwrap_or(0);
+    let offset = Bytes::new(to - first + at as u64);
+    Err(Error::Differs { offset, host: byte(there), device: byte(bytes) })
 }
 
 /// Packs the rows of a piece into `bytes`.

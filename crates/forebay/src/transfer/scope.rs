@@ -7,7 +7,6 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
-use forebay_hal::StreamHandle;
 
 use super::builder::{Choices, Ends, Transfer};
 use super::engine::{Engine, TransferEngine};
@@ -35,7 +34,6 @@ pub struct ScopedTicket<'scope> {
     engine: &'scope Arc<Engine>,
     open: &'scope Mutex<BTreeSet<JobId>>,
     id: JobId,
-    stream: StreamHandle,
 }
 
 /// From borrowed memory to a borrowed array.
@@ -106,6 +104,10 @@ impl TransferEngine {
 }
 
 impl<'scope> Scope<'scope, '_> {
+    pub(super) fn transfers(&self) -> &TransferEngine {
+        &self.engine
+    }
+
     pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.engine.engine
     }
@@ -146,7 +148,7 @@ impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedUpload<'scope, T, A> {
         // by threads of this process alone, so it is let go of whatever the device does.
         let id = unsafe { begin(engine, Direction::Up, &copy, choices, stream) }?;
         lock(open).insert(id);
-        Ok(ScopedTicket { engine, open, id, stream })
+        Ok(ScopedTicket::new(engine, open, id))
     }
 }
 
@@ -161,11 +163,19 @@ impl<'scope, T: Pod + Send, A: Allocate> Ends for ScopedDownload<'scope, T, A> {
         // SAFETY: as for an upload.
         let id = unsafe { begin(engine, Direction::Down, &copy, choices, stream) }?;
         lock(open).insert(id);
-        Ok(ScopedTicket { engine, open, id, stream })
+        Ok(ScopedTicket::new(engine, open, id))
     }
 }
 
-impl ScopedTicket<'_> {
+impl<'scope> ScopedTicket<'scope> {
+    pub(super) fn new(
+        engine: &'scope Arc<Engine>,
+        open: &'scope Mutex<BTreeSet<JobId>>,
+        id: JobId,
+    ) -> Self {
+        Self { engine, open, id }
+    }
+
     /// Waits until the transfer is done. This thread helps to copy meanwhile.
     pub fn wait(self) -> Result<()> {
         let outcome = worker::wait(self.engine, self.id);
@@ -186,10 +196,5 @@ impl ScopedTicket<'_> {
     /// As [`Ticket::cancel`](super::Ticket::cancel).
     pub fn cancel(&self) -> bool {
         worker::cancel(self.engine, self.id)
-    }
-
-    /// The stream of the array.
-    pub fn stream(&self) -> StreamHandle {
-        self.stream
     }
 }

@@ -175,3 +175,67 @@ fn a_fault_in_a_batch_is_reported_for_its_item_alone() {
     }
     bench.nothing_was_found();
 }
+
+#[test]
+fn a_comparison_names_the_first_byte_of_a_piece_that_differs() {
+    let bench = Bench::new();
+    let (mut host, mut array) = (data(50_000, 7), bench.array(50_000));
+    bench
+        .engine
+        .scope(|transfers| transfers.upload(&host, &mut array).submit().map(drop))
+        .unwrap()
+        .unwrap();
+    let compare = |host: &[u8], at: Option<Region>| {
+        let compared = bench.engine.scope(|transfers| {
+            let comparison = transfers.compare(&array, host);
+            let comparison = match at {
+                Some(region) => comparison.region(region),
+                None => comparison,
+            };
+            comparison.submit()?.wait()
+        });
+        compared.unwrap()
+    };
+    compare(&host, None).unwrap();
+    for at in [0, 4095, 4096, 30_000, 49_999] {
+        host[at] ^= 1;
+        let Err(Error::Differs { offset, host: here, device }) = compare(&host, None) else {
+            panic!("byte {at} differs");
+        };
+        assert_eq!((offset.get(), here, device), (at as u64, host[at], host[at] ^ 1));
+        host[at] ^= 1;
+    }
+    // What is in the gaps does not count.
+    let region = Region::rows(100, 50).host_pitch(1000, 0).device_pitch(1000, 0);
+    host[100] ^= 1;
+    compare(&host, Some(region)).unwrap();
+    host[3099] ^= 1;
+    let differs = compare(&host, Some(region)).unwrap_err();
+    assert!(differs.to_string().starts_with("byte 3099 is "), "{differs}");
+    bench.nothing_was_found();
+}
+
+#[test]
+fn a_sample_is_a_part_and_finds_what_is_wrong_everywhere() {
+    let bench = Bench::new();
+    let (host, mut array) = (data(1_000_003, 8), bench.array(1_000_003));
+    let sampled = |array: &DeviceArray<u8>| {
+        let before = bench.engine.figures().downloads.bytes;
+        let compared = bench
+            .engine
+            .scope(|transfers| transfers.compare(array, &host).sampled(10).submit()?.wait());
+        (compared.unwrap(), bench.engine.figures().downloads.bytes.saturating_sub(before))
+    };
+    let (refused, _) = sampled(&array);
+    assert!(matches!(refused, Err(Error::Differs { .. })), "nothing was uploaded: {refused:?}");
+    bench
+        .engine
+        .scope(|transfers| transfers.upload(&host, &mut array).submit().map(drop))
+        .unwrap()
+        .unwrap();
+    let (compared, moved) = sampled(&array);
+    compared.unwrap();
+    // 24 places of every 40,960 B, and one in the rest.
+    assert_eq!(moved, Bytes::new(25 * 4096));
+    bench.nothing_was_found();
+}
