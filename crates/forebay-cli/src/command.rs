@@ -85,8 +85,10 @@ pub enum Command {
     ///
     /// Each direction and both at once, from 4 KiB to 1 GiB: pinned memory, which is as fast as the
     /// wire, ordinary memory through the transfer engine, and ordinary memory by the device's own
-    /// copy; and 10,000 transfers of 4 KiB. Takes 4 GiB of host memory, half of it pinned, and 2 GiB
-    /// of the device's; with --quick 64 MiB. Exits with 0 if nothing failed.
+    /// copy; on a GPU also both by the driver's own calls. Takes 4 GiB of host memory, half of it
+    /// pinned, and 2 GiB of the device's; with --quick 64 MiB. Exits with 0 if nothing failed.
+    ///
+    /// "forebay bench transfer" measures named workloads in the same way.
     Bandwidth(BandwidthOptions),
     /// Convert a recording to another format.
     ///
@@ -226,7 +228,7 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Subjects,
 
-    /// The workloads to time, in upper or lower case [default: all except RIM].
+    /// The workloads of "alloc" to time, in upper or lower case [default: all except RIM].
     #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
     pub workloads: Vec<Case>,
 
@@ -243,7 +245,7 @@ pub struct BenchOptions {
     #[arg(long)]
     pub quick: bool,
 
-    /// Print a line of JSON for each case, with "schema": "forebay.bench.v1".
+    /// Print a line of JSON for each case, with "schema": "forebay.bench.v1"; of transfers, "forebay.bandwidth.v1".
     #[arg(long)]
     pub json: bool,
 }

@@ -8,7 +8,8 @@ use cudarc::driver::sys::{
 };
 use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::{
-    Copy, Extent, Fill, Pattern, PeerCopy, PeerPlace, Peers, Pitch, Place, PointerKind, Transfers,
+    Copy, Extent, Fill, Pattern, PeerCopy, PeerPlace, Peers, Pitch, Place, PointerKind, Streams,
+    Transfers,
 };
 
 use crate::answer::{Answer, exports, said};
@@ -80,6 +81,13 @@ fn pitch(row: usize, height: usize) -> Pitch {
 }
 
 exports! {
+    "cuMemcpy" 4000 fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize) {
+        let (none, stream) = (Pitch::default(), core::ptr::null_mut());
+        copy(to, none, from, none, Extent::linear(Bytes::new(size as u64)), stream)?;
+        let entry = ordered(stream)?;
+        said(machine()?.device(entry.device)?.synchronize_stream(entry.stream))
+    }
+
     "cuMemcpyAsync" 4000 fn cuMemcpyAsync(
         to: CUdeviceptr,
         from: CUdeviceptr,

@@ -48,6 +48,7 @@ use self::ground::FreshDevice;
 use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
+use crate::bandwidth;
 use crate::command::BenchOptions;
 use crate::output::{Width, complain};
 use crate::progress::Progress;
@@ -59,6 +60,8 @@ use crate::replay::DeviceName;
 pub enum Subjects {
     /// Allocating and freeing.
     Alloc,
+    /// Copying to a device and back: many small ones, zeros, a file, beside work of the device.
+    Transfer,
 }
 
 /// How long to measure.
@@ -160,6 +163,13 @@ impl Allocator {
 pub fn run(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     match options.what {
         Subjects::Alloc => allocation(options, width, out),
+        Subjects::Transfer if options.workloads.is_empty() && options.against.is_empty() => {
+            bandwidth::bench(options, width, out)
+        }
+        Subjects::Transfer => {
+            complain("bench transfer measures all its workloads; leave out names and --against");
+            Ok(Ending::BadUsage)
+        }
     }
 }
 

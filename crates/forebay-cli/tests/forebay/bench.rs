@@ -267,8 +267,8 @@ fn the_rim_chooses_its_devices() {
 fn bad_usage_is_told_what_is_allowed() {
     for (arguments, allowed) in [
         (&["bench"][..], "<WHAT>"),
-        (&["bench", "transfer"], "[possible values: alloc]"),
-        (&["bench", "all"], "[possible values: alloc]"),
+        (&["bench", "copies"], "[possible values: alloc, transfer]"),
+        (&["bench", "all"], "[possible values: alloc, transfer]"),
         (&["bench", "alloc", "--device", "gpu"], "a device is sim, host, or cuda:N"),
         (&["bench", "alloc", "--rounds", "3"], "--rounds"),
         (&["bench", "alloc", "MP-TT"], "[possible values: MP-T, "),
@@ -296,9 +296,45 @@ fn bandwidth_has_every_direction_and_way() {
             ways.insert((row["direction"].to_string(), row["way"].to_string()));
         }
         // Three ways up and down, and two at once.
-        assert_eq!((rows.len(), ways.len()), (3 * 3 * 2 + 2 + 2, 8));
+        assert_eq!((rows.len(), ways.len()), (3 * 3 * 2 + 2, 8));
     }
     let told = forebay(&["bandwidth", "--device", "sim", "--quick"]);
     assert!(text(&told.stdout).contains("ordinary, engine"), "{}", text(&told.stdout));
     assert_eq!(forebay(&["bandwidth", "--device", "cuda:9"]).status.code(), Some(1));
+}
+
+#[test]
+fn on_a_gpu_the_drivers_own_copies_stand_beside() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["bandwidth", "--device", "cuda:0", "--quick", "--json"]);
+    let run = command.env("FOREBAY_CUDA_DRIVER", crate::doctor::fake_driver()).output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let found: BTreeSet<(String, String)> = rows(&run)
+        .iter()
+        .map(|row| (row["direction"].as_str().unwrap().into(), row["way"].as_str().unwrap().into()))
+        .collect();
+    for direction in ["up", "down"] {
+        for way in ["pinned", "pinned_driver", "engine", "contract", "driver"] {
+            assert!(found.contains(&(direction.into(), way.into())), "{direction}, {way}");
+        }
+    }
+}
+
+#[test]
+fn transfers_have_workloads_of_their_own() {
+    let run = forebay(&["bench", "transfer", "--device", "host", "--quick", "--json"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let rows = rows(&run);
+    let found: Vec<&str> = rows.iter().map(|row| row["workload"].as_str().unwrap()).collect();
+    for name in
+        ["SMALL", "SCATTERED", "ZEROS-1M", "ZEROS-4K", "FILE", "OVERLAP", "DC-COPY", "DC-LOOP"]
+    {
+        assert!(found.contains(&name), "{name}");
+    }
+    for row in &rows {
+        assert_eq!(row["schema"], "forebay.bandwidth.v1");
+        ["seconds", "gb_per_s", "bytes", "rounds"].map(|key| positive(row, key));
+    }
+    let refused = forebay(&["bench", "transfer", "DC-HIT"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }

@@ -1,0 +1,231 @@
+//! The ways that data takes, each as one round.
+
+use std::sync::Arc;
+
+use forebay::transfer::{TransferEngine, TransferOptions};
+use forebay::{DeviceArray, PinnedArray, PinnedPool, Pool, StreamHandle};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Copy, Device, Place, Priority};
+
+use super::Fault;
+use super::driver::RawDriver;
+use crate::output::complain;
+use crate::replay::DeviceName;
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The device copies pinned memory itself: the limit of the wire.
+    Pinned,
+    /// As [`Pinned`](Self::Pinned), by the driver's own call.
+    PinnedDriver,
+    /// Ordinary memory through the transfer engine.
+    Engine,
+    /// Ordinary memory by the device's own copy, in stream order.
+    Contract,
+    /// Ordinary memory by the driver's own call.
+    Driver,
+}
+
+impl Way {
+    /// The name in JSON.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Pinned => "pinned",
+            Self::PinnedDriver => "pinned_driver",
+            Self::Engine => "engine",
+            Self::Contract => "contract",
+            Self::Driver => "driver",
+        }
+    }
+
+    /// The words in tables.
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Pinned => "pinned",
+            Self::PinnedDriver => "pinned, driver",
+            Self::Engine => "ordinary, engine",
+            Self::Contract => "ordinary, device's copy",
+            Self::Driver => "ordinary, driver",
+        }
+    }
+}
+
+/// Which direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Up,
+    Down,
+    /// Both at once.
+    Both,
+}
+
+impl Direction {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Both => "both",
+        }
+    }
+
+    pub(super) fn goes_up(self) -> bool {
+        self != Self::Down
+    }
+
+    pub(super) fn goes_down(self) -> bool {
+        self != Self::Up
+    }
+}
+
+/// Memory of both kinds and both directions, as large as the largest case.
+pub(super) struct Bench {
+    pub(super) place: DeviceName,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) raw: Option<RawDriver>,
+    pub(super) pool: Pool,
+    pub(super) engine: TransferEngine,
+    pub(super) arrays: [DeviceArray<u8>; 2],
+    pinned: [PinnedArray<u8>; 2],
+    pub(super) ordinary: [Vec<u8>; 2],
+    pub(super) largest: usize,
+}
+
+pub(super) fn stream(array: &DeviceArray<u8>) -> StreamHandle {
+    array.block().stream()
+}
+
+impl Bench {
+    pub(super) fn open(
+        place: DeviceName,
+        largest: usize,
+        threads: Option<usize>,
+    ) -> Result<Self, Fault> {
+        let device = place.open(None, true)?;
+        let pool = Pool::new(&device)?;
+        let streams = [(); 2].map(|()| device.create_stream(Priority::Normal));
+        let [up, down] = streams;
+        let mut arrays = [pool.array(largest, up?)?, pool.array(largest, down?)?];
+        for array in &mut arrays {
+            array.fill(0)?;
+        }
+        let memory = PinnedPool::new(&device)?;
+        let mut pinned = [memory.array(largest)?, memory.array(largest)?];
+        // Not zero, so that nothing is left out.
+        for array in &mut pinned {
+            array.host_mut()?.fill(7);
+        }
+        let options = TransferOptions::for_device(&device)?;
+        let options = threads
+            .map_or(options.clone(), |threads| options.threads(threads).slots(2 * threads.max(2)));
+        let engine = options.build(&device)?;
+        let ordinary = [vec![7; largest], vec![7; largest]];
+        let raw = RawDriver::of(place)?;
+        Ok(Self { place, device, raw, pool, engine, arrays, pinned, ordinary, largest })
+    }
+
+    /// The ways there are for a device.
+    pub(super) fn ways(&self, ways: &[Way]) -> Vec<Way> {
+        let needs_driver = |way: &Way| matches!(way, Way::Driver | Way::PinnedDriver);
+        ways.iter().copied().filter(|way| self.raw.is_some() || !needs_driver(way)).collect()
+    }
+
+    /// One round.
+    pub(super) fn go(&mut self, direction: Direction, way: Way, size: usize) -> Result<(), Fault> {
+        match way {
+            Way::Pinned => self.pinned(direction, size),
+            Way::PinnedDriver => self.pinned_by_driver(direction, size),
+            Way::Engine => self.by_engine(direction, size),
+            Way::Contract => self.contract(direction, size),
+            Way::Driver => self.by_driver(direction, size),
+        }
+    }
+
+    /// Copies with the device's own call between ordinary memory and an array.
+    fn contract(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let [array, _] = &self.arrays;
+        let [memory, _] = &mut self.ordinary;
+        let host = Place::Host(Address::of_pointer(memory.as_mut_ptr()));
+        let device = Place::Device(array.address());
+        let (to, from) = if direction.goes_up() { (device, host) } else { (host, device) };
+        let copy = Copy::linear(to, from, Bytes::new(size as u64))?;
+        // SAFETY: both are as large as the largest case, and are borrowed until the stream was waited for. If that fails
+        // the memory may still be in use, and the program ends.
+        unsafe { self.device.copy(&copy, stream(array)) }?;
+        wait_or_abort(&*self.device, stream(array));
+        Ok(())
+    }
+
+    fn by_driver(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let Some(raw) = &self.raw else { return Ok(()) };
+        let [array, _] = &self.arrays;
+        let [memory, _] = &mut self.ordinary;
+        let host = Address::of_pointer(memory.as_mut_ptr()).get();
+        let device = array.address().get();
+        let (to, from) = if direction.goes_up() { (device, host) } else { (host, device) };
+        // SAFETY: both are as large as the largest case, and the call waits.
+        unsafe { raw.copy(to, from, size) }
+    }
+
+    fn pinned_by_driver(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let Some(raw) = &self.raw else { return Ok(()) };
+        let [up, down] = &self.arrays;
+        let [source, sink] = &mut self.pinned;
+        let mut copies = Vec::new();
+        if direction.goes_up() {
+            copies.push((stream(up), (up.address().get(), source.address().get(), size)));
+        }
+        if direction.goes_down() {
+            copies.push((stream(down), (sink.address().get(), down.address().get(), size)));
+        }
+        // SAFETY: all are as large as the largest case; both are waited for, and the program ends if that fails.
+        unsafe { raw.copy_on(&copies) }
+    }
+
+    fn pinned(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let [up, down] = &self.arrays;
+        let [source, sink] = &mut self.pinned;
+        let size = Bytes::new(size as u64);
+        if direction.goes_up() {
+            let copy =
+                Copy::linear(Place::Device(up.address()), Place::Host(source.address()), size)?;
+            // SAFETY: as above; a pinned array notes the use, and is not freed before it is done.
+            unsafe { self.device.copy(&copy, stream(up)) }?;
+            source.read_on(stream(up))?;
+        }
+        if direction.goes_down() {
+            let copy =
+                Copy::linear(Place::Host(sink.address()), Place::Device(down.address()), size)?;
+            // SAFETY: as above.
+            unsafe { self.device.copy(&copy, stream(down)) }?;
+            sink.written_on(stream(down))?;
+        }
+        for array in [up, down] {
+            self.device.synchronize_stream(stream(array))?;
+        }
+        Ok(())
+    }
+
+    fn by_engine(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let [up, down] = &mut self.arrays;
+        let [source, sink] = &mut self.ordinary;
+        let (source, sink) = (&source[..size], &mut sink[..size]);
+        self.engine.scope(|transfers| {
+            let up = direction.goes_up().then(|| transfers.upload(source, up).submit());
+            let down = direction.goes_down().then(|| transfers.download(down, sink).submit());
+            for ticket in [up, down].into_iter().flatten() {
+                ticket?.wait()?;
+            }
+            Ok::<(), forebay::Error>(())
+        })??;
+        Ok(())
+    }
+}
+
+/// Waits for a stream whose work uses memory that is borrowed: if that fails, the program ends.
+pub(super) fn wait_or_abort(device: &dyn Device, stream: StreamHandle) {
+    if let Err(error) = device.synchronize_stream(stream) {
+        complain(format_args!("{error}"));
+        std::process::abort();
+    }
+}
