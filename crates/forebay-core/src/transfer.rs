@@ -5,6 +5,7 @@ mod backoff;
 mod pack;
 mod queue;
 mod shape;
+mod sparse;
 
 #[cfg(test)]
 mod tests;
@@ -13,3 +14,4 @@ pub use backoff::Backoff;
 pub use pack::{Item, Load, Packing, Run};
 pub use queue::TransferQueue;
 pub use shape::{CopyEnd, CopyShape, Piece, Pieces};
+pub use sparse::ranges_to_send;

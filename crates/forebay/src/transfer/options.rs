@@ -86,8 +86,8 @@ impl TransferOptions {
         self
     }
 
-    /// Whether blocks of 256 KiB zeros in consecutive memory are filled in on the device instead of copied to it. They are,
-    /// by default: a block is read up to its first byte that is not zero.
+    /// Whether runs of 64 KiB zeros and more in consecutive memory are filled in on the device instead of copied to it. They
+    /// are, by default. Memory is looked at in blocks of 4 KiB, each up to its first byte that is not zero.
     pub fn fill_zeros(mut self, fill_zeros: bool) -> Self {
         self.fill_zeros = fill_zeros;
         self

@@ -5,7 +5,7 @@ use core::slice;
 use std::fs::File;
 use std::path::PathBuf;
 
-use forebay_core::transfer::{Item, Load, Piece, Run};
+use forebay_core::transfer::{Item, Load, Piece, Run, ranges_to_send};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, Copy, Fill, Pattern, Place, StreamHandle, invalid};
 
@@ -17,16 +17,30 @@ use super::state::Task;
 use crate::pinned::PinnedArray;
 use crate::{Error, Result};
 
-/// The shortest run of zeros that is filled in on the device. Long, since each run is a call of the device; which length
-/// is best was not measured.
-const ZEROS: usize = 256 << 10;
+/// Memory is looked at for zeros in blocks of this size.
+const ZERO_BLOCK: u64 = 4 << 10;
 
-/// Consecutive bytes of a slot that are one copy, or one fill, on the device.
-struct Wire {
-    offset: u64,
-    device: u64,
-    size: u64,
-    is_zero: bool,
+/// The shortest run of zeros that is not sent. What is on both sides of it are two copies then, and a copy more takes the
+/// device some microseconds; which length is best was not measured.
+const ZERO_RUN: u64 = 64 << 10;
+
+/// What a part becomes on the device.
+#[derive(Default)]
+struct Sending {
+    /// Bytes that are filled with zeros first.
+    zeros: Option<(u64, u64)>,
+    /// Copies: where in the slot, where on the device, and how many bytes.
+    copies: Vec<Run>,
+    /// How many bytes are not copied.
+    skipped: u64,
+}
+
+impl Sending {
+    /// All of a piece in one copy.
+    fn whole(piece: &Piece) -> Self {
+        let copies = vec![Run { offset: 0, device: piece.to.start, size: piece.width }];
+        Self { copies, ..Self::default() }
+    }
 }
 
 impl Engine {
@@ -52,8 +66,8 @@ impl Engine {
             }
             Part::Rows(piece) => {
                 // SAFETY: as the caller promised.
-                let wires = unsafe { self.stage(piece, &task.host, bytes) }?;
-                self.send_wires(start, &wires, task.stream)
+                let sending = unsafe { self.stage(piece, &task.host, bytes) }?;
+                self.enqueue(start, &sending, task.stream)
             }
             Part::Load(items, load) => {
                 for (item, range) in items_of(items, load) {
@@ -61,14 +75,8 @@ impl Engine {
                     // SAFETY: as the caller promised; a slot is not the program's.
                     unsafe { copy_in(item.host, room, past_caches) };
                 }
-                let wire = |run: &Run| Wire {
-                    offset: run.offset,
-                    device: run.device,
-                    size: run.size,
-                    is_zero: false,
-                };
-                let wires: Vec<Wire> = load.runs.iter().map(wire).collect();
-                self.send_wires(start, &wires, task.stream)
+                let sending = Sending { copies: load.runs.clone(), ..Sending::default() };
+                self.enqueue(start, &sending, task.stream)
             }
         };
         // Also after a failure, since a part of the copies may have been enqueued.
@@ -82,59 +90,58 @@ impl Engine {
     /// # Safety
     ///
     /// * The host's side is readable.
-    unsafe fn stage(&self, piece: &Piece, host: &HostEnd, bytes: &mut [u8]) -> Result<Vec<Wire>> {
-        let size = usize::try_from(piece.width).unwrap_or(usize::MAX);
-        let past_caches = self.options.past_caches;
-        let whole =
-            |is_zero| Wire { offset: 0, device: piece.to.start, size: piece.width, is_zero };
-        let Some(bytes) = bytes.get_mut(..size) else { return Err(too_large(piece.width)) };
+    unsafe fn stage(&self, piece: &Piece, host: &HostEnd, bytes: &mut [u8]) -> Result<Sending> {
+        let (size, past_caches) = (piece.width, self.options.past_caches);
+        let Some(bytes) = bytes.get_mut(..to_usize(size)) else { return Err(too_large(size)) };
         if let HostEnd::File(file) = host {
             read_at(file, bytes, piece.from.start)?;
-            return Ok(vec![whole(false)]);
+            return Ok(Sending::whole(piece));
         }
-        if !self.options.fill_zeros || size < ZEROS {
+        if !self.options.fill_zeros || size < ZERO_RUN {
             // SAFETY: as the caller promised; a slot is not the program's.
             unsafe { copy_in(piece.from.start, bytes, past_caches) };
-            return Ok(vec![whole(false)]);
+            return Ok(Sending::whole(piece));
         }
-        let mut wires: Vec<Wire> = Vec::new();
-        let (mut offset, mut address) = (0_u64, piece.from.start);
-        for block in bytes.chunks_mut(ZEROS) {
-            // SAFETY: readable, as the caller promised, and nobody writes to it meanwhile.
-            let from = unsafe { slice::from_raw_parts(pointer(address).cast_const(), block.len()) };
-            let is_zero = block.len() == ZEROS && is_zero(from);
-            if !is_zero {
-                // SAFETY: two slices of one length; a slot is not the program's.
-                unsafe { copy_in(address, block, past_caches) };
+        // SAFETY: readable, as the caller promised, and nobody writes to it meanwhile.
+        let source =
+            unsafe { slice::from_raw_parts(pointer(piece.from.start).cast_const(), bytes.len()) };
+        let blocks = source.chunks(to_usize(ZERO_BLOCK)).map(is_zero);
+        let ranges = ranges_to_send(blocks, ZERO_BLOCK, size, ZERO_RUN);
+        let mut sending = Sending { skipped: size, ..Sending::default() };
+        for Range { start, end } in ranges.iter().cloned() {
+            if let Some(room) = bytes.get_mut(to_usize(start)..to_usize(end)) {
+                // SAFETY: within what is readable; a slot is not the program's.
+                unsafe { copy_in(piece.from.start + start, room, past_caches) };
             }
-            let size = block.len() as u64;
-            match wires.last_mut() {
-                Some(last) if last.is_zero == is_zero => last.size += size,
-                _ => wires.push(Wire { offset, device: piece.to.start + offset, size, is_zero }),
-            }
-            offset += size;
-            address += size;
+            let run = Run { offset: start, device: piece.to.start + start, size: end - start };
+            sending.skipped -= run.size;
+            sending.copies.push(run);
         }
-        Ok(wires)
+        // One fill from the first byte that is skipped to the last: the copies overwrite what is between.
+        let first = ranges.first().filter(|first| first.start == 0).map_or(0, |first| first.end);
+        let last = ranges.last().filter(|last| last.end == size).map_or(size, |last| last.start);
+        if sending.skipped > 0 {
+            sending.zeros = Some((piece.to.start + first, last - first));
+        }
+        Ok(sending)
     }
 
-    /// Enqueues copies from a slot, and fills. Returns how many bytes were filled.
-    fn send_wires(&self, slot: u64, wires: &[Wire], stream: StreamHandle) -> Result<u64> {
-        let (mut zeros, mut copies) = (0, Vec::with_capacity(wires.len()));
-        for wire in wires {
-            let (to, size) = (Address::new(wire.device), Bytes::new(wire.size));
-            if wire.is_zero {
-                let fill = Fill::linear(to, size, Pattern::U8(0))?;
-                // SAFETY: memory of the device, as the caller of `send` promised.
-                unsafe { self.device.fill(&fill, stream) }?;
-                zeros += wire.size;
-            } else {
-                let from = Place::Host(Address::new(slot + wire.offset));
-                copies.push(Copy::linear(Place::Device(to), from, size)?);
-            }
+    /// Enqueues the fill and the copies of a part, whose bytes are in the slot at `start`. Returns how many bytes were not
+    /// copied.
+    fn enqueue(&self, start: u64, sending: &Sending, stream: StreamHandle) -> Result<u64> {
+        if let Some((device, size)) = sending.zeros {
+            let fill = Fill::linear(Address::new(device), Bytes::new(size), Pattern::U8(0))?;
+            // SAFETY: memory of the device, as the caller of `send` promised.
+            unsafe { self.device.fill(&fill, stream) }?;
         }
-        self.copy_all(&copies, stream)?;
-        Ok(zeros)
+        let copy = |run: &Run| {
+            let to = Place::Device(Address::new(run.device));
+            let from = Place::Host(Address::new(start + run.offset));
+            Copy::linear(to, from, Bytes::new(run.size))
+        };
+        let copies: hal::Result<Vec<Copy>> = sending.copies.iter().map(copy).collect();
+        self.copy_all(&copies?, stream)?;
+        Ok(sending.skipped)
     }
 
     fn copy_all(&self, copies: &[Copy], stream: StreamHandle) -> Result<()> {
@@ -290,8 +297,15 @@ unsafe fn gather_rows(piece: &Piece, bytes: &mut [u8], past_caches: bool) {
 
 /// Whether all bytes are zero.
 fn is_zero(bytes: &[u8]) -> bool {
-    // Wide enough for the compiler to use vectors, short enough to end soon.
-    bytes.chunks(1024).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+    // Few first, which tell of most data; then as many at a time as vectors are good for.
+    let (first, rest) = bytes.split_at(bytes.len().min(64));
+    let none = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
+    none(first) && rest.chunks(1024).all(none)
+}
+
+/// As a length in memory. Pointers are 64 bits wide wherever this crate builds, so nothing is ever cut.
+fn to_usize(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 fn too_large(size: u64) -> Error {

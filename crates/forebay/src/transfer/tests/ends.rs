@@ -37,7 +37,27 @@ fn long_runs_of_zeros_are_not_sent() {
     let (from, array) = bench.engine.upload(from, array).submit().unwrap().wait().unwrap();
     assert!(bench.machine.calls().of(forebay_hal::Call::Fill) > sent.of(forebay_hal::Call::Fill));
     assert_eq!(array.to_vec().unwrap(), from);
-    assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((5 << 20) - 3 * (256 << 10)));
+    assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((5 << 20) - 3 * 4096));
+    bench.nothing_was_found();
+}
+
+/// Of every 80 KiB one page is not zero: one fill for each piece, and a copy for each page.
+#[test]
+fn pages_between_zeros_are_sent_alone() {
+    let bench = Bench::with(own_memory(), TransferOptions::new().chunk(Bytes::mib(1)).threads(2));
+    let mut from = vec![0; (3 << 20) + 5000];
+    for page in from.chunks_mut(4096).step_by(20) {
+        page.fill(9);
+    }
+    let mut array = bench.array(from.len());
+    array.fill(0xee).unwrap();
+    let fills = || bench.machine.calls().of(forebay_hal::Call::Fill);
+    let before = fills();
+    let (from, array) = bench.engine.upload(from, array).submit().unwrap().wait().unwrap();
+    assert_eq!((array.to_vec().unwrap(), fills() - before), (from, 3));
+    // 39 of 768 pages are not zero, and 45 at the ends of the three pieces are too few in a row to be skipped. The last
+    // 5,000 bytes are a piece of their own, too short to be looked at.
+    assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((768 - 39 - 45) * 4096));
     bench.nothing_was_found();
 }
 
