@@ -93,7 +93,7 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 impl<'scope> BatchTicket<'scope> {
-    fn begin(
+    pub(super) fn begin(
         scope: &'scope Scope<'scope, '_>,
         direction: Direction,
         copies: impl Iterator<Item = (Result<Copy>, StreamHandle)>,

@@ -56,6 +56,8 @@ mod job;
 mod options;
 mod owned;
 mod part;
+#[doc(hidden)]
+pub mod raw;
 mod scope;
 mod state;
 mod ticket;

@@ -148,7 +148,7 @@ pub(super) unsafe fn begin(
 /// # Safety
 ///
 /// * As for [`submit`], and the host's memory stays until the work that was noted is done.
-unsafe fn begin_direct(
+pub(super) unsafe fn begin_direct(
     engine: &Arc<Engine>,
     direction: Direction,
     copy: &Copy,

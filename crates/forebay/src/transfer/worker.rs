@@ -340,7 +340,7 @@ pub(super) fn order(engine: &Arc<Engine>, id: JobId, stream: StreamHandle) -> Re
 }
 
 /// Forgets a transfer that is settled or ordered. What of it is the program's is dropped without the lock.
-fn forget(engine: &Engine, id: JobId) {
+pub(super) fn forget(engine: &Engine, id: JobId) {
     let job = engine.state().jobs.remove(&id);
     let _ = engine.callbacks.call(|| drop(job));
 }
@@ -360,7 +360,7 @@ pub(super) fn is_running(engine: &Engine, id: JobId) -> bool {
 }
 
 /// Waits for the device's part of a transfer.
-fn settle(engine: &Engine, id: JobId, phase: Phase) -> Result<()> {
+pub(super) fn settle(engine: &Engine, id: JobId, phase: Phase) -> Result<()> {
     let of = engine.state().jobs.get(&id).map(|job| (job.direction, job.stream));
     let Some((direction, stream)) = of else { return Ok(()) };
     match phase {

@@ -5,6 +5,7 @@ mod ends;
 mod faults;
 mod order;
 mod random;
+mod raw;
 
 use std::sync::Arc;
 
