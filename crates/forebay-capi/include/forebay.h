@@ -209,6 +209,10 @@ typedef enum {
      * It took longer than the caller, or the library, waits.
      */
     FOREBAY_STATUS_TIMED_OUT = 26,
+    /**
+     * The transfer was cancelled.
+     */
+    FOREBAY_STATUS_CANCELLED = 27,
 } forebay_status;
 
 /**
@@ -697,6 +701,48 @@ typedef struct {
      */
     char driver[128];
 } forebay_device_info;
+
+/**
+ * How a transfer is made. All zeros but the size is the default.
+ */
+typedef struct {
+    /**
+     * `sizeof(forebay_transfer_options)`.
+     */
+    uint32_t struct_size;
+    /**
+     * Above 0 for high, below 0 for low: of several transfers, a piece of the most urgent one begins first.
+     */
+    int32_t priority;
+} forebay_transfer_options;
+
+/**
+ * A transfer under way, or done. All zeros is none.
+ */
+typedef struct {
+    /**
+     * Not to be looked at.
+     */
+    uint64_t id;
+} forebay_transfer;
+
+/**
+ * One transfer of a batch.
+ */
+typedef struct {
+    /**
+     * Where to.
+     */
+    void *to;
+    /**
+     * Where from.
+     */
+    const void *from;
+    /**
+     * How many bytes.
+     */
+    uint64_t size;
+} forebay_transfer_item;
 
 /**
  * An event. All zeros is none.
@@ -1386,6 +1432,158 @@ forebay_status forebay_device_synchronize(forebay_device device);
  * Closes a handle of a device. Pools, streams and arenas of the device keep it open.
  */
 forebay_status forebay_device_close(forebay_device device);
+
+/**
+ * Copies `size` bytes from the host to the device by several threads, after the work that was enqueued on `stream`, and
+ * waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory of `forebay_pinned_alloc` the
+ * device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
+ *
+ * The caller promises:
+ *
+ * * `size` bytes at `from` can be read and are not written meanwhile; as many at `to` are memory of the device, used by
+ *   nobody else.
+ * * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
+ */
+forebay_status forebay_upload(forebay_device device,
+                              void *to,
+                              const void *from,
+                              uint64_t size,
+                              forebay_stream stream,
+                              const forebay_transfer_options *options);
+
+/**
+ * Copies `size` bytes from the device to the host by several threads, after the work that was enqueued on `stream`, and
+ * waits. See `forebay_upload`.
+ *
+ * The caller promises:
+ *
+ * * `size` bytes at `to` can be written and nobody else uses them meanwhile; as many at `from` are memory of the device
+ *   that nobody writes.
+ * * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
+ */
+forebay_status forebay_download(forebay_device device,
+                                void *to,
+                                const void *from,
+                                uint64_t size,
+                                forebay_stream stream,
+                                const forebay_transfer_options *options);
+
+/**
+ * As `forebay_upload`, and does not wait. `transfer` gets a handle, which has to be closed. Work that is enqueued on
+ * `stream` from now on does not wait for the transfer: `forebay_transfer_order` makes it.
+ *
+ * The caller promises:
+ *
+ * * As for `forebay_upload`, until `forebay_transfer_wait`, `forebay_transfer_order` or `forebay_transfer_close` of the
+ *   handle has returned.
+ * * `transfer` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_upload_async(forebay_device device,
+                                    void *to,
+                                    const void *from,
+                                    uint64_t size,
+                                    forebay_stream stream,
+                                    const forebay_transfer_options *options,
+                                    forebay_transfer *transfer);
+
+/**
+ * As `forebay_download`, and does not wait. `transfer` gets a handle, which has to be closed.
+ *
+ * The caller promises:
+ *
+ * * As for `forebay_download`, until `forebay_transfer_wait` or `forebay_transfer_close` of the handle has returned.
+ * * `transfer` is null, or a handle can be written there.
+ */
+FOREBAY_MUST_USE
+forebay_status forebay_download_async(forebay_device device,
+                                      void *to,
+                                      const void *from,
+                                      uint64_t size,
+                                      forebay_stream stream,
+                                      const forebay_transfer_options *options,
+                                      forebay_transfer *transfer);
+
+/**
+ * Copies many pieces of ordinary memory from the host to the device, after the work that was enqueued on `stream`, and
+ * waits. Small ones share calls of the device. An item that fails leaves the others alone: `results`, where it is not null,
+ * gets the status of each, and the call's own is that of the first that failed.
+ *
+ * The caller promises:
+ *
+ * * `items` is null, or has `count` items, each as for `forebay_upload`; no two write the same byte.
+ * * `results` is null, or has room for `count` statuses.
+ */
+forebay_status forebay_upload_batch(forebay_device device,
+                                    const forebay_transfer_item *items,
+                                    size_t count,
+                                    forebay_stream stream,
+                                    forebay_status *results);
+
+/**
+ * Copies many pieces of device memory to ordinary memory, after the work that was enqueued on `stream`, and waits. See
+ * `forebay_upload_batch`.
+ *
+ * The caller promises:
+ *
+ * * `items` is null, or has `count` items, each as for `forebay_download`; no two write the same byte.
+ * * `results` is null, or has room for `count` statuses.
+ */
+forebay_status forebay_download_batch(forebay_device device,
+                                      const forebay_transfer_item *items,
+                                      size_t count,
+                                      forebay_stream stream,
+                                      forebay_status *results);
+
+/**
+ * Waits until a transfer is done. The thread helps to copy meanwhile. The status is that of the transfer, for each thread
+ * that waits and each time; the memory is the caller's again, whatever it is.
+ */
+forebay_status forebay_transfer_wait(forebay_transfer transfer);
+
+/**
+ * Waits until all of a transfer was handed to the device, and makes later work on its stream wait for it there: so a
+ * transfer overlaps with kernels. From then on the host memory is the caller's again, unless it is pinned.
+ */
+forebay_status forebay_transfer_order(forebay_transfer transfer);
+
+/**
+ * Whether a transfer is done, or has failed: 1 if so, else 0. Does not wait.
+ *
+ * The caller promises:
+ *
+ * * `done` is null, or a number can be written there.
+ */
+forebay_status forebay_transfer_is_done(forebay_transfer transfer, int32_t *done);
+
+/**
+ * How many bytes of a transfer were copied on the host and handed over, and how many there are. Each may be null.
+ *
+ * The caller promises:
+ *
+ * * `moved` and `total` are null, or a number can be written there.
+ */
+forebay_status forebay_transfer_progress(forebay_transfer transfer,
+                                         uint64_t *moved,
+                                         uint64_t *total);
+
+/**
+ * Ends a transfer early: no further piece begins, and waiting for it gives `FOREBAY_STATUS_CANCELLED`. What was copied
+ * stays. `cancelled`, where it is not null, gets 1, or 0 if all was handed over already.
+ *
+ * The caller promises:
+ *
+ * * `cancelled` is null, or a number can be written there.
+ */
+forebay_status forebay_transfer_cancel(forebay_transfer transfer,
+                                       int32_t *cancelled);
+
+/**
+ * Closes a transfer. **Waits until it is done**, since its memory may be freed next; does not wait for the device where
+ * `forebay_transfer_order` has returned and the host memory is not pinned. The handle is closed in any case; the status is
+ * that of the transfer. Cancel it first to end it early.
+ */
+forebay_status forebay_transfer_close(forebay_transfer transfer);
 
 /**
  * The message of this thread's last failed call: a string that is valid until the next call that fails

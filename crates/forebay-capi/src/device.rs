@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use forebay::cuda::CudaDriver;
 use forebay::hal::{Descriptor, DeviceKind};
 use forebay::sim::{MemoryModel, SimMachine};
+use forebay::transfer::TransferEngine;
 use forebay::{Bytes, CudaDevice, Device, HostDevice, PinnedPool, Pool};
 use forebay_sync::lock;
 
@@ -158,6 +159,8 @@ pub(crate) struct DeviceEntry {
     process_pool: Mutex<Option<Pool>>,
     /// The device's pool of pinned memory, once it was asked for.
     pinned_pool: Mutex<Option<PinnedPool>>,
+    /// The device's transfer engine, once it was asked for.
+    transfers: Mutex<Option<TransferEngine>>,
 }
 
 impl DeviceEntry {
@@ -175,6 +178,10 @@ impl DeviceEntry {
 
     pub(crate) fn pinned_pool(&self) -> MutexGuard<'_, Option<PinnedPool>> {
         lock(&self.pinned_pool)
+    }
+
+    pub(crate) fn transfers(&self) -> MutexGuard<'_, Option<TransferEngine>> {
+        lock(&self.transfers)
     }
 
     fn process_pool(&self) -> MutexGuard<'_, Option<Pool>> {
@@ -221,6 +228,7 @@ fn open_shared(name: DeviceName) -> Result<Arc<DeviceEntry>, Failure> {
         number,
         process_pool: Mutex::new(None),
         pinned_pool: Mutex::new(None),
+        transfers: Mutex::new(None),
     });
     known.push(KnownDevice { name, entry: Arc::downgrade(&entry), kept_open: None });
     Ok(entry)

@@ -4,7 +4,7 @@
 //!   C, C++, ctypes, ...      forebay.h (written from these sources), forebay.hpp (by hand)
 //!      │
 //!   functions, one file for each subject:  device  stream  event  pool  callback  block  pinned  upkeep
-//!      │                                   statistics  trace  transfer  arena  buffer  shared  tag  version
+//!      │                                   statistics  trace  transfer  engine  arena  buffer  shared  tag  version
 //!   torch         the allocator of PyTorch, CuPy, Numba and RMM
 //!   device_pools  the process's pool of each GPU, and a cache of it for each thread
 //!   table         handles: numbers with a generation, so that a closed handle is detected
@@ -28,6 +28,7 @@ pub mod buffer;
 pub mod callback;
 pub mod device;
 mod device_pools;
+pub mod engine;
 pub mod error;
 pub mod event;
 mod fork;

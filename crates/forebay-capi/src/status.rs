@@ -69,6 +69,8 @@ pub enum forebay_status {
     Denied = 25,
     /// It took longer than the caller, or the library, waits.
     TimedOut = 26,
+    /// The transfer was cancelled.
+    Cancelled = 27,
 }
 
 use forebay_status as Status;
@@ -104,11 +106,12 @@ impl Status {
             Self::WrongType => c"FOREBAY_STATUS_WRONG_TYPE",
             Self::Denied => c"FOREBAY_STATUS_DENIED",
             Self::TimedOut => c"FOREBAY_STATUS_TIMED_OUT",
+            Self::Cancelled => c"FOREBAY_STATUS_CANCELLED",
         }
     }
 
     /// All of them, by number.
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 28] = [
         Self::Ok,
         Self::OutOfMemory,
         Self::InvalidArgument,
@@ -136,6 +139,7 @@ impl Status {
         Self::WrongType,
         Self::Denied,
         Self::TimedOut,
+        Self::Cancelled,
     ];
 }
 
@@ -219,6 +223,8 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::Forked => Status::Forked,
         Error::Device(error) => of_device(error),
         Error::Shared(error) => of_shared(error),
+        Error::Cancelled { .. } => Status::Cancelled,
+        Error::File { .. } => Status::Io,
         // Unavailable classes, captures and debugging aids, and addresses out of range.
         _ => Status::Unsupported,
     }
@@ -282,7 +288,7 @@ mod tests {
             let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
             assert_eq!(name, status.name());
         }
-        for number in [-1, 27, i32::MAX, i32::MIN] {
+        for number in [-1, 28, i32::MAX, i32::MIN] {
             // SAFETY: likewise.
             let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
             assert_eq!(name, c"unknown status");

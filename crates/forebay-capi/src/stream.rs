@@ -98,6 +98,15 @@ pub(crate) fn entry(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, 
     if stream.id == 0 { Ok(None) } else { table::find(stream.id).map(Some) }
 }
 
+/// The priority that a number means.
+pub(crate) fn priority_of(number: i32) -> Priority {
+    match number {
+        ..0 => Priority::Low,
+        0 => Priority::Normal,
+        1.. => Priority::High,
+    }
+}
+
 /// Creates a stream of a device. `priority` is above 0 for high, below 0 for low, and ignored where the
 /// device has no priorities.
 ///
@@ -115,12 +124,7 @@ pub unsafe extern "C" fn forebay_stream_create(
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(stream, "stream") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
-        let priority = match priority {
-            ..0 => Priority::Low,
-            0 => Priority::Normal,
-            1.. => Priority::High,
-        };
-        let stream = Stream::new(device.device(), priority)?;
+        let stream = Stream::new(device.device(), priority_of(priority))?;
         let id = table::open(Object::Stream(Arc::new(StreamEntry { stream, device })))?;
         to.set(forebay_stream { id });
         Ok(())

@@ -41,6 +41,7 @@ use forebay_sync::lock;
 use crate::arena::ArenaEntry;
 use crate::buffer::{BufferEntry, MemoryEntry};
 use crate::device::DeviceEntry;
+use crate::engine::TransferEntry;
 use crate::event::EventEntry;
 use crate::fork;
 use crate::pool::PoolEntry;
@@ -79,6 +80,8 @@ pub(crate) enum Kind {
     Buffer = 7,
     /// A shared buffer.
     Shared = 8,
+    /// A transfer.
+    Transfer = 9,
 }
 
 impl Kind {
@@ -92,6 +95,7 @@ impl Kind {
             Self::Memory => "memory",
             Self::Buffer => "buffer",
             Self::Shared => "shared buffer",
+            Self::Transfer => "transfer",
         }
     }
 
@@ -104,6 +108,8 @@ impl Kind {
             5 => Some(Self::Event),
             6 => Some(Self::Memory),
             7 => Some(Self::Buffer),
+            8 => Some(Self::Shared),
+            9 => Some(Self::Transfer),
             _ => None,
         }
     }
@@ -137,6 +143,8 @@ pub(crate) enum Object {
     Buffer(Arc<BufferEntry>),
     /// A shared buffer.
     Shared(Arc<SharedEntry>),
+    /// A transfer.
+    Transfer(Arc<TransferEntry>),
 }
 
 impl Object {
@@ -150,6 +158,7 @@ impl Object {
             Self::Memory(_) => Kind::Memory,
             Self::Buffer(_) => Kind::Buffer,
             Self::Shared(_) => Kind::Shared,
+            Self::Transfer(_) => Kind::Transfer,
         }
     }
 }
@@ -179,7 +188,8 @@ macro_rules! entry {
 }
 
 entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena, EventEntry: Event,
-    MemoryEntry: Memory, BufferEntry: Buffer, SharedEntry: Shared);
+    MemoryEntry: Memory, BufferEntry: Buffer, SharedEntry: Shared,
+    TransferEntry: Transfer);
 
 /// What the fast path reads.
 struct Slot {

@@ -29,6 +29,8 @@ static const forebay_stream DEFAULT = {0};
 static forebay_memory memory;
 static forebay_buffer buffer;
 static forebay_mapping mapping;
+static forebay_transfer transfer;
+static char source[4096];
 
 /* Waits for a child, which must have ended well. An alarm ends one that hangs. */
 static void wait_for(pid_t child) {
@@ -71,6 +73,11 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
     FORKED(forebay_stream_wait_event(stream, recorded));
     FORKED(forebay_event_close(recorded));
     FORKED(forebay_pinned_alloc(device, 4096, &other));
+    FORKED(forebay_upload(device, block, source, 1, DEFAULT, NULL));
+    FORKED(forebay_upload_async(device, block, source, 1, DEFAULT, NULL, &transfer));
+    FORKED(forebay_transfer_wait(transfer));
+    FORKED(forebay_transfer_cancel(transfer, NULL));
+    FORKED(forebay_transfer_close(transfer));
     FORKED(forebay_buffer_create(memory, 1, &buffer));
     FORKED(forebay_buffer_map(buffer, 0, 1, FOREBAY_ACCESS_READ, &mapping, &other));
     FORKED(forebay_buffer_unmap(buffer, mapping));
@@ -135,6 +142,7 @@ int main(int count, char **words) {
     OK(forebay_memory_over(pool, &memory));
     OK(forebay_buffer_create(memory, 4096, &buffer));
     OK(forebay_buffer_map(buffer, 0, 4096, FOREBAY_ACCESS_UPDATE, &mapping, &mapped));
+    OK(forebay_upload_async(device, block, source, sizeof source, stream, NULL, &transfer));
     forebay_event recorded = {0};
     OK(forebay_event_create(device, &recorded));
     OK(forebay_event_record(recorded, stream));
@@ -144,6 +152,7 @@ int main(int count, char **words) {
         be_refused(device, pool, stream, recorded, block, pytorch);
     }
     wait_for(child);
+    OK(forebay_transfer_close(transfer));
     memset(mapped, 1, 4096);
     OK(forebay_buffer_unmap(buffer, mapping));
     OK(forebay_buffer_close(buffer));

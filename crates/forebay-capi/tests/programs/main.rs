@@ -55,7 +55,7 @@ const fn example(source: &'static str, build: Build) -> Case {
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
 /// beyond ThreadSanitizer.
-const CASES: [Case; 38] = [
+const CASES: [Case; 41] = [
     test("tests/c/tour.c", Build::Plain),
     test("tests/c/tour.c", Build::Static),
     test("tests/c/tour.c", Build::Address),
@@ -69,6 +69,9 @@ const CASES: [Case; 38] = [
     test("tests/c/buffers.c", Build::Plain),
     test("tests/c/buffers.c", Build::Address),
     test("tests/c/buffers.c", Build::Thread),
+    test("tests/c/transfers.c", Build::Plain),
+    test("tests/c/transfers.c", Build::Address),
+    test("tests/c/transfers.c", Build::Thread),
     test("tests/c/shared.c", Build::Plain),
     test("tests/c/shared.c", Build::Address),
     test("tests/c/shared.c", Build::Thread),

@@ -151,6 +151,15 @@ impl RawTicket {
         self.wait()
     }
 
+    /// Waits until the memory is the caller's again, as the drop does: not for ordinary memory after
+    /// [`order`](Self::order).
+    pub fn finish(&self) -> Result<()> {
+        if self.host == HostMemory::Ordinary && self.is_ordered.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.wait()
+    }
+
     /// Whether the transfer is done, or has failed, and nothing uses its memory. Does not wait.
     pub fn is_done(&self) -> bool {
         worker::is_settled(&self.engine, self.id)
@@ -172,10 +181,7 @@ impl Drop for RawTicket {
         if self.engine.device.descriptor().is_inherited() {
             return;
         }
-        let is_handed_over = self.is_ordered.load(Ordering::Acquire);
-        if self.host == HostMemory::Pinned || !is_handed_over {
-            let _ = self.wait();
-        }
+        let _ = self.finish();
         worker::forget(&self.engine, self.id);
     }
 }

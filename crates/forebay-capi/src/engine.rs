@@ -1,0 +1,450 @@
+//! The transfer engine: uploads and downloads of ordinary memory by several threads, and tickets for those under way.
+//!
+//! Each open device has an engine, made by the first transfer. It is an engine of Rust (`docs/transfers.md`); a ticket here
+//! keeps no memory, so closing it waits.
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use forebay::hal::{Copy, Place};
+use forebay::transfer::TransferEngine;
+use forebay::transfer::raw::{HostMemory, RawTicket};
+use forebay::{Address, Bytes, Priority, StreamHandle};
+
+use crate::block::address;
+use crate::device::{DeviceEntry, forebay_device};
+use crate::error::status_of;
+use crate::sized::{self, versioned_struct};
+use crate::status::{Failure, forebay_status};
+use crate::stream::{self, StreamEntry, forebay_stream, priority_of};
+use crate::table::{self, Object};
+use crate::text::{Out, array, check_array, write_optional};
+
+/// A transfer under way, or done. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct forebay_transfer {
+    /// Not to be looked at.
+    pub id: u64,
+}
+
+/// How a transfer is made. All zeros but the size is the default.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_transfer_options {
+    /// `sizeof(forebay_transfer_options)`.
+    pub struct_size: u32,
+    /// Above 0 for high, below 0 for low: of several transfers, a piece of the most urgent one begins first.
+    pub priority: i32,
+}
+
+versioned_struct!(forebay_transfer_options: 8);
+
+/// One transfer of a batch.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct forebay_transfer_item {
+    /// Where to.
+    pub to: *mut c_void,
+    /// Where from.
+    pub from: *const c_void,
+    /// How many bytes.
+    pub size: u64,
+}
+
+/// The object of a transfer's handle.
+pub(crate) struct TransferEntry {
+    /// Dropped first: it waits for the transfer.
+    ticket: RawTicket,
+    _stream: Option<Arc<StreamEntry>>,
+    _device: Arc<DeviceEntry>,
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Up,
+    Down,
+}
+
+/// The device's engine, made by the first call. Not locked while the engine is used.
+fn engine(entry: &DeviceEntry) -> Result<TransferEngine, Failure> {
+    let mut engine = entry.transfers();
+    match &*engine {
+        Some(engine) => Ok(engine.clone()),
+        None => Ok(engine.insert(TransferEngine::new(entry.device())?).clone()),
+    }
+}
+
+/// A copy of consecutive bytes.
+fn copy_of(direction: Direction, item: forebay_transfer_item) -> Result<Copy, Failure> {
+    let forebay_transfer_item { to, from, size } = item;
+    for (name, end) in [("to", to.cast_const()), ("from", from)] {
+        if end.is_null() && size > 0 {
+            return Err(Failure::argument(name, "null", "memory of so many bytes"));
+        }
+    }
+    // The threads of the engine follow the address of the host's side.
+    let (to, from) = match direction {
+        Direction::Up => (Place::Device(address(to)), Place::Host(Address::of_pointer(from))),
+        Direction::Down => (Place::Host(Address::of_pointer(to)), Place::Device(address(from))),
+    };
+    Ok(Copy::linear(to, from, Bytes::new(size))?)
+}
+
+/// Whether the host's side of a copy is a block of `forebay_pinned_alloc`, from its first byte on.
+fn host_memory(device: &DeviceEntry, copy: &Copy) -> HostMemory {
+    let (to, from) = (copy.to(), copy.from());
+    let host = if let Place::Host(address) = to { address } else { from.address() };
+    let pool = device.pinned_pool().clone();
+    let pinned = pool.and_then(|pool| pool.requested_raw(host));
+    match pinned {
+        Some(size) if size >= copy.extent().bytes() => HostMemory::Pinned,
+        _ => HostMemory::Ordinary,
+    }
+}
+
+/// Begins a transfer.
+///
+/// # Safety
+///
+/// * Both sides are memory until the transfer is done: readable where read, and where written, used by nobody else.
+/// * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
+unsafe fn begin(
+    device: forebay_device,
+    direction: Direction,
+    item: forebay_transfer_item,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+) -> Result<TransferEntry, Failure> {
+    let priority = if options.is_null() {
+        Priority::Normal
+    } else {
+        // SAFETY: as the caller promises; zeros are options.
+        priority_of(unsafe { sized::read(options, "options") }?.priority)
+    };
+    let (device, _stream, handle) = on(device, stream)?;
+    let copy = copy_of(direction, item)?;
+    let engine = engine(&device)?;
+    // SAFETY: as the caller promises. The entry keeps the stream open, and pinned memory is of the device.
+    let transfer = unsafe { engine.copy_raw(copy, host_memory(&device, &copy), handle) };
+    let ticket = transfer.priority(priority).submit()?;
+    Ok(TransferEntry { ticket, _stream, _device: device })
+}
+
+/// A device and a stream of it, which is kept open.
+fn on(
+    device: forebay_device,
+    stream: forebay_stream,
+) -> Result<(Arc<DeviceEntry>, Option<Arc<StreamEntry>>, StreamHandle), Failure> {
+    let device = table::find::<DeviceEntry>(device.id)?;
+    let kept = stream::entry(stream)?;
+    let handle = stream::on_device(stream, &device)?;
+    Ok((device, kept, handle))
+}
+
+/// Makes a transfer, and waits.
+///
+/// # Safety
+///
+/// * As for [`begin`].
+unsafe fn transfer(
+    device: forebay_device,
+    direction: Direction,
+    item: forebay_transfer_item,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+) -> forebay_status {
+    // SAFETY: as the caller promises.
+    status_of(|| Ok(unsafe { begin(device, direction, item, stream, options) }?.ticket.wait()?))
+}
+
+/// Begins a transfer, and gives out a handle.
+///
+/// # Safety
+///
+/// * As for [`begin`], and `transfer` is null, or a handle can be written there.
+unsafe fn transfer_async(
+    device: forebay_device,
+    direction: Direction,
+    item: forebay_transfer_item,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+    transfer: *mut forebay_transfer,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(transfer, "transfer") }?;
+        // SAFETY: likewise.
+        let entry = Arc::new(unsafe { begin(device, direction, item, stream, options) }?);
+        // Where there are too many handles, the transfer ends with the entry.
+        let id = table::open(Object::Transfer(Arc::clone(&entry)));
+        if id.is_err() {
+            entry.ticket.cancel();
+        }
+        to.set(forebay_transfer { id: id? });
+        Ok(())
+    })
+}
+
+/// Copies `size` bytes from the host to the device by several threads, after the work that was enqueued on `stream`, and
+/// waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory of `forebay_pinned_alloc` the
+/// device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
+///
+/// # Safety
+///
+/// * `size` bytes at `from` can be read and are not written meanwhile; as many at `to` are memory of the device, used by
+///   nobody else.
+/// * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_upload(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+) -> forebay_status {
+    let item = forebay_transfer_item { to, from, size };
+    // SAFETY: as the caller promises.
+    unsafe { transfer(device, Direction::Up, item, stream, options) }
+}
+
+/// Copies `size` bytes from the device to the host by several threads, after the work that was enqueued on `stream`, and
+/// waits. See `forebay_upload`.
+///
+/// # Safety
+///
+/// * `size` bytes at `to` can be written and nobody else uses them meanwhile; as many at `from` are memory of the device
+///   that nobody writes.
+/// * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_download(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+) -> forebay_status {
+    let item = forebay_transfer_item { to, from, size };
+    // SAFETY: as the caller promises.
+    unsafe { transfer(device, Direction::Down, item, stream, options) }
+}
+
+/// As `forebay_upload`, and does not wait. `transfer` gets a handle, which has to be closed. Work that is enqueued on
+/// `stream` from now on does not wait for the transfer: `forebay_transfer_order` makes it.
+///
+/// # Safety
+///
+/// * As for `forebay_upload`, until `forebay_transfer_wait`, `forebay_transfer_order` or `forebay_transfer_close` of the
+///   handle has returned.
+/// * `transfer` is null, or a handle can be written there.
+#[must_use = "there is no transfer where this failed"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_upload_async(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+    transfer: *mut forebay_transfer,
+) -> forebay_status {
+    let item = forebay_transfer_item { to, from, size };
+    // SAFETY: as the caller promises.
+    unsafe { transfer_async(device, Direction::Up, item, stream, options, transfer) }
+}
+
+/// As `forebay_download`, and does not wait. `transfer` gets a handle, which has to be closed.
+///
+/// # Safety
+///
+/// * As for `forebay_download`, until `forebay_transfer_wait` or `forebay_transfer_close` of the handle has returned.
+/// * `transfer` is null, or a handle can be written there.
+#[must_use = "there is no transfer where this failed"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_download_async(
+    device: forebay_device,
+    to: *mut c_void,
+    from: *const c_void,
+    size: u64,
+    stream: forebay_stream,
+    options: *const forebay_transfer_options,
+    transfer: *mut forebay_transfer,
+) -> forebay_status {
+    let item = forebay_transfer_item { to, from, size };
+    // SAFETY: as the caller promises.
+    unsafe { transfer_async(device, Direction::Down, item, stream, options, transfer) }
+}
+
+/// Makes all transfers of a batch, and waits.
+///
+/// # Safety
+///
+/// * As for [`begin`], for each item.
+/// * `items` is null, or has `count` items; `results` is null, or has room for `count` statuses.
+unsafe fn transfer_batch(
+    device: forebay_device,
+    direction: Direction,
+    items: *const forebay_transfer_item,
+    count: usize,
+    stream: forebay_stream,
+    results: *mut forebay_status,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let items = unsafe { array(items, count, "items") }?;
+        let wants_results = !results.is_null() && check_array(results, count, "results")?;
+        let (device, _stream, handle) = on(device, stream)?;
+        let mut outcomes: Vec<Result<(), Failure>> = Vec::with_capacity(count);
+        let mut copies = Vec::with_capacity(count);
+        for item in items {
+            let copy = copy_of(direction, *item);
+            outcomes.push(copy.map(|copy| copies.push(Ok(copy))));
+        }
+        // SAFETY: as the caller promises.
+        let made = unsafe { engine(&device)?.copy_all_raw(copies, handle) }?;
+        for (outcome, made) in outcomes.iter_mut().filter(|outcome| outcome.is_ok()).zip(made) {
+            *outcome = made.map_err(Failure::from);
+        }
+        let mut first = Ok(());
+        for (index, outcome) in outcomes.into_iter().enumerate() {
+            let status =
+                outcome.as_ref().map_or_else(|failure| failure.status, |()| forebay_status::Ok);
+            if wants_results {
+                // SAFETY: there is room for `count` statuses, of which this is one.
+                unsafe { results.add(index).write(status) };
+            }
+            if let (Ok(()), Err(failure)) = (&first, outcome) {
+                let said = format!("item {index} of {count}: {failure}");
+                first = Err(Failure::new(failure.status, said));
+            }
+        }
+        first
+    })
+}
+
+/// Copies many pieces of ordinary memory from the host to the device, after the work that was enqueued on `stream`, and
+/// waits. Small ones share calls of the device. An item that fails leaves the others alone: `results`, where it is not null,
+/// gets the status of each, and the call's own is that of the first that failed.
+///
+/// # Safety
+///
+/// * `items` is null, or has `count` items, each as for `forebay_upload`; no two write the same byte.
+/// * `results` is null, or has room for `count` statuses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_upload_batch(
+    device: forebay_device,
+    items: *const forebay_transfer_item,
+    count: usize,
+    stream: forebay_stream,
+    results: *mut forebay_status,
+) -> forebay_status {
+    // SAFETY: as the caller promises.
+    unsafe { transfer_batch(device, Direction::Up, items, count, stream, results) }
+}
+
+/// Copies many pieces of device memory to ordinary memory, after the work that was enqueued on `stream`, and waits. See
+/// `forebay_upload_batch`.
+///
+/// # Safety
+///
+/// * `items` is null, or has `count` items, each as for `forebay_download`; no two write the same byte.
+/// * `results` is null, or has room for `count` statuses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_download_batch(
+    device: forebay_device,
+    items: *const forebay_transfer_item,
+    count: usize,
+    stream: forebay_stream,
+    results: *mut forebay_status,
+) -> forebay_status {
+    // SAFETY: as the caller promises.
+    unsafe { transfer_batch(device, Direction::Down, items, count, stream, results) }
+}
+
+fn find(transfer: forebay_transfer) -> Result<Arc<TransferEntry>, Failure> {
+    table::find(transfer.id)
+}
+
+/// Waits until a transfer is done. The thread helps to copy meanwhile. The status is that of the transfer, for each thread
+/// that waits and each time; the memory is the caller's again, whatever it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_transfer_wait(transfer: forebay_transfer) -> forebay_status {
+    status_of(|| Ok(find(transfer)?.ticket.wait()?))
+}
+
+/// Waits until all of a transfer was handed to the device, and makes later work on its stream wait for it there: so a
+/// transfer overlaps with kernels. From then on the host memory is the caller's again, unless it is pinned.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_transfer_order(transfer: forebay_transfer) -> forebay_status {
+    status_of(|| Ok(find(transfer)?.ticket.order()?))
+}
+
+/// Whether a transfer is done, or has failed: 1 if so, else 0. Does not wait.
+///
+/// # Safety
+///
+/// * `done` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_transfer_is_done(
+    transfer: forebay_transfer,
+    done: *mut i32,
+) -> forebay_status {
+    status_of(|| {
+        // SAFETY: as the caller promises.
+        let to = unsafe { Out::new(done, "done") }?;
+        to.set(i32::from(find(transfer)?.ticket.is_done()));
+        Ok(())
+    })
+}
+
+/// How many bytes of a transfer were copied on the host and handed over, and how many there are. Each may be null.
+///
+/// # Safety
+///
+/// * `moved` and `total` are null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_transfer_progress(
+    transfer: forebay_transfer,
+    moved: *mut u64,
+    total: *mut u64,
+) -> forebay_status {
+    status_of(|| {
+        let progress = find(transfer)?.ticket.progress();
+        // SAFETY: as the caller promises.
+        unsafe {
+            write_optional(moved, progress.moved.get());
+            write_optional(total, progress.total.get());
+        }
+        Ok(())
+    })
+}
+
+/// Ends a transfer early: no further piece begins, and waiting for it gives `FOREBAY_STATUS_CANCELLED`. What was copied
+/// stays. `cancelled`, where it is not null, gets 1, or 0 if all was handed over already.
+///
+/// # Safety
+///
+/// * `cancelled` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_transfer_cancel(
+    transfer: forebay_transfer,
+    cancelled: *mut i32,
+) -> forebay_status {
+    status_of(|| {
+        let ended = find(transfer)?.ticket.cancel();
+        // SAFETY: as the caller promises.
+        unsafe { write_optional(cancelled, i32::from(ended)) };
+        Ok(())
+    })
+}
+
+/// Closes a transfer. **Waits until it is done**, since its memory may be freed next; does not wait for the device where
+/// `forebay_transfer_order` has returned and the host memory is not pinned. The handle is closed in any case; the status is
+/// that of the transfer. Cancel it first to end it early.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_transfer_close(transfer: forebay_transfer) -> forebay_status {
+    // Not by the drop alone: another thread may be in a call with the transfer.
+    status_of(|| Ok(table::close::<TransferEntry>(transfer.id)?.ticket.finish()?))
+}
