@@ -27,6 +27,7 @@ from ._forebay import (
     SharedBuffer,
     Stream,
     TagScope,
+    Transfer,
     UnifiedBuffer,
     View,
     __version__,
@@ -46,6 +47,7 @@ from ._forebay import (
 )
 from .errors import (
     BusyError,
+    CancelledError,
     ClosedError,
     CorruptionError,
     DeniedError,
@@ -69,6 +71,7 @@ __all__ = [
     "Arena",
     "Buffer",
     "BusyError",
+    "CancelledError",
     "Checkpoint",
     "ClosedError",
     "CorruptionError",
@@ -95,6 +98,7 @@ __all__ = [
     "Stream",
     "TagScope",
     "TraceError",
+    "Transfer",
     "UnifiedBuffer",
     "UnsupportedError",
     "View",

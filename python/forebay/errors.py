@@ -109,6 +109,10 @@ class DeniedError(Error, PermissionError):
     """What has that name is of another user."""
 
 
+class CancelledError(Error):
+    """A transfer that was cancelled: what was copied before stays, the rest is undefined."""
+
+
 class CorruptionError(Error):
     """A debugging aid found that memory was written to without right."""
 

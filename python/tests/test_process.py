@@ -75,6 +75,7 @@ FORK = """
     own = forebay.Pool(device)
     buffer, arena = pool.allocate(100, stream=stream), own.arena(4096)
     part, view = arena.allocate(10), buffer.view("int8")
+    transfer = buffer.upload_async(bytes(100))
     busy = threading.Event()
     def work():
         while not busy.is_set():
@@ -88,7 +89,9 @@ FORK = """
                     lambda: buffer.to_bytes(), lambda: buffer.free(), lambda: buffer.fill(1), lambda: view.view(),
                     lambda: part.address, lambda: arena.reset(), lambda: arena.close(), lambda: own.close(),
                     lambda: stream.synchronize(), lambda: device.memory(), lambda: device.stream(),
-                    lambda: memoryview(buffer), lambda: device.pinned(10)):
+                    lambda: memoryview(buffer), lambda: device.pinned(10), lambda: transfer.wait(),
+                    lambda: transfer.done(), lambda: transfer.cancel(), lambda: transfer.order(),
+                    lambda: buffer.upload(b""), lambda: buffer.download(), lambda: pool.upload(b"x")):
             try:
                 use()
                 told.append("nothing")
@@ -97,7 +100,7 @@ FORK = """
             except Exception as error:
                 told.append(repr(error))
         fresh = forebay.pool("host").allocate(100)
-        fresh.copy_from(b"x" * 100)
+        fresh.upload(b"x" * 100)
         assert fresh.to_bytes() == b"x" * 100
         assert [row["requested_bytes"] for row in forebay.leaks()] == [100], forebay.leaks()
         if "{name}".startswith("cuda"):
@@ -107,7 +110,7 @@ FORK = """
             except forebay.UnsupportedError:
                 pass
             assert all(device.kind != "cuda" for device in forebay.devices())
-        del pool, own, buffer, arena, part, view, stream
+        del pool, own, buffer, arena, part, view, stream, transfer
         print(told, flush=True)
         sys.exit(0)
     busy.set()
@@ -117,6 +120,7 @@ FORK = """
     buffer.fill(2)
     assert buffer.to_bytes() == bytes([2]) * 100, "the parent goes on"
     del view
+    transfer.wait()
     buffer.free()
     part.free()
     arena.close()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use forebay::hal::{Copy, Place};
 use forebay::transfer::TransferEngine;
 use forebay::transfer::raw::{HostMemory, RawTicket};
-use forebay::{Address, Bytes, Priority, StreamHandle};
+use forebay::{Address, Bytes, Priority};
 
 use crate::block::address;
 use crate::device::{DeviceEntry, forebay_device};
@@ -122,24 +122,14 @@ unsafe fn begin(
         // SAFETY: as the caller promises; zeros are options.
         priority_of(unsafe { sized::read(options, "options") }?.priority)
     };
-    let (device, _stream, handle) = on(device, stream)?;
+    let device = table::find::<DeviceEntry>(device.id)?;
+    let (kept, handle) = (stream::entry(stream)?, stream::on_device(stream, &device)?);
     let copy = copy_of(direction, item)?;
     let engine = engine(&device)?;
     // SAFETY: as the caller promises. The entry keeps the stream open, and pinned memory is of the device.
     let transfer = unsafe { engine.copy_raw(copy, host_memory(&device, &copy), handle) };
     let ticket = transfer.priority(priority).submit()?;
-    Ok(TransferEntry { ticket, _stream, _device: device })
-}
-
-/// A device and a stream of it, which is kept open.
-fn on(
-    device: forebay_device,
-    stream: forebay_stream,
-) -> Result<(Arc<DeviceEntry>, Option<Arc<StreamEntry>>, StreamHandle), Failure> {
-    let device = table::find::<DeviceEntry>(device.id)?;
-    let kept = stream::entry(stream)?;
-    let handle = stream::on_device(stream, &device)?;
-    Ok((device, kept, handle))
+    Ok(TransferEntry { ticket, _stream: kept, _device: device })
 }
 
 /// Makes a transfer, and waits.
@@ -295,7 +285,8 @@ unsafe fn transfer_batch(
         // SAFETY: as the caller promises.
         let items = unsafe { array(items, count, "items") }?;
         let wants_results = !results.is_null() && check_array(results, count, "results")?;
-        let (device, _stream, handle) = on(device, stream)?;
+        let device = table::find::<DeviceEntry>(device.id)?;
+        let (_kept, handle) = (stream::entry(stream)?, stream::on_device(stream, &device)?);
         let mut outcomes: Vec<Result<(), Failure>> = Vec::with_capacity(count);
         let mut copies = Vec::with_capacity(count);
         for item in items {

@@ -161,6 +161,12 @@ impl Allocation {
         }
     }
 
+    /// Whether it is host memory that its device copies itself.
+    pub(crate) fn is_pinned(&self) -> bool {
+        !self.birth.is_elsewhere()
+            && matches!(lock(&self.state).backing, Backing::Pinned(_) | Backing::PinnedArray(_))
+    }
+
     /// An allocation of an imported tensor.
     pub(crate) fn imported(
         device: &Arc<OpenDevice>,

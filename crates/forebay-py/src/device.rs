@@ -43,6 +43,16 @@ pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDev
     OpenDevice::named(&name)
 }
 
+/// The priority that an argument names.
+pub(crate) fn priority_argument(name: &str) -> Result<Priority, Failure> {
+    match name {
+        "low" => Ok(Priority::Low),
+        "normal" => Ok(Priority::Normal),
+        "high" => Ok(Priority::High),
+        other => Err(Failure::invalid(format!("a priority is low, normal or high, not {other:?}"))),
+    }
+}
+
 #[pymethods]
 impl PyDevice {
     /// Its name: "host", "cuda:0", "sim".
@@ -97,15 +107,7 @@ impl PyDevice {
     /// Create a stream. ``priority`` is "low", "normal" or "high", where the device has priorities.
     #[pyo3(signature = (priority = "normal"))]
     fn stream(&self, py: Python<'_>, priority: &str) -> Result<PyStream, Failure> {
-        let priority = match priority {
-            "low" => Priority::Low,
-            "normal" => Priority::Normal,
-            "high" => Priority::High,
-            other => {
-                let said = format!("a priority is low, normal or high, not {other:?}");
-                return Err(Failure::invalid(said));
-            }
-        };
+        let priority = priority_argument(priority)?;
         py.detach(|| Ok(PyStream::new(StreamRef::new(&self.device, priority)?)))
     }
 

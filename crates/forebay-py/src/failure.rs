@@ -137,6 +137,7 @@ fn class_of(error: &forebay::Error) -> &'static str {
         | Error::Device(hal::Error::Invalid { .. }) => "InvalidError",
         Error::Forked => "ForkedError",
         Error::Shared(error) => class_of_shared(error),
+        Error::Cancelled { .. } => "CancelledError",
         _ => "Error",
     }
 }

@@ -5,6 +5,7 @@
 //! are those of 3.11.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::ManuallyDrop;
 
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi::PyObject;
@@ -128,6 +129,13 @@ impl<'py> HostBytes<'py> {
         Ok(Self { view, _python: object.py() })
     }
 
+    /// The memory beyond the call.
+    pub(crate) fn hold(self) -> HeldBytes {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is neither used again nor dropped, so the view is moved once.
+        HeldBytes(unsafe { core::ptr::read(&raw mut this.view) })
+    }
+
     /// Whether its elements are numbers, characters or plain bytes.
     fn is_plain(&self) -> bool {
         if self.view.format.is_null() {
@@ -152,6 +160,24 @@ impl Drop for HostBytes<'_> {
     fn drop(&mut self) {
         // SAFETY: the view was filled in and is released once; the token proves that the GIL is held.
         unsafe { PyBuffer_Release(&raw mut *self.view) };
+    }
+}
+
+/// Host memory that a Python object exports, beyond the call that asked for it.
+pub(crate) struct HeldBytes(Box<RawView>);
+
+// SAFETY: the view is used in the drop alone, with the GIL held.
+unsafe impl Send for HeldBytes {}
+// SAFETY: nothing can be done with a shared one.
+unsafe impl Sync for HeldBytes {}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        // While the interpreter shuts down it is leaked.
+        Python::try_attach(|_| {
+            // SAFETY: the view was filled in and is released once, with the GIL held.
+            unsafe { PyBuffer_Release(&raw mut *self.0) };
+        });
     }
 }
 
@@ -186,7 +212,10 @@ fn export_failure(object: &Bound<'_, PyAny>, error: PyErr) -> Failure {
     if ours.is_ok_and(|ours| error.matches(py, ours).unwrap_or(false)) {
         return error.into();
     }
-    let said = error.value(py).to_string();
+    let mut said = error.value(py).to_string();
+    if said.contains("contiguous") {
+        said.push_str("; numpy.ascontiguousarray() makes a copy that is contiguous");
+    }
     let failure = if error.is_instance_of::<PyBufferError>(py) {
         Failure::Export(said)
     } else if error.is_instance_of::<PyValueError>(py) {

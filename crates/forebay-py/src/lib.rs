@@ -3,10 +3,11 @@
 //! ```text
 //!   device, stream, pool, arena, scope,
 //!   memory ── buffer, view, pinned,
-//!   manager ── unified, shared             the classes that Python sees
+//!   manager ── unified, shared, engine     the classes that Python sees
+//!   host_side                              memory of a Python object as one side of a transfer
 //!   allocation, array_view, dtype          memory, its pins, and its elements as Python asks for them
 //!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
-//!                                          All unsafe code is here, in transfer, in stream and in gil
+//!                                          All unsafe code is here, in transfer, in engine, in stream and in gil
 //!   failure                                errors on their way to exceptions
 //!   gil                                    drops that release the GIL
 //!   open_device, settings, live_blocks     what the process has: devices, settings, live blocks
@@ -28,9 +29,11 @@ mod construct;
 mod device;
 mod dlpack;
 mod dtype;
+mod engine;
 mod failure;
 mod ffi;
 mod gil;
+mod host_side;
 mod live_blocks;
 mod manager;
 mod memory;
@@ -69,6 +72,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<manager::PyMemory>()?;
     module.add_class::<unified::PyUnifiedBuffer>()?;
     module.add_class::<shared::PySharedBuffer>()?;
+    module.add_class::<engine::PyTransfer>()?;
     module.add_class::<arena::PyCheckpoint>()?;
     module.add_class::<scope::PyScope>()?;
     module.add_class::<scope::PyTag>()?;

@@ -9,11 +9,11 @@ use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::array_view::{ArrayView, shape_argument};
+use crate::array_view::ArrayView;
 use crate::device::{PyDevice, device_argument};
-use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::gil::without_gil;
+use crate::host_side::elements_of;
 use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
 use crate::quantity::seconds;
@@ -70,16 +70,7 @@ impl PyMemory {
 
     /// A buffer with the elements of ``source``: anything with the buffer protocol, such as a numpy array.
     fn buffer_from(&self, source: &Bound<'_, PyAny>) -> Result<PyUnifiedBuffer, Failure> {
-        let memory = source.py().import("builtins")?.call_method1("memoryview", (source,))?;
-        let dtype = match source.getattr("dtype") {
-            Ok(dtype) => Dtype::of_argument(&dtype)?,
-            Err(_) => {
-                let format: String = memory.getattr("format")?.extract()?;
-                Dtype::of_format(&format)?
-            }
-        };
-        let shape = shape_argument(&memory.getattr("shape")?)?;
-        let made = self.make(ArrayView::of_shape(dtype, shape)?)?;
+        let made = self.make(elements_of(source)?)?;
         made.copy_from(source, 0, None)?;
         Ok(made)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay::hal::DeviceKind;
+use forebay::transfer::raw::HostMemory;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -10,12 +11,15 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::allocation::{Allocation, MemorySpace, Pin};
 use crate::array_view::{ArrayView, shape_argument};
 use crate::construct::new_view;
-use crate::device::PyDevice;
+use crate::device::{PyDevice, priority_argument};
 use crate::dlpack::{self, ExportRequest};
 use crate::dtype::Dtype;
+use crate::engine::{Choices, Direction, PyTransfer};
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::DropDetached;
+use crate::host_side::HostSide;
+use crate::open_device::OpenDevice;
 use crate::quantity::integer;
 use crate::stream::{StreamRef, stream_argument};
 use crate::transfer::{self, HostPointer, MemoryRange};
@@ -86,6 +90,40 @@ impl Memory {
             }
             Kind::View(pin, array) => work(pin, array),
         }
+    }
+
+    /// How a transfer of `device` takes it as host memory, once copies that were recorded for it are done.
+    pub(crate) fn settled_for(&self, device: &OpenDevice) -> Result<HostMemory, Failure> {
+        let allocation = self.allocation();
+        if !allocation.is_pinned() {
+            return Ok(HostMemory::Ordinary);
+        }
+        if let Some(array) = allocation.pool_array() {
+            array.get()?.wait()?;
+        }
+        let is_of = core::ptr::eq(Arc::as_ptr(allocation.device()), device);
+        Ok(if is_of { HostMemory::Pinned } else { HostMemory::Ordinary })
+    }
+
+    /// Begins a transfer between it, from byte `offset` on, and all of a Python object.
+    fn transfer(
+        &self,
+        direction: Direction,
+        object: &Bound<'_, PyAny>,
+        offset: u64,
+        (stream, priority): (Option<&Bound<'_, PyAny>>, &str),
+        result: Py<PyAny>,
+    ) -> Result<PyTransfer, Failure> {
+        let py = object.py();
+        let priority = priority_argument(priority)?;
+        let (pin, array) = self.pinned(py)?;
+        if direction == Direction::Up && !array.writable() {
+            return Err(Failure::invalid("the memory is read-only"));
+        }
+        let stream_ref = stream_or_own(pin.allocation(), stream)?;
+        let host = HostSide::of(object, direction == Direction::Down, pin.allocation().device())?;
+        let choices = Choices { stream_ref, priority };
+        PyTransfer::begin(py, direction, (pin, &array, offset), host, choices, result)
     }
 
     /// Fills bytes from `offset` on, `size` of them or all that are left.
@@ -210,6 +248,64 @@ impl Memory {
         })
     }
 
+    /// Copy all of ``source`` into it with several threads, from byte ``offset`` on, after the work on ``stream`` (by default
+    /// its own), and wait. The source is host memory: anything with the buffer protocol, such as a numpy array, or with
+    /// DLPack, such as a tensor of PyTorch's. ``priority`` is "low", "normal" or "high".
+    #[pyo3(signature = (source, offset = 0, *, stream = None, priority = "normal"))]
+    fn upload(
+        slf: &Bound<'_, Self>,
+        source: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+        priority: &str,
+    ) -> Result<(), Failure> {
+        Self::upload_async(slf, source, offset, stream, priority)?.finish(slf.py()).map(drop)
+    }
+
+    /// As ``upload()``, and does not wait: returns a ``Transfer``.
+    #[pyo3(signature = (source, offset = 0, *, stream = None, priority = "normal"))]
+    fn upload_async(
+        slf: &Bound<'_, Self>,
+        source: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+        priority: &str,
+    ) -> Result<PyTransfer, Failure> {
+        let result = slf.clone().into_any().unbind();
+        slf.get().transfer(Direction::Up, source, offset, (stream, priority), result)
+    }
+
+    /// Copy from byte ``offset`` on to all of ``into`` with several threads, after the work on ``stream`` (by default its
+    /// own), wait, and return ``into``: host memory as for ``upload()`` that can be written, by default a new numpy array of
+    /// the same elements.
+    #[pyo3(signature = (into = None, offset = 0, *, stream = None, priority = "normal"))]
+    fn download(
+        slf: &Bound<'_, Self>,
+        into: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+        priority: &str,
+    ) -> Result<Py<PyAny>, Failure> {
+        Self::download_async(slf, into, offset, stream, priority)?.finish(slf.py())
+    }
+
+    /// As ``download()``, and does not wait: returns a ``Transfer``.
+    #[pyo3(signature = (into = None, offset = 0, *, stream = None, priority = "normal"))]
+    fn download_async(
+        slf: &Bound<'_, Self>,
+        into: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = integer::<u64>)] offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+        priority: &str,
+    ) -> Result<PyTransfer, Failure> {
+        let into = match into.filter(|into| !into.is_none()) {
+            Some(into) => into.clone(),
+            None => empty_array(slf.py(), &slf.get().array())?,
+        };
+        let result = into.clone().unbind();
+        slf.get().transfer(Direction::Down, &into, offset, (stream, priority), result)
+    }
+
     /// Its contents as bytes.
     #[pyo3(signature = (stream = None))]
     fn to_bytes<'py>(
@@ -283,6 +379,17 @@ impl Memory {
         words.set_item("copy", copy.unwrap_or(false))?;
         py.import("numpy")?.call_method("array", (memory,), Some(&words))
     }
+}
+
+/// A new numpy array of the same elements.
+fn empty_array<'py>(py: Python<'py>, array: &ArrayView) -> Result<Bound<'py, PyAny>, Failure> {
+    let name = array.dtype().name;
+    if array.dtype().typestr.is_none() {
+        return Err(Failure::invalid(format!(
+            "numpy has no {name}: pass memory to download into, such as torch.empty(shape, dtype=torch.{name})"
+        )));
+    }
+    Ok(py.import("numpy")?.call_method1("empty", (array.shape_tuple(py)?, name))?)
 }
 
 /// The stream of a call: the one that is named, or the memory's own.

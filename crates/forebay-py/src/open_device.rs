@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use forebay::cuda::CudaDriver;
 use forebay::hal::DeviceKind;
 use forebay::sim::SimMachine;
+use forebay::transfer::TransferEngine;
 use forebay::{CudaDevice, Device, HostDevice, Pool};
 use forebay_cli::replay::DeviceName;
 use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
@@ -27,6 +28,8 @@ pub(crate) struct OpenDevice {
     birth: Birth,
     /// Set by the first use: listing GPUs creates no context on any.
     opened: OnceLock<LeakOnFork<Arc<dyn Device>>>,
+    /// Its transfer engine, made by the first transfer.
+    transfers: OnceLock<LeakOnFork<TransferEngine>>,
     streams: Mutex<Streams>,
     /// Its default stream, once it was asked for.
     default_stream: OnceLock<Arc<StreamRef>>,
@@ -69,8 +72,8 @@ impl OpenDevice {
             return Arc::clone(device);
         }
         let (birth, opened, streams) = (Birth::here(), OnceLock::new(), Mutex::default());
-        let default_stream = OnceLock::new();
-        let device = Arc::new(Self { name, birth, opened, streams, default_stream });
+        let (transfers, default_stream) = (OnceLock::new(), OnceLock::new());
+        let device = Arc::new(Self { name, birth, opened, transfers, streams, default_stream });
         devices.push(Arc::clone(&device));
         device
     }
@@ -95,6 +98,17 @@ impl OpenDevice {
         // Two threads may both get here; the second drops the device that it opened.
         let opened = LeakOnFork::new(open(self.name)?);
         Ok(self.opened.get_or_init(|| opened).get()?)
+    }
+
+    /// Its transfer engine, made by the first call. Call it with the GIL released.
+    pub(crate) fn transfers(&self) -> Result<&TransferEngine, Failure> {
+        self.birth.check()?;
+        if let Some(engine) = self.transfers.get() {
+            return Ok(engine.get()?);
+        }
+        // Of two threads that get here, one drops the engine that it made.
+        let engine = LeakOnFork::new(TransferEngine::new(self.opened()?)?);
+        Ok(self.transfers.get_or_init(|| engine).get()?)
     }
 
     /// The process's pools. A forked child sees only its own.

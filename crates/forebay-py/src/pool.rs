@@ -17,10 +17,12 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::allocation::Allocation;
 use crate::arena::PyArena;
 use crate::callback;
-use crate::construct::new_buffer;
-use crate::device::{PyDevice, device_argument};
+use crate::construct::{new_buffer, new_view};
+use crate::device::{PyDevice, device_argument, priority_argument};
+use crate::engine::{Choices, Direction, PyTransfer};
 use crate::failure::Failure;
 use crate::gil::without_gil;
+use crate::host_side::HostSide;
 use crate::live_blocks;
 use crate::open_device::OpenDevice;
 use crate::quantity::{Size, optional_integer, seconds};
@@ -152,6 +154,44 @@ impl PyPool {
             Ok::<_, Failure>(Allocation::block(&self.device, &stream_ref, block, origin))
         })?;
         new_buffer(py, allocation)
+    }
+
+    /// Allocate an array for the elements of ``source`` and copy them there with several threads, in the order of
+    /// ``stream``; wait, and return it: a ``View`` of the same dtype and shape, whose memory is freed with its last
+    /// reference. The source is host memory: anything with the buffer protocol, such as a numpy array, or with DLPack, such
+    /// as a tensor of PyTorch's. ``priority`` is "low", "normal" or "high".
+    #[pyo3(signature = (source, *, stream = None, priority = "normal"))]
+    fn upload(
+        &self,
+        source: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        priority: &str,
+    ) -> Result<Py<PyAny>, Failure> {
+        self.upload_async(source, stream, priority)?.finish(source.py())
+    }
+
+    /// As ``upload()``, and does not wait: returns a ``Transfer``, whose ``wait()`` returns the array.
+    #[pyo3(signature = (source, *, stream = None, priority = "normal"))]
+    fn upload_async(
+        &self,
+        source: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        priority: &str,
+    ) -> Result<PyTransfer, Failure> {
+        let py = source.py();
+        let priority = priority_argument(priority)?;
+        let stream_ref = stream_argument(&self.device, stream)?;
+        let host = HostSide::of(source, false, &self.device)?;
+        let elements = host.elements(source)?;
+        let origin = live_blocks::origin(py);
+        let allocation = py.detach(|| {
+            let request = Request::new(Bytes::new(host.size), stream_ref.handle());
+            let block = OwnedBlock::new(&self.pool()?, request)?;
+            Ok::<_, Failure>(Allocation::block(&self.device, &stream_ref, block, origin))
+        })?;
+        let view = new_view(py, allocation.pin()?, elements.clone())?;
+        let (to, choices) = ((allocation.pin()?, &elements, 0), Choices { stream_ref, priority });
+        PyTransfer::begin(py, Direction::Up, to, host, choices, view)
     }
 
     /// Allocate buffers of all these sizes, or raise and allocate none.

@@ -1,0 +1,191 @@
+//! `forebay.Transfer`: an upload or download that the transfer engine of a device makes with several threads.
+//!
+//! It holds the memory of both sides until nothing uses it: an export of the Python object, and a pin of the device's.
+//! Waiting, and dropping it, releases the GIL. The engine's threads never need it.
+
+use std::sync::{Arc, Mutex};
+
+use forebay::hal::{Copy, Place};
+use forebay::transfer::raw::{HostMemory, RawTicket};
+use forebay::{Bytes, Priority, Span};
+use forebay_sync::fork::{Birth, LeakOnFork};
+use forebay_sync::lock;
+use pyo3::prelude::*;
+
+use crate::allocation::{MemorySpace, Pin};
+use crate::array_view::ArrayView;
+use crate::failure::Failure;
+use crate::gil::{DropDetached, without_gil};
+use crate::host_side::{Held, HostSide};
+use crate::stream::StreamRef;
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Up,
+    Down,
+}
+
+/// How a transfer is made.
+pub(crate) struct Choices {
+    /// Whose earlier work comes first.
+    pub(crate) stream_ref: Arc<StreamRef>,
+    pub(crate) priority: Priority,
+}
+
+/// A transfer under way, or done.
+///
+/// It keeps the memory of both sides: a buffer cannot be freed and an array not be resized before it is done. Dropping it
+/// waits. Made by ``upload_async()`` and ``download_async()``.
+#[pyclass(name = "Transfer", module = "forebay", frozen, weakref)]
+pub(crate) struct PyTransfer {
+    /// `None` once it is dropped.
+    ticket: Option<LeakOnFork<RawTicket>>,
+    birth: Birth,
+    host: HostMemory,
+    stream_ref: Arc<StreamRef>,
+    /// Let go of when the transfer is done.
+    held: Mutex<Option<(Held, DropDetached<Pin>)>>,
+    result: Py<PyAny>,
+}
+
+impl PyTransfer {
+    /// Begins a transfer between host memory and the bytes of `array` from `offset` on. `result` is what waiting for it
+    /// returns.
+    pub(crate) fn begin(
+        py: Python<'_>,
+        direction: Direction,
+        (pin, array, offset): (Pin, &ArrayView, u64),
+        host: HostSide,
+        choices: Choices,
+        result: Py<PyAny>,
+    ) -> Result<Self, Failure> {
+        let (Choices { stream_ref, priority }, allocation) = (choices, pin.allocation());
+        let near = Span::new(host.address, Bytes::new(host.size))?;
+        let offset = array.span(offset, host.size)?;
+        let far = allocation.address().checked_add(Bytes::new(offset));
+        let far = far.ok_or_else(|| Failure::invalid("the range ends past the last address"))?;
+        match allocation.space() {
+            MemorySpace::Host => {
+                let said = "the memory is the host's, so nothing is to be transferred: use copy_from() and copy_to()";
+                return Err(Failure::invalid(said));
+            }
+            MemorySpace::HostDevice if Span::new(far, near.size())?.overlaps(near) => {
+                let said =
+                    "both sides of the transfer are the same memory: use copy_from() and copy_to()";
+                return Err(Failure::invalid(said));
+            }
+            MemorySpace::HostDevice | MemorySpace::Device => {}
+        }
+        let (to, from) = match direction {
+            Direction::Up => (Place::Device(far), Place::Host(host.address)),
+            Direction::Down => (Place::Host(host.address), Place::Device(far)),
+        };
+        let copy = Copy::linear(to, from, near.size())?;
+        let ticket = py.detach(|| {
+            stream_ref.wait_for(&allocation.stream_ref())?;
+            let engine = allocation.device().transfers()?;
+            // SAFETY: what is held below keeps both sides until the ticket was waited for, by this object's drop at the
+            // latest, and the object has the stream. A program that uses the memory meanwhile gets a mixture, as with
+            // any copy in Python. Pinned memory is of this device.
+            let transfer = unsafe { engine.copy_raw(copy, host.kind, stream_ref.handle()) };
+            Ok::<_, Failure>(transfer.priority(priority).submit()?)
+        })?;
+        let ticket = Some(LeakOnFork::new(ticket));
+        let held = Mutex::new(Some((host.held, DropDetached::new(pin))));
+        let birth = Birth::here();
+        Ok(Self { ticket, birth, host: host.kind, stream_ref, held, result })
+    }
+
+    fn ticket(&self) -> Result<&RawTicket, Failure> {
+        let closed = || Failure::closed("the transfer was dropped");
+        Ok(self.ticket.as_ref().ok_or_else(closed)?.get()?)
+    }
+
+    /// Lets go of the memory of both sides.
+    fn release(&self) {
+        // In a forked child a thread of the parent may hold the lock for ever.
+        if !self.birth.is_elsewhere() {
+            let held = lock(&self.held).take();
+            drop(held);
+        }
+    }
+
+    /// Waits until it is done, and returns its result.
+    pub(crate) fn finish(&self, py: Python<'_>) -> Result<Py<PyAny>, Failure> {
+        let outcome = py.detach(|| Ok::<_, Failure>(self.ticket()?.wait()))?;
+        self.release();
+        outcome?;
+        Ok(self.result.clone_ref(py))
+    }
+}
+
+impl Drop for PyTransfer {
+    fn drop(&mut self) {
+        let ticket = self.ticket.take();
+        // It waits, and what is held goes afterwards.
+        without_gil(|| drop(ticket));
+    }
+}
+
+#[pymethods]
+impl PyTransfer {
+    /// Wait until it is done. Returns the array that an upload filled or made, or what a download filled. Raises what it
+    /// failed with; the memory is free then too.
+    fn wait(&self, py: Python<'_>) -> Result<Py<PyAny>, Failure> {
+        self.finish(py)
+    }
+
+    /// Whether it is done, or has failed. Does not wait.
+    fn done(&self, py: Python<'_>) -> Result<bool, Failure> {
+        let done = py.detach(|| Ok::<_, Failure>(self.ticket()?.is_done()))?;
+        if done {
+            self.release();
+        }
+        Ok(done)
+    }
+
+    /// The bytes that were copied on the host and handed over, and all bytes.
+    #[getter]
+    fn progress(&self, py: Python<'_>) -> Result<(u64, u64), Failure> {
+        let progress = py.detach(|| Ok::<_, Failure>(self.ticket()?.progress()))?;
+        Ok((progress.moved.get(), progress.total.get()))
+    }
+
+    /// End it early: no further piece begins, and waiting for it raises ``CancelledError``. What was copied stays. Returns
+    /// ``False`` if all was handed over already.
+    fn cancel(&self, py: Python<'_>) -> Result<bool, Failure> {
+        py.detach(|| Ok(self.ticket()?.cancel()))
+    }
+
+    /// Wait until all of it was handed to the device, and make later work on the stream wait for it there: so it overlaps
+    /// with kernels. The source of an upload may change then, unless it is pinned memory.
+    fn order(&self, py: Python<'_>) -> Result<(), Failure> {
+        let outcome = py.detach(|| {
+            let outcome = self.ticket()?.order();
+            // Where the memory is freed next, that comes after the transfer.
+            let held = lock(&self.held).as_ref().map(|(_, pin)| Arc::clone(pin.allocation()));
+            if let (Ok(()), Some(allocation)) = (&outcome, held) {
+                allocation.record_use(&self.stream_ref)?;
+            }
+            Ok::<_, Failure>(outcome)
+        })?;
+        if self.host == HostMemory::Ordinary {
+            self.release();
+        }
+        Ok(outcome?)
+    }
+
+    /// ``await transfer`` is ``wait()`` on a thread of the event loop's executor.
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let current = py.import("asyncio")?.call_method0("get_running_loop")?;
+        let wait = slf.getattr("wait")?;
+        current.call_method1("run_in_executor", (py.None(), wait))?.call_method0("__await__")
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let (moved, total) = self.progress(py).unwrap_or_default();
+        format!("<forebay.Transfer of {moved} of {total} B>")
+    }
+}
