@@ -157,6 +157,9 @@ struct close_buffer {
 struct close_shared {
     forebay_status operator()(forebay_shared shared) const noexcept { return forebay_shared_close(shared); }
 };
+struct close_transfer {
+    forebay_status operator()(forebay_transfer transfer) const noexcept { return forebay_transfer_close(transfer); }
+};
 struct close_arena {
     forebay_status operator()(forebay_arena arena) const noexcept { return forebay_arena_close(arena); }
 };
@@ -488,6 +491,54 @@ private:
     owner owner_;
 };
 
+/* An upload or download under way, made by buffer<T>. When it goes it waits, so that the memory of both sides may go next:
+ * declare it after them. Any thread may use it, several at once. */
+class transfer {
+public:
+    /* None. */
+    transfer() noexcept = default;
+
+    /* Takes over a handle of forebay_upload_async or forebay_download_async. */
+    explicit transfer(forebay_transfer handle) noexcept : owner_(handle) {}
+
+    /* Waits until it is done, and throws what it failed with. The memory is free from then on. */
+    void wait() const { check(forebay_transfer_wait(get())); }
+
+    /* Waits until all was handed to the device, and makes later work on the stream wait for it there. The source of an
+     * upload may change then, unless it is pinned. */
+    void order() const { check(forebay_transfer_order(get())); }
+
+    /* Whether it is done, or has failed. */
+    bool done() const {
+        std::int32_t done = 0;
+        check(forebay_transfer_is_done(get(), &done));
+        return done != 0;
+    }
+
+    /* The bytes that were handed over, and all bytes. */
+    std::pair<std::uint64_t, std::uint64_t> progress() const {
+        std::pair<std::uint64_t, std::uint64_t> found{0, 0};
+        check(forebay_transfer_progress(get(), &found.first, &found.second));
+        return found;
+    }
+
+    /* Ends it early; wait() throws FOREBAY_STATUS_CANCELLED then. False where all was handed over already. */
+    bool cancel() const {
+        std::int32_t cancelled = 0;
+        check(forebay_transfer_cancel(get(), &cancelled));
+        return cancelled != 0;
+    }
+
+    /* Waits until it is done, as its end does, and throws what it failed with. */
+    void close() { check(forebay_transfer_close(owner_.release())); }
+    forebay_transfer get() const noexcept { return owner_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+
+private:
+    using owner = detail::owner<forebay_transfer, detail::close_transfer>;
+    owner owner_;
+};
+
 /* Values in device memory, given back in the order of the stream they were allocated on. Where that stream was closed
  * first, the buffer waits for the device when it goes, and its memory goes back all the same; copies, fills and
  * synchronize() throw, since there is no order left to do them in. The pool must outlive the buffer: its memory goes with
@@ -579,6 +630,48 @@ public:
         check(forebay_copy_to_host(device_, values, data_, detail::bytes_of<T>(count), stream_));
     }
 
+    /* Copies ordinary host memory with several threads, after the work on the stream, and waits. Priority above 0 goes
+     * first, below 0 last. */
+    void upload(const T *values, std::size_t count, int priority = 0) const {
+        require(count);
+        const forebay_transfer_options options = options_of(priority);
+        check(forebay_upload(device_, data_, values, detail::bytes_of<T>(count), stream_, &options));
+    }
+    void upload(const std::vector<T> &values, int priority = 0) const {
+        upload(values.data(), values.size(), priority);
+    }
+    void download(T *values, std::size_t count, int priority = 0) const {
+        require(count);
+        const forebay_transfer_options options = options_of(priority);
+        check(forebay_download(device_, values, data_, detail::bytes_of<T>(count), stream_, &options));
+    }
+    std::vector<T> download(int priority = 0) const {
+        std::vector<T> values(count_);
+        download(values.data(), values.size(), priority);
+        return values;
+    }
+
+    /* The same without waiting: the values and the buffer must be left alone until the transfer is done, or goes. */
+    [[nodiscard]] transfer upload_async(const T *values, std::size_t count, int priority = 0) const {
+        require(count);
+        const forebay_transfer_options options = options_of(priority);
+        forebay_transfer handle{0};
+        check(forebay_upload_async(device_, data_, values, detail::bytes_of<T>(count), stream_, &options, &handle));
+        return transfer(handle);
+    }
+    [[nodiscard]] transfer upload_async(const std::vector<T> &values, int priority = 0) const {
+        return upload_async(values.data(), values.size(), priority);
+    }
+    /* Values that would be gone before they are copied. */
+    transfer upload_async(std::vector<T> &&values, int priority = 0) const = delete;
+    [[nodiscard]] transfer download_async(T *values, std::size_t count, int priority = 0) const {
+        require(count);
+        const forebay_transfer_options options = options_of(priority);
+        forebay_transfer handle{0};
+        check(forebay_download_async(device_, values, data_, detail::bytes_of<T>(count), stream_, &options, &handle));
+        return transfer(handle);
+    }
+
     /* Fills every byte with this one, in the order of the stream. */
     void fill_bytes(unsigned char byte) const {
         check(forebay_fill(device_, data_, bytes(), byte, 1, stream_));
@@ -599,6 +692,10 @@ public:
 
 private:
     forebay_status give_back() const noexcept { return detail::give_back(pool_, data_, stream_); }
+
+    static forebay_transfer_options options_of(int priority) noexcept {
+        return forebay_transfer_options{sizeof(forebay_transfer_options), priority};
+    }
 
     /* Lets go of the block where it was freed, or is not the buffer's any more; then throws what was refused. A block that
      * was freed by its address is not tried again: the address may be another block's by then. After

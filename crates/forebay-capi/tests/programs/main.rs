@@ -55,7 +55,7 @@ const fn example(source: &'static str, build: Build) -> Case {
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
 /// beyond ThreadSanitizer.
-const CASES: [Case; 41] = [
+const CASES: [Case; 43] = [
     test("tests/c/tour.c", Build::Plain),
     test("tests/c/tour.c", Build::Static),
     test("tests/c/tour.c", Build::Address),
@@ -75,6 +75,8 @@ const CASES: [Case; 41] = [
     test("tests/c/shared.c", Build::Plain),
     test("tests/c/shared.c", Build::Address),
     test("tests/c/shared.c", Build::Thread),
+    test("tests/c/transfers.cpp", Build::Address),
+    test("tests/c/transfers.cpp", Build::Thread),
     test("tests/c/owners.cpp", Build::Address),
     test("tests/c/owners.cpp", Build::Thread),
     adaptor("tests/c/thrust.cpp", THRUST, Build::Plain),
