@@ -114,8 +114,7 @@ def test_a_transfer_can_be_awaited(pool):
         assert np.array_equal(back, data(seed=seed))
 
 
-def test_it_holds_both_sides_until_it_is_done(pool):
-    """On a stream with work before it, a transfer is not done before it is waited for."""
+def test_it_holds_both_sides_until_it_was_waited_for(pool):
     source, buffer = bytearray(data(100_000)), pool.allocate(100_000)
     transfer = buffer.upload_async(source)
     with pytest.raises(forebay.InUseError):

@@ -40,13 +40,18 @@ pub(crate) struct Choices {
 #[pyclass(name = "Transfer", module = "forebay", frozen, weakref)]
 pub(crate) struct PyTransfer {
     /// `None` once it is dropped.
-    ticket: Option<LeakOnFork<RawTicket>>,
+    submitted: Option<Submitted>,
     birth: Birth,
     host: HostMemory,
-    stream_ref: Arc<StreamRef>,
     /// Let go of when the transfer is done.
     held: Mutex<Option<(Held, DropDetached<Pin>)>>,
     result: Py<PyAny>,
+}
+
+/// What is dropped with the GIL released: the ticket waits, and the end of a stream is told to pools.
+struct Submitted {
+    ticket: LeakOnFork<RawTicket>,
+    stream_ref: Arc<StreamRef>,
 }
 
 impl PyTransfer {
@@ -55,7 +60,7 @@ impl PyTransfer {
     pub(crate) fn begin(
         py: Python<'_>,
         direction: Direction,
-        (pin, array, offset): (Pin, &ArrayView, u64),
+        (pin, array, offset): (DropDetached<Pin>, &ArrayView, u64),
         host: HostSide,
         choices: Choices,
         result: Py<PyAny>,
@@ -91,15 +96,19 @@ impl PyTransfer {
             let transfer = unsafe { engine.copy_raw(copy, host.kind, stream_ref.handle()) };
             Ok::<_, Failure>(transfer.priority(priority).submit()?)
         })?;
-        let ticket = Some(LeakOnFork::new(ticket));
-        let held = Mutex::new(Some((host.held, DropDetached::new(pin))));
-        let birth = Birth::here();
-        Ok(Self { ticket, birth, host: host.kind, stream_ref, held, result })
+        let submitted = Some(Submitted { ticket: LeakOnFork::new(ticket), stream_ref });
+        let held = Mutex::new(Some((host.held, pin)));
+        Ok(Self { submitted, birth: Birth::here(), host: host.kind, held, result })
+    }
+
+    fn submitted(&self) -> Result<(&RawTicket, &Arc<StreamRef>), Failure> {
+        let closed = || Failure::closed("the transfer was dropped");
+        let Submitted { ticket, stream_ref } = self.submitted.as_ref().ok_or_else(closed)?;
+        Ok((ticket.get()?, stream_ref))
     }
 
     fn ticket(&self) -> Result<&RawTicket, Failure> {
-        let closed = || Failure::closed("the transfer was dropped");
-        Ok(self.ticket.as_ref().ok_or_else(closed)?.get()?)
+        Ok(self.submitted()?.0)
     }
 
     /// Lets go of the memory of both sides.
@@ -122,9 +131,9 @@ impl PyTransfer {
 
 impl Drop for PyTransfer {
     fn drop(&mut self) {
-        let ticket = self.ticket.take();
-        // It waits, and what is held goes afterwards.
-        without_gil(|| drop(ticket));
+        let submitted = self.submitted.take();
+        // What is held goes afterwards.
+        without_gil(|| drop(submitted));
     }
 }
 
@@ -162,11 +171,12 @@ impl PyTransfer {
     /// with kernels. The source of an upload may change then, unless it is pinned memory.
     fn order(&self, py: Python<'_>) -> Result<(), Failure> {
         let outcome = py.detach(|| {
-            let outcome = self.ticket()?.order();
+            let (ticket, stream_ref) = self.submitted()?;
+            let outcome = ticket.order();
             // Where the memory is freed next, that comes after the transfer.
             let held = lock(&self.held).as_ref().map(|(_, pin)| Arc::clone(pin.allocation()));
             if let (Ok(()), Some(allocation)) = (&outcome, held) {
-                allocation.record_use(&self.stream_ref)?;
+                allocation.record_use(stream_ref)?;
             }
             Ok::<_, Failure>(outcome)
         })?;

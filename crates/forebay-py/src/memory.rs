@@ -122,7 +122,7 @@ impl Memory {
         }
         let stream_ref = stream_or_own(pin.allocation(), stream)?;
         let host = HostSide::of(object, direction == Direction::Down, pin.allocation().device())?;
-        let choices = Choices { stream_ref, priority };
+        let (pin, choices) = (DropDetached::new(pin), Choices { stream_ref, priority });
         PyTransfer::begin(py, direction, (pin, &array, offset), host, choices, result)
     }
 

@@ -21,7 +21,7 @@ use crate::construct::{new_buffer, new_view};
 use crate::device::{PyDevice, device_argument, priority_argument};
 use crate::engine::{Choices, Direction, PyTransfer};
 use crate::failure::Failure;
-use crate::gil::without_gil;
+use crate::gil::{DropDetached, without_gil};
 use crate::host_side::HostSide;
 use crate::live_blocks;
 use crate::open_device::OpenDevice;
@@ -184,13 +184,14 @@ impl PyPool {
         let host = HostSide::of(source, false, &self.device)?;
         let elements = host.elements(source)?;
         let origin = live_blocks::origin(py);
-        let allocation = py.detach(|| {
+        let (pin, own) = py.detach(|| {
             let request = Request::new(Bytes::new(host.size), stream_ref.handle());
             let block = OwnedBlock::new(&self.pool()?, request)?;
-            Ok::<_, Failure>(Allocation::block(&self.device, &stream_ref, block, origin))
+            let allocation = Allocation::block(&self.device, &stream_ref, block, origin);
+            Ok::<_, Failure>((allocation.pin()?, DropDetached::new(allocation.pin()?)))
         })?;
-        let view = new_view(py, allocation.pin()?, elements.clone())?;
-        let (to, choices) = ((allocation.pin()?, &elements, 0), Choices { stream_ref, priority });
+        let view = new_view(py, pin, elements.clone())?;
+        let (to, choices) = ((own, &elements, 0), Choices { stream_ref, priority });
         PyTransfer::begin(py, Direction::Up, to, host, choices, view)
     }
 
