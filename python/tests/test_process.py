@@ -128,6 +128,20 @@ FORK = """
 """
 
 
+def test_a_program_may_exit_with_transfers_under_way():
+    said = succeeds("""
+        import forebay, threading
+        source = bytearray(32 << 20)
+        pools = [forebay.Pool(name) for name in ("host", "sim")]
+        transfers = [pool.upload_async(source) for pool in pools for _ in range(3)]
+        threading.Thread(target=transfers[0].wait, daemon=True).start()
+        cycle = [pools[1].upload_async(source)]
+        cycle.append(cycle)
+        print("end")
+    """)
+    assert said.splitlines() == ["end"]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["host", "sim", "cuda:0"])
 def test_a_child_is_told_that_things_are_its_parents(name):

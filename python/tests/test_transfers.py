@@ -59,7 +59,9 @@ def test_sources_of_any_kind(pool, made):
     assert there.to_bytes() == raw.tobytes()
 
 
-@pytest.mark.parametrize("made", [bytearray, lambda size: np.zeros(size, "uint8"), lambda size: Tensor(np.zeros(size, "uint8"))])
+@pytest.mark.parametrize(
+    "made", [bytearray, lambda size: np.zeros(size, "uint8"), lambda size: Tensor(np.zeros(size, "uint8"))]
+)
 def test_downloads_into_what_can_be_written(pool, made):
     raw = data(100_000)
     there, into = pool.upload(raw), made(100_000)
@@ -226,7 +228,8 @@ def test_pinned_memory_on_both_sides(pool):
 
 def test_what_is_refused(pool):
     buffer, plain = pool.allocate(1000), np.zeros(1000, "uint8")
-    for apart in (np.zeros((10, 10), "uint8")[:, ::2], np.zeros((10, 10), "uint8").T[:, :5], memoryview(bytes(100))[::2]):
+    grid = np.zeros((10, 10), "uint8")
+    for apart in (grid[:, ::2], grid.T[:, :5], memoryview(bytes(100))[::2]):
         with pytest.raises((forebay.InvalidError, forebay.ExportError), match="contiguous.*numpy.ascontiguousarray"):
             buffer.upload(apart)
     with pytest.raises(forebay.InvalidError, match="contiguous"):
