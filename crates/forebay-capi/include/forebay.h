@@ -1435,8 +1435,8 @@ forebay_status forebay_device_close(forebay_device device);
 
 /**
  * Copies `size` bytes from the host to the device by several threads, after the work that was enqueued on `stream`, and
- * waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory of `forebay_pinned_alloc` the
- * device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
+ * waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory that is pinned, by
+ * whichever library, the device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
  *
  * The caller promises:
  *

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use forebay::hal::{Copy, Place};
 use forebay::transfer::TransferEngine;
-use forebay::transfer::raw::{HostMemory, RawTicket};
+use forebay::transfer::raw::RawTicket;
 use forebay::{Address, Bytes, Priority};
 
 use crate::block::address;
@@ -91,18 +91,6 @@ fn copy_of(direction: Direction, item: forebay_transfer_item) -> Result<Copy, Fa
     Ok(Copy::linear(to, from, Bytes::new(size))?)
 }
 
-/// Whether the host's side of a copy is a block of `forebay_pinned_alloc`, from its first byte on.
-fn host_memory(device: &DeviceEntry, copy: &Copy) -> HostMemory {
-    let (to, from) = (copy.to(), copy.from());
-    let host = if let Place::Host(address) = to { address } else { from.address() };
-    let pool = device.pinned_pool().clone();
-    let pinned = pool.and_then(|pool| pool.requested_raw(host));
-    match pinned {
-        Some(size) if size >= copy.extent().bytes() => HostMemory::Pinned,
-        _ => HostMemory::Ordinary,
-    }
-}
-
 /// Begins a transfer.
 ///
 /// # Safety
@@ -126,8 +114,8 @@ unsafe fn begin(
     let (kept, handle) = (stream::entry(stream)?, stream::on_device(stream, &device)?);
     let copy = copy_of(direction, item)?;
     let engine = engine(&device)?;
-    // SAFETY: as the caller promises. The entry keeps the stream open, and pinned memory is of the device.
-    let transfer = unsafe { engine.copy_raw(copy, host_memory(&device, &copy), handle) };
+    // SAFETY: as the caller promises. The entry keeps the stream open.
+    let transfer = unsafe { engine.copy_raw(copy, handle) };
     let ticket = transfer.priority(priority).submit()?;
     Ok(TransferEntry { ticket, _stream: kept, _device: device })
 }
@@ -177,8 +165,8 @@ unsafe fn transfer_async(
 }
 
 /// Copies `size` bytes from the host to the device by several threads, after the work that was enqueued on `stream`, and
-/// waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory of `forebay_pinned_alloc` the
-/// device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
+/// waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory that is pinned, by
+/// whichever library, the device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
 ///
 /// # Safety
 ///

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
-use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, StreamId};
+use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
 use forebay_hal::{
     Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind,
     ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers, PinnedMemory,
@@ -281,6 +281,15 @@ unsafe impl Device for CudaDevice {
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
         Ok(self.space().classify(address))
+    }
+
+    fn is_pinned(&self, span: Span) -> bool {
+        // What other libraries have pinned the driver knows.
+        let known = || self.context.pointer(span.start());
+        !span.size().is_zero()
+            && !self.descriptor().is_inherited()
+            && (self.space().is_pinned(span)
+                || known().is_some_and(|known| known.span.contains_span(span)))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

@@ -2,7 +2,9 @@
 
 use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
+use forebay_hal::{
+    self as hal, Call, Device, Pattern, Place, Result, StreamHandle, Transfers, invalid,
+};
 
 use crate::CudaDevice;
 use crate::cancel::CancelToken;
@@ -55,14 +57,6 @@ impl CudaDevice {
                 },
             }
         })
-    }
-
-    /// Whether the device copies to and from this host memory on its own.
-    fn is_pinned(&self, span: Span) -> bool {
-        if self.space().is_pinned(span) {
-            return true;
-        }
-        self.context.pointer(span.start()).is_some_and(|known| known.span.contains_span(span))
     }
 
     /// Enqueues a task of ours that touches `bytes` bytes.

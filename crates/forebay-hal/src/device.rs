@@ -203,6 +203,21 @@ pub unsafe trait Device: Memory + Streams + Transfers + Send + Sync + fmt::Debug
     /// What the device knows about `address`; `None` for memory that is not its own.
     fn classify(&self, address: Address) -> Result<Option<PointerClass>>;
 
+    /// Whether the device copies to and from all of this host memory on its own, as far as it knows: memory that was
+    /// pinned or registered, with a driver by whichever library.
+    fn is_pinned(&self, span: Span) -> bool {
+        let mut at = span.start();
+        while at < span.end() {
+            match self.classify(at) {
+                Ok(Some(class)) if class.kind == PointerKind::Pinned && class.span.end() > at => {
+                    at = class.span.end();
+                }
+                _ => return false,
+            }
+        }
+        !span.size().is_zero()
+    }
+
     /// Virtual memory management, if the device supports it.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None

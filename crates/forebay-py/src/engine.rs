@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay::hal::{Copy, Place};
-use forebay::transfer::raw::{HostMemory, RawTicket};
+use forebay::transfer::raw::RawTicket;
 use forebay::{Bytes, Priority, Span};
 use forebay_sync::fork::{Birth, LeakOnFork};
 use forebay_sync::lock;
@@ -42,7 +42,6 @@ pub(crate) struct PyTransfer {
     /// `None` once it is dropped.
     submitted: Option<Submitted>,
     birth: Birth,
-    host: HostMemory,
     /// Let go of when the transfer is done.
     held: Mutex<Option<(Held, DropDetached<Pin>)>>,
     result: Py<PyAny>,
@@ -93,12 +92,12 @@ impl PyTransfer {
             // SAFETY: what is held below keeps both sides until the ticket was waited for, by this object's drop at the
             // latest, and the object has the stream. A program that uses the memory meanwhile gets a mixture, as with
             // any copy in Python. Pinned memory is of this device.
-            let transfer = unsafe { engine.copy_raw(copy, host.kind, stream_ref.handle()) };
+            let transfer = unsafe { engine.copy_raw(copy, stream_ref.handle()) };
             Ok::<_, Failure>(transfer.priority(priority).submit()?)
         })?;
         let submitted = Some(Submitted { ticket: LeakOnFork::new(ticket), stream_ref });
         let held = Mutex::new(Some((host.held, pin)));
-        Ok(Self { submitted, birth: Birth::here(), host: host.kind, held, result })
+        Ok(Self { submitted, birth: Birth::here(), held, result })
     }
 
     fn submitted(&self) -> Result<(&RawTicket, &Arc<StreamRef>), Failure> {
@@ -178,9 +177,10 @@ impl PyTransfer {
             if let (Ok(()), Some(allocation)) = (&outcome, held) {
                 allocation.record_use(stream_ref)?;
             }
-            Ok::<_, Failure>(outcome)
+            Ok::<_, Failure>((outcome, ticket.is_direct()))
         })?;
-        if self.host == HostMemory::Ordinary {
+        let (outcome, is_direct) = outcome;
+        if !is_direct {
             self.release();
         }
         Ok(outcome?)

@@ -1,7 +1,6 @@
 //! The host's side of a transfer: memory of a Python object, held until the transfer is done with it.
 
 use forebay::Address;
-use forebay::transfer::raw::HostMemory;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -14,13 +13,11 @@ use crate::failure::Failure;
 use crate::ffi::{HeldBytes, HostBytes};
 use crate::gil::DropDetached;
 use crate::memory::Memory;
-use crate::open_device::OpenDevice;
 
 /// Contiguous host memory of a Python object.
 pub(crate) struct HostSide {
     pub(crate) address: Address,
     pub(crate) size: u64,
-    pub(crate) kind: HostMemory,
     /// Its drop lets the object go.
     pub(crate) held: Held,
 }
@@ -36,24 +33,17 @@ pub(crate) enum Held {
 impl HostSide {
     /// The memory of an object with the buffer protocol, or else with DLPack, to be read or to be written. Waits for work
     /// that uses it.
-    pub(crate) fn of(
-        object: &Bound<'_, PyAny>,
-        writable: bool,
-        device: &OpenDevice,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> Result<Self, Failure> {
         let py = object.py();
-        let kind = match object.cast::<Memory>() {
-            Ok(memory) => {
-                let memory = memory.get();
-                py.detach(|| memory.settled_for(device))?
-            }
-            Err(_) => HostMemory::Ordinary,
-        };
+        if let Ok(memory) = object.cast::<Memory>() {
+            let memory = memory.get();
+            py.detach(|| memory.settle())?;
+        }
         match HostBytes::of(object, writable) {
             Ok(bytes) => {
                 let address = Address::of_pointer(bytes.start().cast_const());
                 let size = bytes.length();
-                Ok(Self { address, size, kind, held: Held::Bytes(bytes.hold()) })
+                Ok(Self { address, size, held: Held::Bytes(bytes.hold()) })
             }
             // PyTorch's tensors have no buffer protocol.
             Err(Failure::Python(error))
@@ -80,7 +70,7 @@ impl HostSide {
         }
         let (address, size) = (array.address(pin.allocation()), array.bytes());
         let held = Held::Tensor(DropDetached::new(pin), array);
-        Ok(Self { address, size, kind: HostMemory::Ordinary, held })
+        Ok(Self { address, size, held })
     }
 
     /// The elements of `object`, whose memory this is.

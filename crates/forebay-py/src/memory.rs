@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use forebay::hal::DeviceKind;
-use forebay::transfer::raw::HostMemory;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -92,17 +91,15 @@ impl Memory {
         }
     }
 
-    /// How a transfer of `device` takes it as host memory, once copies that were recorded for it are done.
-    pub(crate) fn settled_for(&self, device: &OpenDevice) -> Result<HostMemory, Failure> {
+    /// Waits for copies that were recorded for it.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
         let allocation = self.allocation();
-        if !allocation.is_pinned() {
-            return Ok(HostMemory::Ordinary);
-        }
-        if let Some(array) = allocation.pool_array() {
+        if allocation.is_pinned()
+            && let Some(array) = allocation.pool_array()
+        {
             array.get()?.wait()?;
         }
-        let is_of = core::ptr::eq(Arc::as_ptr(allocation.device()), device);
-        Ok(if is_of { HostMemory::Pinned } else { HostMemory::Ordinary })
+        Ok(())
     }
 
     /// Begins a transfer between it, from byte `offset` on, and all of a Python object.
@@ -121,7 +118,7 @@ impl Memory {
             return Err(Failure::invalid("the memory is read-only"));
         }
         let stream_ref = stream_or_own(pin.allocation(), stream)?;
-        let host = HostSide::of(object, direction == Direction::Down, pin.allocation().device())?;
+        let host = HostSide::of(object, direction == Direction::Down)?;
         let (pin, choices) = (DropDetached::new(pin), Choices { stream_ref, priority });
         PyTransfer::begin(py, direction, (pin, &array, offset), host, choices, result)
     }

@@ -181,7 +181,7 @@ impl PyPool {
         let py = source.py();
         let priority = priority_argument(priority)?;
         let stream_ref = stream_argument(&self.device, stream)?;
-        let host = HostSide::of(source, false, &self.device)?;
+        let host = HostSide::of(source, false)?;
         let elements = host.elements(source)?;
         let origin = live_blocks::origin(py);
         let (pin, own) = py.detach(|| {

@@ -18,20 +18,10 @@ use super::owned::{begin, begin_direct};
 use super::worker;
 use crate::Result;
 
-/// How the bytes of the host side travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostMemory {
-    /// Through slots of pinned memory.
-    Ordinary,
-    /// The device copies them itself.
-    Pinned,
-}
-
 /// A copy between host memory and device memory, in the order of a stream.
 #[derive(Debug)]
 pub struct RawEnds {
     copy: Copy,
-    host: HostMemory,
     stream: StreamHandle,
 }
 
@@ -42,13 +32,15 @@ pub struct RawTicket {
     engine: Arc<Engine>,
     id: JobId,
     stream: StreamHandle,
-    host: HostMemory,
+    /// Whether the device copies the host's side itself.
+    is_direct: bool,
     /// Whether later work on the stream waits for the transfer.
     is_ordered: AtomicBool,
 }
 
 impl TransferEngine {
-    /// A transfer in the direction of `copy`, after the work that was enqueued on `stream` before.
+    /// A transfer in the direction of `copy`, after the work that was enqueued on `stream` before. Host memory that is
+    /// [pinned](forebay_hal::Device::is_pinned), by whichever library, the device copies itself.
     ///
     /// # Safety
     ///
@@ -56,14 +48,8 @@ impl TransferEngine {
     ///   where they are written, used by nobody else. The ticket is not leaked before.
     /// * After [`RawTicket::order`] and a drop, the device side is used in the order of `stream` alone.
     /// * `stream` is a stream of the engine's device until then.
-    /// * The device can reach a host side that is [`Pinned`](HostMemory::Pinned).
-    pub unsafe fn copy_raw(
-        &self,
-        copy: Copy,
-        host: HostMemory,
-        stream: StreamHandle,
-    ) -> Transfer<'_, RawEnds> {
-        Transfer::new(self, RawEnds { copy, host, stream })
+    pub unsafe fn copy_raw(&self, copy: Copy, stream: StreamHandle) -> Transfer<'_, RawEnds> {
+        Transfer::new(self, RawEnds { copy, stream })
     }
 
     /// Makes many transfers of ordinary memory at once, all in one direction and after the work that was enqueued on
@@ -105,25 +91,26 @@ impl Ends for RawEnds {
 
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
-        let Self { copy, host, stream } = self;
+        let Self { copy, stream } = self;
         let direction = direction_of(&copy)?;
         if choices.first != 0 || choices.region.is_some() {
             let given = "elements or a region";
             return Err(invalid(Call::Copy, "copy", given, "a copy that has its shape").into());
         }
+        let host = if direction == Direction::Up { copy.read() } else { copy.written() };
+        let is_direct = engine.device.is_pinned(host);
         // SAFETY: as the caller of `copy_raw` promised. If this fails, nothing uses the memory: no part was begun, and a
         // direct copy of which some may have been enqueued is waited for.
         let id = unsafe {
-            match host {
-                HostMemory::Ordinary => begin(engine, direction, &copy, choices, stream),
-                HostMemory::Pinned => {
-                    let failed = |stream| drop(engine.settle(direction, stream));
-                    begin_direct(engine, direction, &copy, choices, stream, |_| Ok(()), failed)
-                }
+            if is_direct {
+                let failed = |stream| drop(engine.settle(direction, stream));
+                begin_direct(engine, direction, &copy, choices, stream, |_| Ok(()), failed)
+            } else {
+                begin(engine, direction, &copy, choices, stream)
             }
         }?;
         let is_ordered = AtomicBool::new(false);
-        Ok(RawTicket { engine: Arc::clone(engine), id, stream, host, is_ordered })
+        Ok(RawTicket { engine: Arc::clone(engine), id, stream, is_direct, is_ordered })
     }
 }
 
@@ -154,10 +141,16 @@ impl RawTicket {
     /// Waits until the memory is the caller's again, as the drop does: not for ordinary memory after
     /// [`order`](Self::order).
     pub fn finish(&self) -> Result<()> {
-        if self.host == HostMemory::Ordinary && self.is_ordered.load(Ordering::Acquire) {
+        if !self.is_direct && self.is_ordered.load(Ordering::Acquire) {
             return Ok(());
         }
         self.wait()
+    }
+
+    /// Whether the device copies the host's side itself, so that it is the caller's again only after
+    /// [`wait`](Self::wait).
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// Whether the transfer is done, or has failed, and nothing uses its memory. Does not wait.

@@ -16,6 +16,7 @@ cases! { Pinned "pinned":
     the_host_reads_and_writes_pinned_memory needs PINNED,
     copies_to_and_from_pinned_memory needs PINNED | DATA,
     many_copies_at_once_are_each_of_them needs PINNED | DATA,
+    pinned_memory_is_known_as_such needs PINNED,
     pinned_memory_is_not_held needs PINNED,
     flags_are_honoured_or_refused needs PINNED,
     mapped_memory_has_a_device_address needs PINNED | PINNED_MAPPED | DATA,
@@ -153,6 +154,23 @@ fn many_copies_at_once_are_each_of_them(bench: &Bench) -> Verdict {
         ensure_bytes("on the device", &bench.read(memory, total)?, &right.0)?;
         ensure_bytes("on the host", &host_read(to, total)?, &right.1)?;
     }
+    Ok(())
+}
+
+fn pinned_memory_is_known_as_such(bench: &Bench) -> Verdict {
+    let size = 10_000;
+    let memory = bench.allocate_pinned(size, PinnedFlags::empty())?;
+    let known = |start: Address, size: u64| -> Step<bool> {
+        let span = Span::new(start, Bytes::new(size))
+            .map_err(|error| crate::Error::quantity(Call::Classify, "span", &error))?;
+        Ok(bench.device().is_pinned(span))
+    };
+    ensure!(known(memory, size)?, "all of it is pinned, and not known to be");
+    ensure!(known(at(memory, 4097), size - 4097)?, "a part of it is pinned, and not known to be");
+    ensure!(!known(memory, 0)?, "no memory is known as pinned");
+    ensure!(!known(memory, 1 << 40)?, "what reaches past it is known as pinned");
+    let ordinary = bench.host(&picture(41, size));
+    ensure!(!known(ordinary.place().address(), size)?, "ordinary memory is known as pinned");
     Ok(())
 }
 

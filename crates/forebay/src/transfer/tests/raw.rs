@@ -7,7 +7,7 @@ use forebay_hal::{Copy, Place};
 
 use super::*;
 use crate::Result;
-use crate::transfer::raw::{HostMemory, RawTicket};
+use crate::transfer::raw::RawTicket;
 
 fn up(array: &DeviceArray<u8>, from: &[u8]) -> Copy {
     let (to, size) = (Place::Device(array.address()), Bytes::new(from.len() as u64));
@@ -21,9 +21,9 @@ fn down(array: &DeviceArray<u8>, to: &mut [u8]) -> Copy {
 
 impl Bench {
     /// The tests keep the memory until the ticket is dropped.
-    fn copy_raw(&self, copy: Copy, host: HostMemory, of: &DeviceArray<u8>) -> Result<RawTicket> {
+    fn copy_raw(&self, copy: Copy, of: &DeviceArray<u8>) -> Result<RawTicket> {
         // SAFETY: as said above; pinned memory is of this device.
-        unsafe { self.engine.copy_raw(copy, host, of.block().stream()) }.submit()
+        unsafe { self.engine.copy_raw(copy, of.block().stream()) }.submit()
     }
 
     /// Enqueues work on the stream of an array, and returns whether it ran. The simulated device works when it is waited
@@ -42,16 +42,12 @@ fn memory_by_address_goes_there_and_comes_back() {
     let bench = Bench::new();
     for (seed, length) in [0, 1, 4096, 50_001].into_iter().enumerate() {
         let (from, array) = (data(length, seed as u64), bench.array(length));
-        let ticket = bench.copy_raw(up(&array, &from), HostMemory::Ordinary, &array).unwrap();
+        let ticket = bench.copy_raw(up(&array, &from), &array).unwrap();
         ticket.wait().unwrap();
         assert!(ticket.is_done() && !ticket.cancel());
         assert_eq!(ticket.progress().moved.get(), length as u64);
         let mut back = vec![0; length];
-        bench
-            .copy_raw(down(&array, &mut back), HostMemory::Ordinary, &array)
-            .unwrap()
-            .wait()
-            .unwrap();
+        bench.copy_raw(down(&array, &mut back), &array).unwrap().wait().unwrap();
         assert!(back == from, "{length} bytes");
     }
     bench.nothing_was_found();
@@ -61,17 +57,18 @@ fn memory_by_address_goes_there_and_comes_back() {
 fn a_dropped_ticket_has_waited() {
     let bench = Bench::new();
     let pinned = PinnedPool::new(&bench.device).unwrap();
-    for host in [HostMemory::Ordinary, HostMemory::Pinned] {
-        let mut from = pinned.array::<u8>(50_000).unwrap();
-        from.host_mut().unwrap().copy_from_slice(&data(50_000, 3));
+    let (mut ordinary, mut pinned) = (vec![0; 50_000], pinned.array::<u8>(50_000).unwrap());
+    // Nothing notes the use of the pinned memory, so taking it does not wait.
+    for (is_direct, from) in [(false, &mut ordinary[..]), (true, pinned.host_mut().unwrap())] {
+        from.copy_from_slice(&data(50_000, 3));
         let array = bench.array(50_000);
         let ran = bench.work_on(&array);
-        let copy = up(&array, from.host().unwrap());
-        drop(bench.copy_raw(copy, host, &array).unwrap());
-        assert!(ran.load(Ordering::Acquire), "{host:?}");
-        // Nothing noted the use of the pinned memory, so this does not wait.
-        from.host_mut().unwrap().fill(0);
-        assert!(array.to_vec().unwrap() == data(50_000, 3), "{host:?}");
+        let ticket = bench.copy_raw(up(&array, from), &array).unwrap();
+        assert_eq!(ticket.is_direct(), is_direct);
+        drop(ticket);
+        assert!(ran.load(Ordering::Acquire), "direct: {is_direct}");
+        from.fill(0);
+        assert!(array.to_vec().unwrap() == data(50_000, 3), "direct: {is_direct}");
     }
     bench.nothing_was_found();
 }
@@ -82,7 +79,7 @@ fn an_ordered_ticket_does_not_wait_for_the_device() {
     let bench = Bench::new();
     let (mut from, array) = (data(4096, 5), bench.array(4096));
     let ran = bench.work_on(&array);
-    let ticket = bench.copy_raw(up(&array, &from), HostMemory::Ordinary, &array).unwrap();
+    let ticket = bench.copy_raw(up(&array, &from), &array).unwrap();
     ticket.order().unwrap();
     from.fill(0);
     drop(ticket);
@@ -92,7 +89,7 @@ fn an_ordered_ticket_does_not_wait_for_the_device() {
     let pinned = PinnedPool::new(&bench.device).unwrap().array::<u8>(4096).unwrap();
     let ran = bench.work_on(&array);
     let copy = up(&array, pinned.host().unwrap());
-    let ticket = bench.copy_raw(copy, HostMemory::Pinned, &array).unwrap();
+    let ticket = bench.copy_raw(copy, &array).unwrap();
     ticket.order().unwrap();
     assert!(!ran.load(Ordering::Acquire));
     drop(ticket);
@@ -105,7 +102,7 @@ fn every_thread_sees_the_same_outcome() {
     let bench = Bench::new();
     let (from, array) = (data(400_000, 1), bench.array(400_000));
     for round in 0..20 {
-        let ticket = bench.copy_raw(up(&array, &from), HostMemory::Ordinary, &array).unwrap();
+        let ticket = bench.copy_raw(up(&array, &from), &array).unwrap();
         let cancelled = round % 2 == 0 && ticket.cancel();
         let outcomes: Vec<_> = std::thread::scope(|scope| {
             let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| ticket.wait())).collect();
@@ -139,6 +136,6 @@ fn a_copy_within_one_side_is_no_transfer() {
     let (a, b) = (bench.array(10), bench.array(10));
     let (to, from) = (Place::Device(a.address()), Place::Device(b.address()));
     let copy = Copy::linear(to, from, Bytes::new(10)).unwrap();
-    let refused = bench.copy_raw(copy, HostMemory::Ordinary, &a).unwrap_err();
+    let refused = bench.copy_raw(copy, &a).unwrap_err();
     assert!(refused.to_string().contains("between the host and the device"), "{refused}");
 }
