@@ -52,6 +52,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool::views", "statistics, snapshots, memory map"),
     ("pool::calls", "what calls do: fast path, heap path, slow path, reclaim"),
     ("pool", "the public pool"),
+    ("bulk", "engines that arrays copy through; a lock"),
     ("handle", "blocks that free themselves"),
     ("memory_view", "a device as its pinned or managed memory"),
     ("pinned", "pools of pinned host memory"),

@@ -58,6 +58,7 @@
 //! had cached, which is harmless.
 
 mod block;
+mod bulk;
 mod callback;
 mod class;
 mod error;

@@ -8,7 +8,7 @@ use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid, valid_span};
 
 use super::failure::does_not_fit;
 use super::{OwnedBlock, Pod, Refused};
-use crate::{Allocate, Error, Pool, Request, Result};
+use crate::{Allocate, Error, Pool, Request, Result, bulk};
 
 /// How much is copied at once, through memory of this module's own. Large enough that what a copy
 /// costs to start is lost in it; small enough to lose when a device fails in the middle.
@@ -136,16 +136,16 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
 
     /// Copies `from` to the array, in the order of its stream, and waits for the copy. Fails if the lengths differ.
     ///
-    /// Simple, not fast: the copy goes through a staging buffer, because a device that fails in the middle may go on
-    /// reading and must not be left with the caller's memory.
+    /// A megabyte and more goes through a [transfer engine](crate::transfer), if the program has one for the device. Else
+    /// it is simple, not fast: the copy goes through a staging buffer, because a device that fails in the middle may go
+    /// on reading and must not be left with the caller's memory.
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
         self.check_length("from", from.len())?;
         self.write(0, from)
     }
 
     /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ.
-    /// Simple, not fast, as [`copy_from_slice`](Self::copy_from_slice). If it fails in the middle, a part of `to` is
-    /// written.
+    /// As fast as [`copy_from_slice`](Self::copy_from_slice). If it fails in the middle, a part of `to` is written.
     pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
         self.check_length("to", to.len())?;
         self.read(0, to)
@@ -170,6 +170,10 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         if size_of_val(from) == 0 {
             return Ok(());
         }
+        let host = Place::Host(Address::of_pointer(from.as_ptr()));
+        if self.copy_in_bulk(Place::Device(to), host, size_of_val(from)) {
+            return Ok(());
+        }
         let mut stage = Vec::with_capacity(Self::stage_length().min(from.len()));
         for chunk in from.chunks(Self::stage_length()) {
             stage.clear();
@@ -185,6 +189,10 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     pub fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         let mut from = self.check_range(first, to.len())?;
         if size_of_val(to) == 0 {
+            return Ok(());
+        }
+        let host = Place::Host(Address::of_pointer(to.as_mut_ptr()));
+        if self.copy_in_bulk(host, Place::Device(from), size_of_val(to)) {
             return Ok(());
         }
         let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));
@@ -257,6 +265,19 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// How many elements go through the stage at once; one at least.
     fn stage_length() -> usize {
         STAGE.checked_div(size_of::<T>()).unwrap_or(STAGE).max(1)
+    }
+
+    /// Copies much memory of the caller through a transfer engine of the device, if there is one, in the order of the
+    /// array's stream. Whether it did: if not, nothing is under way.
+    fn copy_in_bulk(&self, to: Place, from: Place, size: usize) -> bool {
+        if size < bulk::LEAST {
+            return false;
+        }
+        let Some(engine) = bulk::engine_of(self.block.allocator().device()) else { return false };
+        let Ok(copy) = hal::Copy::linear(to, from, Bytes::new(size as u64)) else { return false };
+        // SAFETY: the host's side is borrowed by the caller until the copy is done, and the device's side is within the
+        // block, which this handle keeps. Both are plain bytes.
+        unsafe { engine.copy(&copy, self.block.stream()) }.is_ok()
     }
 
     /// Copies between the stage and the device, whichever way `ends` (to, from) says, and waits. The

@@ -3,18 +3,19 @@
 //! One lock guards the state. No copy, no call of the device and no code of the program runs under it.
 
 use core::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use forebay_core::Bytes;
 use forebay_core::transfer::Backoff;
 use forebay_hal::{
-    self as hal, Device, Event, EventKind, Priority, Stream, StreamHandle, ToDevice,
+    self as hal, Capabilities, Device, Event, EventKind, Priority, Stream, StreamHandle, ToDevice,
 };
 
 use super::figures::TransferFigures;
 use super::job::{Direction, JobId};
 use super::options::TransferOptions;
 use super::state::{Kept, State};
+use crate::bulk;
 use crate::callback::Callbacks;
 use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::sync::lock;
@@ -64,14 +65,20 @@ pub(super) struct Engine {
 }
 
 impl TransferOptions {
-    /// Makes an engine. Pins nothing and starts no thread yet. Fails with
+    /// Makes an engine. As long as it lives, arrays of this device copy a megabyte and more through it. Pins nothing and starts no thread yet. Fails with
     /// [`Unsupported`](forebay_hal::Error::Unsupported) if `device` cannot pin host memory.
     pub fn build(self, device: &impl ToDevice) -> Result<TransferEngine> {
         let device = device.to_device();
         // Beside the slots, what a pool loses between them.
         let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
         let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
-        self.build_over(&device, pinned)
+        let engine = self.build_over(&device, pinned)?;
+        // A device whose memory the host sees copies without a detour.
+        if !device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) {
+            let known: Weak<Engine> = Arc::downgrade(&engine.engine);
+            bulk::enter(&device, known);
+        }
+        Ok(engine)
     }
 
     /// Makes an engine whose slots are of `pinned`.

@@ -45,6 +45,7 @@
 
 mod batch;
 mod builder;
+mod bulk_copy;
 mod calibration;
 mod compare;
 mod copy_memory;

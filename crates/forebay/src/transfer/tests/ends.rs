@@ -1,5 +1,8 @@
 //! What may be an end of a transfer, and what is refused.
 
+use forebay_hal::Call;
+use forebay_sim::{Fault, FaultKind, When};
+
 use super::*;
 
 #[test]
@@ -35,7 +38,7 @@ fn long_runs_of_zeros_are_not_sent() {
     array.fill(0xee).unwrap();
     let sent = bench.machine.calls();
     let (from, array) = bench.engine.upload(from, array).submit().unwrap().wait().unwrap();
-    assert!(bench.machine.calls().of(forebay_hal::Call::Fill) > sent.of(forebay_hal::Call::Fill));
+    assert!(bench.machine.calls().of(Call::Fill) > sent.of(Call::Fill));
     assert_eq!(array.to_vec().unwrap(), from);
     assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((5 << 20) - 3 * 4096));
     bench.nothing_was_found();
@@ -51,7 +54,7 @@ fn pages_between_zeros_are_sent_alone() {
     }
     let mut array = bench.array(from.len());
     array.fill(0xee).unwrap();
-    let fills = || bench.machine.calls().of(forebay_hal::Call::Fill);
+    let fills = || bench.machine.calls().of(Call::Fill);
     let before = fills();
     let (from, array) = bench.engine.upload(from, array).submit().unwrap().wait().unwrap();
     assert_eq!((array.to_vec().unwrap(), fills() - before), (from, 3));
@@ -257,5 +260,43 @@ fn a_sample_is_a_part_and_finds_what_is_wrong_everywhere() {
     compared.unwrap();
     // 24 places of every 40,960 B, and one in the rest.
     assert_eq!(moved, Bytes::new(25 * 4096));
+    bench.nothing_was_found();
+}
+
+/// Arrays copy much memory through the engine of their device, while there is one, in the order of their stream.
+#[test]
+fn arrays_copy_through_the_engine_of_their_device() {
+    let bench = Bench::with(own_memory(), TransferOptions::new().chunk(Bytes::kib(64)).threads(2));
+    let moved = || {
+        let figures = bench.engine.figures();
+        (figures.uploads.bytes, figures.downloads.bytes)
+    };
+    let (much, few) = (data(2 << 20, 5), data((1 << 20) - 1, 6));
+    let mut array = bench.array(much.len());
+    array.copy_from_slice(&much).unwrap();
+    assert_eq!(moved(), (Bytes::mib(2), Bytes::ZERO));
+    assert_eq!(array.to_vec().unwrap(), much);
+    assert_eq!(moved(), (Bytes::mib(2), Bytes::mib(2)));
+    array.write(1, &few).unwrap();
+    assert_eq!(moved(), (Bytes::mib(2), Bytes::mib(2)), "less than a megabyte goes by itself");
+    let mut back = vec![0; few.len() + 1];
+    array.fill(9).unwrap();
+    array.read(0, &mut back).unwrap();
+    assert!(back.iter().all(|&byte| byte == 9), "after the fill");
+
+    // Without memory for slots, the array's own way serves.
+    let fresh = Bench::with(own_memory(), TransferOptions::new());
+    let mut array = fresh.array(much.len());
+    for call in [Call::AllocatePinned, Call::CreatePage] {
+        fresh.machine.plan(Fault::new(When::Every(call), FaultKind::OutOfMemory));
+    }
+    array.copy_from_slice(&much).unwrap();
+    assert_eq!(array.to_vec().unwrap(), much);
+    let Bench { engine, device, pool, machine } = fresh;
+    assert_eq!((engine.figures().uploads.failures, engine.figures().downloads.failures), (1, 1));
+    drop(engine);
+    array.copy_from_slice(&much).unwrap();
+    drop((array, pool, device));
+    assert_eq!(machine.finding_count(), 0);
     bench.nothing_was_found();
 }
