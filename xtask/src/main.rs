@@ -1,5 +1,5 @@
 //! Checks and chores of this repository: `cargo xtask test`, `layers`, `soak`, `instructions`, `python`,
-//! `header`, `dist`, `wheel`, `gpu-bundle`, `record`.
+//! `header`, `kernels`, `dist`, `wheel`, `gpu-bundle`, `record`.
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
@@ -17,6 +17,7 @@
 //!    │    └── edge     the same through C
 //!    ├── soak     millions of operations on the pool (also a command of its own)
 //!    └── step     what came of a step, and the sum at the end
+//!   kernels ── what the device runs, from its source
 //!   bundle ── what goes to a machine with a GPU
 //!   dist ── what is installed: the command, libforebay, its headers
 //!   wheel ── the Python package as it is published
@@ -33,6 +34,7 @@ mod edge;
 mod header;
 mod ignored;
 mod instructions;
+mod kernels;
 mod kill;
 mod layers;
 mod packages;
@@ -104,6 +106,8 @@ enum Chore {
     Python,
     /// Write the C header anew from the sources of forebay-capi, or look whether it is up to date.
     Header(Header),
+    /// Write the PTX of the kernels anew from their sources. Needs clang; CLANG names another.
+    Kernels,
     /// Build what is installed, and lay it out under a prefix.
     ///
     /// The command, libforebay as a shared and a static library, forebay.h and forebay.hpp, what
@@ -135,6 +139,7 @@ fn main() -> ExitCode {
         Chore::Layers => test::show_layers(&place, &screen),
         Chore::Soak(soak) => soak.run(&place, &screen),
         Chore::Header(header) => header.run(&place, &screen),
+        Chore::Kernels => kernels::write(&place, &screen),
         Chore::Dist(dist) => dist.make(&place, &screen),
         Chore::Wheel(wheel) => wheel.make(&place, &screen),
         Chore::GpuBundle(bundle) => bundle.make(&place, &screen),

@@ -1,0 +1,137 @@
+//! The kernel that decodes LZ4 blocks, compiled as plain C and run under sanitizers and as OpenCL C,
+//! against `lz4_flex`.
+//!
+//! ```text
+//!   address   one lane, under AddressSanitizer: no access is out of bounds, whatever the input
+//!   lanes     four lanes, each a thread, likewise
+//!   thread    four lanes under ThreadSanitizer: no lane reads a byte that another is writing
+//!   opencl    a work group of 32 lanes, by whatever OpenCL there is
+//! ```
+//!
+//! Where there is no C compiler, no sanitizer or no OpenCL, the cases are skipped and say so.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod cases;
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use cases::Launch;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// How the kernel is compiled, and with how many lanes.
+#[derive(Clone, Copy)]
+struct Build {
+    name: &'static str,
+    source: &'static str,
+    /// Runs where the build does.
+    probe: &'static str,
+    words: &'static [&'static str],
+    lanes: u32,
+}
+
+const EMPTY: &str = "int main(void) { return 0; }\n";
+const ADDRESS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+const PLATFORM: &str = "#define CL_TARGET_OPENCL_VERSION 120\n#include <CL/cl.h>\nint main(void) {\
+     cl_uint count = 0; return clGetPlatformIDs(0, NULL, &count) != CL_SUCCESS || count == 0; }\n";
+
+const BUILDS: [Build; 4] = [
+    Build { name: "address", source: "harness.c", probe: EMPTY, words: ADDRESS, lanes: 1 },
+    Build { name: "lanes", source: "harness.c", probe: EMPTY, words: ADDRESS, lanes: 4 },
+    Build {
+        name: "thread",
+        source: "harness.c",
+        probe: EMPTY,
+        words: &["-fsanitize=thread"],
+        lanes: 4,
+    },
+    Build { name: "opencl", source: "opencl.c", probe: PLATFORM, words: &["-lOpenCL"], lanes: 32 },
+];
+
+/// What is tried, and whether the threads are few enough for it to be quick with several lanes.
+type Subject = (&'static str, fn() -> Vec<Launch>, bool);
+
+const SUBJECTS: [Subject; 7] = [
+    ("short data of every kind comes back", cases::short_data, true),
+    ("blocks of data of every kind come back", cases::whole_blocks, false),
+    ("input truncated at any byte is refused", cases::truncations, true),
+    ("every changed bit is noticed or decoded as lz4_flex does", cases::bit_flips, false),
+    ("garbage is refused or decoded as lz4_flex does", cases::garbage, false),
+    ("matches of every offset and length repeat bytes", cases::matches, true),
+    ("tables that point elsewhere are refused", cases::tables, true),
+];
+
+/// Compiles C of the tests; else what the compiler said.
+fn compile(build: Build, source: &Path, program: &Path) -> Result<(), String> {
+    let compiler = std::env::var("CC").ok().filter(|name| !name.is_empty());
+    let mut command = Command::new(compiler.unwrap_or_else(|| "gcc".to_owned()));
+    command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/lz4.c");
+    command.arg(format!("-DKERNEL_SOURCE=\"{}\"", kernel.display()));
+    command.arg(format!("-DLANES={}u", build.lanes)).arg(source).arg("-o").arg(program);
+    command.args(build.words);
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let said = || format!("{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    output.status.success().then_some(()).ok_or_else(said)
+}
+
+/// Whether there is what the build needs; else the reason.
+fn look_for(build: Build, folder: &Path) -> Result<(), String> {
+    let (source, program) = (folder.join("probe.c"), folder.join("probe"));
+    std::fs::write(&source, build.probe).map_err(|error| error.to_string())?;
+    compile(build, &source, &program)?;
+    let runs = Command::new(&program).output().is_ok_and(|output| output.status.success());
+    runs.then_some(())
+        .ok_or_else(|| format!("what is built with {:?} does not run here", build.words))
+}
+
+/// Runs launches in one process and compares each with what `lz4_flex` makes of it.
+fn run(program: &Path, launches: Vec<Launch>) -> Result<Completion, Failed> {
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let input: Vec<u8> = launches.iter().flat_map(Launch::to_bytes).collect();
+    // It writes while it reads. If it ends early, what it wrote is short.
+    let writer = std::thread::spawn(move || drop(to.write_all(&input)));
+    let mut results = Vec::new();
+    from.read_to_end(&mut results)?;
+    let status = child.wait()?;
+    writer.join().map_err(|_| "the writer panicked")?;
+    if !status.success() {
+        return Err(format!("the harness ended with {status}; it says why above").into());
+    }
+    let mut rest = &results[..];
+    for (number, launch) in launches.iter().enumerate() {
+        let wrong = |reason| format!("launch {number}: {reason}\n{launch:?}");
+        rest = launch.compare(rest).map_err(wrong)?;
+    }
+    if rest.is_empty() {
+        Ok(Completion::Completed)
+    } else {
+        Err("more results than asked for".into())
+    }
+}
+
+fn main() -> ExitCode {
+    let folder = tempfile::tempdir().unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lz4_kernel");
+    let mut trials = Vec::new();
+    for build in BUILDS {
+        let missing = look_for(build, folder.path()).err();
+        let program = folder.path().join(build.name);
+        let source = sources.join(build.source);
+        let compiled = if missing.is_some() { Ok(()) } else { compile(build, &source, &program) };
+        for (subject, launches, is_short) in SUBJECTS {
+            if build.lanes > 1 && !is_short {
+                continue;
+            }
+            let (missing, compiled, program) = (missing.clone(), compiled.clone(), program.clone());
+            let name = format!("{}: {subject}", build.name);
+            trials.push(Trial::ignorable_test(name, move || match missing {
+                Some(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+                None => compiled.map_err(Failed::from).and_then(|()| run(&program, launches())),
+            }));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -1,0 +1,74 @@
+//! The kernels: PTX written by clang from their sources, committed, and held against them.
+//!
+//! The library needs neither clang nor CUDA's toolkit: the driver compiles the text for its device. Architecture and
+//! version of the text are old ones, so that every driver that `forebay-cuda` works with takes it.
+
+use std::fs;
+use std::process::Command;
+
+use crate::screen::{BAD, Screen, styled};
+use crate::workplace::Workplace;
+
+/// Source and text, from the root of the repository.
+const SOURCE: &str = "crates/forebay-cuda/kernels/lz4.c";
+const TEXT: &str = "crates/forebay-cuda/kernels/lz4.ptx";
+
+/// What clang is told. 7.0 is the first architecture whose lanes are synchronised by name, and PTX 6.3 came with CUDA 10.
+const WORDS: &str = "-x cuda --cuda-device-only --cuda-gpu-arch=sm_70 -nocudainc -nocudalib \
+                     -Xclang -target-feature -Xclang +ptx63 -O3 -S -o -";
+
+/// Writes the text anew with the clang that `CLANG` names, or "clang". Whether it could.
+pub(crate) fn write(place: &Workplace, screen: &Screen) -> bool {
+    match built(place) {
+        Ok(note) => {
+            screen.line(note);
+            true
+        }
+        Err(reason) => {
+            screen.line(styled(BAD, reason));
+            false
+        }
+    }
+}
+
+fn built(place: &Workplace) -> Result<String, String> {
+    let source = read(place, SOURCE)?;
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let mut command = Command::new(&clang);
+    command.current_dir(place.root()).args(WORDS.split_whitespace()).arg(SOURCE);
+    let output = command.output().map_err(|error| format!("{clang} does not run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?}\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let text: String = text.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    let text = format!("// By \"cargo xtask kernels\" from lz4.c.\n{}\n{text}", stamp(&source));
+    fs::write(place.root().join(TEXT), &text).map_err(|error| format!("{TEXT}: {error}"))?;
+    Ok(format!("{TEXT}: {} lines", text.lines().count()))
+}
+
+fn read(place: &Workplace, path: &str) -> Result<String, String> {
+    fs::read_to_string(place.root().join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+/// The line that tells which source a text is of, by its FNV-1a hash.
+fn stamp(source: &str) -> String {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("// Source: {:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_of_the_source() {
+        let place = Workplace::here();
+        let (source, text) = (read(&place, SOURCE).unwrap(), read(&place, TEXT).unwrap());
+        assert_eq!(
+            text.lines().nth(1),
+            Some(&*stamp(&source)),
+            "{TEXT} is of another {SOURCE}; \"cargo xtask kernels\" writes it anew"
+        );
+    }
+}
